@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Sets up .venv if needed, then trains, evaluates, translates or tests. `./launch.sh --help` says how.
+set -euo pipefail
+
+repository=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+venv=$repository/.venv
+stamp=$venv/installed.stamp
+
+usage() {
+    cat <<'END'
+Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
+
+  (no command)   train configs/quickstart.py in runs/quickstart of this repository and print its
+                 scores; when it has finished already, print them again
+  train          --config=FILE --workdir=DIR [--config.KEY=VALUE ...]
+  evaluate       --workdir=DIR [--checkpoint=best|last|STEP|DIR] [--split=NAME]
+  generate       --workdir=DIR [--input=FILE] [--output=FILE]
+  inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
+  test           format, lint, types, imports, tests; further arguments go to pytest
+  setup          only set up .venv, with the tools of `test`
+
+Every command first sets up .venv if pyproject.toml, constraints.txt or the device ask for it.
+--device   default: cuda where nvidia-smi lists a GPU, else cpu (test and setup: cpu).
+Paths are relative to the current directory. A --config that is not there is looked up in the
+repository, so that --config=configs/multi30k.py works from anywhere.
+END
+}
+
+fail() {
+    printf 'launch.sh: %s\n' "$1" >&2
+    exit 1
+}
+
+# Prints the first Python that can make the environment; the version that CI tests comes first.
+find_python() {
+    local candidate
+    for candidate in python3.11 python3.12 python3.13 python3.14 python3 python; do
+        if "$candidate" - 2>/dev/null <<'END'; then
+import sys
+from importlib.util import find_spec
+
+sys.exit(sys.version_info < (3, 11) or not (find_spec("ensurepip") or find_spec("pip")))
+END
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    fail "found no Python 3.11 or newer with pip on PATH (python3 here: $(python3 -V 2>&1 || true)).
+Install one, for example: apt install python3 python3-venv, or https://www.python.org/downloads"
+}
+
+# Everything that an environment is made from; scripts in it hold its path.
+ingredients() {
+    printf '%s\n' "$venv"
+    "$venv/bin/python" -c 'import sys; print("Python", *sys.version_info[:2])' 2>/dev/null || true
+    cat -- "$repository/pyproject.toml" "$repository/constraints.txt"
+}
+
+# Waits until no other process sets up this .venv; the lock falls when file descriptor 9 is closed.
+lock() {
+    "$1" - <<'END'
+import fcntl
+
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("Waiting for another launch.sh that is setting up .venv ...", flush=True)
+    fcntl.flock(9, fcntl.LOCK_EX)
+END
+}
+
+# set_up EXTRA...: brings .venv to pyproject.toml with these extras. The stamp's first line names the
+# extras, the rest the ingredients. It is written last: an installation that broke off has none.
+set_up() {
+    local python extra extras='' missing=''
+    exec 9>"$repository/.venv.lock"
+    python=$venv/bin/python
+    "$python" -c '' 2>/dev/null || python=$(find_python)
+    lock "$python"
+
+    if [[ -f $stamp ]] && ingredients | cmp -s - <(tail -n +2 -- "$stamp"); then
+        extras=$(head -n 1 -- "$stamp")
+    else
+        missing=all
+    fi
+    for extra; do
+        [[ ",$extras," == *",$extra,"* ]] || { extras+=${extras:+,}$extra missing+=" $extra"; }
+    done
+    if [[ -n $missing ]]; then
+        rm -f -- "$stamp"
+        [[ $missing != all* ]] || create_venv
+        echo "Installing into $venv${extras:+, with $extras}: takes about a minute ..."
+        # Python compiles a module when it is first imported; most of these never are.
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+            --no-compile --constraint "$repository/constraints.txt" \
+            --editable "$repository${extras:+[$extras]}" ||
+            fail "the installation failed, see above; the same command tries again."
+        { printf '%s\n' "$extras" && ingredients; } >"$stamp.new"
+        mv -- "$stamp.new" "$stamp"
+    fi
+    exec 9>&-
+}
+
+create_venv() {
+    local python
+    python=$(find_python)
+    if "$python" -c 'import ensurepip' 2>/dev/null; then
+        "$python" -m venv --clear "$venv"
+    else # Debian's python3 lacks ensurepip, but its pip can install another into the environment
+        "$python" -m venv --clear --without-pip "$venv"
+        "$python" -m pip --python "$venv/bin/python" install --quiet pip
+    fi
+}
+
+run_tests() {
+    cd -- "$repository"
+    export PATH="$venv/bin:$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1
+    ruff format --check
+    ruff check
+    pyright
+    lint-imports
+    exec python -m pytest "$@"
+}
+
+# run_main MODE FLAG...: from the current directory, which -P keeps off Python's path, since a folder
+# there might be called configs too.
+run_main() {
+    exec "$venv/bin/python" -P -m transformer_jax.main --mode="$1" "${@:2}"
+}
+
+command=quickstart
+if [[ $# -gt 0 && $1 != -* ]]; then
+    command=$1
+    shift
+fi
+
+device=''
+for argument; do
+    shift
+    case $argument in
+        -h | --help) command=help ;;
+        --device=*) device=${argument#*=} && continue ;;
+        --config=*)
+            config=${argument#*=}
+            if [[ ! -e ${config%%:*} && -e $repository/${config%%:*} ]]; then
+                argument=--config=$repository/$config
+            fi
+            ;;
+    esac
+    set -- "$@" "$argument"
+done
+
+case $command in
+    help) usage && exit ;;
+    test | setup) device=${device:-cpu} ;;
+    quickstart | train | evaluate | generate | inspect) ;;
+    *) fail "unknown command '$command': expected train, evaluate, generate, inspect, test or setup, \
+or none for the quickstart. See launch.sh --help." ;;
+esac
+if [[ -z $device ]]; then
+    device=cpu
+    if [[ $(nvidia-smi -L 2>/dev/null) == GPU* ]]; then device=cuda; fi
+fi
+case $device in
+    cpu) platforms=cpu extra='' ;;
+    cuda | tpu) platforms=$device,cpu extra=$device ;;
+    *) fail "unknown device '$device': expected --device=cpu, --device=cuda or --device=tpu." ;;
+esac
+# With the platform named, JAX stops where the device is missing instead of falling back to the CPU.
+export JAX_PLATFORMS=${JAX_PLATFORMS:-$platforms}
+
+case $command in
+    test)
+        set_up dev ${extra:+"$extra"}
+        run_tests "$@"
+        ;;
+    setup) set_up dev ${extra:+"$extra"} ;;
+    quickstart)
+        set_up ${extra:+"$extra"}
+        run_main train --config="$repository/configs/quickstart.py" \
+            --workdir="$repository/runs/quickstart" "$@"
+        ;;
+    *)
+        set_up ${extra:+"$extra"}
+        run_main "$command" "$@"
+        ;;
+esac
