@@ -1,0 +1,65 @@
+import errno
+import multiprocessing
+
+import pytest
+
+from transformer_jax.data.cache import build_once, fingerprint
+
+
+def test_fingerprint_tells_parts_apart():
+    variants = [("a", "b"), ("ab",), ("a\nb",), (["a", "b"],), ("b", "a"), ("a",), ()]
+    assert len({fingerprint(*parts) for parts in variants}) == len(variants)
+    assert fingerprint({"x": 1, "y": 2}) == fingerprint({"y": 2, "x": 1})
+
+
+def test_built_once(tmp_path):
+    builds = []
+
+    def build(folder):
+        builds.append(folder)
+        (folder / "file").write_text("whole")
+
+    for _ in range(2):
+        build_once(tmp_path / "deep" / "thing", build)
+    assert len(builds) == 1
+    assert (tmp_path / "deep" / "thing" / "file").read_text() == "whole"
+
+
+def test_what_a_killed_or_failed_build_left_is_not_taken_for_whole(tmp_path):
+    (tmp_path / "thing.incomplete").mkdir()
+    (tmp_path / "thing.incomplete" / "half").write_text("")
+
+    def full_disk(folder):
+        (folder / "half").write_text("")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="no disk space left to build .*thing.*data.cache_dir"):
+        build_once(tmp_path / "thing", full_disk)
+    assert not list(tmp_path.rglob("half"))
+    build_once(tmp_path / "thing", lambda folder: None)
+    assert not list((tmp_path / "thing").iterdir())
+
+
+def _build(folder, barrier, log):
+    def build(temporary):
+        with log.open("a") as file:
+            file.write("built\n")
+        (temporary / "a").write_text("1")
+        (temporary / "b").write_text("2")
+
+    barrier.wait()
+    build_once(folder, build)
+    assert (folder / "a").read_text() + (folder / "b").read_text() == "12"
+
+
+def test_two_processes_at_once_build_one(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    arguments = (tmp_path / "thing", barrier, tmp_path / "log")
+    processes = [context.Process(target=_build, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert (tmp_path / "log").read_text() == "built\n"

@@ -1,0 +1,125 @@
+import multiprocessing
+import random
+
+import pytest
+
+from transformer_jax.data.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    KINDS,
+    PAD_ID,
+    UNK_ID,
+    load_tokenizer,
+    train_tokenizer,
+)
+
+SYLLABLES = ["ka", "tze", "hund", "ö", "lauf", "en", "the", "cat", "'s", "ß"]
+
+
+def corpus(n=300, seed=0):
+    draw = random.Random(seed)
+    words = ["".join(draw.choices(SYLLABLES, k=draw.randint(1, 3))) for _ in range(80)]
+    return [" ".join([*draw.choices(words, k=draw.randint(1, 9)), "."]) for _ in range(n)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_of_known_characters_comes_back(kind):
+    texts = corpus()
+    tokenizer = train_tokenizer(kind, texts, 120)
+    tested = texts if kind != "words" else [" ".join(texts[0].split()[:1] * 2)]
+    ids = tokenizer.encode(tested)
+    assert [tokenizer.decode(row) for row in ids] == tested
+    assert all(UNK_ID < i < tokenizer.vocab_size for row in ids for i in row)
+    assert kind == "bytes" or tokenizer.vocab_size <= 120
+
+
+def test_bytes_are_utf8_bytes_plus_four():
+    tokenizer = train_tokenizer("bytes", [], 0)
+    texts = ["", " a  b ", "tab\tand\r\n", "ﬁ\u0301 \u2581 漢字 🙂 \u0000", "<unk> < eos > <eos>"]
+    assert tokenizer.encode(texts) == [[4 + byte for byte in text.encode()] for text in texts]
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode(texts)] == texts
+    every_byte = bytes(range(256))
+    assert tokenizer.decode([4 + b for b in every_byte]) == every_byte.decode(errors="replace")
+    assert tokenizer.vocab_size == 260
+
+
+def test_words_are_ordered_by_count_then_alphabet():
+    texts = ["b b b  zebra apple", "b apple zebra <unk>", "rare \u00a0"]
+    tokenizer = train_tokenizer("words", texts, 7)
+    assert tokenizer.encode(["b apple zebra", "zebra  rare b <unk>", ""]) == [
+        [4, 5, 6],
+        [6, UNK_ID, 4, UNK_ID],
+        [],
+    ]
+    assert tokenizer.decode([4, UNK_ID, 6]) == "b <unk> zebra"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_ids_are_skipped_or_end_the_text_and_never_come_from_text(kind):
+    tokenizer = train_tokenizer(kind, ["a b < eos > < pad > < bos >"] * 3, 260)
+    ids = tokenizer.encode(["a b"])[0]
+    assert tokenizer.decode([PAD_ID, BOS_ID, *ids, PAD_ID, EOS_ID, *ids]) == "a b"
+    assert tokenizer.decode([]) == ""
+    spelled = tokenizer.encode(["< eos > < pad >", "< bos >", "<unk>a"])
+    assert not {PAD_ID, EOS_ID, BOS_ID} & {i for row in spelled for i in row}
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "unigram"])
+def test_unknown_characters_are_written_unk(kind):
+    tokenizer = train_tokenizer(kind, corpus(), 120)
+    ids = tokenizer.encode(["漢"])[0]
+    assert ids[-1] == UNK_ID
+    assert tokenizer.decode(ids) == "<unk>"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_loaded_tokenizer_is_the_same(kind, tmp_path):
+    tokenizer = train_tokenizer(kind, corpus(), 120)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.vocab_size == tokenizer.vocab_size
+    texts = [*corpus(seed=1), "< eos > <unk> 漢"]
+    assert loaded.encode(texts) == tokenizer.encode(texts)
+
+
+def _fingerprints(queue):
+    queue.put([train_tokenizer(kind, corpus(), 120).fingerprint for kind in KINDS])
+
+
+def test_training_is_the_same_in_every_process():
+    """Hash tables are seeded anew in every process; training here twice would prove less."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=_fingerprints, args=(queue,))
+    process.start()
+    assert queue.get() == [train_tokenizer(kind, corpus(), 120).fingerprint for kind in KINDS]
+    process.join()
+
+
+def test_fingerprint_follows_the_content():
+    fingerprints = [
+        train_tokenizer(kind, corpus(seed=seed), size).fingerprint
+        for kind, seed, size in [
+            ("bpe", 0, 120),
+            ("bpe", 0, 100),
+            ("bpe", 1, 120),
+            ("unigram", 0, 120),
+            ("words", 0, 60),
+            ("bytes", 0, 0),
+        ]
+    ]
+    assert len(set(fingerprints)) == len(fingerprints)
+
+
+def test_bad_settings_and_files(tmp_path):
+    with pytest.raises(ValueError, match="data.tokenizer.kind='char'.*bytes, words, bpe, unigram"):
+        train_tokenizer("char", [], 100)
+    for kind, size in [("words", 4), ("bpe", 3), ("bpe", 12), ("unigram", 12)]:
+        with pytest.raises(ValueError, match=f"data.tokenizer.vocab_size={size}"):
+            train_tokenizer(kind, corpus(), size)
+    with pytest.raises(FileNotFoundError, match="nothing.json"):
+        load_tokenizer(tmp_path / "nothing.json")
+    (tmp_path / "cut.json").write_text('{"version": "1.0"')
+    with pytest.raises(ValueError, match="cut.json: not a tokenizer file"):
+        load_tokenizer(tmp_path / "cut.json")

@@ -1,0 +1,177 @@
+"""Text to token ids and back, by bytes, words, BPE or unigram; the only home of the special ids.
+
+Every kind is one object of the `tokenizers` library, so saving, loading and encoding in bulk are
+the same for all. One vocabulary serves both languages.
+"""
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
+
+# A blank cannot occur inside a token of text, so text never produces pad, eos or bos.
+_SPECIAL_TOKENS = ["< pad >", "< eos >", "< bos >", "<unk>"]
+_UNK = _SPECIAL_TOKENS[UNK_ID]
+
+KINDS = ("bytes", "words", "bpe", "unigram")
+
+
+class Tokenizer:
+    """Encodes and decodes with a trained vocabulary; made by train_tokenizer or load_tokenizer.
+
+    Attributes:
+        vocab_size: number of ids, the four special ones included.
+        fingerprint: SHA-256 of everything that decides the ids.
+    """
+
+    vocab_size: int
+    fingerprint: str
+
+    def __init__(self, library: tokenizers.Tokenizer):
+        self._library = library
+        self._library.encode_special_tokens = True  # "<unk>" written in a text is plain text
+        self.vocab_size = library.get_vocab_size()
+        self.fingerprint = hashlib.sha256(library.to_str().encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without eos."""
+        return [e.ids for e in self._library.encode_batch_fast(list(texts))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids before the first eos; pad and bos are skipped, unk is written <unk>."""
+        before_eos = itertools.takewhile(lambda i: i != EOS_ID, map(int, ids))
+        kept = [i for i in before_eos if i not in (PAD_ID, BOS_ID)]
+        return self._library.decode(kept, skip_special_tokens=False)
+
+    def save(self, path: str | Path) -> None:
+        """Writes one JSON file that load_tokenizer reads."""
+        self._library.save(str(path))
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer that Tokenizer.save wrote.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not a saved tokenizer.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no tokenizer file here")
+    try:
+        return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
+    except Exception as error:  # the library raises plain Exception for every broken file
+        raise ValueError(f"{path}: not a tokenizer file ({error})") from error
+
+
+def train_tokenizer(kind: str, texts: Sequence[str], vocab_size: int) -> Tokenizer:
+    """A tokenizer of at most vocab_size ids; the same texts always give the same one.
+
+    Args:
+        kind: "bytes" (UTF-8 bytes, id = 4 + byte; texts and vocab_size do not matter), "words"
+            (split at blanks, most frequent words, ties alphabetical), "bpe" (Sennrich et al. 2016)
+            or "unigram" (Kudo 2018).
+        texts: sentences of both languages of the training split.
+        vocab_size: upper bound, the four special ids included.
+
+    Raises:
+        ValueError: an unknown kind, or a vocabulary too small for the characters of the texts.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"data.tokenizer.kind={kind!r}: expected one of {', '.join(KINDS)}")
+    if kind == "bytes":
+        return Tokenizer(_bytes())
+    if vocab_size <= len(_SPECIAL_TOKENS):
+        raise ValueError(
+            f"data.tokenizer.vocab_size={vocab_size}: {len(_SPECIAL_TOKENS)} ids are special, "
+            "so it must be larger"
+        )
+    if kind == "words":
+        return Tokenizer(_words(texts, vocab_size))
+    return Tokenizer(_subwords(kind, texts, vocab_size))
+
+
+def _bytes() -> tokenizers.Tokenizer:
+    symbols = _byte_symbols()
+    vocab = {token: i for i, token in enumerate(_SPECIAL_TOKENS)}
+    vocab |= {symbol: len(_SPECIAL_TOKENS) + byte for byte, symbol in enumerate(symbols)}
+    library = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _byte_symbols() -> list[str]:
+    """The printable character that stands for each byte (GPT-2's table, as the library uses it)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    symbols = {byte: chr(byte) for byte in printable}
+    symbols |= {byte: chr(256 + n) for n, byte in enumerate(others)}
+    return [symbols[byte] for byte in range(256)]
+
+
+def _words(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    counts = Counter(itertools.chain.from_iterable(text.split(" ") for text in texts))
+    for token in ("", _UNK):  # neither is a word: "" comes of doubled blanks
+        counts.pop(token, None)
+    ordered = sorted(counts, key=lambda word: (-counts[word], word))
+    tokens = [*_SPECIAL_TOKENS, *ordered[: vocab_size - len(_SPECIAL_TOKENS)]]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    library = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=_UNK))
+    library.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
+    return library
+
+
+def _subwords(kind: str, texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    smallest = len(_SPECIAL_TOKENS) + len(set(" ").union(*texts))
+    if vocab_size < smallest:
+        raise ValueError(
+            f"data.tokenizer.vocab_size={vocab_size}: too small, the characters of the training "
+            f"split and the special ids alone need {smallest}"
+        )
+    if kind == "bpe":
+        library = tokenizers.Tokenizer(models.BPE(unk_token=_UNK))
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size, special_tokens=_SPECIAL_TOKENS, show_progress=False
+        )
+    else:
+        library = tokenizers.Tokenizer(models.Unigram())
+        trainer = trainers.UnigramTrainer(
+            vocab_size=vocab_size,
+            special_tokens=_SPECIAL_TOKENS,
+            unk_token=_UNK,
+            show_progress=False,
+        )
+    # The mark of a blank belongs to the word after it, so "house ." comes back with its blank.
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    library.train_from_iterator(texts, trainer)
+    if kind == "unigram":
+        library.model = _without_noise(library)
+    return library
+
+
+def _without_noise(library: tokenizers.Tokenizer) -> models.Unigram:
+    """The unigram model freed of what differs between two trainings on the same texts.
+
+    Training walks through hash tables: it adds up floats in their order, so that scores differ in
+    the last digits, and gives characters that it had pruned the scores lowest, lowest + 0.0001,
+    ... in their order. Hence rounded scores, one score for those, and ties in alphabetical order.
+    """
+    pieces = json.loads(library.to_str())["model"]["vocab"]
+    special = [(token, 0.0) for token in _SPECIAL_TOKENS]
+    scores = {piece: round(score, 4) for piece, score in pieces[len(special) :]}
+    lowest = min(scores.values())
+    restored = lowest + 0.0001 * sum(len(piece) == 1 for piece in scores)
+    for piece, score in scores.items():
+        if len(piece) == 1 and score < restored:
+            scores[piece] = lowest
+    rest = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
+    return models.Unigram(special + rest, unk_id=UNK_ID)
