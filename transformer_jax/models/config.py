@@ -1,0 +1,97 @@
+"""The shape of one Transformer: frozen, checked when made, without a mode flag."""
+
+import dataclasses
+import difflib
+from typing import Literal, get_args
+
+import jax.numpy as jnp
+
+Architecture = Literal["encoder_decoder"]
+Residual = Literal["post_ln", "pre_ln", "admin"]
+Activation = Literal["relu", "gelu", "swiglu"]
+Norm = Literal["layer_norm", "rms_norm"]
+Positions = Literal["sinusoidal", "learned"]
+TiedEmbeddings = Literal["all", "decoder", "none"]
+Dtype = Literal["float32", "bfloat16"]
+
+_CHOICES = {
+    "architecture": Architecture,
+    "residual": Residual,
+    "activation": Activation,
+    "norm": Norm,
+    "positions": Positions,
+    "tied_embeddings": TiedEmbeddings,
+    "dtype": Dtype,
+}
+_SIZES = (
+    *("vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "num_heads"),
+    *("head_dim", "d_ff", "max_length"),
+)
+_RATES = (
+    *("dropout_rate", "embedding_dropout_rate"),
+    *("attention_dropout_rate", "feed_forward_dropout_rate"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Sizes and choices of one model.
+
+    Sizes that come from data (`vocab_size`, `bos_id`) are put in by `build`. `dtype` is what
+    products are computed in: parameters, the residual stream, norms, softmax and logits stay
+    float32.
+
+    Raises:
+      ValueError: a value outside its set, a size below 1, a rate outside [0, 1), a d_model that
+        num_heads does not divide while no head_dim is given, or an odd d_model with sinusoidal
+        positions.
+    """
+
+    architecture: Architecture
+    residual: Residual
+    vocab_size: int
+    bos_id: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    d_model: int
+    num_heads: int
+    d_ff: int
+    head_dim: int = None  # pyright: ignore[reportAssignmentType] (d_model / num_heads, once made)
+    activation: Activation = "relu"
+    norm: Norm = "layer_norm"
+    positions: Positions = "sinusoidal"
+    max_length: int = 1024
+    tied_embeddings: TiedEmbeddings = "all"
+    dropout_rate: float = 0.0
+    embedding_dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    feed_forward_dropout_rate: float = 0.0
+    dtype: Dtype = "float32"
+
+    def __post_init__(self):
+        for name, choices in _CHOICES.items():
+            value, allowed = getattr(self, name), get_args(choices)
+            if value not in allowed:
+                near = difflib.get_close_matches(str(value), allowed, n=1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise ValueError(f"model.{name}={value!r} is not one of {', '.join(allowed)}{hint}")
+        if self.head_dim is None:
+            if self.num_heads < 1 or self.d_model % self.num_heads:
+                raise ValueError(
+                    f"model.d_model={self.d_model} is not divisible by model.num_heads="
+                    f"{self.num_heads}: change one of them, or set model.head_dim"
+                )
+            object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
+        for name in _SIZES:
+            if getattr(self, name) < 1:
+                raise ValueError(f"model.{name}={getattr(self, name)} must be at least 1")
+        for name in _RATES:
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"model.{name}={getattr(self, name)} must lie in [0, 1)")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"sinusoidal positions need an even model.d_model, got {self.d_model}")
+
+    @property
+    def compute_dtype(self) -> jnp.dtype:
+        """The dtype of products (weights and activations are cast to it)."""
+        return jnp.dtype(self.dtype)
