@@ -1,0 +1,78 @@
+"""The first state, its abstract twin and the parameter table, on a Linen module of two kernels."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from transformer_jax import train_state
+
+METRICS = ("loss", "gradient_norm")
+
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, batch):
+        normal = nn.initializers.normal()
+        axes = nn.with_logical_partitioning(normal, ("vocab", "embed"))
+        table = self.param("table", axes, (11, 4))
+        bias = self.param("bias", normal, (4,))
+        return jnp.take(table, batch["inputs"], axis=0) + bias[None, None]  # pyright: ignore
+
+
+def init(key, batch):
+    return Model().init(key, batch)["params"]
+
+
+def make(function, seed=0):
+    batch = {"inputs": jnp.zeros((2, 3), jnp.int32)}
+    return function(init, optax.adam(0.1), jax.random.key(seed), batch, METRICS)
+
+
+def test_state_starts_at_step_0_with_unboxed_parameters_and_an_empty_window():
+    state = make(train_state.create)
+    assert state.step == 0
+    assert jax.tree.map(jnp.shape, state.params) == {"bias": (4,), "table": (11, 4)}
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
+    assert state.window == {"loss": (0, 0), "gradient_norm": (0, 0)}
+
+
+def test_abstract_has_the_shapes_and_types_of_the_real_state():
+    state, abstract = make(train_state.create), make(train_state.abstract)
+    assert jax.tree.structure(state) == jax.tree.structure(abstract)
+    described = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(abstract)]
+    assert described == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(abstract))
+
+
+def test_the_key_decides_parameters_and_dropout():
+    one, again, other = (make(train_state.create, seed) for seed in (1, 1, 2))
+    jax.tree.map(np.testing.assert_array_equal, one.params, again.params)
+    assert one.rng == again.rng
+    assert one.rng != other.rng
+    assert not np.array_equal(one.params["table"], other.params["table"])
+
+
+def test_parameters_and_dropout_have_keys_of_their_own():
+    key = jax.random.key(0)
+    batch = {"inputs": jnp.zeros((2, 3), jnp.int32)}
+    seen = []
+
+    def record(init_key, batch):
+        seen.append(init_key)
+        return {"key": jax.random.key_data(init_key)}
+
+    state = train_state.create(record, optax.identity(), key, batch, METRICS)
+    keys = [state.params["key"], jax.random.key_data(state.rng), jax.random.key_data(key)]
+    assert len(seen) == 1
+    assert len({tuple(np.asarray(data)) for data in keys}) == 3
+
+
+def test_parameter_table_names_path_shape_axes_and_count():
+    batch = {"inputs": jnp.zeros((2, 3), jnp.int32)}
+    rows = train_state.parameter_table(lambda k, b: {"model": init(k, b)}, jax.random.key(0), batch)
+    assert rows == [
+        train_state.Parameter("model/bias", (4,), (), 4),
+        train_state.Parameter("model/table", (11, 4), ("vocab", "embed"), 44),
+    ]

@@ -1,0 +1,435 @@
+"""The step and the loop on a tiny model: next-token prediction from one table and one kernel."""
+
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from transformer_jax import objectives, optimizer, train, train_state
+from transformer_jax.train import TrainSettings
+
+B, T, V, D = 4, 6, 9, 5
+OBJECTIVE = functools.partial(objectives.translation, label_smoothing=0.1, z_loss=0.0)
+SCHEDULE = optimizer.make_schedule(
+    name="inverse_sqrt",
+    learning_rate=0.05,
+    warmup_steps=3,
+    steps=10,
+    final_learning_rate=0.0,
+    d_model=D,
+)
+OPTIMIZER = optimizer.make_optimizer(
+    name="adamw",
+    schedule=SCHEDULE,
+    beta1=0.9,
+    beta2=0.98,
+    epsilon=1e-3,  # large, so that rounding of a zero gradient makes no step
+    weight_decay=0.01,
+    clip_norm=1.0,
+)
+
+
+def init(key, batch):
+    table_key, kernel_key = jax.random.split(key)
+    return {
+        "table": jax.random.normal(table_key, (V, D)),
+        "logits": {"kernel": jax.random.normal(kernel_key, (D, V)), "bias": jnp.zeros(V)},
+    }
+
+
+def apply_fn(params, batch, rng, dropout_rate=0.0):
+    x = params["table"][batch["inputs"]]
+    if dropout_rate:
+        x = x * jax.random.bernoulli(rng, 1 - dropout_rate, x.shape)
+    return x @ params["logits"]["kernel"] + params["logits"]["bias"][None, None]
+
+
+def rate(step):
+    return 0.05 * min(step / 3, (3 / step) ** 0.5)
+
+
+with_dropout = functools.partial(apply_fn, dropout_rate=0.5)
+
+
+def make_batch(n) -> Any:
+    """Batch number n; its rows have different numbers of real tokens."""
+    rng = np.random.default_rng(n)
+    lengths = rng.integers(1, T + 1, size=(B, 1))
+    ids = rng.integers(V, size=(B, T)).astype(np.int32)
+    segments = (np.arange(T) < lengths).astype(np.int32)
+    return {"inputs": ids, "targets": (ids * 2) % V, "targets_segment_ids": segments}
+
+
+def make_settings(**changes):
+    settings: dict[str, Any] = dict(
+        steps=10, accumulation_steps=1, log_every=3, evaluate_every=0, checkpoint_every=0
+    )
+    return TrainSettings(**(settings | changes))
+
+
+@functools.cache
+def initial_arrays():
+    key = jax.random.key(0)
+    state = train_state.create(init, OPTIMIZER, key, make_batch(0), train.WINDOW_METRICS)
+    return to_numpy(state)
+
+
+def make_state():
+    """A fresh copy each time: the step takes the state that it is given."""
+    return to_device(initial_arrays())
+
+
+@functools.cache
+def make_step(settings, apply_fn=apply_fn, objective=OBJECTIVE):
+    return train.make_train_step(
+        settings, objective=objective, apply_fn=apply_fn, optimizer=OPTIMIZER, schedule=SCHEDULE
+    )
+
+
+def assert_trees_equal(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(to_numpy(a)), jax.tree.leaves(to_numpy(b)), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def to_numpy(state):
+    """A copy on the host; the key as its data."""
+    if isinstance(state, train_state.State):
+        state = vars(state) | {"rng": jax.random.key_data(state.rng)}
+    return jax.tree.map(np.array, state)
+
+
+def to_device(arrays):
+    arrays = jax.tree.map(jnp.array, arrays)
+    return train_state.State(**(arrays | {"rng": jax.random.wrap_key_data(arrays["rng"])}))
+
+
+# The step
+
+
+def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
+    state, batch = make_state(), make_batch(1)
+
+    @jax.jit
+    def expect(state):
+        def mean_loss(params):
+            loss_sum, weight, _ = OBJECTIVE(apply_fn, params, batch, None)
+            return loss_sum / weight
+
+        loss, gradient = jax.value_and_grad(mean_loss)(state.params)
+        updates, _ = OPTIMIZER.update(gradient, state.opt_state, state.params)
+        return loss, optax.tree.norm(gradient), optax.apply_updates(state.params, updates)
+
+    loss, gradient_norm, expected = expect(state)
+    before = to_numpy(state.params)
+    state, metrics = make_step(make_settings())(state, batch)
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state.params, expected)
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, expected)
+    assert all(jax.tree.leaves(moved))
+    assert state.step == 1
+    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
+    np.testing.assert_allclose(metrics["gradient_norm"], gradient_norm, rtol=1e-5)
+    assert metrics["weight"] == batch["targets_segment_ids"].sum()
+    np.testing.assert_allclose(metrics["learning_rate"], rate(1))
+
+
+def test_the_update_does_not_depend_on_the_number_of_micro_batches():
+    batch = make_batch(2)
+    weights = batch["targets_segment_ids"].sum(axis=1)
+    assert len(set(weights)) > 1  # else a mean of means would pass
+    results = [
+        make_step(make_settings(accumulation_steps=parts))(make_state(), batch)
+        for parts in (1, 2, 4)
+    ]
+    for state, metrics in results[1:]:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
+            (state.params, metrics),
+            (results[0][0].params, results[0][1]),
+        )
+
+
+def test_micro_batches_have_dropout_of_their_own():
+    row = jax.tree.map(lambda x: x[:1], make_batch(3))
+    row["targets_segment_ids"][:] = 1
+    batch = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), row)
+    seen = []
+
+    def objective(apply_fn, params, batch, rng):
+        jax.debug.callback(lambda data: seen.append(tuple(data.tolist())), jax.random.key_data(rng))
+        return OBJECTIVE(apply_fn, params, batch, rng)
+
+    step = make_step(make_settings(accumulation_steps=2), with_dropout, objective)
+    jax.block_until_ready(step(make_state(), batch))
+    jax.effects_barrier()
+    assert len(set(seen)) == 2
+
+
+def test_dropout_differs_by_step_and_repeats_with_the_state():
+    step = make_step(make_settings(), with_dropout)
+    batch = make_batch(0)
+
+    def loss_at(n):
+        state = dataclasses.replace(make_state(), step=jnp.array(n, jnp.int32))
+        return float(step(state, batch)[1]["loss"])
+
+    assert loss_at(0) == loss_at(0)
+    assert loss_at(0) != loss_at(1)
+
+
+def test_the_window_sums_from_one_multiple_of_log_every_to_the_next():
+    step = make_step(make_settings())
+    state = make_state()
+    sums = []
+    for n in range(1, 8):
+        state, metrics = step(state, make_batch(n))
+        sums.append((float(metrics["loss"] * metrics["weight"]), float(metrics["weight"])))
+        loss, weight = np.sum(sums[(n - 1) // 3 * 3 :], axis=0)
+        np.testing.assert_allclose(metrics["window"]["loss"], (loss, weight), rtol=1e-5)
+        assert metrics["window"]["gradient_norm"][1] == (n - 1) % 3 + 1
+        assert_trees_equal(metrics["window"], state.window)
+
+
+def test_the_step_compiles_once_and_takes_its_state():
+    step = make_step(make_settings(log_every=7))  # one that no other test has called
+    first = state = make_state()
+    for n in range(3):
+        state, _ = step(state, make_batch(n))
+    assert step._cache_size() == 1
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first.params))
+
+
+def test_rows_that_cannot_be_cut_are_refused():
+    step = make_step(make_settings(accumulation_steps=3))
+    with pytest.raises(ValueError, match="4 rows.*3 equal"):
+        step(make_state(), make_batch(0))
+
+
+@pytest.mark.parametrize("name", ["steps", "accumulation_steps", "log_every"])
+def test_settings_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"train.{name}.*0"):
+        make_settings(**{name: 0})
+
+
+# The loop
+
+
+class Streams:
+    def __init__(self, position=0):
+        self.position = position
+
+    def __next__(self):
+        self.position += 1
+        return make_batch(self.position)
+
+    def get_state(self):
+        return {"0": {"position": self.position}}
+
+
+class Log:
+    def __init__(self):
+        self.lines = {}
+        self.texts = {}
+
+    def write(self, step, scalars):
+        assert step not in self.lines  # each step once
+        self.lines[step] = scalars
+
+    def progress(self, step, text):
+        self.texts[step] = text
+
+    def repeatable(self):
+        return {
+            step: {name: value for name, value in line.items() if not name.startswith("time/")}
+            for step, line in self.lines.items()
+        }
+
+
+class Saved:
+    def __init__(self):
+        self.checkpoints = {}
+
+    def __call__(self, step, state, *, streams, metrics):
+        assert step not in self.checkpoints
+        assert step == state.step
+        self.checkpoints[step] = to_numpy(state), streams, metrics
+
+
+def evaluate(params):
+    loss_sum, weight, _ = OBJECTIVE(apply_fn, params, make_batch(1000), None)
+    return {"loss": float(loss_sum / weight)}
+
+
+def loop_step(log_every=3, accumulation_steps=1):
+    settings = make_settings(log_every=log_every, accumulation_steps=accumulation_steps)
+    return make_step(settings, with_dropout)
+
+
+def fit(settings, state=None, streams=None, *, stop=lambda: False, train_step=None):
+    log, saved = Log(), Saved()
+    outcome = train.fit(
+        state or make_state(),
+        streams or Streams(),
+        settings=settings,
+        train_step=train_step or loop_step(settings.log_every, settings.accumulation_steps),
+        evaluate=evaluate,
+        save=saved,
+        log=log,
+        stop=stop,
+    )
+    return outcome, log, saved
+
+
+def test_the_loop_equals_a_plain_loop_of_steps():
+    settings = make_settings()
+    outcome, log, _ = fit(settings)
+    state, step = make_state(), loop_step()
+    for n in range(1, 11):
+        state, metrics = step(state, make_batch(n))
+        if n in (3, 6, 9, 10):
+            loss_sum, weight = metrics["window"]["loss"]
+            assert log.lines[n]["train/loss"] == pytest.approx(float(loss_sum / weight), rel=1e-6)
+            assert log.lines[n]["train/learning_rate"] == pytest.approx(rate(n))
+    assert_trees_equal(outcome.state, state)
+    assert (outcome.status, outcome.step) == ("finished", 10)
+    assert list(log.texts) == list(range(1, 11))
+
+
+def test_lines_evaluations_and_checkpoints_come_at_their_steps():
+    outcome, log, saved = fit(make_settings(log_every=4, evaluate_every=3, checkpoint_every=6))
+    trained = [step for step, line in log.lines.items() if "train/loss" in line]
+    validated = [step for step, line in log.lines.items() if "validation/loss" in line]
+    assert trained == [4, 8, 10]
+    assert validated == [3, 6, 9, 10]
+    assert list(log.lines) == sorted(log.lines)
+    assert list(saved.checkpoints) == [6, 10]
+    for step, (state, streams, metrics) in saved.checkpoints.items():
+        assert streams == {"0": {"position": step}}
+        assert metrics == {"validation/loss": evaluate(state["params"])["loss"]}
+        assert metrics["validation/loss"] == log.lines[step]["validation/loss"]
+    assert set(log.lines[4]) == {
+        "train/loss",
+        "train/token_loss",
+        "train/perplexity",
+        "train/accuracy",
+        "train/gradient_norm",
+        "train/learning_rate",
+        "time/seconds",
+        "time/tokens_per_second",
+    }
+
+
+def test_a_checkpoint_carries_no_scores_of_other_parameters():
+    _, _, saved = fit(make_settings(evaluate_every=4, checkpoint_every=3))
+    scores = {step: bool(metrics) for step, (_, _, metrics) in saved.checkpoints.items()}
+    assert scores == {3: False, 6: False, 9: False, 10: True}
+
+
+def test_without_intervals_only_the_last_step_is_evaluated_and_saved():
+    _, log, saved = fit(make_settings(log_every=100))
+    assert list(log.lines) == list(saved.checkpoints) == [10]
+    assert {"train/loss", "validation/loss"} <= set(log.lines[10])
+
+
+@pytest.mark.parametrize("cut", [3, 4])
+def test_a_resumed_run_equals_an_unbroken_one(cut):
+    settings = make_settings(log_every=3, evaluate_every=4, accumulation_steps=2)
+    whole, whole_log, _ = fit(settings)
+
+    asked = itertools.count(1)
+    _, first_log, saved = fit(settings, stop=lambda: next(asked) == cut)
+    arrays, streams, _ = saved.checkpoints[cut]
+    restored = to_device(arrays)
+    rest, rest_log, _ = fit(settings, restored, Streams(streams["0"]["position"]))
+
+    assert_trees_equal(rest.state, whole.state)
+    assert first_log.repeatable() | rest_log.repeatable() == whole_log.repeatable()
+    assert not first_log.lines.keys() & rest_log.lines.keys()
+
+
+def test_stop_saves_this_step_and_ends():
+    asked = itertools.count(1)
+    outcome, log, saved = fit(make_settings(), stop=lambda: next(asked) == 5)
+    assert (outcome.status, outcome.step) == ("preempted", 5)
+    assert list(saved.checkpoints) == [5]
+    assert list(log.lines) == [3]
+    assert list(log.texts) == [1, 2, 3, 4, 5]
+
+
+def test_stop_at_the_last_step_is_a_finished_run():
+    outcome, _, saved = fit(make_settings(), stop=lambda: False)
+    assert outcome.status == "finished"
+    asked = itertools.count(1)
+    at_end, _, at_end_saved = fit(make_settings(), stop=lambda: next(asked) == 10)
+    assert at_end.status == "finished"
+    assert list(at_end_saved.checkpoints) == list(saved.checkpoints) == [10]
+
+
+def broken_from(bad_step, part):
+    """A step whose loss or gradient norm is not a number from `bad_step` on."""
+    step = loop_step()
+
+    def broken(state, batch):
+        state, metrics = step(state, batch)
+        bad = state.step >= bad_step
+        return state, metrics | {part: jnp.where(bad, jnp.nan, metrics[part])}
+
+    return broken
+
+
+@pytest.mark.parametrize("part", ["loss", "gradient_norm"])
+@pytest.mark.parametrize("bad_step", [1, 6, 7, 8, 10])
+def test_a_loss_that_is_not_finite_ends_training_and_is_never_saved(bad_step, part):
+    settings = make_settings(checkpoint_every=3)
+    outcome, log, saved = fit(settings, train_step=broken_from(bad_step, part))
+    assert (outcome.status, outcome.step) == ("diverged", bad_step)
+    assert list(saved.checkpoints) == [step for step in (3, 6, 9) if step < bad_step]
+    assert all(step < bad_step for step in log.lines)
+
+
+def test_a_run_that_has_its_steps_does_nothing():
+    state = dataclasses.replace(make_state(), step=jnp.array(10, jnp.int32))
+    outcome, log, saved = fit(make_settings(), state)
+    assert (outcome.status, outcome.step) == ("finished", 10)
+    assert not log.lines and not saved.checkpoints
+
+
+def test_the_next_step_is_dispatched_before_the_last_one_is_read():
+    events = []
+    step = loop_step()
+
+    def watched(state, batch):
+        state, metrics = step(state, batch)
+        events.append(("dispatched", int(state.step)))
+        return state, metrics
+
+    log = Log()
+    log.progress = lambda step, text: events.append(("read", step))
+    train.fit(
+        make_state(),
+        Streams(),
+        settings=make_settings(steps=4, checkpoint_every=2),
+        train_step=watched,
+        evaluate=evaluate,
+        save=Saved(),
+        log=log,
+        stop=lambda: False,
+    )
+    d, r = "dispatched", "read"
+    assert events == [(d, 1), (d, 2), (r, 1), (r, 2), (d, 3), (d, 4), (r, 3), (r, 4)]
+
+
+def test_an_error_in_the_data_ends_training():
+    class Broken(Streams):
+        def get_state(self):
+            raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        fit(make_settings(), streams=Broken())

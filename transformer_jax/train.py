@@ -1,0 +1,278 @@
+"""One pure training step, and the loop that orders steps, logging, evaluation and checkpoints."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl import logging
+from jaxtyping import Array, Key
+
+from transformer_jax import objectives
+from transformer_jax.metrics import means
+from transformer_jax.objectives import ApplyFn, Batch, Objective, Sums
+from transformer_jax.sharding import Streams, place_ahead
+from transformer_jax.train_state import State
+
+# What a step adds to the logging window.
+WINDOW_METRICS = (*objectives.METRICS, "gradient_norm")
+
+Metrics = dict[str, Any]
+StepFn = Callable[[State, Batch], tuple[State, Metrics]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How long to train and what to do on the way; intervals are in steps."""
+
+    steps: int
+    accumulation_steps: int  # micro-batches that a global batch is cut into
+    log_every: int
+    evaluate_every: int  # 0: only after the last step
+    checkpoint_every: int  # 0: only after the last step
+
+    def __post_init__(self):
+        for name in ("steps", "accumulation_steps", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"train.{name} must be at least 1, got {getattr(self, name)}")
+
+
+class Log(Protocol):
+    """Where numbers go."""
+
+    def write(self, step: int, scalars: dict[str, float]) -> None: ...
+
+    def progress(self, step: int, text: str) -> None: ...
+
+
+class Outcome(NamedTuple):
+    """How training ended. `step`: the last one made or, of "diverged", the first bad one."""
+
+    state: State
+    status: Literal["finished", "preempted", "diverged"]
+    step: int
+
+
+def make_train_step(
+    settings: TrainSettings,
+    *,
+    objective: Objective,
+    apply_fn: ApplyFn,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+) -> StepFn:
+    """Compiles `train_step`. The state is donated: the one passed in is gone after the call."""
+    step = functools.partial(
+        train_step,
+        objective=objective,
+        apply_fn=apply_fn,
+        optimizer=optimizer,
+        schedule=schedule,
+        accumulation_steps=settings.accumulation_steps,
+        log_every=settings.log_every,
+    )
+    return jax.jit(step, donate_argnums=0)
+
+
+def train_step(
+    state: State,
+    batch: Batch,
+    *,
+    objective: Objective,
+    apply_fn: ApplyFn,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    accumulation_steps: int,
+    log_every: int,
+) -> tuple[State, Metrics]:
+    """One update of the parameters, by the gradient of the mean loss of the global batch.
+
+    Sums over micro-batches are divided once, by the weight of the whole batch, so that the update
+    does not depend on `accumulation_steps` (dropout apart: each micro-batch has a key of its own).
+
+    Returns the next state, and as metrics the `loss`, `weight` (target tokens), `gradient_norm`
+    (before clipping) and `learning_rate` of this step, and `window`: name -> (sum, weight) since
+    the last multiple of `log_every`.
+
+    Raises:
+      ValueError: when the rows of the batch cannot be cut into `accumulation_steps` equal parts.
+    """
+    rng = jax.random.fold_in(state.rng, state.step)
+    loss = functools.partial(_loss, objective, apply_fn)
+    gradient_sum, (loss_sum, weight, sums) = _summed_gradient(
+        loss, state.params, batch, rng, accumulation_steps
+    )
+    gradient = jax.tree.map(lambda g: g / weight, gradient_sum)
+    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+    gradient_norm = optax.tree.norm(gradient)
+
+    sums = {**sums, "gradient_norm": (gradient_norm, jnp.ones(()))}
+    starts_window = state.step % log_every == 0
+    window = jax.tree.map(
+        lambda total, new: jnp.where(starts_window, 0.0, total) + new, state.window, sums
+    )
+    next_state = State(
+        step=state.step + 1,
+        params=optax.apply_updates(state.params, updates),
+        opt_state=opt_state,
+        rng=state.rng,
+        window=window,
+    )
+    metrics = {
+        "loss": loss_sum / weight,
+        "weight": weight,
+        "gradient_norm": gradient_norm,
+        "learning_rate": schedule(state.step),
+        "window": window,
+    }
+    return next_state, metrics
+
+
+def _loss(objective: Objective, apply_fn: ApplyFn, params, batch, rng):
+    loss_sum, weight, sums = objective(apply_fn, params, batch, rng)
+    return loss_sum, (loss_sum, weight, sums)
+
+
+def _summed_gradient(
+    loss: Callable, params: Any, batch: Batch, rng: Key[Array, ""], accumulation_steps: int
+) -> tuple[Any, tuple[Array, Array, Sums]]:
+    """Gradient of the summed loss, and what `loss` returns beside it, over all micro-batches."""
+    gradient = jax.grad(loss, has_aux=True)
+    if accumulation_steps == 1:
+        return gradient(params, batch, rng)
+
+    def add(total, part):
+        new, aux = gradient(params, *part)
+        return jax.tree.map(jnp.add, total, new), aux
+
+    micro_batches = jax.tree.map(functools.partial(_cut_rows, accumulation_steps), batch)
+    keys = jax.random.split(rng, accumulation_steps)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    total, aux = jax.lax.scan(add, zeros, (micro_batches, keys))
+    return total, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), aux)
+
+
+def _cut_rows(parts: int, array: Array) -> Array:
+    rows = array.shape[0]
+    if rows % parts:
+        raise ValueError(
+            f"a batch of {rows} rows cannot be cut into {parts} equal micro-batches: "
+            "make data.batch_size a multiple of train.accumulation_steps"
+        )
+    return array.reshape(parts, rows // parts, *array.shape[1:])
+
+
+def fit(
+    state: State,
+    streams: Streams,
+    *,
+    settings: TrainSettings,
+    train_step: StepFn,
+    evaluate: Callable[[Any], dict[str, float]],
+    save: Callable[..., None],
+    log: Log,
+    stop: Callable[[], bool],
+) -> Outcome:
+    """Trains from `state.step` to `settings.steps`; `streams` must stand where `state` left them.
+
+    The numbers of a step are fetched once the next step is on its way, so that the device never
+    waits, except before an evaluation or a checkpoint. A loss or gradient that is not finite ends
+    training before anything is saved that came after it.
+
+    evaluate: parameters -> {"loss": ...}; logged, and handed to `save`, as "validation/loss".
+    save: called as save(step, state, streams=..., metrics=...), every `checkpoint_every` steps and
+      after the last; `streams` is the state of the streams after this step's batch, and `metrics`
+      holds the scores of exactly these parameters (empty where they were not evaluated).
+    stop: asked after every step; once true, training saves and ends as "preempted".
+    """
+    step = int(state.step)
+    report = _Report(settings, log)
+    newest = None  # metrics of the last step, while they are still on the device
+    try:
+        with contextlib.closing(place_ahead(streams)) as batches:
+            while step < settings.steps:
+                batch, streams_after = next(batches)
+                previous = newest
+                state, newest = train_step(state, batch)
+                step += 1
+                if previous is None:
+                    report.restart_clock()  # compiling, evaluating and saving are not training
+                else:
+                    _write(log, step - 1, report.read(step - 1, previous))
+
+                last = step == settings.steps
+                stopping = stop() and not last
+                evaluating = last or _due(step, settings.evaluate_every)
+                saving = last or stopping or _due(step, settings.checkpoint_every)
+                if not (evaluating or saving):
+                    continue
+                scalars, newest = report.read(step, newest), None
+                scores = _prefixed("validation", evaluate(state.params)) if evaluating else {}
+                _write(log, step, scalars | scores)
+                if saving:
+                    save(step, state, streams=streams_after, metrics=scores)
+                if stopping:
+                    return Outcome(state, "preempted", step)
+    except _Diverged as diverged:
+        logging.error("Training stopped: %s", diverged)
+        return Outcome(state, "diverged", diverged.step)
+    return Outcome(state, "finished", step)
+
+
+class _Diverged(Exception):
+    def __init__(self, step: int, loss: float, gradient_norm: float):
+        super().__init__(f"loss {loss}, gradient norm {gradient_norm} at step {step}")
+        self.step = step
+
+
+class _Report:
+    """Reads the numbers of one step after another: refuses bad ones, and keeps the speed."""
+
+    def __init__(self, settings: TrainSettings, log: Log):
+        self._settings = settings
+        self._log = log
+        self._started = time.perf_counter()
+        self.restart_clock()
+
+    def restart_clock(self):
+        self._lap_started = time.perf_counter()
+        self._lap_tokens = 0.0
+
+    def read(self, step: int, metrics: Metrics) -> dict[str, float]:
+        """Waits for the step; returns what its line of the log holds, empty when none is due."""
+        metrics = jax.device_get(metrics)
+        loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
+        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+            raise _Diverged(step, loss, gradient_norm)
+        now = time.perf_counter()
+        self._lap_tokens += float(metrics["weight"])
+        tokens_per_second = self._lap_tokens / (now - self._lap_started)
+        self._log.progress(step, f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s")
+        if not (_due(step, self._settings.log_every) or step == self._settings.steps):
+            return {}
+        self.restart_clock()
+        return {
+            **_prefixed("train", means(metrics["window"])),
+            "train/learning_rate": float(metrics["learning_rate"]),
+            "time/seconds": now - self._started,
+            "time/tokens_per_second": tokens_per_second,
+        }
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _prefixed(prefix: str, values: dict[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in values.items()}
+
+
+def _write(log: Log, step: int, scalars: dict[str, float]):
+    if scalars:
+        log.write(step, scalars)

@@ -1,0 +1,102 @@
+"""What training carries from step to step, made from a model's `init`, and the parameter table."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int, Key
+
+from transformer_jax.objectives import Batch, Sums
+
+# key, batch -> parameters, whose leaves may be boxed with their logical axes
+Init = Callable[[Key[Array, ""], Batch], Any]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["step", "params", "opt_state", "rng", "window"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class State:
+    """All that a run needs to go on, apart from the position in the data.
+
+    step: updates made. rng: the key that every step's dropout key is folded from. window: sums of
+    the logging window that is not finished yet, so that a restart in its middle loses nothing.
+    """
+
+    step: Int[Array, ""]
+    params: Any
+    opt_state: optax.OptState
+    rng: Key[Array, ""]
+    window: Sums
+
+
+class Parameter(NamedTuple):
+    """One row of the parameter table."""
+
+    path: str
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    count: int
+
+
+def create(
+    init: Init,
+    optimizer: optax.GradientTransformation,
+    key: Key[Array, ""],
+    batch: Batch,
+    metrics: Iterable[str],
+) -> State:
+    """The state before the first step.
+
+    `batch` is one global batch: `init` sees its shapes, and Admin's `init` its values. `metrics`
+    are the names that the train step sums over a logging window (`train.WINDOW_METRICS`).
+    """
+    return jax.jit(functools.partial(_new, init, optimizer, tuple(metrics)))(key, batch)
+
+
+def abstract(
+    init: Init,
+    optimizer: optax.GradientTransformation,
+    key: Key[Array, ""],
+    batch: Batch,
+    metrics: Iterable[str],
+) -> State:
+    """As `create`, but of `jax.ShapeDtypeStruct`s: nothing is computed."""
+    return jax.eval_shape(functools.partial(_new, init, optimizer, tuple(metrics)), key, batch)
+
+
+def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Parameter]:
+    """The parameters in the order of their paths; axes are empty where `init` names none."""
+    boxed = jax.eval_shape(init, key, batch)
+    leaves = jax.tree_util.tree_leaves_with_path(boxed, is_leaf=_is_boxed)
+    return [_row(path, leaf) for path, leaf in leaves]
+
+
+def _new(init: Init, optimizer, metrics: tuple[str, ...], key, batch) -> State:
+    init_key, rng = jax.random.split(key)
+    params = nn.meta.unbox(init(init_key, batch))
+    return State(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(params),
+        rng=rng,
+        window={name: (jnp.zeros(()), jnp.zeros(())) for name in metrics},
+    )
+
+
+def _is_boxed(leaf: Any) -> bool:
+    return isinstance(leaf, nn.Partitioned)
+
+
+def _row(path: tuple, leaf: Any) -> Parameter:
+    array = nn.meta.unbox(leaf)
+    axes = leaf.names if _is_boxed(leaf) else ()
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    return Parameter(name, array.shape, axes, array.size)
