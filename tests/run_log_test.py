@@ -1,0 +1,236 @@
+"""A log is the same whether a run was stopped or not, and whole whatever happened."""
+
+import json
+import math
+import os
+import struct
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto import event_pb2
+
+from transformer_jax import run_log
+from transformer_jax.run_log import RunLog, format_scores, format_translations
+
+TOTAL = 10
+
+
+def open_log(workdir: Path, restored_step: int = 0) -> RunLog:
+    return RunLog(workdir, restored_step=restored_step, total_steps=TOTAL, progress=False)
+
+
+def train(workdir: Path, start: int, end: int) -> None:
+    """Logs like a run that was restored at `start` and killed, or done, after `end`."""
+    log = open_log(workdir, start)
+    for step in range(start + 1, end + 1):
+        log.write(step, {"train/loss": 1 / step})
+        if step % 3 == 0:
+            log.write(step, {"validation/loss": 2 / step})
+    log.close()
+
+
+def untimed(records: list[dict]) -> list[dict]:
+    return [
+        {name: value for name, value in record.items() if not name.startswith("time/")}
+        for record in records
+    ]
+
+
+def shown_by_tensorboard(folder: Path) -> list[tuple[int, str, float]]:
+    """TensorBoard's rule: the start of a session hides earlier events of its step or later."""
+    Event, SessionLog = (getattr(event_pb2, name) for name in ("Event", "SessionLog"))
+    shown: list[tuple[int, str, float]] = []
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
+        while content:  # TFRecord: length (8 bytes), checksum (4), event, checksum (4)
+            (length,) = struct.unpack("<Q", content[:8])
+            event = Event.FromString(content[12 : 12 + length])
+            content = content[16 + length :]
+            if event.session_log.status == SessionLog.START:
+                shown = [entry for entry in shown if entry[0] < event.step]
+            shown += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+    return shown
+
+
+@pytest.mark.parametrize("restored", [0, 3, 5, 6, TOTAL])
+def test_resumed_equals_unbroken(tmp_path, restored):
+    train(tmp_path / "unbroken", 0, TOTAL)
+    killed_at = min(restored + 2, TOTAL)
+    train(tmp_path / "resumed", 0, killed_at)
+    train(tmp_path / "resumed", restored, TOTAL)
+
+    unbroken = untimed(run_log.read_metrics(tmp_path / "unbroken"))
+    assert untimed(run_log.read_metrics(tmp_path / "resumed")) == unbroken
+    assert [record["step"] for record in unbroken if "train/loss" in record] == [*range(1, 11)]
+
+    events = shown_by_tensorboard(tmp_path / "unbroken" / "tensorboard")
+    assert shown_by_tensorboard(tmp_path / "resumed" / "tensorboard") == events
+    assert [(step, tag) for step, tag, _ in events] == [
+        (record["step"], name) for record in unbroken for name in record if name != "step"
+    ]
+
+
+def test_every_line_is_there_at_once(tmp_path):
+    log = open_log(tmp_path)
+    log.write(1, {"train/loss": 0.5})
+    assert untimed(run_log.read_metrics(tmp_path)) == [{"step": 1, "train/loss": 0.5}]
+    log.close()
+
+
+@pytest.mark.parametrize("torn_at", [1, 10, -2, -1])
+def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
+    train(tmp_path, 0, 2)
+    path = tmp_path / "metrics.jsonl"
+    *whole, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole) + last[:torn_at])
+    open_log(tmp_path, restored_step=2).close()
+    expected = [1, 2] if torn_at == -1 else [1]  # nothing but the end of line was missing
+    assert [record["step"] for record in run_log.read_metrics(tmp_path)] == expected
+    assert path.read_bytes().endswith(b"}\n")
+
+
+def test_a_bad_line_elsewhere_is_named(tmp_path):
+    train(tmp_path, 0, 2)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"loss": 1}\n' + path.read_text())
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:1 "):
+        open_log(tmp_path, restored_step=2)
+
+
+def test_numbers_are_valid_json(tmp_path):
+    log = open_log(tmp_path)
+    log.write(1, {"a": np.float32(0.5), "b": math.nan, "c": np.int64(3), "d": -math.inf})
+    log.results(scores=[np.float32(math.inf), jnp.int32(1)], name="Grün", flag=True)
+    log.close()
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert untimed([json.loads(text, parse_constant=refuse)]) == [
+        {"step": 1, "a": 0.5, "b": None, "c": 3, "d": None}
+    ]
+    text = (tmp_path / "results.json").read_text()
+    assert untimed([json.loads(text, parse_constant=refuse)]) == [
+        {"scores": [None, 1], "name": "Grün", "flag": True}
+    ]
+    assert isinstance(json.loads(text)["scores"][1], int)
+
+
+def test_results_are_merged(tmp_path):
+    assert run_log.read_results(tmp_path) == {}
+    log = open_log(tmp_path)
+    log.results(status="running", steps=3)
+    log.results(**{"status": "finished", "test/bleu": 31.5})
+    log.close()
+    merged = {"status": "finished", "steps": 3, "test/bleu": 31.5}
+    assert untimed([run_log.read_results(tmp_path)]) == [merged]
+
+    # All steps are done: scoring again adds to what is known.
+    log = open_log(tmp_path, restored_step=TOTAL)
+    log.results(**{"test/chrf": 50.0})
+    log.close()
+    assert untimed([run_log.read_results(tmp_path)]) == [merged | {"test/chrf": 50.0}]
+
+    # With steps to go, old scores are not those of this run.
+    log = open_log(tmp_path, restored_step=TOTAL - 1)
+    log.results(status="running")
+    log.close()
+    assert untimed([run_log.read_results(tmp_path)]) == [{"status": "running"}]
+
+
+def test_results_are_old_or_new_but_never_half(tmp_path, monkeypatch):
+    log = open_log(tmp_path)
+    log.results(status="running")
+    before = run_log.read_results(tmp_path)
+
+    def full(descriptor):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError):
+            log.results(status="finished")
+    assert run_log.read_results(tmp_path) == before
+    log.close()
+
+
+def test_wall_time_adds_up_over_restarts(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
+    log = open_log(tmp_path)
+    now[0] += 5
+    log.write(1, {})
+    now[0] += 7
+    log.write(2, {})
+    log.close()
+    now[0] = 30.0  # another process, another zero
+    log = open_log(tmp_path, restored_step=1)  # the 7 s of step 2 were spent all the same
+    now[0] += 2
+    log.write(2, {})
+    now[0] += 1
+    log.results(status="finished")
+    log.close()
+    assert [record["time/wall_seconds"] for record in run_log.read_metrics(tmp_path)] == [5, 14]
+    assert run_log.read_results(tmp_path)["time/wall_seconds"] == 15
+
+
+def test_progress_bar_goes_on_where_the_run_does(tmp_path, capsys):
+    log = RunLog(tmp_path, restored_step=4, total_steps=TOTAL, progress=True)
+    log.progress(7, "loss 1.25")
+    log.progress(TOTAL, "loss 0.50")
+    log.close()
+    shown = capsys.readouterr().err
+    assert "4/10" in shown
+    assert "10/10" in shown.splitlines()[-1]
+    assert "loss 0.50" in shown
+
+
+def test_run_fields_are_json():
+    fields = run_log.run_fields(parameters=12, steps=3)
+    assert json.loads(json.dumps(fields)) == fields
+    assert {"python", "jax", "flax", "optax", "orbax-checkpoint", "grain"} == set(
+        fields["versions"]
+    )
+
+
+def test_scores_are_a_table():
+    text = format_scores(
+        {
+            "status": "finished",
+            "validation/loss": 2.5,
+            "test/loss": None,
+            "test/bleu": 31.4159,
+            "test/bleu_signature": "nrefs:1|case:mixed",
+            "time/wall_seconds": 12345.6,
+            "parameters": 1234567,
+            "versions": {"jax": "1.2.3", "flax": "4.5.6"},
+        }
+    )
+    lines = text.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["validation", "test"],
+        ["loss", "2.5000", "not", "finite"],
+        ["bleu", "31.42"],
+    ]
+    assert lines[2].index("31.42") + 5 == lines[0].index("test") + 4  # flush right in its column
+    assert any(line.split() == ["parameters", "1,234,567"] for line in lines)
+    assert any(line.split(maxsplit=1) == ["versions", "jax 1.2.3, flax 4.5.6"] for line in lines)
+    assert any(line.split() == ["time/wall_seconds", "12,345.60"] for line in lines)
+    assert not format_scores({})
+
+
+def test_translations_are_aligned_and_fit_a_terminal():
+    words = " ".join(["word"] * 60)
+    text = format_translations([("a b", "c d", ""), (words, words, "e")])
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    starts = [line.index(word) for line, word in zip(lines, ["a b", "c d"], strict=False)]
+    assert len(set(starts)) == 1
+    for line in lines:
+        assert line[: starts[0]].split() in (
+            [], ["1", "source"], ["2", "source"], ["reference"], ["output"]
+        )  # fmt: skip
+    assert text.split().count("word") == 120

@@ -1,0 +1,493 @@
+"""Checkpoints: saved in the background, whole or passed over. The only importer of Orbax.
+
+DIRECTORY/120/state/         Orbax; a nested dict of plain keys: params/..., opt_state/0/...
+DIRECTORY/120/streams.json   step, data fingerprint, state of every data stream
+DIRECTORY/120/config.json    the run's config
+DIRECTORY/120/metrics.json   what was measured at this step, if anything was
+DIRECTORY/120/manifest.json  size and SHA-256 of every other file; written last
+DIRECTORY/120.tmp/           being written or deleted; never read
+DIRECTORY/120.old/           being replaced; read only while there is no 120/
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from jaxtyping import PyTree
+
+_MANIFEST = "manifest.json"
+_locks: dict[Path, int] = {}
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint read back: the step, the state, each data stream's state, their fingerprint."""
+
+    step: int
+    state: Any
+    streams: dict[str, Any]
+    fingerprint: str
+
+
+class Checkpoints:
+    """The checkpoints of one run: the last `keep_last`, and the best by `best_metric` ("": none).
+
+    Lower is better for a metric whose name ends in "loss" or "perplexity", higher for any other.
+    What went wrong in the background is raised by the next call of any method.
+    """
+
+    def __init__(self, directory: str | os.PathLike, *, keep_last: int, best_metric: str):
+        if keep_last < 1:
+            raise ValueError(f"checkpoint.keep_last is {keep_last}; keep at least 1")
+        self._directory = Path(directory).absolute()
+        self._keep_last = keep_last
+        self._best_metric = best_metric
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+        self._broken: set[int] = set()
+
+    def save(
+        self,
+        step: int,
+        state: PyTree,
+        streams: Mapping[str, Any],
+        config: Mapping[str, Any],
+        fingerprint: str,
+        metrics: Mapping[str, float],
+    ) -> None:
+        """Copies `state` off the devices, then writes it in the background.
+
+        The state may be donated as soon as this returns. Waits for the save before it. The
+        process must hold the lock of the work directory: leftovers of killed saves are removed.
+        """
+        self.wait()
+        documents = {
+            "streams.json": {"step": step, "fingerprint": fingerprint, "streams": streams},
+            "config.json": config,
+        }
+        if metrics:
+            documents["metrics.json"] = {
+                name: float(value) if math.isfinite(value) else None
+                for name, value in metrics.items()
+            }
+        # Text now: the caller goes on to change what it handed over.
+        texts = {name: json.dumps(content, indent=1) for name, content in documents.items()}
+        self._pending = self._writer.submit(self._write, step, _nested(_to_host(state)), texts)
+
+    def restore(self, which: str | int, abstract_state: PyTree) -> Restored | None:
+        """The checkpoint `which`: "last", "best" or a step. None where there is no last or best.
+
+        Arrays go where `abstract_state`'s shardings say, to the default device without one.
+        Raises FileNotFoundError for a step (or best) that is missing or broken, ValueError where
+        shapes, dtypes or structure differ from `abstract_state`.
+        """
+        folder = self._select(which)
+        return None if folder is None else _restore(folder, abstract_state)
+
+    def restore_parameters(
+        self, which: str | int, abstract_params: PyTree
+    ) -> tuple[int, PyTree] | None:
+        """(step, parameters) of the checkpoint `which`; None and errors as in `restore`."""
+        folder = self._select(which)
+        return None if folder is None else _restore_parameters(folder, abstract_params)
+
+    def average(self, k: int, abstract_params: PyTree) -> tuple[int, PyTree] | None:
+        """(newest step, mean of the parameters) over the newest `k` whole checkpoints.
+
+        The mean is taken in float64. With fewer than `k` it is the mean of those there are.
+        """
+        if k < 1:
+            raise ValueError(f"checkpoint.average_last is {k}; it must be at least 1")
+        folders = self._newest(k)
+        if not folders:
+            return None
+        if len(folders) < k:
+            logging.warning("averaging %d checkpoints, not %d: no more are kept", len(folders), k)
+
+        total = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), abstract_params)
+        for folder in folders:
+            params = _read_parameters(folder, abstract_params)
+            total = jax.tree.map(lambda total, leaf: np.add(total, leaf, out=total), total, params)
+        mean = jax.tree.map(
+            lambda total, leaf: (total / len(folders)).astype(leaf.dtype), total, abstract_params
+        )
+        return _step(folders[0]), _place(mean, abstract_params)
+
+    def steps(self) -> list[int]:
+        """Steps of the whole checkpoints, oldest first. Reads and hashes every file."""
+        self.wait()
+        folders = self._folders()
+        return [step for step in sorted(folders) if self._is_whole(step, folders[step])]
+
+    def wait(self) -> None:
+        """Returns when the last save is on disk; raises what went wrong with it."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Waits, then ends the background thread. Nothing can be saved afterwards."""
+        try:
+            self.wait()
+        finally:
+            self._writer.shutdown()
+
+    def _folders(self) -> dict[int, Path]:
+        """Folders by step, broken ones included."""
+        found: dict[int, Path] = {}
+        # Sorted, "120" comes before "120.old", which counts only without it.
+        for path in sorted(self._directory.glob("*")):
+            if match := re.fullmatch(r"(0|[1-9]\d*)(\.old)?", path.name):
+                found.setdefault(int(match[1]), path)
+        return found
+
+    def _is_whole(self, step: int, folder: Path) -> bool:
+        fault = _fault(folder)
+        if fault is None:
+            return True
+        self._broken.add(step)
+        logging.warning("checkpoint %s is passed over: %s", folder, fault)
+        return False
+
+    def _newest(self, count: int) -> list[Path]:
+        """Newest first; no more checkpoints are hashed than it takes."""
+        self.wait()
+        whole = []
+        for step, folder in sorted(self._folders().items(), reverse=True):
+            if len(whole) < count and self._is_whole(step, folder):
+                whole.append(folder)
+        return whole
+
+    def _select(self, which: str | int) -> Path | None:
+        if which == "last":
+            return next(iter(self._newest(1)), None)
+        if which != "best" and not isinstance(which, int):
+            raise ValueError(f'checkpoint {which!r} is none of "last", "best" and a step')
+        if which == "best" and not self._best_metric:
+            raise ValueError('the best checkpoint is asked for, but checkpoint.best_metric is ""')
+
+        self.wait()
+        folders = self._folders()
+        if which == "best" and not folders:
+            return None
+        if which in folders and self._is_whole(which, folders[which]):
+            return folders[which]
+        whole = self.steps()
+        if which == "best":
+            if ranked := self._ranked(whole):
+                return folders[ranked[0]]
+            reason = f"no whole checkpoint holds the metric {self._best_metric}"
+        else:
+            reason = f"checkpoint {which} is {'broken' if which in folders else 'missing'}"
+        listed = ", ".join(map(str, whole)) or "none"
+        raise FileNotFoundError(f"{reason} in {self._directory}; whole checkpoints: {listed}")
+
+    def _ranked(self, steps: list[int]) -> list[int]:
+        """Those of `steps` that hold the metric, best first; of two equals the earlier first."""
+        sign = 1 if self._best_metric.endswith(("loss", "perplexity")) else -1
+        folders = self._folders()
+        values = {step: _metrics(folders[step]).get(self._best_metric) for step in steps}
+        ranked = [(sign * value, step) for step, value in values.items() if value is not None]
+        return [step for _, step in sorted(ranked)]
+
+    def _write(self, step: int, arrays: dict[str, Any], texts: dict[str, str]) -> None:
+        """One save, from leftovers to pruning; runs in the background thread."""
+        folder = self._directory / f"{step}.tmp"
+        try:
+            self._tidy()
+            folder.mkdir(parents=True)
+            with _quiet(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+                checkpointer.save(folder / "state", ocp.args.PyTreeSave(arrays))
+            for name, text in texts.items():
+                (folder / name).write_text(text)
+            _write_manifest(folder)
+            self._publish(folder, step)
+            self._prune(step)
+        except Exception as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if _disk_full(error):
+                raise OSError(
+                    errno.ENOSPC,
+                    f"no space left for the checkpoint of step {step}; older checkpoints are "
+                    "untouched. Free some space and run again, or lower checkpoint.keep_last",
+                    str(self._directory),
+                ) from error
+            raise RuntimeError(f"the checkpoint of step {step} was not saved: {error}") from error
+
+    def _tidy(self) -> None:
+        """Removes what killed processes left behind."""
+        for path in self._directory.glob("*.tmp"):
+            shutil.rmtree(path)
+        for path in self._directory.glob("*.old"):
+            if path.with_suffix("").exists():
+                shutil.rmtree(path)
+            else:
+                path.rename(path.with_suffix(""))
+
+    def _publish(self, folder: Path, step: int) -> None:
+        final = self._directory / str(step)
+        replaced = final.with_suffix(".old")
+        if final.exists():
+            final.rename(replaced)
+        folder.rename(final)
+        _sync(self._directory)
+        self._broken.discard(step)
+        if replaced.exists():
+            shutil.rmtree(replaced)
+
+    def _prune(self, saved: int) -> None:
+        """Keeps the last, the best and the one just saved; a broken one counts as neither."""
+        folders = self._folders()
+        whole = [
+            step
+            for step in sorted(folders)
+            if step not in self._broken and _fault(folders[step], hash_state=False) is None
+        ]
+        keep = {saved, *whole[-self._keep_last :], *self._ranked(whole)[:1]}
+        for step in folders.keys() - keep:
+            # Renamed first: killed halfway, it is a leftover and not half a checkpoint.
+            removed = folders[step].rename(self._directory / f"{step}.tmp")
+            shutil.rmtree(removed)
+
+
+def restore_from(path: str | os.PathLike, abstract_state: PyTree) -> Restored:
+    """The checkpoint in the folder `path`, such as runs/a/checkpoints/120.
+
+    Raises FileNotFoundError where it is missing or broken, ValueError where it does not match.
+    """
+    return _restore(_checked(path), abstract_state)
+
+
+def restore_parameters_from(path: str | os.PathLike, abstract_params: PyTree) -> tuple[int, PyTree]:
+    """(step, parameters) of the checkpoint in the folder `path`; errors as in `restore_from`."""
+    return _restore_parameters(_checked(path), abstract_params)
+
+
+def lock_workdir(workdir: str | os.PathLike) -> None:
+    """Keeps other processes from training in `workdir` until this one ends, however it ends.
+
+    Raises RuntimeError naming the live process that has it. Locking twice is locking once.
+    """
+    path = Path(workdir).resolve() / ".lock"
+    if path in _locks:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A bare descriptor, since a file object would give up the lock when it is collected.
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 1000).decode()
+        os.close(lock)
+        raise RuntimeError(
+            f"{workdir} is in use by {holder or 'another process'}; wait for it or stop it, or "
+            "choose another --workdir"
+        ) from None
+    os.ftruncate(lock, 0)
+    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    _locks[path] = lock
+
+
+def _checked(path: str | os.PathLike) -> Path:
+    folder = Path(path).absolute()
+    if fault := _fault(folder):
+        raise FileNotFoundError(f"{folder} is not a whole checkpoint: {fault}")
+    return folder
+
+
+def _step(folder: Path) -> int:
+    return json.loads((folder / "streams.json").read_text())["step"]
+
+
+def _metrics(folder: Path) -> dict[str, float | None]:
+    path = folder / "metrics.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _restore(folder: Path, abstract_state: PyTree) -> Restored:
+    streams = json.loads((folder / "streams.json").read_text())
+    state = _place(_read(folder, abstract_state, ""), abstract_state)
+    return Restored(streams["step"], state, streams["streams"], streams["fingerprint"])
+
+
+def _restore_parameters(folder: Path, abstract_params: PyTree) -> tuple[int, PyTree]:
+    params = _read_parameters(folder, abstract_params)
+    return _step(folder), _place(params, abstract_params)
+
+
+def _read_parameters(folder: Path, abstract_params: PyTree) -> PyTree:
+    return _read(folder, {"params": abstract_params}, "params/")["params"]
+
+
+def _read(folder: Path, abstract: PyTree, prefix: str) -> PyTree:
+    """What lies under `prefix`, as NumPy arrays in the structure of `abstract`."""
+    stored = jax.eval_shape(_keys_to_data, abstract)
+    expected = _flat(stored)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        metadata = checkpointer.metadata(folder / "state").item_metadata.tree
+        saved = {path: leaf for path, leaf in _flat(metadata).items() if path.startswith(prefix)}
+        _check_match(folder, saved, expected)
+        item = _nested(stored)
+        arguments = ocp.args.PyTreeRestore(
+            item=item,
+            restore_args=jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item),
+            partial_restore=True,
+        )
+        arrays = _flat(checkpointer.restore(folder / "state", arguments))
+    return jax.tree.unflatten(jax.tree.structure(abstract), [arrays[path] for path in expected])
+
+
+def _check_match(folder: Path, saved: dict[str, Any], expected: dict[str, Any]) -> None:
+    def describe(leaf: Any) -> str:
+        return "nothing" if leaf is None else f"{tuple(leaf.shape)} {np.dtype(leaf.dtype)}"
+
+    differences = []
+    for path in sorted(saved.keys() | expected.keys()):
+        found, wanted = describe(saved.get(path)), describe(expected.get(path))
+        if found != wanted:
+            differences.append(f"{path}: saved {found}, expected {wanted}")
+    if differences:
+        more = f"\n  and {len(differences) - 8} more" if len(differences) > 8 else ""
+        raise ValueError(
+            f"the checkpoint {folder} does not fit the model and optimizer of this config:\n  "
+            + "\n  ".join(differences[:8])
+            + more
+        )
+
+
+def _place(arrays: PyTree, abstract: PyTree) -> PyTree:
+    def place(array: np.ndarray, leaf: Any) -> jax.Array:
+        value = array
+        if _is_key(leaf):
+            implementation = jax.random.key_impl(jnp.empty((), leaf.dtype))
+            value = jax.random.wrap_key_data(jnp.asarray(array), impl=implementation)
+        return jax.device_put(value, leaf.sharding)
+
+    return jax.tree.map(place, arrays, abstract)
+
+
+def _to_host(tree: PyTree) -> PyTree:
+    tree = _keys_to_data(tree)
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            leaf.copy_to_host_async()
+    # A copy also on CPU, where NumPy would see the very buffer that the next step overwrites.
+    return jax.tree.map(lambda leaf: np.array(leaf, copy=True), tree)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _keys_to_data(tree: PyTree) -> PyTree:
+    """Typed random keys as their uint32 words."""
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, tree)
+
+
+def _flat(tree: PyTree) -> dict[str, Any]:
+    """Leaves by path, such as params/decoder/self_attention/query."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _nested(tree: PyTree) -> dict[str, Any]:
+    """The same leaves in dicts with plain keys, free of the classes of Flax and Optax."""
+    nested: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        *parents, name = (jax.tree_util.keystr((entry,), simple=True) for entry in path)
+        node = nested
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = leaf
+    return nested
+
+
+def _write_manifest(folder: Path) -> None:
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        # On disk before the manifest says so, since older checkpoints are deleted on its word.
+        _sync(path)
+        name = path.relative_to(folder).as_posix()
+        files[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+    manifest = folder / _MANIFEST
+    manifest.write_text(json.dumps({"files": files}, indent=1))
+    _sync(manifest)
+    _sync(folder)
+
+
+def _fault(folder: Path, *, hash_state: bool = True) -> str | None:
+    """Why `folder` is not a whole checkpoint, or None. Unhashed, the state's sizes are checked."""
+    try:
+        files = json.loads((folder / _MANIFEST).read_text())["files"]
+        for name, file in files.items():
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if (size := path.stat().st_size) != file["size"]:
+                return f"{name} has {size} bytes, the manifest says {file['size']}"
+            if (hash_state or not name.startswith("state/")) and _sha256(path) != file["sha256"]:
+                return f"the content of {name} has changed since it was saved (SHA-256 differs)"
+    except FileNotFoundError:
+        return f"it has no {_MANIFEST}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"its {_MANIFEST} cannot be parsed"
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file or a folder's entries are on the disk itself."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Orbax also logs the tracebacks of what it raises, one for each of its threads."""
+
+    def is_not_orbax_error(record: Any) -> bool:
+        return record.levelname != "ERROR" or "orbax" not in Path(record.pathname).parts
+
+    logger = logging.get_absl_logger()
+    logger.addFilter(is_not_orbax_error)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_not_orbax_error)
+
+
+def _disk_full(error: BaseException | None) -> bool:
+    """Whether a full disk or quota is behind `error`; TensorStore reports it only as text."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if re.search("no space left on device|disk quota exceeded", str(error), re.IGNORECASE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,224 @@
+"""What a run writes for people and reports: metrics.jsonl, results.json, TensorBoard, progress.
+
+Names that begin with "time/" are the only ones whose values may differ between an unbroken run and
+one that was stopped and resumed.
+"""
+
+import importlib.metadata
+import itertools
+import json
+import math
+import os
+import platform
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, SupportsFloat
+
+import jax
+from tensorboardX import SummaryWriter
+from tqdm import tqdm
+
+_WALL = "time/wall_seconds"
+_WIDTH = 100
+
+
+class RunLog:
+    """The log of one run in `workdir`, from `restored_step` on (0: nothing was restored).
+
+    What an earlier process logged after `restored_step` is dropped, since those steps come again.
+    time/wall_seconds, which every record holds, counts the time of all processes, lost work too.
+    """
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        *,
+        restored_step: int,
+        total_steps: int,
+        progress: bool,
+    ):
+        self._workdir = Path(workdir)
+        self._workdir.mkdir(parents=True, exist_ok=True)
+        records = read_metrics(workdir)
+        spent = max((record.get(_WALL, 0.0) for record in records), default=0.0)
+        self._started = time.monotonic() - spent
+
+        kept = [record for record in records if 0 < restored_step >= record["step"]]
+        path = _metrics_path(workdir)
+        _write_atomically(path, "".join(map(_line, kept)))
+        self._metrics = path.open("a", encoding="utf-8")
+        # TensorBoard hides what the files of earlier processes hold of this step and later ones.
+        self._tensorboard = SummaryWriter(
+            str(self._workdir / "tensorboard"),
+            purge_step=restored_step + 1 if restored_step else 0,
+            # Named by the second alone, a quick restart would overwrite what came before it.
+            filename_suffix=f".{time.time_ns()}",
+        )
+        # Scores of a run that has now more steps to go are no longer its scores.
+        self._results = read_results(workdir) if restored_step >= total_steps else {}
+        self._bar = tqdm(
+            initial=restored_step,
+            total=total_steps,
+            disable=not progress,
+            unit="step",
+            dynamic_ncols=True,
+        )
+
+    def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
+        """Appends a record. What is not finite becomes null, which JSON can hold."""
+        record = {"step": step, **scalars, _WALL: self._wall_seconds()}
+        self._metrics.write(_line(record))
+        self._metrics.flush()
+        for name, value in scalars.items():
+            if math.isfinite(value):
+                self._tensorboard.add_scalar(name, float(value), step)
+        self._tensorboard.flush()
+
+    def progress(self, step: int, text: str) -> None:
+        """Moves the progress bar to `step`, with `text` beside it."""
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def results(self, **fields: Any) -> None:
+        """Merges the fields into results.json, which is replaced as a whole."""
+        self._results |= {**fields, _WALL: self._wall_seconds()}
+        text = json.dumps(_plain(self._results), indent=2, ensure_ascii=False, allow_nan=False)
+        _write_atomically(_results_path(self._workdir), text + "\n")
+
+    def close(self) -> None:
+        """Ends the bar and closes the files. May be called twice."""
+        self._bar.close()
+        self._metrics.close()
+        self._tensorboard.close()
+
+    def _wall_seconds(self) -> float:
+        return round(time.monotonic() - self._started, 3)
+
+
+def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl in order, without a last line that a kill has torn.
+
+    Empty where there is no file. Raises ValueError with file and line for any other bad line.
+    """
+    path = _metrics_path(workdir)
+    if not path.exists():
+        return []
+    records = []
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            record["step"]
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):
+                break
+            raise ValueError(
+                f"{path}:{number} is not a record of a run; remove that line"
+            ) from error
+        records.append(record)
+    return records
+
+
+def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
+    """The content of results.json; empty where there is none."""
+    path = _results_path(workdir)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def run_fields(*, parameters: int, steps: int) -> dict[str, Any]:
+    """What results.json says of every run: its size, the device kind and the versions used."""
+    packages = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return {
+        "parameters": parameters,
+        "steps": steps,
+        "device_kind": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "versions": {"python": platform.python_version(), **versions},
+    }
+
+
+def format_scores(results: Mapping[str, Any]) -> str:
+    """The content of results.json as text: a table of scores, a row each, a column per split."""
+    scores: dict[str, dict[str, str]] = {}
+    facts: dict[str, str] = {}
+    for name, value in results.items():
+        split, _, score = name.partition("/")
+        if isinstance(value, Mapping):
+            facts[name] = ", ".join(f"{key} {_text(entry)}" for key, entry in value.items())
+        elif score and split != "time" and not isinstance(value, str):
+            scores.setdefault(score, {})[split] = _text(value)
+        else:
+            facts[name] = _text(value)
+
+    splits = list(dict.fromkeys(split for row in scores.values() for split in row))
+    rows = [["", *splits], *([name, *map(row.get, splits)] for name, row in scores.items())]
+    cells = [[cell or "" for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    table = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in cells
+    ]
+    label = max(map(len, facts), default=0)
+    notes = [_wrapped(name.ljust(label + 2), text) for name, text in facts.items()]
+    return "\n".join([*(table if scores else []), "", *notes]).strip("\n")
+
+
+def format_translations(samples: Sequence[tuple[str, str, str]]) -> str:
+    """(source, reference, output) triples as numbered, aligned text."""
+    blocks = []
+    for number, sample in enumerate(samples, start=1):
+        names = ("source", "reference", "output")
+        starts = (
+            f"{mark:<4}{name:<11}" for mark, name in zip((number, "", ""), names, strict=True)
+        )
+        blocks.append("\n".join(itertools.starmap(_wrapped, zip(starts, sample, strict=True))))
+    return "\n\n".join(blocks)
+
+
+def _wrapped(start: str, text: str) -> str:
+    wrapped = textwrap.fill(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+    return wrapped or start.rstrip()
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "not finite"
+    if isinstance(value, float):
+        return f"{value:,.2f}" if abs(value) >= 10 else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _metrics_path(workdir: str | os.PathLike) -> Path:
+    return Path(workdir) / "metrics.jsonl"
+
+
+def _results_path(workdir: str | os.PathLike) -> Path:
+    return Path(workdir) / "results.json"
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(_plain(record), allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's and JAX's scalars as Python's, and what is not finite, unknown to JSON, as None."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """Old content or new, never half of it, whatever happens meanwhile."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
