@@ -1,0 +1,319 @@
+"""Greedy decoding, beam search and sampling with a cached step; each is pure and runs under jit.
+
+Letters: B sentences, K hypotheses of a sentence (the beam), R results of a sentence, N = B or B * K
+rows of the step, V vocabulary, T static length. The cache is any pytree whose leaves have shape
+(L, N, ...), rows of one sentence adjacent; what belongs to a sentence alone is closed over by the
+step and never copied.
+
+Every hypothesis ends with eos and has at most `limit` tokens, eos included: the last place that a
+limit leaves can only be eos, at the probability that the model gives it. So a score is the log
+probability of a whole sequence, and a sentence's result depends on no other row of its batch. A
+limit of 0 decodes nothing.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
+
+METHODS = ("beam", "greedy", "sample")
+
+# The log probability of what cannot be. Finite, so that no inf - inf makes a NaN.
+IMPOSSIBLE = -1e9
+
+Cache = PyTree[Shaped[Array, "L N ..."]]
+# (cache, tokens (N,), number of tokens in the cache ()) -> (logits (N, V), cache)
+StepFn = Callable[[Cache, Array, Array], tuple[Array, Cache]]
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeSettings:
+    """How to decode: `config.decode`, checked. Raises ValueError where a value cannot be."""
+
+    method: str
+    beam_size: int
+    length_penalty: float
+    extra_length: int
+    temperature: float
+    top_k: int
+    top_p: float
+
+    def __post_init__(self):
+        if self.method not in METHODS:
+            raise ValueError(f"decode.method is one of {', '.join(METHODS)}, got {self.method!r}")
+        if self.beam_size < 1:
+            raise ValueError(f"decode.beam_size is at least 1, got {self.beam_size}")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"decode.length_penalty is finite, got {self.length_penalty}")
+        if self.extra_length < 0:
+            raise ValueError(f"decode.extra_length is at least 0, got {self.extra_length}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(
+                f"decode.temperature is positive and finite, got {self.temperature}; "
+                'for the likeliest token at each place set decode.method="greedy"'
+            )
+        if self.top_k < 0:
+            raise ValueError(f"decode.top_k is at least 0 (0: all tokens), got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"decode.top_p lies in (0, 1] (1: all tokens), got {self.top_p}")
+
+
+class Decoded(NamedTuple):
+    """Token ids, eos and then padding at the end, and scores in float32."""
+
+    tokens: Int[Array, "B *R T"]
+    scores: Float[Array, "B *R"]
+
+
+def greedy(
+    step: StepFn,
+    cache: Cache,
+    *,
+    batch_size: int,
+    length: int,
+    limit: Int[Array, "B"],
+    bos_id: int,
+    eos_id: int,
+    pad_id: int,
+) -> Decoded:
+    """Takes the likeliest token at each place. Tokens (B, length), scores (B,): log probabilities.
+
+    `length` is the static size, `limit` each sentence's own (at most `length`).
+    """
+
+    def likeliest(logits: Array, index: Array) -> Array:
+        return lax.top_k(logits, 1)[1][:, 0]  # several times faster than argmax on CPU
+
+    return _one_hypothesis(
+        step, cache, likeliest, batch_size, length, limit, bos_id, eos_id, pad_id
+    )
+
+
+def sample(
+    step: StepFn,
+    cache: Cache,
+    keys: Key[Array, "B"],
+    *,
+    batch_size: int,
+    length: int,
+    limit: Int[Array, "B"],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    bos_id: int,
+    eos_id: int,
+    pad_id: int,
+) -> Decoded:
+    """Draws each token from the model's distribution, sharpened and cut off in this order:
+
+    logits / temperature, then the `top_k` likeliest tokens (0: all), then of these the fewest whose
+    share of the mass reaches `top_p` (nucleus sampling, Holtzman et al. 2020, arXiv 1904.09751).
+    One key a sentence, so that a draw does not depend on the rest of the batch. With `top_p` below
+    1 and `top_k` 0 the vocabulary is sorted at each place, which is slow on CPU.
+
+    Returns tokens (B, length) and scores (B,): the model's own log probabilities, neither sharpened
+    nor cut off.
+    """
+
+    def draw(logits: Array, index: Array) -> Array:
+        step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, index)
+        logits = logits / temperature
+        if top_k == 0 and top_p == 1:
+            return jax.vmap(jax.random.categorical)(step_keys, logits)
+        vocab_size = logits.shape[-1]
+        logits, ids = lax.top_k(logits, min(top_k, vocab_size) if top_k else vocab_size)
+        probabilities = jax.nn.softmax(logits)
+        # The mass of the likelier tokens: 0 for the first, which therefore always stays.
+        mass_before = jnp.cumsum(probabilities, axis=-1) - probabilities
+        logits = jnp.where(mass_before < top_p, logits, IMPOSSIBLE)
+        chosen = jax.vmap(jax.random.categorical)(step_keys, logits)
+        return jnp.take_along_axis(ids, chosen[:, None], axis=1)[:, 0]
+
+    return _one_hypothesis(step, cache, draw, batch_size, length, limit, bos_id, eos_id, pad_id)
+
+
+class _Hypotheses(NamedTuple):
+    """One growing hypothesis a sentence."""
+
+    index: Int[Array, ""]  # tokens decoded so far
+    cache: Cache
+    last: Int[Array, "B"]
+    tokens: Int[Array, "B T"]
+    scores: Float[Array, "B"]
+    done: Bool[Array, "B"]
+
+
+def _one_hypothesis(
+    step: StepFn,
+    cache: Cache,
+    choose: Callable[[Array, Array], Array],
+    batch_size: int,
+    length: int,
+    limit: Int[Array, "B"],
+    bos_id: int,
+    eos_id: int,
+    pad_id: int,
+) -> Decoded:
+    """Extends one hypothesis a sentence by `choose(logits (B, V), index) -> tokens (B,)`."""
+    limit = jnp.minimum(limit, length)
+
+    def extend(state: _Hypotheses) -> _Hypotheses:
+        logits, cache = step(state.cache, state.last, state.index)
+        logits = logits.astype(jnp.float32)
+        token = choose(logits, state.index).astype(jnp.int32)
+        token = jnp.where(state.index + 1 >= limit, eos_id, token)
+        logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
+        log_prob = logit - jax.nn.logsumexp(logits, axis=-1)
+        token = jnp.where(state.done, pad_id, token)
+        return _Hypotheses(
+            index=state.index + 1,
+            cache=cache,
+            last=token,
+            tokens=state.tokens.at[:, state.index].set(token),
+            scores=jnp.where(state.done, state.scores, state.scores + log_prob),
+            done=state.done | (token == eos_id),
+        )
+
+    start = _Hypotheses(
+        index=jnp.int32(0),
+        cache=cache,
+        last=jnp.full((batch_size,), bos_id, jnp.int32),
+        tokens=jnp.full((batch_size, length), pad_id, jnp.int32),
+        scores=jnp.zeros((batch_size,), jnp.float32),
+        done=limit < 1,
+    )
+    end = lax.while_loop(lambda state: ~jnp.all(state.done), extend, start)
+    return Decoded(end.tokens, end.scores)
+
+
+class _Beams(NamedTuple):
+    """Growing (alive) hypotheses and the best finished ones, each sorted best first."""
+
+    index: Int[Array, ""]  # tokens decoded so far
+    cache: Cache
+    tokens: Int[Array, "B K T"]
+    log_probs: Float[Array, "B K"]
+    finished_tokens: Int[Array, "B R T"]
+    finished_scores: Float[Array, "B R"]
+    done: Bool[Array, "B"]
+
+
+def beam_search(
+    step: StepFn,
+    cache: Cache,
+    *,
+    batch_size: int,
+    beam_size: int,
+    length: int,
+    limit: Int[Array, "B"],
+    length_penalty: float,
+    bos_id: int,
+    eos_id: int,
+    pad_id: int,
+    num_results: int | None = None,
+) -> Decoded:
+    """Keeps the `beam_size` likeliest growing hypotheses of each sentence.
+
+    A hypothesis finishes when its eos is among the `beam_size` best continuations of its sentence;
+    the alive ones are refilled to `beam_size`. So a beam of 1 without length penalty is greedy
+    decoding. Its score is log P(hypothesis) / ((5 + tokens) / 6)^length_penalty (Wu et al. 2016,
+    arXiv 1609.08144, equation 14, without the coverage term).
+
+    A sentence stops, exactly, when no alive hypothesis can still beat its worst result: log
+    probabilities only fall, so the best to hope for is today's with the most favourable length.
+    Fewer results therefore stop sooner, and change nothing in those that are kept.
+
+    The cache comes for `batch_size` rows and is repeated here for the beam.
+
+    Returns tokens (B, R, length) and scores (B, R), best first, R = `num_results` (None:
+    `beam_size`). Where fewer hypotheses exist, the rest is padding with the score `IMPOSSIBLE`.
+    """
+    num_results = beam_size if num_results is None else num_results
+    limit = jnp.minimum(limit, length)
+
+    def penalised(log_probs: Array, tokens: Array) -> Array:
+        return log_probs / ((5 + tokens.astype(jnp.float32)) / 6) ** length_penalty
+
+    def extend(state: _Beams) -> _Beams:
+        index = state.index
+        newest = lax.dynamic_index_in_dim(state.tokens, jnp.maximum(index - 1, 0), 2, False)
+        newest = jnp.where(index == 0, bos_id, newest)
+        logits, cache = step(state.cache, newest.reshape(-1), index)
+        is_last = index + 1 == limit
+        log_probs, ids = _continuations(logits, is_last, beam_size, eos_id)
+
+        # Of 2 K candidates at most K end with eos (one a beam), which leaves K to go on with.
+        width = ids.shape[-1]
+        log_probs = (state.log_probs[:, :, None] + log_probs).reshape(batch_size, -1)
+        log_probs, chosen = lax.top_k(log_probs, 2 * beam_size)
+        ids = jnp.take_along_axis(ids.reshape(batch_size, -1), chosen, axis=1)
+        parents = chosen // width
+        tokens = _take_rows(state.tokens, parents).at[:, :, index].set(ids)
+        is_eos = ids == eos_id
+
+        finishes = (is_eos & (log_probs > IMPOSSIBLE / 2))[:, :beam_size] & ~state.done[:, None]
+        scores = jnp.where(finishes, penalised(log_probs[:, :beam_size], index + 1), IMPOSSIBLE)
+        scores = jnp.concatenate([state.finished_scores, scores], axis=1)
+        finished_tokens = jnp.concatenate([state.finished_tokens, tokens[:, :beam_size]], axis=1)
+        finished_scores, kept = lax.top_k(scores, num_results)
+        finished_tokens = _take_rows(finished_tokens, kept)
+
+        alive_log_probs, alive = lax.top_k(jnp.where(is_eos, IMPOSSIBLE, log_probs), beam_size)
+        alive_parents = jnp.take_along_axis(parents, alive, axis=1)
+        # A positive penalty favours the longest hypothesis to come, any other the shortest.
+        hope = penalised(alive_log_probs[:, 0], limit if length_penalty > 0 else index + 2)
+        return _Beams(
+            index=index + 1,
+            cache=_reorder(cache, alive_parents),
+            tokens=_take_rows(tokens, alive),
+            log_probs=alive_log_probs,
+            finished_tokens=finished_tokens,
+            finished_scores=finished_scores,
+            done=state.done | is_last | (hope <= finished_scores[:, -1]),
+        )
+
+    # One hypothesis starts: the others of its sentence would be its copies.
+    first = jnp.where(jnp.arange(beam_size) == 0, 0.0, IMPOSSIBLE).astype(jnp.float32)
+    start = _Beams(
+        index=jnp.int32(0),
+        cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_size, axis=1), cache),
+        tokens=jnp.full((batch_size, beam_size, length), pad_id, jnp.int32),
+        log_probs=jnp.tile(first, (batch_size, 1)),
+        finished_tokens=jnp.full((batch_size, num_results, length), pad_id, jnp.int32),
+        finished_scores=jnp.full((batch_size, num_results), IMPOSSIBLE, jnp.float32),
+        done=limit < 1,
+    )
+    end = lax.while_loop(lambda state: ~jnp.all(state.done), extend, start)
+    return Decoded(end.finished_tokens, end.finished_scores)
+
+
+def _continuations(
+    logits: Float[Array, "N V"], is_last: Bool[Array, "B"], beam_size: int, eos_id: int
+) -> tuple[Float[Array, "B K W"], Int[Array, "B K W"]]:
+    """Log probabilities and ids of each beam's W likeliest tokens: enough for K that are not eos.
+
+    Where the place is the last, eos takes the first slot and the others are impossible.
+    """
+    logits = logits.astype(jnp.float32).reshape(is_last.shape[0], beam_size, -1)
+    normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    likeliest, ids = lax.top_k(logits, min(beam_size + 1, logits.shape[-1]))
+    only_eos = jnp.full_like(likeliest, IMPOSSIBLE).at[:, :, 0].set(logits[:, :, eos_id])
+    is_last = is_last[:, None, None]
+    log_probs = jnp.where(is_last, only_eos, likeliest) - normaliser
+    return log_probs, jnp.where(is_last, eos_id, ids)
+
+
+def _take_rows(tokens: Int[Array, "B J T"], rows: Int[Array, "B K"]) -> Int[Array, "B K T"]:
+    return jnp.take_along_axis(tokens, rows[:, :, None], axis=1)
+
+
+def _reorder(cache: Cache, parents: Int[Array, "B K"]) -> Cache:
+    """Row (b, k) of axis 1 becomes what row (b, parents[b, k]) was."""
+    batch_size, beam_size = parents.shape
+    rows = (jnp.arange(batch_size)[:, None] * beam_size + parents).reshape(-1)
+    return jax.tree.map(lambda leaf: leaf.at[:, rows].get(mode="promise_in_bounds"), cache)
