@@ -1,0 +1,151 @@
+"""Every setting of a run, once, with its meaning and unit. Other configs start from this one.
+
+It is the base model of "Attention Is All You Need" on the embedded corpus; other files change it.
+"""
+
+from typing import Any
+
+from ml_collections import config_dict
+
+# A ConfigDict, mutable or frozen; type checkers know nothing of its attributes.
+Config = Any
+
+# The settings that name one of a few things. Whoever adds a row to a table in the library adds its
+# name here; a test holds the two together.
+CHOICES = {
+    "data.source": ("embedded", "text", "tfds", "scan"),
+    "data.tokenizer.kind": ("bytes", "words", "bpe", "unigram"),
+    "model.architecture": ("encoder_decoder",),
+    "model.residual": ("post_ln", "pre_ln", "admin"),
+    "model.activation": ("relu", "gelu", "swiglu"),
+    "model.norm": ("layer_norm", "rms_norm"),
+    "model.positions": ("sinusoidal", "learned"),
+    "model.tied_embeddings": ("all", "decoder", "none"),
+    "model.dtype": ("float32", "bfloat16"),
+    "optimizer.name": ("adam", "adamw", "radam"),
+    "optimizer.schedule": ("noam", "inverse_sqrt", "cosine", "linear", "constant"),
+    "evaluate.checkpoint": ("last", "best"),
+    "evaluate.bleu_tokenizer": ("13a", "none", "intl", "char"),
+    "decode.method": ("beam", "greedy", "sample"),
+}
+
+
+def get_config(arg: str = "") -> Config:
+    """Returns the default config, locked: a config that starts from it cannot invent a key.
+
+    Raises ValueError when an argument is given: `--config=FILE:ARG` is for configs that take one.
+    """
+    if arg:
+        raise ValueError(f"this config takes no argument, got {arg!r}")
+    config: Config = config_dict.ConfigDict()
+    config.seed = 0  # of parameters, dropout, data order and sampling
+
+    config.data = _data()
+    config.model = _model()
+
+    config.objective = objective = config_dict.ConfigDict()
+    objective.label_smoothing = 0.1  # probability spread evenly over the vocabulary, 0 to 1
+    objective.z_loss = 0.0  # weight of log(Z)^2, which keeps logits from drifting (0: off)
+
+    config.optimizer = optimizer = config_dict.ConfigDict()
+    optimizer.name = "adam"
+    optimizer.schedule = "noam"
+    optimizer.learning_rate = 1.0  # the peak; of "noam" a factor on d_model^-0.5 * warmup^-0.5
+    optimizer.warmup_steps = 4000  # steps of linear growth (0: none)
+    optimizer.final_learning_rate = 0.0  # at the last step of "cosine" and "linear"
+    optimizer.beta1 = 0.9
+    optimizer.beta2 = 0.98
+    optimizer.epsilon = 1e-9
+    optimizer.weight_decay = 0.0  # decoupled; "adamw" only; never on biases, norms and omega
+    optimizer.clip_norm = 0.0  # largest global norm of the gradient (0: no clipping)
+
+    config.train = train = config_dict.ConfigDict()
+    train.steps = 100_000  # updates of the parameters
+    train.accumulation_steps = 1  # micro-batches that one global batch is cut into
+    train.log_every = 100  # steps; logged values are means over this many
+    train.evaluate_every = 1000  # steps (0: only after the last)
+
+    config.checkpoint = checkpoint = config_dict.ConfigDict()
+    checkpoint.every = 1000  # steps (0: only after the last)
+    checkpoint.keep_last = 5  # newest checkpoints that stay
+    # The best by this metric stays too ("": none). Lower is better for names that end in "loss".
+    checkpoint.best_metric = "validation/loss"
+    checkpoint.average_last = 1  # "last" is the mean of this many newest checkpoints' parameters
+
+    config.evaluate = evaluate = config_dict.ConfigDict()
+    evaluate.checkpoint = "last"  # which one the final scores use
+    evaluate.batch_size = 64  # rows: sentences scored or translated at a time
+    evaluate.bleu_tokenizer = "13a"  # sacreBLEU's; "none" for text that is tokenised already
+
+    config.decode = decode = config_dict.ConfigDict()
+    decode.method = "beam"
+    decode.beam_size = 4  # hypotheses ("beam" only)
+    decode.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha, GNMT's ("beam" only)
+    decode.extra_length = 50  # a translation has at most its source's tokens + this many
+    decode.temperature = 1.0  # logits are divided by it ("sample" only)
+    decode.top_k = 0  # draws among the k likeliest tokens ("sample" only; 0: all)
+    decode.top_p = 1.0  # draws among the fewest tokens that hold this mass ("sample" only)
+    return config.lock()
+
+
+def _data() -> Config:
+    data: Config = config_dict.ConfigDict()
+    # "embedded": the generated English-German grammar; "text": two parallel files, a sentence a
+    # line; "tfds": a translation set of the TFDS catalogue; "scan": files of the SCAN task.
+    data.source = "embedded"
+    data.dir = ""  # folder of the data set's own files ("text" and "scan")
+    data.name = ""  # of the catalogue, as "wmt14_translate/de-en" ("tfds" only)
+    data.cache_dir = "~/.cache/transformer_jax"  # prepared data sets and token arrays
+    data.source_language = "en"  # also the suffix of the text files
+    data.target_language = "de"
+    # What each split is made of. embedded, tfds: TFDS split expressions; text: prefixes P of pairs
+    # P.en, P.de (or P.en.gz, P.de.gz) in data.dir; scan: files in data.dir, plain or .gz.
+    data.train = ("train",)
+    data.validation = ("validation",)
+    data.test = ("test",)
+    # With an empty data.validation: so many examples at the end of train are held out instead.
+    data.validation_size = 0
+
+    data.tokenizer = tokenizer = config_dict.ConfigDict()  # one vocabulary for both languages
+    tokenizer.kind = "bpe"
+    tokenizer.vocab_size = 8000  # tokens at most, special ones included (no meaning for "bytes")
+
+    # Longer examples are left out of training, and cut off as the source of an evaluation; both are
+    # counted and reported.
+    data.max_source_length = 128  # tokens of one example, eos included
+    data.max_target_length = 128
+    data.packing = True  # several short examples share a row; otherwise one each, padded
+    data.row_source_length = 256  # tokens of one packed row
+    data.row_target_length = 256
+    data.batch_size = 64  # rows of one global batch; a multiple of data.streams
+    # The order of the data is cut into so many streams: part of what a run is, so that any number
+    # of devices sees the same batches.
+    data.streams = 8
+    return data
+
+
+def _model() -> Config:
+    model: Config = config_dict.ConfigDict()
+    model.architecture = "encoder_decoder"
+    model.residual = "post_ln"  # where the norm stands and how branch and skip are scaled
+    model.num_layers = 6  # of the encoder, and of the decoder
+    model.num_encoder_layers = config_dict.placeholder(int)  # None: num_layers
+    model.num_decoder_layers = config_dict.placeholder(int)  # None: num_layers
+    model.d_model = 512  # width of the residual stream
+    model.num_heads = 8
+    model.head_dim = config_dict.placeholder(int)  # None: d_model / num_heads
+    model.d_ff = 2048  # hidden width of the feed-forward sublayer
+    model.activation = "relu"
+    model.norm = "layer_norm"
+    model.positions = "sinusoidal"
+    model.max_length = 1024  # rows of the table of learned positions ("learned" only)
+    # Which of the source's table, the target's table and the logits' kernel are one: all three, the
+    # last two, or none.
+    model.tied_embeddings = "all"
+    model.vocab_size = config_dict.placeholder(int)  # None: the tokenizer's
+    model.dropout_rate = 0.1  # on the output of every residual branch
+    model.embedding_dropout_rate = 0.1  # on the sum of embedding and position
+    model.attention_dropout_rate = 0.0  # on the attention weights
+    model.feed_forward_dropout_rate = 0.0  # on the hidden layer of the feed-forward sublayer
+    model.dtype = "float32"  # of the products; parameters, residual stream and logits stay float32
+    return model

@@ -1,0 +1,44 @@
+"""WMT 2014, English to German, big model of "Attention Is All You Need" (Vaswani et al., 2017).
+
+    ./launch.sh train --config=configs/wmt14_en_de_big.py --workdir=runs/wmt14_en_de_big
+
+The settings are those of the paper, which reports 28.4 BLEU on newstest2014 (tokenised, compound
+words split); sacreBLEU on plain text gives lower figures for the same translations.
+
+Time, machine and score: not yet run.
+"""
+
+from configs import default
+
+
+def get_config(arg: str = "") -> default.Config:
+    """Returns the config; it takes no argument."""
+    config = default.get_config(arg)
+
+    config.data.source = "tfds"
+    config.data.name = "wmt14_translate/de-en"  # newstest2013 is its validation, 2014 its test
+    config.data.tokenizer.kind = "bpe"
+    config.data.tokenizer.vocab_size = 37_000
+    config.data.max_source_length = 256
+    config.data.max_target_length = 256
+    config.data.batch_size = 96  # full rows of 256: about 25,000 target tokens
+
+    config.model.d_model = 1024
+    config.model.num_heads = 16
+    config.model.d_ff = 4096
+    config.model.dropout_rate = 0.3
+    config.model.embedding_dropout_rate = 0.3
+    config.model.dtype = "bfloat16"
+
+    config.optimizer.schedule = "noam"
+    config.optimizer.learning_rate = 1.0
+    config.optimizer.warmup_steps = 4000
+
+    config.train.steps = 300_000
+    config.train.evaluate_every = 5000
+    config.checkpoint.every = 1000  # the paper's: every ten minutes
+    config.checkpoint.keep_last = 20
+    config.checkpoint.average_last = 20
+    config.decode.beam_size = 4
+    config.decode.length_penalty = 0.6
+    return config

@@ -1,0 +1,271 @@
+"""The command line end to end, in one process, on a tiny corpus; mistakes end in one message."""
+
+import fcntl
+import io
+import json
+import os
+import signal
+import sys
+
+import jax
+import numpy as np
+import pytest
+from absl import flags
+
+from configs import default
+from transformer_jax import commands, main, overrides
+
+CONFIG = {
+    "seed": 3,
+    "data.source": "text",
+    "data.train": ("train",),
+    "data.validation": ("test",),
+    "data.test": ("test",),
+    "data.tokenizer.kind": "words",
+    "data.max_source_length": 8,
+    "data.max_target_length": 8,
+    "data.row_source_length": 8,
+    "data.row_target_length": 8,
+    "data.batch_size": 8,
+    "model.num_layers": 1,
+    "model.d_model": 8,
+    "model.num_heads": 2,
+    "model.d_ff": 16,
+    "optimizer.schedule": "constant",
+    "optimizer.learning_rate": 0.01,
+    "optimizer.warmup_steps": 0,
+    "train.steps": 6,
+    "train.log_every": 2,
+    "checkpoint.every": 2,
+    "decode.extra_length": 2,
+    "decode.beam_size": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def compiled_once(tmp_path_factory):
+    """What one test has compiled, another takes from the disk, as a second process would."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, compiled_once):
+    """A corpus, a config file, and a finished run in `run`."""
+    folder = tmp_path_factory.mktemp("main")
+    for split, count in (("train", 64), ("test", 6)):
+        lines = ["abcd"[n % 4] + " " + "efg"[n % 3] for n in range(count)]
+        (folder / f"{split}.en").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"{split}.de").write_text("".join(f"{line.upper()}\n" for line in lines))
+    folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    config = overrides.load(default.__file__, CONFIG | folders)
+    (folder / "config.json").write_text(overrides.to_json(config))
+    assert _main(f"--config={folder}/config.json", f"--workdir={folder}/run") == 0
+    return folder
+
+
+def _main(*arguments):
+    """What the process does, short of ending."""
+    argv, changes = overrides.split(["main", *arguments])
+    try:
+        return main.main(flags.FLAGS(argv), changes)
+    finally:
+        for name in ("config", "workdir", "mode", "checkpoint", "split", "input", "output"):
+            flags.FLAGS[name].unparse()
+
+
+def _results(folder):
+    return json.loads((folder / "run" / "results.json").read_text())
+
+
+def _records(workdir):
+    """metrics.jsonl without the times."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if name[:5] != "time/"}
+        for line in lines
+    ]
+
+
+def test_training_leaves_results_and_files(folder):
+    results = _results(folder)
+    assert results["status"] == "finished" and results["steps"] == 6
+    assert {"test/bleu", "test/chrf", "test/exact_match", "test/loss"} <= results.keys()
+    assert np.isfinite(results["validation/loss"])
+    assert [record["step"] for record in _records(folder / "run")] == [2, 4, 6]
+    saved = overrides.load(str(folder / "run" / "config.json"))
+    assert overrides.difference(saved, overrides.load(str(folder / "config.json"))) == []
+
+
+def test_a_finished_run_shows_its_results_again(folder, capsys, monkeypatch):
+    def build(*_):
+        raise AssertionError("a finished run is not built")
+
+    monkeypatch.setattr(commands, "build", build)
+    before = _results(folder)
+    assert _main(f"--workdir={folder}/run") == 0
+    shown = capsys.readouterr().out
+    assert "finished" in shown and "bleu" in shown and "reference" in shown
+    assert str(folder / "run") in shown
+    assert _results(folder) == before
+
+
+def test_evaluate_finds_what_training_found(folder, capsys):
+    before = _results(folder)
+    path = folder / "run" / "results.json"
+    path.write_text(json.dumps({k: v for k, v in before.items() if k[:5] != "test/"}))
+    assert _main(f"--workdir={folder}/run", "--mode=evaluate") == 0
+    assert "bleu" in capsys.readouterr().out
+    after = _results(folder)
+    assert after.keys() == before.keys()
+    for name in ("test/loss", "test/bleu", "test/exact_match"):
+        assert after[name] == pytest.approx(before[name], rel=1e-6)
+
+
+def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch):
+    (folder / "in.txt").write_text("a e\n\nb f c\r\nd")
+    free = f"--config.data.dir={folder}/nowhere"
+    arguments = [f"--workdir={folder}/run", "--mode=generate", free]
+    _main(*arguments, f"--input={folder}/in.txt", f"--output={folder}/out.txt")
+    together = (folder / "out.txt").read_bytes().decode()
+    lines = together.split("\n")
+    assert len(lines) == 5 and lines[1] == lines[4] == ""
+
+    class Piped:
+        def __init__(self, data=b""):
+            self.buffer = io.BytesIO(data)
+
+    alone = []
+    for text in ("d", "a e"):
+        output = Piped()
+        monkeypatch.setattr(sys, "stdin", Piped(text.encode()))
+        monkeypatch.setattr(sys, "stdout", output)
+        assert _main(*arguments) == 0
+        alone.append(output.buffer.getvalue().decode())
+    assert alone == [f"{lines[3]}\n", f"{lines[0]}\n"]
+
+
+def test_inspect_shows_config_parameters_and_cost(folder, capsys):
+    arguments = (f"--config={folder}/config.json", "--mode=inspect")
+    assert _main(*arguments, "--config.model.num_layers", "1") == 0
+    one = capsys.readouterr().out
+    assert "model.d_model: 512 -> 8" in one and '"d_model": 8' in one
+    assert "decoder/self_attention/query" in one and "layers 1, embed 8, heads 2" in one
+    assert _main(*arguments, "--config.model.num_layers=3") == 0
+    three = capsys.readouterr().out
+
+    def last_number(text, start):
+        (line,) = [line for line in text.splitlines() if line.strip().startswith(start)]
+        return float(line.replace(",", "").replace("FLOPs", "").split()[-1])
+
+    # Layers alone are repeated, so going from one to three adds twice what a layer costs.
+    assert last_number(three, "total") > last_number(one, "total")
+    assert last_number(three, "Matrix products") > 1.5 * last_number(one, "Matrix products")
+
+
+def test_a_stopped_run_goes_on_to_the_same_numbers(folder, monkeypatch):
+    """SIGTERM after two steps: saved, "preempted", and the rerun ends as the unbroken run did."""
+    workdir = folder / "stopped"
+    arguments = (f"--config={folder}/config.json", f"--workdir={workdir}")
+    write = commands.RunLog.write
+
+    def write_and_stop(self, step, scalars):
+        write(self, step, scalars)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(commands.RunLog, "write", write_and_stop)
+        assert _main(*arguments) == 143
+    assert signal.getsignal(signal.SIGTERM) is handler
+    stopped = json.loads((workdir / "results.json").read_text())
+    assert stopped["status"] == "preempted" and 0 < stopped["steps"] < 6
+    assert _main(*arguments) == 0
+
+    def scores(path):
+        results = json.loads((path / "results.json").read_text())
+        return {name: value for name, value in results.items() if name[:5] != "time/"}
+
+    assert _records(workdir) == _records(folder / "run")
+    assert scores(workdir) == scores(folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--config=nowhere.py"], ["nowhere.py"]),
+        ([], ["--config"]),
+        (["--config={0}/config.json"], ["--workdir"]),
+        (["--config={0}/config.json", "--workdir={0}/new", "train"], ["'train'"]),
+        (["--workdir={0}/run", "--config.seed=4"], ["seed: 3 -> 4"]),
+        (["--workdir={0}/run", "--config.modle.d_model=4"], ["modle.d_model", "model.d_model"]),
+        (["--workdir={0}/run", "--config.train.steps=few"], ["train.steps", "'few'"]),
+        (["--workdir={0}/run", "--mode=generate", "--input={0}/none.txt"], ["none.txt"]),
+        (["--workdir={0}/run", "--mode=generate", "--input={0}/latin.txt"], ["latin.txt, line 2"]),
+        (["--workdir={0}/run", "--mode=evaluate", "--checkpoint=5"], ["5", "2, 4, 6"]),
+        (["--workdir={0}/run", "--mode=evaluate", "--checkpoint={0}/x"], ["/x"]),
+        (
+            ["--config={0}/config.json", "--workdir={0}/new", "--mode=generate", "--input={0}/t"],
+            ["/new"],
+        ),
+        (
+            ["--config={0}/config.json", "--workdir={0}/new", "--config.data.train=('none',)"],
+            ["none.en"],
+        ),
+        (
+            ["--config={0}/config.json", "--workdir={0}/new", "--config.model.d_model=9"],
+            ["model.d_model=9"],
+        ),
+        (
+            ["--config={0}/config.json", "--workdir={0}/new", "--config.model.vocab_size=5"],
+            ["model.vocab_size=5"],
+        ),
+    ],
+)
+def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, arguments, parts):
+    (folder / "latin.txt").write_bytes(b"a\n\xe4\n")
+    (folder / "t").write_text("a\n")
+    before = {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("*")}
+    assert _main(*(argument.format(folder) for argument in arguments)) == 1
+    message = capsys.readouterr().err
+    assert message.count("error: ") == 1 and "Traceback" not in message
+    assert all(part in message for part in parts), message
+    assert {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("*")} == before
+    assert not (folder / "new" / "config.json").exists()
+
+
+def test_other_data_is_refused_and_the_run_is_left_as_it_was(folder, tmp_path, capsys):
+    for path in folder.glob("*.??"):
+        (tmp_path / path.name).write_text(path.read_text().replace("a e", "e a"))
+    results = (folder / "run" / "results.json").read_text()
+    arguments = (f"--workdir={folder}/run", f"--config.data.dir={tmp_path}")
+    assert _main(*arguments, "--config.train.steps=8") == 1
+    assert "other data" in capsys.readouterr().err
+    assert (folder / "run" / "results.json").read_text() == results
+
+
+def test_a_work_directory_in_use_is_refused(folder, tmp_path, capsys):
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert _main(f"--config={folder}/config.json", f"--workdir={tmp_path}") == 1
+    message = capsys.readouterr().err
+    assert message.count("error: ") == 1 and f"{tmp_path} is in use" in message
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_failure_in_training_is_told_and_noted(folder, tmp_path, capsys, monkeypatch):
+    def save(*_):
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(commands.Checkpoints, "save", save)
+    assert _main(f"--config={folder}/config.json", f"--workdir={tmp_path}/run") == 1
+    assert capsys.readouterr().err.count("error: ") == 1
+    assert _results(tmp_path)["status"] == "failed"

@@ -1,0 +1,266 @@
+"""Overrides are checked against the default config, and a work directory against its own config."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ml_collections import FrozenConfigDict
+
+from configs import default
+from transformer_jax import overrides
+
+DEFAULT = "configs/default.py"
+
+
+@pytest.fixture(autouse=True)
+def _in_repository(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[1])
+
+
+def _set(*texts):
+    return overrides.flatten(overrides.load(DEFAULT, list(texts)))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("train.steps=7", 7),
+        ("train.steps=1e5", 100_000),
+        ("train.steps=-1", -1),
+        ("model.dropout_rate=0.25", 0.25),
+        ("model.dropout_rate=0", 0.0),
+        ("optimizer.epsilon=1e-8", 1e-8),
+        ("data.packing=false", False),
+        ("data.packing=True", True),
+        ("data.train=('a','b')", ("a", "b")),
+        ("data.train=('a',)", ("a",)),
+        ("data.train=['a']", ("a",)),
+        ("data.train=()", ()),
+        ("data.dir=/a/b = c", "/a/b = c"),
+        ("data.dir=", ""),
+        ("data.dir=7", "7"),
+        ("model.residual=pre_ln", "pre_ln"),
+        ("evaluate.bleu_tokenizer=none", "none"),
+        ("model.head_dim=16", 16),
+        ("model.head_dim=None", None),
+    ],
+)
+def test_text_becomes_a_value_of_the_keys_type(text, value):
+    key = text.partition("=")[0]
+    result = _set(text)[key]
+    assert result == value and type(result) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("modle.d_model=2", ["modle.d_model", "model.d_model"]),
+        ("model.dmodel=2", ["model.dmodel", "model.d_model"]),
+        ("data.tokenizer.knd=bpe", ["data.tokenizer.knd", "data.tokenizer.kind"]),
+        ("sead=2", ["sead", "seed"]),
+        ("layers=2", ["layers", "model.num_layers"]),
+        ("seed.x=2", ["seed.x"]),
+        ("=2", ["there is no config key"]),
+        ("model={'d_model': 3}", ["model is a section", "model."]),
+        ("data.tokenizer=bpe", ["data.tokenizer is a section", "data.tokenizer.kind"]),
+        ("train.steps=many", ["train.steps", "'many'", "whole number"]),
+        ("train.steps=1.5", ["train.steps", "1.5", "whole number"]),
+        ("train.steps=", ["train.steps", "whole number"]),
+        ("train.steps=inf", ["train.steps", "whole number"]),
+        ("train.steps=True", ["train.steps", "whole number"]),
+        ("train.steps=None", ["train.steps", "whole number", "cannot be None"]),
+        ("model.dropout_rate=high", ["model.dropout_rate", "'high'", "number"]),
+        ("model.dropout_rate=nan", ["model.dropout_rate", "finite number"]),
+        ("data.packing=1", ["data.packing", "true or false"]),
+        ("data.packing=yes", ["data.packing", "true or false"]),
+        ("data.train=train", ["data.train", "'train'", "('train',)"]),
+        ("data.train=(1,2)", ["data.train", "tuple of texts"]),
+        ("data.dir=None", ["data.dir", "cannot be None"]),
+        ("model.residual=preln", ["model.residual", "'preln'", "'pre_ln'"]),
+        ("model.residual=None", ["model.residual", "'pre_ln'"]),
+        ("model.head_dim=wide", ["model.head_dim", "whole number or None"]),
+    ],
+)
+def test_a_bad_override_is_refused_with_key_value_and_remedy(text, parts):
+    with pytest.raises(ValueError) as error:
+        _set(text)
+    assert all(part in str(error.value) for part in parts), error.value
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"train.steps": "7"},
+        {"train.steps": True},
+        {"data.packing": 1},
+        {"data.train": "train"},
+        {"model": {"d_model": 3}},
+        {"data.dir": None},
+        {"model.d_model": None},
+    ],
+)
+def test_a_mapping_is_checked_as_strictly(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        overrides.load(DEFAULT, bad)
+
+
+def test_a_mapping_takes_values():
+    config = overrides.load(
+        DEFAULT, {"train.steps": 1e3, "optimizer.learning_rate": 2, "data.test": ["a"]}
+    )
+    assert (config.train.steps, config.optimizer.learning_rate) == (1000, 2.0)
+    assert config.data.test == ("a",)
+
+
+def test_none_can_be_set_and_unset(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "def get_config(arg=''):\n"
+        "    config = default.get_config()\n"
+        "    config.model.head_dim = int(arg)\n"
+        "    return config\n"
+    )
+    assert overrides.load(f"{file}:12").model.head_dim == 12
+    assert overrides.load(f"{file}:12", ["model.head_dim=None"]).model.head_dim is None
+    assert overrides.load(f"{file}:12", {"model.head_dim": 8}).model.head_dim == 8
+
+
+def test_a_derived_value_follows_the_override(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "def get_config(arg=''):\n"
+        "    config = default.get_config()\n"
+        "    config.optimizer.warmup_steps = config.train.get_ref('steps') // 10\n"
+        "    return config\n"
+    )
+    assert overrides.load(str(file), ["train.steps=50"]).optimizer.warmup_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("config.model.dmodel = 3", "d_model"),
+        ("config.modle.d_model = 3", "model"),
+        ("config.model.d_model = 'wide'", "d_model"),
+        ("config.model.residual = 'preln'", "pre_ln"),
+        ("config.unlock().model.depth = 3", "model.depth"),
+        ("1 +", "syntax"),
+    ],
+)
+def test_a_mistake_in_a_config_file_is_told_in_one_line(tmp_path, line, part):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "def get_config(arg=''):\n"
+        "    config = default.get_config()\n"
+        f"    {line}\n"
+        "    return config\n"
+    )
+    with pytest.raises(ValueError, match=part) as error:
+        overrides.load(str(file))
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_no_config():
+    with pytest.raises(FileNotFoundError, match="configs/none.py"):
+        overrides.load("configs/none.py")
+    with pytest.raises(ValueError, match="no config file"):
+        overrides.load("pyproject.toml" if Path("pyproject.toml").exists() else "configs")
+    with pytest.raises(ValueError, match="takes no argument"):
+        overrides.load("configs/default.py:big")
+
+
+def test_the_result_is_frozen():
+    config = overrides.load(DEFAULT)
+    with pytest.raises(AttributeError):
+        config.model.d_model = 3
+    assert isinstance(config, FrozenConfigDict)
+
+
+def test_split_takes_the_overrides_out_of_a_command_line():
+    argv = ["main", "--config=c.py", "--config.a.b=1", "--mode", "train", "--config.c", "x=y"]
+    argv += ["--config.d", "-1", "--workdir=w"]
+    others, found = overrides.split(argv)
+    assert others == ["main", "--config=c.py", "--mode", "train", "--workdir=w"]
+    assert found == ["a.b=1", "c=x=y", "d=-1"]
+    assert overrides.split(["main", "--", "--config.a=1"])[1] == []
+
+
+@pytest.mark.parametrize("tail", [[], ["--mode=train"]])
+def test_split_wants_a_value(tail):
+    with pytest.raises(ValueError, match="--config.data.packing needs a value"):
+        overrides.split(["main", "--config.data.packing", *tail])
+
+
+def test_json_keeps_every_value(tmp_path):
+    config = overrides.load(
+        DEFAULT, ["data.train=('a','b')", "model.head_dim=8", "model.dropout_rate=0"]
+    )
+    file = tmp_path / "config.json"
+    file.write_text(overrides.to_json(config))
+    again = overrides.load(str(file))
+    assert overrides.flatten(again) == overrides.flatten(config)
+    assert overrides.difference(config, again) == []
+    assert overrides.load(str(file), ["model.head_dim=None"]).model.head_dim is None
+    assert again.data.train == ("a", "b") and again.model.num_encoder_layers is None
+
+
+@pytest.mark.parametrize("change", ["lacks", "unknown", "broken"])
+def test_json_of_another_version_is_refused(tmp_path, change):
+    values = json.loads(overrides.to_json(overrides.load(DEFAULT)))
+    if change == "lacks":
+        del values["model"]["d_ff"]
+    if change == "unknown":
+        values["model"]["d_fff"] = 3
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(values)[: -5 if change == "broken" else None])
+    with pytest.raises(ValueError, match="config.json" if change == "broken" else "model.d_ff"):
+        overrides.load(str(file))
+
+
+def test_difference_names_the_keys_that_differ():
+    lines = overrides.difference(
+        overrides.load(DEFAULT), overrides.load(DEFAULT, ["seed=3", "model.residual=admin"])
+    )
+    assert lines == ["model.residual: 'post_ln' -> 'admin'", "seed: 0 -> 3"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("train.log_every=3", "train.evaluate_every=0", "train.steps=200000"),
+        *("checkpoint.every=3", "evaluate.batch_size=3", "decode.method=greedy"),
+        *("data.dir=elsewhere", "data.cache_dir=elsewhere"),
+    ],
+)
+def test_a_work_directory_lets_harmless_things_change(text):
+    overrides.check_workdir(overrides.load(DEFAULT), overrides.load(DEFAULT, [text]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("seed=1", "train.steps=10", "train.accumulation_steps=2", "data.source_language=fr"),
+        *("model.residual=pre_ln", "optimizer.learning_rate=2", "data.tokenizer.vocab_size=9"),
+    ],
+)
+def test_a_work_directory_refuses_another_run(text):
+    with pytest.raises(ValueError, match=text.partition("=")[0]):
+        overrides.check_workdir(overrides.load(DEFAULT), overrides.load(DEFAULT, [text]))
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
+    saved = overrides.load(DEFAULT, {"optimizer.schedule": schedule})
+    longer = overrides.load(DEFAULT, {"optimizer.schedule": schedule, "train.steps": 200_000})
+    with pytest.raises(ValueError, match="train.steps: 100000 -> 200000"):
+        overrides.check_workdir(saved, longer)
+
+
+def test_every_choice_belongs_to_a_key_whose_default_is_one():
+    leaves = overrides.flatten(default.get_config())
+    for key, choices in default.CHOICES.items():
+        assert leaves[key] in choices

@@ -1,0 +1,90 @@
+"""The command line: trains, evaluates, translates with, or shows one model.
+
+    python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/a [--mode=train]
+    python -m transformer_jax.main --workdir=runs/a --mode=generate --input=FILE --output=FILE
+
+`--config.KEY=VALUE` changes a setting of the config.
+"""
+
+import functools
+import sys
+from pathlib import Path
+
+from absl import app, flags, logging
+
+from configs.default import Config
+from transformer_jax import commands, overrides
+
+_CONFIG = flags.DEFINE_string(
+    "config", None, "FILE.py or FILE.py:ARGUMENT; may be left out where WORKDIR/config.json exists."
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
+_MODE = flags.DEFINE_enum(
+    "mode", "train", ("train", "evaluate", "generate", "inspect"), "What to do."
+)
+_CHECKPOINT = flags.DEFINE_string(
+    "checkpoint",
+    None,
+    "last, best, a step, or a checkpoint's folder (default: evaluate.checkpoint).",
+)
+_SPLIT = flags.DEFINE_enum("split", "test", ("validation", "test"), "What to evaluate on.")
+_INPUT = flags.DEFINE_string("input", "-", "Lines to translate; - is standard input.")
+_OUTPUT = flags.DEFINE_string("output", "-", "Where translations go; - is standard output.")
+
+
+def main(argv: list[str], changes: list[str]) -> int:
+    """Runs one mode and returns the exit status; a mistake of the user ends in one message."""
+    try:
+        if unknown := argv[1:]:
+            raise ValueError(f"{unknown[0]!r} is not a flag: flags are written --NAME=VALUE")
+        return _dispatch(_load(changes))
+    except (ValueError, OSError, RuntimeError) as error:
+        # With --verbosity=1 also where it came from.
+        logging.debug("The error below was raised here:", exc_info=True)
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _load(changes: list[str]) -> Config:
+    """The config that the flags name; where a work directory has its own, it has to agree."""
+    saved = Path(_WORKDIR.value) / "config.json" if _WORKDIR.value else None
+    if saved is None or not saved.exists():
+        if _CONFIG.value is None:
+            raise ValueError("give --config=FILE.py, or a --workdir that holds a config.json")
+        return overrides.load(_CONFIG.value, changes)
+    config = overrides.load(_CONFIG.value or str(saved), changes)
+    if _MODE.value != "inspect":
+        overrides.check_workdir(overrides.load(str(saved)), config)
+    return config
+
+
+def _dispatch(config: Config) -> int:
+    if _MODE.value == "inspect":
+        return commands.inspect(config, Path(_WORKDIR.value) if _WORKDIR.value else None)
+    if _WORKDIR.value is None:
+        raise ValueError(f"--mode={_MODE.value} needs a --workdir")
+    workdir = Path(_WORKDIR.value)
+    match _MODE.value:
+        case "train":
+            return commands.train(config, workdir)
+        case "evaluate":
+            return commands.evaluate(config, workdir, _CHECKPOINT.value, _SPLIT.value)
+        case _:
+            return commands.generate(
+                config, workdir, _CHECKPOINT.value, _INPUT.value, _OUTPUT.value
+            )
+
+
+def run() -> None:
+    """The entry point of the process."""
+    try:
+        argv, changes = overrides.split(sys.argv)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    # Warnings and worse, unless told otherwise: absl's own default would show Orbax at work.
+    argv.insert(1, f"--verbosity={logging.WARNING}")
+    app.run(functools.partial(main, changes=changes), argv=argv)
+
+
+if __name__ == "__main__":
+    run()
