@@ -110,6 +110,12 @@ def test_none_takes_its_value_from_another_key(folder):
     assert model.vocab_size == build(_config(folder)).data.tokenizer.vocab_size
 
 
+def test_d_model_must_divide_unless_head_dim_is_given(folder):
+    with pytest.raises(ValueError, match=r"d_model=8.*num_heads=3.*head_dim"):
+        build(_config(folder, model__num_heads=3))
+    assert build(_config(folder, model__num_heads=3, model__head_dim=5)).model.config.head_dim == 5
+
+
 def test_training_batches_have_the_announced_shapes(folder):
     for packing in (True, False):
         data = build(_config(folder, data__packing=packing)).data

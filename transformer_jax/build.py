@@ -278,7 +278,18 @@ def _model_config(config: Config, *, vocab_size: int) -> TransformerConfig:
     for stack in ("num_encoder_layers", "num_decoder_layers"):
         if settings[stack] is None:
             settings[stack] = num_layers
+    if settings["head_dim"] is None:
+        settings["head_dim"] = _head_dim(settings["d_model"], settings["num_heads"])
     return TransformerConfig(**settings | {"vocab_size": vocab_size, "bos_id": BOS_ID})
+
+
+def _head_dim(d_model: int, num_heads: int) -> int:
+    if num_heads < 1 or d_model % num_heads:
+        raise ValueError(
+            f"model.d_model={d_model} is not divisible by model.num_heads={num_heads}: change one "
+            "of them, or set model.head_dim"
+        )
+    return d_model // num_heads
 
 
 def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransformation]:

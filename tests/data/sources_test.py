@@ -1,5 +1,8 @@
 import gzip
 import os
+import sys
+import tarfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,6 +159,44 @@ def test_tfds_set_by_name(tmp_path):
         target_language="en",
     )
     assert sorted(swapped["target"]) == ["test 0", "test 1"]
+
+
+class ToyArchive(tfds.core.GeneratorBasedBuilder):
+    """Comes as a packed folder of parallel files, as the sets of WMT do."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    archive: Path
+
+    def _info(self):
+        texts = {"en": tfds.features.Text(), "de": tfds.features.Text()}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(texts))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(Path(dl_manager.extract(self.archive)))}
+
+    def _generate_examples(self, folder):
+        sides = [(folder / f"corpus.{side}").read_text().splitlines() for side in ("en", "de")]
+        for number, (en, de) in enumerate(zip(*sides, strict=True)):
+            yield number, {"en": en, "de": de}
+
+
+def test_tfds_set_in_an_archive_needs_no_tensorflow(tmp_path, monkeypatch):
+    write(tmp_path / "corpus.en", ["a house"])
+    write(tmp_path / "corpus.de", ["ein Haus"])
+    monkeypatch.setattr(ToyArchive, "archive", tmp_path / "corpus.tgz", raising=False)
+    with tarfile.open(ToyArchive.archive, "w:gz") as archive:
+        for name in ("corpus.en", "corpus.de"):
+            archive.add(tmp_path / name, name)
+    examples = load("tfds", tmp_path / "cache", ("train",), name="toy_archive")
+    assert examples == {"source": ["a house"], "target": ["ein Haus"]}
+    assert "tensorflow" not in sys.modules
+
+
+def test_tfds_archive_that_is_broken(tmp_path, monkeypatch):
+    monkeypatch.setattr(ToyArchive, "archive", tmp_path / "corpus.tgz", raising=False)
+    ToyArchive.archive.write_bytes(b"not an archive")
+    with pytest.raises(OSError, match="could not prepare toy_archive/1.0.0"):
+        load("tfds", tmp_path / "cache", ("train",), name="toy_archive")
 
 
 def test_tfds_features_become_plain_python(tmp_path):

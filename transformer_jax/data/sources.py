@@ -4,6 +4,7 @@ import difflib
 import gzip
 import re
 import shutil
+import types
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,17 @@ import tensorflow_datasets as tfds
 
 # Without h5py, TFDS stops registering its sets before it comes to these, and does not say so.
 import tensorflow_datasets.translate  # noqa: F401
+from tensorflow_datasets.core.download import extractor
+from tensorflow_datasets.core.download.util import DownloadError
 
 from transformer_jax.data.cache import locked
 from transformer_jax.data.grammar import EnglishGermanGrammar
+
+# TFDS unpacks archives through these two functions of TensorFlow; plain ones do for local files.
+extractor.tf = types.SimpleNamespace(
+    compat=types.SimpleNamespace(as_text=str),
+    io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
+)
 
 Examples = dict[str, list]  # columns of equal length; "source" and "target" are lists of str
 
@@ -207,11 +216,15 @@ def read_builder(builder: tfds.core.DatasetBuilder, splits: tuple[str, ...]) -> 
         with locked(folder.parent):
             for leftover in folder.parent.glob("incomplete.*"):  # of a process that was killed
                 shutil.rmtree(leftover, ignore_errors=True)
-            builder.download_and_prepare(
-                file_format="array_record",  # the one format that needs no TensorFlow
-                # What lies on GCS is in another format.
-                download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-            )
+            try:
+                builder.download_and_prepare(
+                    file_format="array_record",  # the one format that needs no TensorFlow
+                    # What lies on GCS is in another format.
+                    download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+                )
+            except (DownloadError, extractor.ExtractError) as error:
+                name = builder.info.full_name
+                raise OSError(f"data.name: TFDS could not prepare {name}: {error}") from error
     parts = []
     for split in splits:
         if not builder.info.splits[split].num_examples:

@@ -42,9 +42,8 @@ class TransformerConfig:
     float32.
 
     Raises:
-      ValueError: a value outside its set, a size below 1, a rate outside [0, 1), a d_model that
-        num_heads does not divide while no head_dim is given, or an odd d_model with sinusoidal
-        positions.
+      ValueError: a value outside its set, a size below 1, a rate outside [0, 1), or an odd d_model
+        with sinusoidal positions.
     """
 
     architecture: Architecture
@@ -55,8 +54,8 @@ class TransformerConfig:
     num_decoder_layers: int
     d_model: int
     num_heads: int
+    head_dim: int
     d_ff: int
-    head_dim: int = None  # pyright: ignore[reportAssignmentType] (d_model / num_heads, once made)
     activation: Activation = "relu"
     norm: Norm = "layer_norm"
     positions: Positions = "sinusoidal"
@@ -75,13 +74,6 @@ class TransformerConfig:
                 near = difflib.get_close_matches(str(value), allowed, n=1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
                 raise ValueError(f"model.{name}={value!r} is not one of {', '.join(allowed)}{hint}")
-        if self.head_dim is None:
-            if self.num_heads < 1 or self.d_model % self.num_heads:
-                raise ValueError(
-                    f"model.d_model={self.d_model} is not divisible by model.num_heads="
-                    f"{self.num_heads}: change one of them, or set model.head_dim"
-                )
-            object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
         for name in _SIZES:
             if getattr(self, name) < 1:
                 raise ValueError(f"model.{name}={getattr(self, name)} must be at least 1")

@@ -1,0 +1,69 @@
+"""A configuration that cannot work is refused when it is made, with a message that helps."""
+
+import dataclasses
+
+import pytest
+
+from tests.models import tiny
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "near"),
+    [
+        ("architecture", "encoder_decode", "encoder_decoder"),
+        ("residual", "post_nl", "post_ln"),
+        ("activation", "swigl", "swiglu"),
+        ("norm", "layernorm", "layer_norm"),
+        ("positions", "sinusoid", "sinusoidal"),
+        ("tied_embeddings", "decode", "decoder"),
+        ("dtype", "bfloat", "bfloat16"),
+    ],
+)
+def test_an_unknown_choice_names_the_key_the_value_and_a_near_one(key, wrong, near):
+    with pytest.raises(ValueError, match=rf"model\.{key}='{wrong}'.*did you mean {near}\?"):
+        tiny.config(**{key: wrong})
+
+
+def test_an_unknown_choice_without_a_near_one_lists_them_all():
+    with pytest.raises(ValueError, match="post_ln, pre_ln, admin$"):
+        tiny.config(residual="zzz")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "num_heads",
+        "head_dim", "d_ff", "max_length",
+    ],
+)  # fmt: skip
+def test_sizes_are_positive(key):
+    for wrong in (0, -2):
+        with pytest.raises(ValueError, match=rf"{key}={wrong}\b"):
+            tiny.config(**{key: wrong})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "dropout_rate", "embedding_dropout_rate", "attention_dropout_rate",
+        "feed_forward_dropout_rate",
+    ],
+)  # fmt: skip
+def test_rates_are_at_least_0_and_less_than_1(key):
+    assert getattr(tiny.config(**{key: 0.0}), key) == 0.0
+    for wrong in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match=f"{key}={wrong}"):
+            tiny.config(**{key: wrong})
+
+
+def test_sinusoids_come_in_pairs():
+    with pytest.raises(ValueError, match="even.*15"):
+        tiny.config(d_model=15, num_heads=3)
+    tiny.config(d_model=15, num_heads=3, positions="learned")
+
+
+def test_it_is_frozen_and_a_key_of_compiled_functions():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tiny.config().d_model = 32  # pyright: ignore[reportAttributeAccessIssue]
+    assert tiny.config() == tiny.config() and hash(tiny.config()) == hash(tiny.config())
+    assert tiny.config(head_dim=8) == tiny.config()

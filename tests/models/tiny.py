@@ -1,0 +1,145 @@
+"""Tiny configurations, batches and parameters that the tests of the models share."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.transformer import EncoderDecoder
+
+SCHEMES = ("post_ln", "pre_ln", "admin")
+SIZES: dict[str, Any] = dict(
+    architecture="encoder_decoder",
+    residual="post_ln",
+    vocab_size=23,
+    bos_id=2,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    d_model=16,
+    num_heads=2,
+    head_dim=8,
+    d_ff=24,
+    activation="relu",
+    norm="layer_norm",
+    positions="sinusoidal",
+    max_length=12,
+    tied_embeddings="all",
+    dropout_rate=0.0,
+    embedding_dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    feed_forward_dropout_rate=0.0,
+    dtype="float32",
+)
+SOURCE_LENGTH, TARGET_LENGTH = 9, 8
+
+# At these sizes all but a little of the time is compilation.
+jit = functools.partial(
+    jax.jit,
+    compiler_options={
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+    },
+)
+
+
+def config(**changes) -> TransformerConfig:
+    return TransformerConfig(**(SIZES | changes))
+
+
+def sentences(*lengths: tuple[int, int], seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Random (source, target) ids of the given lengths; both end with eos, id 1."""
+    generator = np.random.default_rng(seed)
+
+    def ids(length):
+        return np.append(generator.integers(4, SIZES["vocab_size"], length - 1), 1).astype(np.int32)
+
+    return [(ids(source), ids(target)) for source, target in lengths]
+
+
+def pack(rows, source_length: int = SOURCE_LENGTH, target_length: int = TARGET_LENGTH) -> dict:
+    """A batch with one row per list of examples; the rest of every row is padding."""
+    batch = {}
+    for side, (name, length) in enumerate((("inputs", source_length), ("targets", target_length))):
+        ids, segments, positions = np.zeros((3, len(rows), length), np.int32)
+        for row, members in enumerate(rows):
+            start = 0
+            for segment, example in enumerate(members, 1):
+                end = start + len(example[side])
+                ids[row, start:end] = example[side]
+                segments[row, start:end] = segment
+                positions[row, start:end] = np.arange(end - start)
+                start = end
+        batch |= {name: ids, f"{name}_segment_ids": segments, f"{name}_positions": positions}
+    return batch
+
+
+def packed_batch() -> dict:
+    """Three rows: two examples and padding, one example and padding, three examples."""
+    a, b, c, d, e, f = sentences((4, 3), (3, 4), (6, 5), (2, 3), (4, 1), (3, 4))
+    return pack([[a, b], [c], [d, e, f]])
+
+
+def abstract_parameters(config: TransformerConfig) -> dict:
+    """The boxed parameter tree as shapes, without running anything."""
+    model = EncoderDecoder(config)
+    initialise = functools.partial(model.init, deterministic=True)
+    return jax.eval_shape(initialise, jax.random.key(0), packed_batch())["params"]
+
+
+def random_parameters(config: TransformerConfig, seed: int = 0) -> dict:
+    """Random values for every leaf, biases, gains and omega included, so that none is neutral."""
+    generator = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        noise = generator.normal(0.0, 0.3, leaf.shape)
+        return jnp.asarray(noise + (path[-1].key in ("scale", "omega")), jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, nn.unbox(abstract_parameters(config)))
+
+
+def logits(config: TransformerConfig, params: dict, batch: dict) -> jax.Array:
+    """Logits without dropout."""
+    output = EncoderDecoder(config).apply({"params": params}, batch, deterministic=True)
+    assert isinstance(output, jax.Array)
+    return output
+
+
+@functools.cache
+def apply_function(config: TransformerConfig):
+    """(params, batch) -> logits without dropout, compiled once per configuration and shape."""
+    return jit(functools.partial(logits, config))
+
+
+@functools.cache
+def init_function(config: TransformerConfig):
+    """(keys, batch) -> boxed parameters, profiled (admin) with dropout where the rates say so."""
+    model = EncoderDecoder(config)
+    return jit(lambda keys, batch: model.init(keys, batch, deterministic=False)["params"])
+
+
+@functools.cache
+def initial_parameters(config: TransformerConfig, seed: int = 0) -> dict:
+    """What the library draws for `packed_batch`, unboxed."""
+    keys = {"params": jax.random.key(seed), "dropout": jax.random.key(seed + 1)}
+    return nn.unbox(init_function(config)(keys, packed_batch()))
+
+
+def flat(tree: dict, is_leaf=None) -> dict:
+    """{"encoder/self_attention/query": leaf, ...}"""
+    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf)[0]
+    return {"/".join(key.key for key in path): leaf for path, leaf in leaves}
+
+
+@functools.cache
+def train_function(config: TransformerConfig):
+    """(params, batch, dropout key) -> logits with dropout, compiled likewise."""
+    model = EncoderDecoder(config)
+    return jit(
+        lambda params, batch, key: model.apply(
+            {"params": params}, batch, deterministic=False, rngs={"dropout": key}
+        )
+    )

@@ -1,0 +1,145 @@
+"""With weights copied, logits and gradients equal those of PyTorch's nn.Transformer."""
+
+import functools
+import math
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import tiny
+
+torch = pytest.importorskip("torch")
+
+ATTENTION_NAMES = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
+SUBLAYERS = {
+    "encoder": ("self_attention", "feed_forward"),
+    "decoder": ("self_attention", "cross_attention", "feed_forward"),
+}
+
+
+def torch_transformer(config):
+    """nn.Transformer without dropout. By itself it ends both stacks with a norm, which Post-LN does
+    not have, and so the stacks are handed to it."""
+    nn = torch.nn
+    pre_ln = config.residual == "pre_ln"
+    sizes = dict(
+        d_model=config.d_model,
+        nhead=config.num_heads,
+        dim_feedforward=config.d_ff,
+        dropout=0.0,
+        activation=config.activation,
+        batch_first=True,
+        norm_first=pre_ln,
+    )
+
+    def final_norm():
+        return nn.LayerNorm(config.d_model) if pre_ln else None
+
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**sizes),
+        config.num_encoder_layers,
+        final_norm(),
+        enable_nested_tensor=False,
+    )
+    decoder = nn.TransformerDecoder(
+        nn.TransformerDecoderLayer(**sizes), config.num_decoder_layers, final_norm()
+    )
+    return nn.Transformer(**sizes, custom_encoder=encoder, custom_decoder=decoder)
+
+
+def to_torch(params, config) -> dict[str, np.ndarray]:
+    """Our parameter tree under the names of nn.Transformer's state dict; the key bias is zero."""
+    d_model = config.d_model
+    norm_name = "pre_norm" if config.residual == "pre_ln" else "post_norm"
+    params = jax.tree.map(np.asarray, params)
+    state = {}
+    for stack, sublayers in SUBLAYERS.items():
+        for layer in range(getattr(config, f"num_{stack}_layers")):
+            weights = jax.tree.map(operator.itemgetter(layer), params[stack])
+            prefix = f"{stack}.layers.{layer}."
+            for number, sublayer in enumerate(sublayers, 1):
+                norm = weights[f"{sublayer}_residual"][norm_name]
+                state[f"{prefix}norm{number}.weight"] = norm["scale"]
+                state[f"{prefix}norm{number}.bias"] = norm["bias"]
+                w = weights[sublayer]
+                if sublayer == "feed_forward":
+                    state[prefix + "linear1.weight"] = w["up"].T
+                    state[prefix + "linear1.bias"] = w["up_bias"]
+                    state[prefix + "linear2.weight"] = w["down"].T
+                    state[prefix + "linear2.bias"] = w["down_bias"]
+                    continue
+                name = prefix + ATTENTION_NAMES[sublayer]
+                kernels = [w[k].reshape(d_model, d_model).T for k in ("query", "key", "value")]
+                biases = [w["query_bias"].ravel(), np.zeros(d_model, np.float32)]
+                state[name + ".in_proj_weight"] = np.concatenate(kernels)
+                state[name + ".in_proj_bias"] = np.concatenate([*biases, w["value_bias"].ravel()])
+                state[name + ".out_proj.weight"] = w["output"].reshape(d_model, d_model).T
+                state[name + ".out_proj.bias"] = w["output_bias"]
+        if config.residual == "pre_ln":
+            state[f"{stack}.norm.weight"] = params[f"{stack}_norm"]["scale"]
+            state[f"{stack}.norm.bias"] = params[f"{stack}_norm"]["bias"]
+    return state
+
+
+def sinusoid(length, d_model):
+    angles = torch.arange(length)[:, None] * torch.exp(
+        -math.log(10000.0) * torch.arange(0, d_model, 2) / d_model
+    )
+    return torch.stack([angles.sin(), angles.cos()], -1).reshape(length, d_model)
+
+
+@pytest.mark.parametrize(("residual", "activation"), [("post_ln", "relu"), ("pre_ln", "gelu")])
+def test_logits_and_gradients_equal_pytorch(residual, activation):
+    config = tiny.config(residual=residual, activation=activation)
+    params = tiny.random_parameters(config)
+    batch = tiny.pack([[pair] for pair in tiny.sentences((9, 8), (5, 6), (3, 2))])
+    real = batch["targets_segment_ids"] > 0
+    generator = np.random.default_rng(1)
+    # One cotangent stands for any loss; padded positions have none, their logits mean nothing.
+    cotangent = generator.normal(size=(*real.shape, config.vocab_size)) * real[..., None]
+    cotangent = (cotangent / real.sum()).astype(np.float32)
+
+    def loss(params):
+        logits = tiny.logits(config, params, batch)
+        return jnp.sum(logits * cotangent), logits
+
+    (_, logits), gradients = tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+    transformer = torch_transformer(config)
+    state = {name: torch.tensor(value) for name, value in to_torch(params, config).items()}
+    transformer.load_state_dict(state, strict=True)
+    table = torch.tensor(np.asarray(params["embedding"]["table"]), requires_grad=True)
+    source = torch.tensor(batch["inputs"]).long()
+    target = torch.tensor(batch["targets"]).long()
+    start = torch.full_like(target[:, :1], config.bos_id)
+    target = torch.cat([start, target[:, :-1]], dim=1)
+    source_padding = torch.tensor(batch["inputs_segment_ids"] == 0)
+
+    def embed(ids):
+        return table[ids] * math.sqrt(config.d_model) + sinusoid(ids.shape[1], config.d_model)
+
+    outputs = transformer(
+        embed(source),
+        embed(target),
+        tgt_mask=torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1),
+        src_key_padding_mask=source_padding,
+        memory_key_padding_mask=source_padding,
+        tgt_key_padding_mask=torch.tensor(~real),
+    )
+    torch_logits = outputs @ table.T
+    torch.sum(torch_logits * torch.tensor(cotangent)).backward()
+
+    assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    assert_close(logits[real], torch_logits.detach().numpy()[real])
+    assert_close(gradients["embedding"]["table"], table.grad)
+    # The map from our tree to PyTorch's is linear in the parameters, so it maps gradients as well;
+    # its zero key bias says that PyTorch's gradient vanishes there.
+    torch_gradients = dict(transformer.named_parameters())
+    ours = to_torch(gradients, config)
+    assert ours.keys() == torch_gradients.keys()
+    for name, gradient in ours.items():
+        assert np.abs(gradient).max() > 1e-4, f"{name}: no gradient to compare"
+        assert_close(gradient, torch_gradients[name].grad, err_msg=name)
