@@ -56,7 +56,7 @@ def get_config(arg: str = "") -> Config:
     optimizer.beta1 = 0.9
     optimizer.beta2 = 0.98
     optimizer.epsilon = 1e-9
-    optimizer.weight_decay = 0.0  # decoupled; "adamw" only; never on biases, norms and omega
+    optimizer.weight_decay = 0.0  # decoupled, not of "adam"; spares biases, norms and omega
     optimizer.clip_norm = 0.0  # largest global norm of the gradient (0: no clipping)
 
     config.train = train = config_dict.ConfigDict()
@@ -110,8 +110,8 @@ def _data() -> Config:
     tokenizer.kind = "bpe"
     tokenizer.vocab_size = 8000  # tokens at most, special ones included (no meaning for "bytes")
 
-    # Longer examples are left out of training, and cut off as the source of an evaluation; both are
-    # counted and reported.
+    # Longer examples are left out of training, and cut off in an evaluation (BLEU and the like see
+    # whole references); both are counted and reported.
     data.max_source_length = 128  # tokens of one example, eos included
     data.max_target_length = 128
     data.packing = True  # several short examples share a row; otherwise one each, padded

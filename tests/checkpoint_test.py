@@ -1,6 +1,7 @@
 """Checkpoints come back bit for bit, or not at all."""
 
 import errno
+import itertools
 import math
 import os
 import random
@@ -21,6 +22,7 @@ from transformer_jax import checkpoint
 from transformer_jax.checkpoint import Checkpoints
 
 STREAMS = {"0": {"next": 3, "buffer": [1, 2]}, "1": {"next": 4, "buffer": []}}
+CONFIG = {"seed": 0, "model": {"heads": [2, 4]}}
 
 
 @jax.tree_util.register_dataclass
@@ -65,7 +67,8 @@ def bits(tree) -> list[tuple]:
 
 
 def save(checkpoints: Checkpoints, step: int, metrics=None) -> None:
-    checkpoints.save(step, make_state(step), STREAMS, {"seed": 0}, "data-1", metrics or {})
+    state = make_state(step)
+    checkpoints.save(step, state, STREAMS, CONFIG, "data-1", metrics or {}, scheduled=True)
 
 
 def folder_with(directory: Path, *steps: int, keep_last: int = 9) -> Checkpoints:
@@ -93,7 +96,7 @@ def test_round_trip_is_bit_exact(tmp_path):
 def test_save_copies_before_it_returns(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep_last=1, best_metric="")
     state, streams = make_state(3), {"0": {"next": 1}}
-    checkpoints.save(3, state, streams, {}, "data-1", {})
+    checkpoints.save(3, state, streams, {}, "data-1", {}, scheduled=True)
     overwrite = jax.jit(lambda tree: jax.tree.map(jnp.zeros_like, tree), donate_argnums=0)
     overwrite((state.params, state.opt_state))
     streams["0"]["next"] = 2
@@ -114,11 +117,11 @@ def test_parameters_alone_and_from_a_path(tmp_path):
         assert restored[0] == 2
         assert bits(restored[1]) == bits(params)
     moved = (tmp_path / "1").rename(tmp_path / "elsewhere")
-    whole = checkpoint.restore_from(moved, abstract(make_state(0)))
-    assert whole.step == 1
-    assert bits(whole.state) == bits(make_state(1))
+    step, restored_params = checkpoint.restore_parameters_from(moved, abstract(params))
+    assert step == 1
+    assert bits(restored_params) == bits(make_state(1).params)
     with pytest.raises(FileNotFoundError, match="not a whole checkpoint"):
-        checkpoint.restore_from(tmp_path, abstract(make_state(0)))
+        checkpoint.restore_parameters_from(tmp_path, abstract(params))
 
 
 def test_stored_layout_needs_no_class_of_ours(tmp_path):
@@ -175,6 +178,68 @@ def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed
     assert measured
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_preempted_and_extended_runs_end_like_an_unbroken_one(tmp_path, seed):
+    draw = random.Random(seed)
+    every, steps = 3, draw.choice([11, 12])  # off and on the grid
+    k, keep_last = draw.randint(2, 3), 3
+    grid = range(every, steps + 1, every)
+    between = [step for step in range(1, steps) if step not in grid]
+    # The steps between look best of all, and so would win if they counted.
+    losses = {step: draw.random() + (step in grid) for step in range(1, steps + 1)}
+    wanted = {"params": {"table": jax.ShapeDtypeStruct((2,), jnp.float32)}}
+
+    def seen_by_a_fresh_process(directory):
+        return Checkpoints(directory, keep_last=keep_last, best_metric="loss")
+
+    def mean(step):
+        """Of powers of two, so that it tells which steps it was taken over."""
+        averaged = ([step] + [scheduled for scheduled in reversed(grid) if scheduled < step])[:k]
+        return np.float32(np.mean([2.0**step for step in averaged]))
+
+    def run(directory, stops):
+        for begin, end in itertools.pairwise([0, *stops, steps]):
+            checkpoints = seen_by_a_fresh_process(directory)
+            for step in range(begin + 1, end + 1):
+                if step in grid or step == end:
+                    state = {"params": {"table": np.full(2, 2.0**step, np.float32)}}
+                    metrics = {"loss": losses[step]}
+                    checkpoints.save(step, state, {}, {}, "", metrics, scheduled=step in grid)
+            checkpoints.close()
+            restored = seen_by_a_fresh_process(directory).restore("last", wanted)
+            assert restored is not None and restored.step == end
+            assert result(directory)[0] == (end, mean(end))
+
+    def result(directory):
+        checkpoints = seen_by_a_fresh_process(directory)
+        averaged = checkpoints.average(k, wanted["params"])
+        best = checkpoints.restore_parameters("best", wanted["params"])
+        assert averaged is not None and best is not None
+        return (averaged[0], averaged[1]["table"][0]), best[0], names(directory)
+
+    run(tmp_path / "unbroken", [])
+    # One between the last two of the grid, where it would be averaged if it counted.
+    stops = {*draw.sample(between, 2), draw.choice([7, 8])}
+    run(tmp_path / "preempted", sorted(stops))
+    assert result(tmp_path / "preempted") == result(tmp_path / "unbroken")
+
+
+def test_an_unscheduled_one_that_was_not_removed_in_time_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(Checkpoints, "_prune", lambda self, saved: None)  # killed before it
+    checkpoints = Checkpoints(tmp_path, keep_last=9, best_metric="loss")
+    for step in (2, 3, 4):
+        state = {"params": {"table": np.full(2, step, np.float32)}}
+        metrics = {"loss": abs(step - 3.1)}
+        checkpoints.save(step, state, {}, {}, "", metrics, scheduled=step % 2 == 0)
+    params = {"table": jax.ShapeDtypeStruct((2,), jnp.float32)}
+    averaged = checkpoints.average(2, params)
+    best = checkpoints.restore_parameters("best", params)
+    assert averaged is not None and best is not None
+    assert (averaged[0], averaged[1]["table"][0]) == (4, (2 + 4) / 2)
+    assert best[0] == 4
+    assert checkpoints.steps() == [2, 3, 4]
+
+
 def test_best_needs_a_metric(tmp_path):
     with pytest.raises(ValueError, match="best_metric"):
         folder_with(tmp_path, 1).restore("best", abstract(make_state(0)))
@@ -193,7 +258,7 @@ def flip_a_bit(folder: Path) -> None:
 
 
 def truncate(folder: Path) -> None:
-    path = folder / "streams.json"
+    path = folder / "progress.json"
     path.write_bytes(path.read_bytes()[:-1])
 
 
@@ -214,7 +279,7 @@ def remove_array(folder: Path) -> None:
     ("harm", "reason"),
     [
         (flip_a_bit, "SHA-256"),
-        (truncate, "streams.json has"),
+        (truncate, "progress.json has"),
         (remove_manifest, "no manifest.json"),
         (tear_manifest, "manifest.json cannot be parsed"),
         (remove_array, "is missing"),
@@ -230,9 +295,10 @@ def test_a_harmed_checkpoint_is_passed_over(tmp_path, monkeypatch, harm, reason)
     restored = checkpoints.restore("last", abstract(make_state(0)))
     assert restored is not None
     assert bits(restored.state) == bits(make_state(1))
-    assert len(warnings) == 1
-    assert str(tmp_path / "2") in warnings[0]
-    assert reason in warnings[0]
+    passed_over, going_on = warnings
+    assert str(tmp_path / "2") in passed_over
+    assert reason in passed_over
+    assert "step 1" in going_on
 
     with pytest.raises(FileNotFoundError, match="2 is broken.*whole checkpoints: 1$"):
         checkpoints.restore(2, abstract(make_state(0)))
@@ -242,6 +308,31 @@ def test_a_harmed_checkpoint_is_passed_over(tmp_path, monkeypatch, harm, reason)
     save(checkpoints, 2)
     assert checkpoints.steps() == [1, 2]
     checkpoints.close()
+
+
+def test_where_all_are_broken_nothing_starts_anew(tmp_path):
+    folder_with(tmp_path, 1, 2)
+    checkpoints = Checkpoints(tmp_path, keep_last=1, best_metric="loss")
+    for folder in tmp_path.iterdir():
+        flip_a_bit(folder)
+    state = abstract(make_state(0))
+    for call in (
+        lambda: checkpoints.restore("last", state),
+        lambda: checkpoints.restore("best", state),
+        lambda: checkpoints.restore_parameters("last", state.params),
+        lambda: checkpoints.average(1, state.params),
+    ):
+        with pytest.raises(FileNotFoundError) as error:
+            call()
+        assert f"in {tmp_path} is whole" in str(error.value)
+        assert "Move that folder away" in str(error.value)
+    assert names(tmp_path) == {"1", "2"}
+
+
+def test_a_first_save_that_was_killed_is_no_checkpoint(tmp_path):
+    (tmp_path / "1.tmp").mkdir()
+    checkpoints = Checkpoints(tmp_path, keep_last=1, best_metric="")
+    assert checkpoints.restore("last", None) is checkpoints.average(1, None) is None
 
 
 def test_a_broken_checkpoint_takes_no_place_among_the_last(tmp_path):
@@ -333,57 +424,42 @@ def test_errors_of_the_background_surface_at_the_next_call(tmp_path, monkeypatch
     assert names(tmp_path) == {"1"}
 
 
-# Saves 1, then 2, and kills itself at the n-th file operation of saving 2.
+# Saves 1, then 2, and kills itself when saving 2 comes to the given operation.
 KILLED = """
 import os, signal, sys
 import numpy as np
 from transformer_jax.checkpoint import Checkpoints
 
-directory, n = sys.argv[1], int(sys.argv[2])
+directory, operation, target = sys.argv[1:]
 checkpoints = Checkpoints(directory, keep_last=1, best_metric="")
 def save(step):
     state = {"params": {"table": np.full((64, 64), step, np.float32)}}
-    checkpoints.save(step, state, {}, {}, "data-1", {})
+    checkpoints.save(step, state, {}, {}, "data-1", {}, scheduled=True)
     checkpoints.wait()
 save(1)
-seen = 0
-def count(event, arguments):
-    global seen
-    # The folder's own operations: shutil works with names relative to a descriptor.
-    if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "open") and (
-        directory in str(arguments[0]) or event in ("os.remove", "os.rmdir")
-    ):
-        seen += 1
-        if seen == n:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(count)
+def kill(event, arguments):
+    if event == operation and any(str(value).endswith(target) for value in arguments):
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill)
 save(2)
-print(seen)
 """
 
 
-def run_killed(directory: Path, n: int) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(directory), str(n)],
-        env=os.environ | {"PYTHONPATH": str(Path(checkpoint.__file__).parents[1])},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_killed_at_any_moment_leaves_only_whole_or_ignored_checkpoints(tmp_path):
-    unharmed = run_killed(tmp_path / "unharmed", 0)
-    output, _ = unharmed.communicate()
-    operations = int(output)
-    assert names(tmp_path / "unharmed") == {"2"}
-
-    moments = [round(1 + fraction * (operations - 1)) for fraction in (0.3, 0.8, 1)]
-    killed = {n: run_killed(tmp_path / str(n), n) for n in moments}
-    for n, process in killed.items():
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-        directory = tmp_path / str(n)
-        assert names(directory) != {"2"}, "killed too late to tell anything"
+def test_killed_halfway_leaves_only_whole_or_ignored_checkpoints(tmp_path):
+    moments = {
+        ("open", "manifest.json"): {"1", "2.tmp"},  # not wholly written
+        ("os.rmdir", ""): {"1.tmp", "2"},  # the old one half removed
+    }
+    killed = {}
+    for operation, target in moments:
+        killed[operation, target] = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path / operation), operation, target],
+            env=os.environ | {"PYTHONPATH": str(Path(checkpoint.__file__).parents[1])},
+        )
+    for moment, process in killed.items():
+        assert process.wait() == -signal.SIGKILL
+        directory = tmp_path / moment[0]
+        assert names(directory) == moments[moment]
         checkpoints = Checkpoints(directory, keep_last=1, best_metric="")
         wanted = {"params": {"table": jax.ShapeDtypeStruct((64, 64), jnp.float32)}}
         restored = checkpoints.restore("last", wanted)

@@ -130,6 +130,21 @@ def test_evaluate_finds_what_training_found(folder, capsys):
         assert after[name] == pytest.approx(before[name], rel=1e-6)
 
 
+def test_scores_of_other_settings_are_shown_but_not_the_runs(folder, capsys):
+    before = _results(folder)
+    evaluate = (f"--workdir={folder}/run", "--mode=evaluate")
+    assert _main(*evaluate, "--config.decode.beam_size=1") == 0
+    assert _main(*evaluate, "--checkpoint=4") == 0
+    assert capsys.readouterr().out.count("exact_match") == 2
+    assert _results(folder) == before
+
+
+def test_a_work_directory_that_lost_its_config_is_refused(folder, tmp_path, capsys):
+    (tmp_path / "checkpoints").mkdir()
+    assert _main(f"--config={folder}/config.json", f"--workdir={tmp_path}") == 1
+    assert "no config.json" in capsys.readouterr().err
+
+
 def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch):
     (folder / "in.txt").write_text("a e\n\nb f c\r\nd")
     free = f"--config.data.dir={folder}/nowhere"
@@ -209,7 +224,10 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(folder, monkeypatch):
         (["--workdir={0}/run", "--config.modle.d_model=4"], ["modle.d_model", "model.d_model"]),
         (["--workdir={0}/run", "--config.train.steps=few"], ["train.steps", "'few'"]),
         (["--workdir={0}/run", "--mode=generate", "--input={0}/none.txt"], ["none.txt"]),
-        (["--workdir={0}/run", "--mode=generate", "--input={0}/latin.txt"], ["latin.txt, line 2"]),
+        (
+            ["--workdir={0}/run", "--mode=generate", "--input={0}/latin.txt"],
+            ["latin.txt:2: not UTF-8"],
+        ),
         (["--workdir={0}/run", "--mode=evaluate", "--checkpoint=5"], ["5", "2, 4, 6"]),
         (["--workdir={0}/run", "--mode=evaluate", "--checkpoint={0}/x"], ["/x"]),
         (
@@ -220,6 +238,26 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(folder, monkeypatch):
             ["--config={0}/config.json", "--workdir={0}/new", "--config.data.train=('none',)"],
             ["none.en"],
         ),
+        (
+            ["--config={0}/config.json", "--workdir={0}/new", "--config.data.test=('none',)"],
+            ["none.en"],
+        ),
+        (
+            ["--config={0}/config.json", "--workdir={0}/new", "--config.optimizer.clip_norm=-1"],
+            ["optimizer.clip_norm=-1"],
+        ),
+        (
+            ["--config={0}/config.json", "--workdir={0}/new", "--config.checkpoint.best_metric=x"],
+            ["checkpoint.best_metric='x'", "validation/loss"],
+        ),
+        (
+            [
+                *("--config={0}/config.json", "--workdir={0}/new"),
+                *("--config.train.evaluate_every=3", "--config.checkpoint.every=2"),
+            ],
+            ["train.evaluate_every=3", "checkpoint.every=2"],
+        ),
+        (["--workdir={0}/run", "--checkpoint=best"], ["--mode=train", "--checkpoint"]),
         (
             ["--config={0}/config.json", "--workdir={0}/new", "--config.model.d_model=9"],
             ["model.d_model=9"],

@@ -197,6 +197,14 @@ def test_the_window_sums_from_one_multiple_of_log_every_to_the_next():
         assert_trees_equal(metrics["window"], state.window)
 
 
+def test_a_finished_window_does_not_go_on_when_log_every_changes():
+    state = make_state()
+    for n in range(4):
+        state, _ = make_step(make_settings(log_every=4))(state, make_batch(n))
+    _, metrics = make_step(make_settings(log_every=3))(state, make_batch(4))
+    assert float(metrics["window"]["gradient_norm"][1]) == 1
+
+
 def test_the_step_compiles_once_and_takes_its_state():
     step = make_step(make_settings(log_every=7))  # one that no other test has called
     first = state = make_state()
@@ -255,11 +263,13 @@ class Log:
 class Saved:
     def __init__(self):
         self.checkpoints = {}
+        self.scheduled = {}
 
-    def __call__(self, step, state, *, streams, metrics):
+    def __call__(self, step, state, *, streams, metrics, scheduled):
         assert step not in self.checkpoints
         assert step == state.step
         self.checkpoints[step] = to_numpy(state), streams, metrics
+        self.scheduled[step] = scheduled
 
 
 def evaluate(params):
@@ -370,6 +380,25 @@ def test_stop_at_the_last_step_is_a_finished_run():
     at_end, _, at_end_saved = fit(make_settings(), stop=lambda: next(asked) == 10)
     assert at_end.status == "finished"
     assert list(at_end_saved.checkpoints) == list(saved.checkpoints) == [10]
+
+
+@pytest.mark.parametrize(
+    ("every", "stop_at", "scheduled"),
+    [
+        (4, 6, {4: True, 6: False}),
+        (4, 8, {4: True, 8: True}),
+        (4, None, {4: True, 8: True, 10: False}),
+        (5, None, {5: True, 10: True}),
+        (0, None, {10: False}),
+    ],
+)
+def test_scheduled_are_the_checkpoints_that_a_longer_unbroken_run_saves_too(
+    every, stop_at, scheduled
+):
+    asked = itertools.count(1)
+    settings = make_settings(checkpoint_every=every)
+    _, _, saved = fit(settings, stop=lambda: next(asked) == stop_at)
+    assert saved.scheduled == scheduled
 
 
 def broken_from(bad_step, part):

@@ -19,7 +19,13 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from configs.default import Config
 from transformer_jax import objectives, optimizer
 from transformer_jax.data import pipeline, sources
-from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, Tokenizer, load_tokenizer
+from transformer_jax.data.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    Tokenizer,
+    load_tokenizer,
+    train_tokenizer,
+)
 from transformer_jax.decode import DecodeSettings
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.transformer import EncoderDecoder
@@ -87,6 +93,10 @@ class Data:
         if self.tokenizer_file is not None and self.tokenizer_file.exists():
             return load_tokenizer(self.tokenizer_file)
         kind, vocab_size = self.config.tokenizer.kind, self.config.tokenizer.vocab_size
+        if kind == "bytes":
+            return train_tokenizer(kind, (), vocab_size)
+        for split in SPLITS:  # before minutes are spent on reading the first of them
+            self._find_files(split)
         examples = self._train_and_held_out[0]
         return pipeline.cached_tokenizer(
             kind, examples, vocab_size, cache_dir=self.config.cache_dir
@@ -119,9 +129,7 @@ class Data:
         }
 
     def split(self, name: str) -> Split:
-        """A split to score: "validation" or "test"; ValueError when the config has none."""
-        if name not in SPLITS[1:]:
-            raise ValueError(f"split {name!r} is not one of {', '.join(SPLITS[1:])}")
+        """A split to score: "validation" or "test"."""
         if name == "validation" and self.config.validation_size:
             examples = self._train_and_held_out[1]
         else:
@@ -146,6 +154,15 @@ class Data:
         """The training examples, and those at their end that serve as validation instead."""
         examples, size = self._load("train"), self.config.validation_size
         return sources.hold_out(examples, size) if size else (examples, {})
+
+    def _find_files(self, split: str) -> None:
+        sources.find_files(
+            source=self.config.source,
+            dir=self.config.dir,
+            splits=self.config[split],
+            source_language=self.config.source_language,
+            target_language=self.config.target_language,
+        )
 
     def _load(self, split: str) -> sources.Examples:
         return sources.load(
@@ -222,6 +239,10 @@ def build(config: Config, tokenizer_file: Path | None = None) -> Run:
     evaluate = EvaluateSettings(**config.evaluate.to_dict())
     if evaluate.checkpoint == "best" and not checkpoint.best_metric:
         raise ValueError('evaluate.checkpoint="best" needs a checkpoint.best_metric')
+    if config.seed < 0:
+        raise ValueError(f"seed={config.seed} is negative")
+    _at_least("train", train, evaluate_every=0, checkpoint_every=0)
+    _check_intervals(train, checkpoint.best_metric)
     decode = DecodeSettings(**config.decode.to_dict())
     _check_data(config)
     # Once with the least vocabulary, so that a mistake in the model does not wait for the data.
@@ -294,6 +315,12 @@ def _head_dim(d_model: int, num_heads: int) -> int:
 
 def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransformation]:
     settings = config.optimizer
+    names = ("learning_rate", "final_learning_rate", "warmup_steps")
+    names += ("epsilon", "weight_decay", "clip_norm")
+    _at_least("optimizer", settings, **dict.fromkeys(names, 0))
+    for name in ("beta1", "beta2"):
+        if not 0 <= settings[name] < 1:
+            raise ValueError(f"optimizer.{name}={settings[name]} does not lie in [0, 1)")
     schedule = optimizer.make_schedule(
         name=settings.schedule,
         learning_rate=settings.learning_rate,
@@ -376,6 +403,23 @@ def _check_learned_positions(config: Config) -> None:
                 f"{name} = {length} tokens need more than the model.max_length={most} learned "
                 "positions: raise model.max_length or shorten the rows"
             )
+
+
+def _check_intervals(train: TrainSettings, best_metric: str) -> None:
+    """Checks that the best parameters will be found: measured by a known metric, and saved."""
+    known = [f"validation/{name}" for name in (*objectives.METRICS, "perplexity")]
+    if best_metric not in ("", *known):
+        raise ValueError(
+            f"checkpoint.best_metric={best_metric!r} is not measured in training; expected one of "
+            f"{', '.join(known)}, or '' for none"
+        )
+    evaluate_every, save_every = train.evaluate_every, train.checkpoint_every
+    if best_metric and evaluate_every and save_every and evaluate_every % save_every:
+        raise ValueError(
+            f"train.evaluate_every={evaluate_every} is no multiple of checkpoint.every="
+            f"{save_every}, so the best parameters could be measured but not saved; change one, "
+            "or set checkpoint.best_metric to ''"
+        )
 
 
 def _at_least(section: str, settings: Any, **minima: int) -> None:

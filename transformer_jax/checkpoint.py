@@ -1,7 +1,7 @@
 """Checkpoints: saved in the background, whole or passed over. The only importer of Orbax.
 
 DIRECTORY/120/state/         Orbax; a nested dict of plain keys: params/..., opt_state/0/...
-DIRECTORY/120/streams.json   step, data fingerprint, state of every data stream
+DIRECTORY/120/progress.json  step, whether scheduled, data fingerprint, state of every data stream
 DIRECTORY/120/config.json    the run's config
 DIRECTORY/120/metrics.json   what was measured at this step, if anything was
 DIRECTORY/120/manifest.json  size and SHA-256 of every other file; written last
@@ -13,13 +13,14 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,18 +39,23 @@ _locks: dict[Path, int] = {}
 
 @dataclass(frozen=True)
 class Restored:
-    """A checkpoint read back: the step, the state, each data stream's state, their fingerprint."""
+    """A checkpoint read back."""
 
     step: int
     state: Any
-    streams: dict[str, Any]
-    fingerprint: str
+    streams: dict[str, Any]  # the state of each data stream
+    fingerprint: str  # of the data
 
 
 class Checkpoints:
-    """The checkpoints of one run: the last `keep_last`, and the best by `best_metric` ("": none).
+    """The checkpoints of one run: the newest, the last `keep_last` scheduled ones, and the best.
 
-    Lower is better for a metric whose name ends in "loss" or "perplexity", higher for any other.
+    Scheduled are those that every run saves, however often it is preempted and however long it
+    goes on afterwards. Any other counts, for the mean and for the best, only while it is the
+    newest: so a run ends with the same checkpoints, mean and best, whether or not it was broken.
+
+    The best is by `best_metric` ("": none is kept). Lower is better for a metric whose name ends
+    in "loss" or "perplexity", higher for any other.
     What went wrong in the background is raised by the next call of any method.
     """
 
@@ -71,15 +77,24 @@ class Checkpoints:
         config: Mapping[str, Any],
         fingerprint: str,
         metrics: Mapping[str, float],
+        *,
+        scheduled: bool,
     ) -> None:
         """Copies `state` off the devices, then writes it in the background.
+
+        scheduled: whether the step is one that every run of this config saves (see the class).
 
         The state may be donated as soon as this returns. Waits for the save before it. The
         process must hold the lock of the work directory: leftovers of killed saves are removed.
         """
         self.wait()
         documents = {
-            "streams.json": {"step": step, "fingerprint": fingerprint, "streams": streams},
+            "progress.json": {
+                "step": step,
+                "scheduled": scheduled,
+                "fingerprint": fingerprint,
+                "streams": streams,
+            },
             "config.json": config,
         }
         if metrics:
@@ -92,11 +107,16 @@ class Checkpoints:
         self._pending = self._writer.submit(self._write, step, _nested(_to_host(state)), texts)
 
     def restore(self, which: str | int, abstract_state: PyTree) -> Restored | None:
-        """The checkpoint `which`: "last", "best" or a step. None where there is no last or best.
+        """The checkpoint `which`: "last", "best" or a step. None if "last" or "best" finds none.
 
+        Broken checkpoints are passed over with a warning, but where all are broken there is no
+        None, on which a run would start anew and delete them.
         Arrays go where `abstract_state`'s shardings say, to the default device without one.
-        Raises FileNotFoundError for a step (or best) that is missing or broken, ValueError where
-        shapes, dtypes or structure differ from `abstract_state`.
+
+        Raises:
+          FileNotFoundError: when the step is missing or broken, when no whole checkpoint has the
+            best metric, or when there are checkpoints and none is whole.
+          ValueError: when shapes, dtypes or structure differ from `abstract_state`.
         """
         folder = self._select(which)
         return None if folder is None else _restore(folder, abstract_state)
@@ -109,13 +129,15 @@ class Checkpoints:
         return None if folder is None else _restore_parameters(folder, abstract_params)
 
     def average(self, k: int, abstract_params: PyTree) -> tuple[int, PyTree] | None:
-        """(newest step, mean of the parameters) over the newest `k` whole checkpoints.
+        """(newest step, mean of the parameters) over `k` whole checkpoints; None as in `restore`.
 
-        The mean is taken in float64. With fewer than `k` it is the mean of those there are.
+        They are the newest one, scheduled or not, and the newest scheduled ones before it. The mean
+        is taken in float64. With fewer than `k` it is the mean of those there are.
+        Raises what `restore("last")` raises.
         """
         if k < 1:
             raise ValueError(f"checkpoint.average_last is {k}; it must be at least 1")
-        folders = self._newest(k)
+        folders = list(itertools.islice(self._counted(), k))
         if not folders:
             return None
         if len(folders) < k:
@@ -128,7 +150,7 @@ class Checkpoints:
         mean = jax.tree.map(
             lambda total, leaf: (total / len(folders)).astype(leaf.dtype), total, abstract_params
         )
-        return _step(folders[0]), _place(mean, abstract_params)
+        return _progress(folders[0])["step"], _place(mean, abstract_params)
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, oldest first. Reads and hashes every file."""
@@ -166,46 +188,64 @@ class Checkpoints:
         logging.warning("checkpoint %s is passed over: %s", folder, fault)
         return False
 
-    def _newest(self, count: int) -> list[Path]:
-        """Newest first; no more checkpoints are hashed than it takes."""
+    def _counted(self) -> Iterator[Path]:
+        """The newest whole checkpoint, then the scheduled ones before it, newest first.
+
+        Hashes no more checkpoints than are asked for. Raises FileNotFoundError where all of those
+        that there are are broken.
+        """
         self.wait()
-        whole = []
-        for step, folder in sorted(self._folders().items(), reverse=True):
-            if len(whole) < count and self._is_whole(step, folder):
-                whole.append(folder)
-        return whole
+        folders = self._folders()
+        newest = None
+        for step, folder in sorted(folders.items(), reverse=True):
+            if not self._is_whole(step, folder):
+                continue
+            if newest is None:
+                newest = step
+                if step != max(folders):
+                    logging.warning("going on from the older checkpoint of step %d", step)
+                yield folder
+            elif _progress(folder)["scheduled"]:
+                yield folder
+        if folders and newest is None:
+            raise FileNotFoundError(
+                f"none of the checkpoints in {self._directory} is whole (the warnings say why). "
+                "Move that folder away to start anew, or choose another --workdir"
+            )
 
     def _select(self, which: str | int) -> Path | None:
         if which == "last":
-            return next(iter(self._newest(1)), None)
-        if which != "best" and not isinstance(which, int):
-            raise ValueError(f'checkpoint {which!r} is none of "last", "best" and a step')
-        if which == "best" and not self._best_metric:
-            raise ValueError('the best checkpoint is asked for, but checkpoint.best_metric is ""')
-
-        self.wait()
-        folders = self._folders()
-        if which == "best" and not folders:
-            return None
-        if which in folders and self._is_whole(which, folders[which]):
-            return folders[which]
-        whole = self.steps()
+            return next(self._counted(), None)
         if which == "best":
-            if ranked := self._ranked(whole):
-                return folders[ranked[0]]
+            if not self._best_metric:
+                raise ValueError(
+                    'the best checkpoint is asked for, but checkpoint.best_metric is ""'
+                )
+            counted = list(self._counted())
+            found = self._best(counted)
+            if found or not counted:
+                return found
             reason = f"no whole checkpoint holds the metric {self._best_metric}"
-        else:
+        elif isinstance(which, int):
+            self.wait()
+            folders = self._folders()
+            if which in folders and self._is_whole(which, folders[which]):
+                return folders[which]
             reason = f"checkpoint {which} is {'broken' if which in folders else 'missing'}"
-        listed = ", ".join(map(str, whole)) or "none"
+        else:
+            raise ValueError(f'checkpoint {which!r} is none of "last", "best" and a step')
+        listed = ", ".join(map(str, self.steps())) or "none"
         raise FileNotFoundError(f"{reason} in {self._directory}; whole checkpoints: {listed}")
 
-    def _ranked(self, steps: list[int]) -> list[int]:
-        """Those of `steps` that hold the metric, best first; of two equals the earlier first."""
+    def _best(self, folders: Iterable[Path]) -> Path | None:
+        """Of those that hold the metric; of two equals the earlier."""
         sign = 1 if self._best_metric.endswith(("loss", "perplexity")) else -1
-        folders = self._folders()
-        values = {step: _metrics(folders[step]).get(self._best_metric) for step in steps}
-        ranked = [(sign * value, step) for step, value in values.items() if value is not None]
-        return [step for _, step in sorted(ranked)]
+        ranked = []
+        for folder in folders:
+            value = _metrics(folder).get(self._best_metric)
+            if value is not None:
+                ranked.append((sign * value, _progress(folder)["step"], folder))
+        return min(ranked)[-1] if ranked else None
 
     def _write(self, step: int, arrays: dict[str, Any], texts: dict[str, str]) -> None:
         """One save, from leftovers to pruning; runs in the background thread."""
@@ -253,31 +293,30 @@ class Checkpoints:
             shutil.rmtree(replaced)
 
     def _prune(self, saved: int) -> None:
-        """Keeps the last, the best and the one just saved; a broken one counts as neither."""
+        """Keeps what the class promises, `saved` being the newest; a broken one has no place."""
         folders = self._folders()
         whole = [
-            step
-            for step in sorted(folders)
-            if step not in self._broken and _fault(folders[step], hash_state=False) is None
+            folder
+            for step, folder in sorted(folders.items())
+            if step not in self._broken and _fault(folder, hash_state=False) is None
         ]
-        keep = {saved, *whole[-self._keep_last :], *self._ranked(whole)[:1]}
-        for step in folders.keys() - keep:
+        scheduled = [folder for folder in whole if _progress(folder)["scheduled"]]
+        # Not the best of all: the newest may be better, and will not count when it has a successor.
+        keep = {folders[saved], *scheduled[-self._keep_last :], self._best(scheduled)}
+        for folder in set(folders.values()) - keep:
             # Renamed first: killed halfway, it is a leftover and not half a checkpoint.
-            removed = folders[step].rename(self._directory / f"{step}.tmp")
-            shutil.rmtree(removed)
-
-
-def restore_from(path: str | os.PathLike, abstract_state: PyTree) -> Restored:
-    """The checkpoint in the folder `path`, such as runs/a/checkpoints/120.
-
-    Raises FileNotFoundError where it is missing or broken, ValueError where it does not match.
-    """
-    return _restore(_checked(path), abstract_state)
+            shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
 
 
 def restore_parameters_from(path: str | os.PathLike, abstract_params: PyTree) -> tuple[int, PyTree]:
-    """(step, parameters) of the checkpoint in the folder `path`; errors as in `restore_from`."""
-    return _restore_parameters(_checked(path), abstract_params)
+    """(step, parameters) of the checkpoint in the folder `path`, such as runs/a/checkpoints/120.
+
+    Raises FileNotFoundError where it is missing or broken, ValueError where it does not match.
+    """
+    folder = Path(path).absolute()
+    if fault := _fault(folder):
+        raise FileNotFoundError(f"{folder} is not a whole checkpoint: {fault}")
+    return _restore_parameters(folder, abstract_params)
 
 
 def lock_workdir(workdir: str | os.PathLike) -> None:
@@ -305,15 +344,8 @@ def lock_workdir(workdir: str | os.PathLike) -> None:
     _locks[path] = lock
 
 
-def _checked(path: str | os.PathLike) -> Path:
-    folder = Path(path).absolute()
-    if fault := _fault(folder):
-        raise FileNotFoundError(f"{folder} is not a whole checkpoint: {fault}")
-    return folder
-
-
-def _step(folder: Path) -> int:
-    return json.loads((folder / "streams.json").read_text())["step"]
+def _progress(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "progress.json").read_text())
 
 
 def _metrics(folder: Path) -> dict[str, float | None]:
@@ -322,14 +354,18 @@ def _metrics(folder: Path) -> dict[str, float | None]:
 
 
 def _restore(folder: Path, abstract_state: PyTree) -> Restored:
-    streams = json.loads((folder / "streams.json").read_text())
-    state = _place(_read(folder, abstract_state, ""), abstract_state)
-    return Restored(streams["step"], state, streams["streams"], streams["fingerprint"])
+    progress = _progress(folder)
+    return Restored(
+        step=progress["step"],
+        state=_place(_read(folder, abstract_state, ""), abstract_state),
+        streams=progress["streams"],
+        fingerprint=progress["fingerprint"],
+    )
 
 
 def _restore_parameters(folder: Path, abstract_params: PyTree) -> tuple[int, PyTree]:
     params = _read_parameters(folder, abstract_params)
-    return _step(folder), _place(params, abstract_params)
+    return _progress(folder)["step"], _place(params, abstract_params)
 
 
 def _read_parameters(folder: Path, abstract_params: PyTree) -> PyTree:

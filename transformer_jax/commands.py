@@ -9,7 +9,7 @@ WORKDIR/checkpoints/     one folder a step
 """
 
 import contextlib
-import json
+import functools
 import math
 import signal
 import sys
@@ -28,8 +28,9 @@ from transformer_jax import train as training
 from transformer_jax.build import Params, Run, Split, build
 from transformer_jax.checkpoint import Checkpoints, lock_workdir, restore_parameters_from
 from transformer_jax.data.pipeline import TrainStreams
+from transformer_jax.data.sources import decode_lines
 from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from transformer_jax.run_log import RunLog
+from transformer_jax.run_log import RunLog, write_atomically
 from transformer_jax.train_state import State
 
 _EXIT_CODES = {"finished": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
@@ -51,47 +52,61 @@ def train(config: Config, workdir: Path) -> int:
     streams = run.data.train_streams()
     checkpoints = _checkpoints(run, workdir)
     state = _start(run, checkpoints, streams)
-    _write(workdir / "config.json", overrides.to_json(config))
-    run.data.tokenizer.save(workdir / "tokenizer.json")
+    if not (workdir / "tokenizer.json").exists():
+        run.data.tokenizer.save(workdir / "tokenizer.json")
 
     log = RunLog(workdir, restored_step=int(state.step), total_steps=run.train.steps, progress=True)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     log.results(
         status="running", **run_log.run_fields(parameters=parameters, steps=int(state.step))
     )
+    # Only now: a kill between a new config and the new status would pass for a finished run.
+    write_atomically(workdir / "config.json", overrides.to_json(config))
     losses = _losses(run)
     try:
-        outcome = _fit(config, run, state, streams, checkpoints, log, losses, validation)
-        log.results(steps=outcome.step)
-        if outcome.status == "finished":
-            log.progress(outcome.step, "translating the test split")
-            params = _parameters(run, workdir, run.evaluate.checkpoint)
-            log.results(**_named("validation", losses(params, validation)))
-            scores, samples = _score(run, params, test)
-            _write(workdir / "samples.txt", samples)
-            log.results(**_named("test", losses(params, test) | scores))
-        log.results(status=outcome.status)
+        with _stop_at_signal() as stop:
+            outcome = _fit(config, run, state, streams, checkpoints, log, losses, validation, stop)
+            status = outcome.status
+            log.results(steps=outcome.step)
+            if status == "finished" and stop():
+                status = "preempted"  # after the last step: the rerun scores
+            if status == "finished":
+                log.progress(outcome.step, "translating the test split")
+                params = _parameters(run, workdir, run.evaluate.checkpoint)
+                log.results(**_named("validation", losses(params, validation)))
+                scores, samples = _score(run, params, test)
+                write_atomically(workdir / "samples.txt", samples)
+                log.results(**_named("test", losses(params, test) | scores))
+            log.results(status=status)
     except Exception:
         with contextlib.suppress(OSError):  # the disk may be full, which is what to tell of
             log.results(status="failed")
         raise
     finally:
-        log.close()
-        checkpoints.close()
+        try:
+            checkpoints.close()
+        finally:
+            log.close()
     _show(workdir)
-    return _EXIT_CODES[outcome.status]
+    return _EXIT_CODES[status]
 
 
 def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -> int:
-    """Scores a checkpoint on the split `name`; shows the scores and puts them in results.json."""
-    lock_workdir(workdir)
+    """Scores a checkpoint on the split `name` and shows the scores.
+
+    They go into results.json where they are the run's own: by its config and its checkpoint.
+    """
+    _check_trained(workdir, checkpoint)
+    own = checkpoint is None and not _changes(config, workdir)
+    if own:
+        lock_workdir(workdir)
     run = build(config, workdir / "tokenizer.json")
     params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
     split = run.data.split(name)
     scores, samples = _score(run, params, split)
     results = _named(name, _losses(run)(params, split) | scores)
-    merged = run_log.read_results(workdir) | results
-    _write(workdir / "results.json", json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
+    if own:
+        run_log.write_results(workdir, run_log.read_results(workdir) | results)
     print(run_log.format_scores(results), samples, sep="\n\n")
     return 0
 
@@ -100,6 +115,7 @@ def generate(
     config: Config, workdir: Path, checkpoint: str | None, source: str, target: str
 ) -> int:
     """Translates a file's lines ("-": standard input) into as many lines, in the same order."""
+    _check_trained(workdir, checkpoint)
     lines = _read_lines(source)
     run = build(config, workdir / "tokenizer.json")
     params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
@@ -169,22 +185,19 @@ def _fit(
     log: RunLog,
     losses: Callable[[Params, Split], dict[str, float]],
     validation: Split,
+    stop: Callable[[], bool],
 ) -> training.Outcome:
-    def save(step, state, *, streams, metrics):
-        checkpoints.save(step, state, streams, config.to_dict(), fingerprint, metrics)
-
-    fingerprint = streams.fingerprint
-    with _stop_at_signal() as stop:
-        outcome = training.fit(
-            state,
-            streams,
-            settings=run.train,
-            train_step=_make_train_step(run),
-            evaluate=lambda params: losses(params, validation),
-            save=save,
-            log=log,
-            stop=stop,
-        )
+    origin = {"config": config.to_dict(), "fingerprint": streams.fingerprint}
+    outcome = training.fit(
+        state,
+        streams,
+        settings=run.train,
+        train_step=_make_train_step(run),
+        evaluate=lambda params: losses(params, validation),
+        save=functools.partial(checkpoints.save, **origin),
+        log=log,
+        stop=stop,
+    )
     checkpoints.wait()
     return outcome
 
@@ -298,17 +311,26 @@ def _product_flops(jaxpr: Any) -> int:
 
 def _is_finished(config: Config, workdir: Path) -> bool:
     """Whether exactly this config has been trained and scored here."""
-    saved = workdir / "config.json"
-    return (
-        run_log.read_results(workdir).get("status") == "finished"
-        and saved.exists()
-        and not overrides.difference(overrides.load(str(saved)), config)
-    )
+    finished = run_log.read_results(workdir).get("status") == "finished"
+    return finished and (workdir / "config.json").exists() and not _changes(config, workdir)
+
+
+def _changes(config: Config, workdir: Path) -> list[str]:
+    """How the config differs from the one that the work directory was last trained with."""
+    return overrides.difference(overrides.load(str(workdir / "config.json")), config)
+
+
+def _check_trained(workdir: Path, checkpoint: str | None) -> None:
+    """Says at once where there is nothing to score or translate with."""
+    own = checkpoint in (None, "last", "best") or checkpoint.isdecimal()
+    if own and not (workdir / "checkpoints").is_dir():
+        raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
 
 
 def _show(workdir: Path) -> None:
-    print(run_log.format_scores(run_log.read_results(workdir)))
-    if (workdir / "samples.txt").exists():
+    results = run_log.read_results(workdir)
+    print(run_log.format_scores(results))
+    if results["status"] == "finished":
         print(f"\n{(workdir / 'samples.txt').read_text('utf-8')}")
     print(f"\nThe files of this run are in {workdir}")
 
@@ -320,17 +342,4 @@ def _named(split: str, scores: dict[str, Any]) -> dict[str, Any]:
 def _read_lines(source: str) -> list[str]:
     """Lines of a file or of standard input; they end at line feeds alone."""
     data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-    lines = []
-    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else [], start=1):
-        try:
-            lines.append(line.removesuffix(b"\r").decode())
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{source}, line {number}: this is not UTF-8 ({error})") from error
-    return lines
-
-
-def _write(path: Path, text: str) -> None:
-    """Old content or new, never half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)
+    return decode_lines(data, source) if data else []

@@ -6,6 +6,7 @@
 `--config.KEY=VALUE` changes a setting of the config.
 """
 
+import errno
 import functools
 import sys
 from pathlib import Path
@@ -32,16 +33,29 @@ _INPUT = flags.DEFINE_string("input", "-", "Lines to translate; - is standard in
 _OUTPUT = flags.DEFINE_string("output", "-", "Where translations go; - is standard output.")
 
 
+_READS = {  # flags that a mode reads, beside those that all do
+    "train": (),
+    "evaluate": ("checkpoint", "split"),
+    "generate": ("checkpoint", "input", "output"),
+    "inspect": (),
+}
+
+
 def main(argv: list[str], changes: list[str]) -> int:
     """Runs one mode and returns the exit status; a mistake of the user ends in one message."""
     try:
         if unknown := argv[1:]:
             raise ValueError(f"{unknown[0]!r} is not a flag: flags are written --NAME=VALUE")
+        for flag in (_CHECKPOINT, _SPLIT, _INPUT, _OUTPUT):
+            if flag.present and flag.name not in _READS[_MODE.value]:
+                raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
         return _dispatch(_load(changes))
     except (ValueError, OSError, RuntimeError) as error:
         # With --verbosity=1 also where it came from.
         logging.debug("The error below was raised here:", exc_info=True)
-        print(f"error: {error}", file=sys.stderr)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = " (free some disk space and run the same command again)" if full else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
         return 1
 
 
@@ -49,6 +63,11 @@ def _load(changes: list[str]) -> Config:
     """The config that the flags name; where a work directory has its own, it has to agree."""
     saved = Path(_WORKDIR.value) / "config.json" if _WORKDIR.value else None
     if saved is None or not saved.exists():
+        if saved is not None and (saved.parent / "checkpoints").exists():
+            raise ValueError(
+                f"{saved.parent} holds checkpoints but no config.json: copy there the one of a "
+                "checkpoint (checkpoints/STEP/config.json), or choose another --workdir"
+            )
         if _CONFIG.value is None:
             raise ValueError("give --config=FILE.py, or a --workdir that holds a config.json")
         return overrides.load(_CONFIG.value, changes)

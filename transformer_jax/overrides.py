@@ -18,7 +18,8 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from configs import default
 from configs.default import Config
 
-# What a rerun in the same work directory may change: nothing of it reaches the parameters.
+# What a rerun in the same work directory may change. Data of another content in another folder is
+# refused by its fingerprint.
 FREE_TO_CHANGE = (
     *("train.log_every:", "train.evaluate_every:", "data.dir:", "data.cache_dir:"),
     *("checkpoint.", "evaluate.", "decode."),
@@ -137,7 +138,12 @@ def _read(schema: Config, config_file: str) -> Config:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        return module.get_config(argument)
+        config = module.get_config(argument)
+        if not isinstance(config, ConfigDict):
+            raise ValueError("get_config returns no ConfigDict; does it end with `return config`?")
+        return config
+    except SyntaxError as error:
+        raise ValueError(f"config file {config_file}: {error}") from error
     except Exception as error:
         # ConfigDict's message on a mistyped key ends with a line that holds the nearest name.
         message = str(error.args[0] if error.args else error).strip().splitlines() or [repr(error)]

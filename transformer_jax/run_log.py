@@ -47,7 +47,7 @@ class RunLog:
 
         kept = [record for record in records if 0 < restored_step >= record["step"]]
         path = _metrics_path(workdir)
-        _write_atomically(path, "".join(map(_line, kept)))
+        write_atomically(path, "".join(map(_line, kept)))
         self._metrics = path.open("a", encoding="utf-8")
         # TensorBoard hides what the files of earlier processes hold of this step and later ones.
         self._tensorboard = SummaryWriter(
@@ -84,8 +84,7 @@ class RunLog:
     def results(self, **fields: Any) -> None:
         """Merges the fields into results.json, which is replaced as a whole."""
         self._results |= {**fields, _WALL: self._wall_seconds()}
-        text = json.dumps(_plain(self._results), indent=2, ensure_ascii=False, allow_nan=False)
-        _write_atomically(_results_path(self._workdir), text + "\n")
+        write_results(self._workdir, self._results)
 
     def close(self) -> None:
         """Ends the bar and closes the files. May be called twice."""
@@ -125,6 +124,12 @@ def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
     """The content of results.json; empty where there is none."""
     path = _results_path(workdir)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def write_results(workdir: str | os.PathLike, results: Mapping[str, Any]) -> None:
+    """Replaces results.json as a whole."""
+    text = json.dumps(_plain(results), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(_results_path(workdir), text + "\n")
 
 
 def run_fields(*, parameters: int, steps: int) -> dict[str, Any]:
@@ -214,7 +219,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Old content or new, never half of it, whatever happens meanwhile."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:

@@ -113,7 +113,9 @@ def train_step(
     gradient_norm = optax.tree.norm(gradient)
 
     sums = {**sums, "gradient_norm": (gradient_norm, jnp.ones(()))}
-    starts_window = state.step % log_every == 0
+    # The second case: a window that was finished when the run resumed with another log_every.
+    counted = state.window["gradient_norm"][1]
+    starts_window = (state.step % log_every == 0) | (counted >= log_every)
     window = jax.tree.map(
         lambda total, new: jnp.where(starts_window, 0.0, total) + new, state.window, sums
     )
@@ -186,9 +188,11 @@ def fit(
     training before anything is saved that came after it.
 
     evaluate: parameters -> {"loss": ...}; logged, and handed to `save`, as "validation/loss".
-    save: called as save(step, state, streams=..., metrics=...), every `checkpoint_every` steps and
-      after the last; `streams` is the state of the streams after this step's batch, and `metrics`
-      holds the scores of exactly these parameters (empty where they were not evaluated).
+    save: called as save(step, state, streams=..., metrics=..., scheduled=...), every
+      `checkpoint_every` steps, after the last, and before a stop; `streams` is the state of the
+      streams after this step's batch, `metrics` holds the scores of exactly these parameters (empty
+      where they were not evaluated), and `scheduled` says whether the step is a multiple of
+      `checkpoint_every`. A last step that is none is not, since a longer run would not save it.
     stop: asked after every step; once true, training saves and ends as "preempted".
     """
     step = int(state.step)
@@ -209,14 +213,15 @@ def fit(
                 last = step == settings.steps
                 stopping = stop() and not last
                 evaluating = last or _due(step, settings.evaluate_every)
-                saving = last or stopping or _due(step, settings.checkpoint_every)
+                scheduled = _due(step, settings.checkpoint_every)
+                saving = last or stopping or scheduled
                 if not (evaluating or saving):
                     continue
                 scalars, newest = report.read(step, newest), None
                 scores = _prefixed("validation", evaluate(state.params)) if evaluating else {}
                 _write(log, step, scalars | scores)
                 if saving:
-                    save(step, state, streams=streams_after, metrics=scores)
+                    save(step, state, streams=streams_after, metrics=scores, scheduled=scheduled)
                 if stopping:
                     return Outcome(state, "preempted", step)
     except _Diverged as diverged:

@@ -241,10 +241,12 @@ def test_in_evaluation_too_long_examples_are_truncated_and_counted():
         "x",
         "y",
         "z",
-        "01234",
+        "012345",
         "wxyz",
     ]
-    assert all(arrays[i][side][-1] == EOS_ID for i in range(5) for side in SIDES)
+    assert all(arrays[i]["inputs"][-1] == EOS_ID for i in range(5))
+    # A target that is cut does not end there, and must not be scored as if it did.
+    assert [arrays[i]["targets"][-1] == EOS_ID for i in range(5)] == [True, True, True, False, True]
 
 
 @pytest.mark.parametrize("examples", [EXAMPLES, {"source": [], "target": []}])

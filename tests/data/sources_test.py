@@ -161,6 +161,12 @@ def test_tfds_set_by_name(tmp_path):
     assert sorted(swapped["target"]) == ["test 0", "test 1"]
 
 
+def test_tfds_set_that_another_process_prepares_first(tmp_path):
+    early = ToyTranslation(data_dir=tmp_path)
+    sources.read_builder(ToyTranslation(data_dir=tmp_path), ("train",))
+    assert len(sources.read_builder(early, ("train",))["count"]) == 6
+
+
 class ToyArchive(tfds.core.GeneratorBasedBuilder):
     """Comes as a packed folder of parallel files, as the sets of WMT do."""
 

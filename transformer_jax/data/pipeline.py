@@ -80,7 +80,8 @@ def tokenise(
     Args:
         max_source_length, max_target_length: tokens of one example, eos included.
         too_long: "drop" leaves longer examples out (training), "truncate" keeps their beginning
-            and eos (evaluation). Both are counted.
+            (evaluation), followed by eos in sources alone: a target that is cut does not end there.
+            Both are counted.
 
     Raises:
         ValueError: no example is left.
@@ -100,8 +101,8 @@ def tokenise(
             sources = itertools.compress(sources, fits)
             targets = itertools.compress(targets, fits)
         chunks.append(
-            _flatten(sources, max_length=max_source_length)
-            + _flatten(targets, max_length=max_target_length)
+            _flatten([*ids[: max_source_length - 1], EOS_ID] for ids in sources)
+            + _flatten([*ids, EOS_ID][:max_target_length] for ids in targets)
         )
     columns = [np.concatenate(column) for column in zip(*chunks, strict=True)]
     if not columns or not columns[1].size:
@@ -124,12 +125,12 @@ def tokenise(
 
 
 def _flatten(
-    rows: Iterable[list[int]], *, max_length: int
+    rows: Iterable[list[int]],
 ) -> tuple[Int32[np.ndarray, " tokens"], Int64[np.ndarray, " n"]]:
-    """The rows, each cut to max_length with its eos, as one array, and their lengths."""
-    ended = [[*row[: max_length - 1], EOS_ID] for row in rows]
-    lengths = np.array([len(row) for row in ended], np.int64)
-    flat = np.fromiter(itertools.chain.from_iterable(ended), np.int32, count=lengths.sum())
+    """The rows as one array, and their lengths."""
+    rows = list(rows)
+    lengths = np.array([len(row) for row in rows], np.int64)
+    flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, count=lengths.sum())
     return flat, lengths
 
 

@@ -27,6 +27,8 @@ extractor.tf = types.SimpleNamespace(
     io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
 )
 
+_BLOCK = 16_384  # records read at a time, which bounds what they take beside the columns
+
 Examples = dict[str, list]  # columns of equal length; "source" and "target" are lists of str
 
 
@@ -70,22 +72,35 @@ def load(
         return {"source": columns[source_language], "target": columns[target_language]}
     if source not in ("text", "scan"):
         raise ValueError(f"data.source={source!r}: expected embedded, text, tfds or scan")
+    files = find_files(
+        source=source,
+        dir=dir,
+        splits=splits,
+        source_language=source_language,
+        target_language=target_language,
+    )
+    read = read_scan if source == "scan" else read_pair
+    return concatenate([read(*paths) for paths in files])
+
+
+def find_files(
+    *, source: str, dir: str, splits: tuple[str, ...], source_language: str, target_language: str
+) -> list[tuple[Path, ...]]:
+    """The files of each split of "text" (two) and "scan" (one); none of other sources.
+
+    Raises:
+        FileNotFoundError: a missing file or folder.
+        ValueError: dir is empty.
+    """
+    if source not in ("text", "scan"):
+        return []
     if not dir:
         raise ValueError(f"data.source={source!r} needs data.dir, the folder of its files")
     folder = Path(dir).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"data.dir={dir!r}: there is no such folder")
-    if source == "scan":
-        parts = [read_scan(_find(folder / split)) for split in splits]
-    else:
-        parts = [
-            read_pair(
-                _find(folder / f"{split}.{source_language}"),
-                _find(folder / f"{split}.{target_language}"),
-            )
-            for split in splits
-        ]
-    return concatenate(parts)
+    sides = ("",) if source == "scan" else (f".{source_language}", f".{target_language}")
+    return [tuple(_find(folder / f"{split}{side}") for side in sides) for split in splits]
 
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
@@ -149,17 +164,27 @@ def read_lines(path: Path) -> list[str]:
         raise ValueError(f"{path}: not a whole gzip file ({error})") from error
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path}:{line}: not UTF-8 (byte 0x{data[error.start]:02x}); convert the file, for "
-            "example with iconv"
-        ) from error
-    if not text:
+    if not data:
         raise ValueError(f"{path}: the file is empty")
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    return decode_lines(data, str(path))
+
+
+def decode_lines(data: bytes, name: str) -> list[str]:
+    r"""The lines of UTF-8 text. They end at "\n" alone; a "\r" before it is cut.
+
+    Raises:
+        ValueError: naming `name` and the line that is not UTF-8.
+    """
+    lines = []
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=1):
+        try:
+            lines.append(line.removesuffix(b"\r").decode())
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x}); convert it, for "
+                "example with iconv"
+            ) from error
+    return lines
 
 
 def _find(path: Path) -> Path:
@@ -212,28 +237,35 @@ def catalogue_builder(
 def read_builder(builder: tfds.core.DatasetBuilder, splits: tuple[str, ...]) -> Examples:
     """All features of the splits, read in bulk; the set is prepared where it is not yet."""
     folder = Path(builder.data_path)
-    if not folder.is_dir():
-        with locked(folder.parent):
-            for leftover in folder.parent.glob("incomplete.*"):  # of a process that was killed
-                shutil.rmtree(leftover, ignore_errors=True)
-            try:
-                builder.download_and_prepare(
-                    file_format="array_record",  # the one format that needs no TensorFlow
-                    # What lies on GCS is in another format.
-                    download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-                )
-            except (DownloadError, extractor.ExtractError) as error:
-                name = builder.info.full_name
-                raise OSError(f"data.name: TFDS could not prepare {name}: {error}") from error
+    with locked(folder.parent):
+        if not folder.is_dir():
+            _prepare(builder, folder)
+    # As it lies on the disk: another process may have prepared it since `builder` was made.
+    builder = tfds.builder_from_directory(folder)
     parts = []
     for split in splits:
         if not builder.info.splits[split].num_examples:
             raise ValueError(f"{builder.info.full_name}: split {split!r} has no example")
         # pyright does not see the parameters through TFDS's decorators.
         source = builder.as_data_source(split=split)  # pyright: ignore[reportCallIssue]
-        records = source.__getitems__(range(len(source)))
-        parts.append({key: [_plain(record[key]) for record in records] for key in records[0]})
+        for start in range(0, len(source), _BLOCK):
+            records = source.__getitems__(range(start, min(start + _BLOCK, len(source))))
+            parts.append({key: [_plain(record[key]) for record in records] for key in records[0]})
     return concatenate(parts)
+
+
+def _prepare(builder: tfds.core.DatasetBuilder, folder: Path) -> None:
+    for leftover in folder.parent.glob("incomplete.*"):  # of a process that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        builder.download_and_prepare(
+            file_format="array_record",  # the one format that needs no TensorFlow
+            # What lies on GCS is in another format.
+            download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+        )
+    except (DownloadError, extractor.ExtractError) as error:
+        name = builder.info.full_name
+        raise OSError(f"data.name: TFDS could not prepare {name}: {error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -51,8 +51,11 @@ class Tokenizer:
         return self._library.decode(kept, skip_special_tokens=False)
 
     def save(self, path: str | Path) -> None:
-        """Writes one JSON file that load_tokenizer reads."""
-        self._library.save(str(path))
+        """Writes one JSON file that load_tokenizer reads: whole, or not at all."""
+        path = Path(path)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(self._library.to_str(pretty=True), "utf-8")
+        temporary.replace(path)
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
