@@ -300,7 +300,7 @@ def test_a_work_directory_in_use_is_refused(folder, tmp_path, capsys):
 
 
 def test_a_failure_in_training_is_told_and_noted(folder, tmp_path, capsys, monkeypatch):
-    def save(*_):
+    def save(*_, **__):
         raise OSError(28, "no space left")
 
     monkeypatch.setattr(commands.Checkpoints, "save", save)

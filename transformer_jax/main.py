@@ -16,29 +16,21 @@ from absl import app, flags, logging
 from configs.default import Config
 from transformer_jax import commands, overrides
 
-_CONFIG = flags.DEFINE_string(
-    "config", None, "FILE.py or FILE.py:ARGUMENT; may be left out where WORKDIR/config.json exists."
-)
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
-_MODE = flags.DEFINE_enum(
-    "mode", "train", ("train", "evaluate", "generate", "inspect"), "What to do."
-)
-_CHECKPOINT = flags.DEFINE_string(
-    "checkpoint",
-    None,
-    "last, best, a step, or a checkpoint's folder (default: evaluate.checkpoint).",
-)
-_SPLIT = flags.DEFINE_enum("split", "test", ("validation", "test"), "What to evaluate on.")
-_INPUT = flags.DEFINE_string("input", "-", "Lines to translate; - is standard input.")
-_OUTPUT = flags.DEFINE_string("output", "-", "Where translations go; - is standard output.")
-
-
-_READS = {  # flags that a mode reads, beside those that all do
+_READS = {  # modes, and the flags that each reads beside --config and --workdir
     "train": (),
     "evaluate": ("checkpoint", "split"),
     "generate": ("checkpoint", "input", "output"),
     "inspect": (),
 }
+_CONFIG = flags.DEFINE_string(
+    "config", None, "FILE.py or FILE.py:ARGUMENT; may be left out where WORKDIR/config.json exists."
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
+_MODE = flags.DEFINE_enum("mode", "train", list(_READS), "What to do.")
+_CHECKPOINT = flags.DEFINE_string("checkpoint", None, "last, best, a step, or a folder.")
+_SPLIT = flags.DEFINE_enum("split", "test", ("validation", "test"), "What to evaluate on.")
+_INPUT = flags.DEFINE_string("input", "-", "Lines to translate; - is standard input.")
+_OUTPUT = flags.DEFINE_string("output", "-", "Where translations go; - is standard output.")
 
 
 def main(argv: list[str], changes: list[str]) -> int:
@@ -89,9 +81,8 @@ def _dispatch(config: Config) -> int:
         case "evaluate":
             return commands.evaluate(config, workdir, _CHECKPOINT.value, _SPLIT.value)
         case _:
-            return commands.generate(
-                config, workdir, _CHECKPOINT.value, _INPUT.value, _OUTPUT.value
-            )
+            files = (_INPUT.value, _OUTPUT.value)
+            return commands.generate(config, workdir, _CHECKPOINT.value, *files)
 
 
 def run() -> None:
