@@ -98,9 +98,13 @@ def test_missing_data_is_told(tmp_path):
 
 def test_a_vocabulary_larger_than_the_models_is_refused(folder):
     size = build(_config(folder)).data.tokenizer.vocab_size
-    assert build(_config(folder, model__vocab_size=size)).model.config.vocab_size == size
+    assert build(_config(folder, model__vocab_size=size)).data.tokenizer.vocab_size == size
     with pytest.raises(ValueError, match=f"{size} tokens.*model.vocab_size={size - 1}"):
-        build(_config(folder, model__vocab_size=size - 1))
+        build(_config(folder, model__vocab_size=size - 1)).data.train_streams()
+
+
+def test_a_model_of_a_given_size_needs_no_data(tmp_path):
+    assert build(_config(tmp_path / "nowhere", model__vocab_size=9)).model.config.vocab_size == 9
 
 
 def test_none_takes_its_value_from_another_key(folder):

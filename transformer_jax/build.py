@@ -85,11 +85,25 @@ class Data:
     config: Config
     seed: int
     evaluation_batch_size: int
+    model_vocab_size: int | None  # None: the tokenizer's
     tokenizer_file: Path | None
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The work directory's where it has one, otherwise trained on the training split."""
+        """The work directory's where it has one, otherwise trained on the training split.
+
+        Raises ValueError where the model has too few tokens for it.
+        """
+        tokenizer = self._tokenizer()
+        if self.model_vocab_size is not None and tokenizer.vocab_size > self.model_vocab_size:
+            raise ValueError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens, more than model.vocab_size="
+                f"{self.model_vocab_size}: raise it, lower data.tokenizer.vocab_size, or set it to "
+                "None"
+            )
+        return tokenizer
+
+    def _tokenizer(self) -> Tokenizer:
         if self.tokenizer_file is not None and self.tokenizer_file.exists():
             return load_tokenizer(self.tokenizer_file)
         kind, vocab_size = self.config.tokenizer.kind, self.config.tokenizer.vocab_size
@@ -250,13 +264,11 @@ def build(config: Config, tokenizer_file: Path | None = None) -> Run:
     schedule, transform = _optimizer(config)
     objective = _objective(config)
 
-    data = Data(config.data, config.seed, evaluate.batch_size, tokenizer_file)
+    data = Data(
+        config.data, config.seed, evaluate.batch_size, config.model.vocab_size, tokenizer_file
+    )
+    # A model of a given size can be inspected without its data.
     vocab_size = config.model.vocab_size or data.tokenizer.vocab_size
-    if data.tokenizer.vocab_size > vocab_size:
-        raise ValueError(
-            f"the tokenizer has {data.tokenizer.vocab_size} tokens, more than model.vocab_size="
-            f"{vocab_size}: raise it, lower data.tokenizer.vocab_size, or set it to None"
-        )
     model = EncoderDecoder(dataclasses.replace(model_config, vocab_size=vocab_size))
 
     def start(params, batch, max_length):
