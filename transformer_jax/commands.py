@@ -60,10 +60,10 @@ def train(config: Config, workdir: Path) -> int:
     log.results(
         status="running", **run_log.run_fields(parameters=parameters, steps=int(state.step))
     )
-    # Only now: a kill between a new config and the new status would pass for a finished run.
-    write_atomically(workdir / "config.json", overrides.to_json(config))
     losses = _losses(run)
     try:
+        # Only now: a kill between a new config and the new status would pass for a finished run.
+        write_atomically(workdir / "config.json", overrides.to_json(config))
         with _stop_at_signal() as stop:
             outcome = _fit(config, run, state, streams, checkpoints, log, losses, validation, stop)
             status = outcome.status

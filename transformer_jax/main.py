@@ -45,9 +45,10 @@ def main(argv: list[str], changes: list[str]) -> int:
     except (ValueError, OSError, RuntimeError) as error:
         # With --verbosity=1 also where it came from.
         logging.debug("The error below was raised here:", exc_info=True)
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = " (free some disk space and run the same command again)" if full else ""
-        print(f"error: {error}{hint}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
+        # The checkpoint and the cache, which name their folder, have told what to do.
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+            print("Free some disk space and run the same command again.", file=sys.stderr)
         return 1
 
 
@@ -70,11 +71,11 @@ def _load(changes: list[str]) -> Config:
 
 
 def _dispatch(config: Config) -> int:
+    workdir = Path(_WORKDIR.value) if _WORKDIR.value else None
     if _MODE.value == "inspect":
-        return commands.inspect(config, Path(_WORKDIR.value) if _WORKDIR.value else None)
-    if _WORKDIR.value is None:
+        return commands.inspect(config, workdir)
+    if workdir is None:
         raise ValueError(f"--mode={_MODE.value} needs a --workdir")
-    workdir = Path(_WORKDIR.value)
     match _MODE.value:
         case "train":
             return commands.train(config, workdir)

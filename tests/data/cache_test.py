@@ -33,7 +33,7 @@ def test_what_a_killed_or_failed_build_left_is_not_taken_for_whole(tmp_path):
         (folder / "half").write_text("")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(OSError, match="no disk space left to build .*thing.*data.cache_dir"):
+    with pytest.raises(OSError, match="no disk space left to build it.*data.cache_dir.*thing"):
         build_once(tmp_path / "thing", full_disk)
     assert not list(tmp_path.rglob("half"))
     build_once(tmp_path / "thing", lambda folder: None)

@@ -64,7 +64,8 @@ def locked(folder: Path) -> Iterator[None]:
             raise
         raise OSError(
             error.errno,
-            f"no disk space left to build {folder}; free some, or set data.cache_dir elsewhere",
+            "no disk space left to build it; free some, or set data.cache_dir elsewhere",
+            str(folder),
         ) from error
     finally:
         lock.release()
