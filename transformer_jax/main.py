@@ -22,9 +22,7 @@ _READS = {  # modes, and the flags that each reads beside --config and --workdir
     "generate": ("checkpoint", "input", "output"),
     "inspect": (),
 }
-_CONFIG = flags.DEFINE_string(
-    "config", None, "FILE.py or FILE.py:ARGUMENT; may be left out where WORKDIR/config.json exists."
-)
+_CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
 _MODE = flags.DEFINE_enum("mode", "train", list(_READS), "What to do.")
 _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "last, best, a step, or a folder.")
