@@ -247,6 +247,10 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(folder, monkeypatch):
             ["optimizer.clip_norm=-1"],
         ),
         (
+            ["--config={0}/config.json", "--workdir={0}/new", "--config.checkpoint.every=-1"],
+            ["checkpoint.every=-1"],
+        ),
+        (
             ["--config={0}/config.json", "--workdir={0}/new", "--config.checkpoint.best_metric=x"],
             ["checkpoint.best_metric='x'", "validation/loss"],
         ),

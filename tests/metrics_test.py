@@ -44,6 +44,22 @@ def test_real_systems_get_their_known_scores(system, bleu, chrf):
     assert signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
 
 
+@pytest.mark.parametrize(
+    ("system", "bleu_c", "bleu_d"),
+    [
+        ("Online-W", 41.35, 40.38),
+        ("UEdin", 38.00, 35.67),
+        ("BUPT_rush", 32.57, 32.08),
+        ("ICL", 30.40, 28.24),
+    ],
+)
+def test_real_systems_get_their_known_scores_by_other_references(system, bleu_c, bleu_d):
+    hypotheses = newstest2021(f"hyp.{system}")
+    for reference, bleu in (("C", bleu_c), ("D", bleu_d)):
+        score, _ = metrics.bleu(hypotheses, newstest2021(f"ref.{reference}"), "13a")
+        assert score == pytest.approx(bleu, abs=0.005)
+
+
 @pytest.mark.parametrize(("system", "bleu"), [("Online-W", 26.25), ("ICL", 20.43)])
 def test_real_systems_get_their_known_scores_without_tokenising(system, bleu):
     hypotheses, references = newstest2021(f"hyp.{system}"), newstest2021("ref.A")

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import optax
 from absl import logging
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from configs.default import Config
 from transformer_jax import objectives, optimizer
@@ -31,7 +31,6 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.transformer import EncoderDecoder
 from transformer_jax.train import TrainSettings
 
-Batch = dict[str, Int[Array, "B _"]]
 Params = PyTree[Float[Array, "..."]]
 SPLITS = ("train", "validation", "test")
 
@@ -110,7 +109,7 @@ class Data:
         if kind == "bytes":
             return train_tokenizer(kind, (), vocab_size)
         for split in SPLITS:  # before minutes are spent on reading the first of them
-            self._find_files(split)
+            sources.find_files(**self._files(split))
         examples = self._train_and_held_out[0]
         return pipeline.cached_tokenizer(
             kind, examples, vocab_size, cache_dir=self.config.cache_dir
@@ -169,25 +168,14 @@ class Data:
         examples, size = self._load("train"), self.config.validation_size
         return sources.hold_out(examples, size) if size else (examples, {})
 
-    def _find_files(self, split: str) -> None:
-        sources.find_files(
-            source=self.config.source,
-            dir=self.config.dir,
-            splits=self.config[split],
-            source_language=self.config.source_language,
-            target_language=self.config.target_language,
-        )
+    def _files(self, split: str) -> dict[str, Any]:
+        """What names the files of a split."""
+        keys = ("source", "dir", "source_language", "target_language")
+        return {key: self.config[key] for key in keys} | {"splits": self.config[split]}
 
     def _load(self, split: str) -> sources.Examples:
-        return sources.load(
-            source=self.config.source,
-            dir=self.config.dir,
-            name=self.config.name,
-            splits=self.config[split],
-            source_language=self.config.source_language,
-            target_language=self.config.target_language,
-            cache_dir=self.config.cache_dir,
-        )
+        name, cache_dir = self.config.name, self.config.cache_dir
+        return sources.load(**self._files(split), name=name, cache_dir=cache_dir)
 
     def _tokens(self, split: str, examples: sources.Examples, *, too_long: Any):
         arrays = pipeline.cached_tokens(
@@ -223,8 +211,8 @@ class Run:
     seed: int
     data: Data
     model: EncoderDecoder
-    init: Callable[[Key[Array, ""], Batch], Params]
-    apply: Callable[[Params, Batch, Key[Array, ""] | None], Float[Array, "B T V"]]
+    init: Callable[[Key[Array, ""], objectives.Batch], Params]
+    apply: Callable[[Params, objectives.Batch, Key[Array, ""] | None], Float[Array, "B T V"]]
     start: Callable[..., tuple]
     step: Callable[..., tuple]
     objective: Callable[..., tuple]
@@ -255,7 +243,8 @@ def build(config: Config, tokenizer_file: Path | None = None) -> Run:
         raise ValueError('evaluate.checkpoint="best" needs a checkpoint.best_metric')
     if config.seed < 0:
         raise ValueError(f"seed={config.seed} is negative")
-    _at_least("train", train, evaluate_every=0, checkpoint_every=0)
+    _at_least("train", config.train, evaluate_every=0)
+    _at_least("checkpoint", config.checkpoint, every=0)
     _check_intervals(train, checkpoint.best_metric)
     decode = DecodeSettings(**config.decode.to_dict())
     _check_data(config)

@@ -237,9 +237,10 @@ def catalogue_builder(
 def read_builder(builder: tfds.core.DatasetBuilder, splits: tuple[str, ...]) -> Examples:
     """All features of the splits, read in bulk; the set is prepared where it is not yet."""
     folder = Path(builder.data_path)
-    with locked(folder.parent):
-        if not folder.is_dir():
-            _prepare(builder, folder)
+    if not folder.is_dir():
+        with locked(folder.parent):
+            if not folder.is_dir():  # another process may have prepared it while this one waited
+                _prepare(builder, folder)
     # As it lies on the disk: another process may have prepared it since `builder` was made.
     builder = tfds.builder_from_directory(folder)
     parts = []
