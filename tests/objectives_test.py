@@ -90,9 +90,9 @@ def make_batch():
     return {"targets": jnp.array(targets), "targets_segment_ids": jnp.array(weights, jnp.int32)}
 
 
-def loss_of(logits, batch):
-    return objectives.translation(
-        lambda params, batch, rng: params, logits, batch, None, label_smoothing=0.1, z_loss=0.0
+def loss_of(logits, batch, objective=objectives.next_token):
+    return objective(
+        lambda params, batch, rng: params, logits, batch, None, label_smoothing=0.1, z_loss=0.01
     )
 
 
@@ -123,3 +123,58 @@ def test_packed_segments_all_count():
     packed = batch | {"targets_segment_ids": batch["targets_segment_ids"] * 3}
     logits, _, _ = make_case()
     assert loss_of(logits, packed)[:2] == loss_of(logits, batch)[:2]
+
+
+def sparse_targets():
+    """Targets of which most are 0, as of masked tokens and labels."""
+    return np.array([[0, 4, 0, 0, 6], [1, 0, 0, 0, 0]], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("objective", "key", "shift"),
+    [(objectives.masked_tokens, "targets", 0), (objectives.labels, "labels", 1)],
+)
+def test_only_places_with_something_to_predict_count(objective, key, shift):
+    """Masked tokens are stored as they are, classes as class + 1: 0 is "nothing here" in both."""
+    logits, _, _ = make_case()
+    stored = sparse_targets()
+    chosen = (stored != 0).astype(np.float32)
+    expected = reference(logits, np.maximum(stored - shift, 0), chosen, 0.1, 0.01)
+    loss_sum, weight, sums = loss_of(logits, {key: jnp.array(stored)}, objective)
+    assert weight == 3
+    np.testing.assert_allclose(loss_sum, expected["loss"], rtol=1e-5)
+    for name, value in expected.items():
+        np.testing.assert_allclose(sums[name][0], value, rtol=1e-5, err_msg=name)
+        assert sums[name][1] == weight
+
+
+@pytest.mark.parametrize(
+    ("objective", "key"), [(objectives.masked_tokens, "targets"), (objectives.labels, "labels")]
+)
+def test_places_with_nothing_to_predict_have_no_gradient(objective, key):
+    logits, _, _ = make_case()
+    stored = sparse_targets()
+    batch = {key: jnp.array(stored)}
+    gradient = np.asarray(jax.grad(lambda x: loss_of(x, batch, objective)[0])(jnp.array(logits)))
+    np.testing.assert_array_equal(np.any(gradient != 0, axis=-1), stored != 0)
+
+
+@pytest.mark.parametrize("class_", [0, V - 1])
+def test_the_first_and_the_last_class_can_be_right(class_):
+    logits = np.zeros((1, 1, V), np.float32)
+    logits[0, 0, class_] = 50.0
+    _, _, sums = loss_of(logits, {"labels": jnp.array([[class_ + 1]])}, objectives.labels)
+    assert sums["accuracy"] == (1, 1) and sums["token_loss"][0] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("objective", "batch"),
+    [
+        (objectives.masked_tokens, {"targets": jnp.zeros((B, T), jnp.int32)}),
+        (objectives.labels, {"labels": jnp.zeros((B, T), jnp.int32)}),
+    ],
+)
+def test_a_batch_with_nothing_to_predict_weighs_nothing(objective, batch):
+    logits, _, _ = make_case()
+    loss_sum, weight, _ = loss_of(logits, batch, objective)
+    assert (loss_sum, weight) == (0, 0)

@@ -1,4 +1,4 @@
-"""What a run minimises: sums over the real tokens of a batch, which the caller divides once."""
+"""What a run minimises: sums over what a batch asks for, which the caller divides once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,18 +8,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 Batch = dict[str, Int[Array, "B _"]]
-# params, batch, key of dropout (None: deterministic) -> logits
+# params, batch, key of dropout (None: deterministic) -> logits of tokens, or of classes
 ApplyFn = Callable[[Any, Batch, Key[Array, ""] | None], Float[Array, "B T V"]]
 # name -> (sum, weight): what adds up over batches, devices and steps
 Sums = dict[str, tuple[Float[Array, ""], Float[Array, ""]]]
-# (apply_fn, params, batch, key of dropout) -> sum to minimise, its weight, everything to report
-Objective = Callable[..., tuple[Float[Array, ""], Float[Array, ""], Sums]]
+# Sum of the losses to minimise in nats, its weight, and `METRICS` as (sum, weight)
+Result = tuple[Float[Array, ""], Float[Array, ""], Sums]
+# (apply_fn, params, batch, key of dropout) -> Result
+Objective = Callable[..., Result]
 
 # What `cross_entropy` sums up.
 METRICS = ("loss", "token_loss", "accuracy")
 
 
-def translation(
+def next_token(
     apply_fn: ApplyFn,
     params: Any,
     batch: Batch,
@@ -27,17 +29,61 @@ def translation(
     *,
     label_smoothing: float,
     z_loss: float,
-) -> tuple[Float[Array, ""], Float[Array, ""], Sums]:
-    """Cross-entropy of every target token given the source and the target tokens before it.
+) -> Result:
+    """Cross-entropy of every target token given those before it, and given the source if any.
 
-    Returns the sum of the losses in nats, the number of real target tokens, and `METRICS` as
-    (sum, weight).
+    Serves translation and causal language models. The weight is the number of real target tokens.
     """
     logits = apply_fn(params, batch, rng)
-    weights = (batch["targets_segment_ids"] != 0).astype(jnp.float32)
-    sums = cross_entropy(
-        logits, batch["targets"], weights, label_smoothing=label_smoothing, z_loss=z_loss
-    )
+    chosen = batch["targets_segment_ids"] != 0
+    return _over_chosen(logits, batch["targets"], chosen, label_smoothing, z_loss)
+
+
+def masked_tokens(
+    apply_fn: ApplyFn,
+    params: Any,
+    batch: Batch,
+    rng: Key[Array, ""] | None,
+    *,
+    label_smoothing: float,
+    z_loss: float,
+) -> Result:
+    """Cross-entropy of the tokens that were chosen for masking (Devlin et al. 2019, section 3.1).
+
+    `targets` holds them where they stood and 0 everywhere else; the weight is their number.
+    """
+    logits = apply_fn(params, batch, rng)
+    targets = batch["targets"]
+    return _over_chosen(logits, targets, targets != 0, label_smoothing, z_loss)
+
+
+def labels(
+    apply_fn: ApplyFn,
+    params: Any,
+    batch: Batch,
+    rng: Key[Array, ""] | None,
+    *,
+    label_smoothing: float,
+    z_loss: float,
+) -> Result:
+    """Cross-entropy of the class at every place that has one: of a sentence, or of each word.
+
+    `labels` holds class + 1 there and 0 everywhere else; the weight is the number of classes given.
+    """
+    logits = apply_fn(params, batch, rng)
+    classes = batch["labels"] - 1
+    return _over_chosen(logits, jnp.maximum(classes, 0), classes >= 0, label_smoothing, z_loss)
+
+
+def _over_chosen(
+    logits: Float[Array, "B T V"],
+    targets: Int[Array, "B T"],
+    chosen: Bool[Array, "B T"],
+    label_smoothing: float,
+    z_loss: float,
+) -> Result:
+    weights = chosen.astype(jnp.float32)
+    sums = cross_entropy(logits, targets, weights, label_smoothing=label_smoothing, z_loss=z_loss)
     weight = jnp.sum(weights)
     return sums["loss"], weight, {name: (value, weight) for name, value in sums.items()}
 
