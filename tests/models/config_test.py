@@ -10,11 +10,13 @@ from tests.models import tiny
 @pytest.mark.parametrize(
     ("key", "wrong", "near"),
     [
-        ("architecture", "encoder_decode", "encoder_decoder"),
+        ("architecture", "decoder_onl", "decoder_only"),
         ("residual", "post_nl", "post_ln"),
         ("activation", "swigl", "swiglu"),
         ("norm", "layernorm", "layer_norm"),
-        ("positions", "sinusoid", "sinusoidal"),
+        ("positions", "rotry", "rotary"),
+        ("head", "class", "classes"),
+        ("pooling", "firs", "first"),
         ("tied_embeddings", "decode", "decoder"),
         ("dtype", "bfloat", "bfloat16"),
     ],
@@ -60,6 +62,23 @@ def test_sinusoids_come_in_pairs():
     with pytest.raises(ValueError, match="even.*15"):
         tiny.config(d_model=15, num_heads=3)
     tiny.config(d_model=15, num_heads=3, positions="learned")
+
+
+def test_rotary_channels_come_in_pairs():
+    with pytest.raises(ValueError, match="even head size, got 5.*model.head_dim"):
+        tiny.config(head_dim=5, positions="rotary")
+    tiny.config(head_dim=6, d_model=15, positions="rotary")
+    tiny.config(head_dim=5)
+
+
+@pytest.mark.parametrize("head", ["classes", "tags"])
+def test_labels_need_an_encoder_alone_and_a_number(head):
+    for architecture in ("encoder_decoder", "decoder_only"):
+        with pytest.raises(ValueError, match=f"{head}.*'encoder_only'.*got '{architecture}' and 3"):
+            tiny.config(architecture=architecture, head=head, num_labels=3)
+    with pytest.raises(ValueError, match="at least one label.* and 0"):
+        tiny.config(architecture="encoder_only", head=head, num_labels=0)
+    tiny.config(architecture="encoder_only", head=head, num_labels=1)
 
 
 def test_it_is_frozen_and_a_key_of_compiled_functions():

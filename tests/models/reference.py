@@ -1,8 +1,9 @@
-"""A slow encoder-decoder in NumPy, float64, that the Linen models are compared with.
+"""Slow Transformers in NumPy, float64, that the Linen models are compared with.
 
-It is written for independence, not speed: a batch is first cut into its examples, and every example
-runs alone, so that masks, segments and padding do not exist here. The only mask left is the causal
-one, and it is a slice. Shapes: T query length, S key length, D d_model, H heads, K head size.
+They are written for independence, not speed: a batch is first cut into its examples, and every
+example runs alone, so that masks, segments and padding do not exist here. The only mask left is
+the causal one, and it is a slice. Shapes: T query length, S key length, D d_model, H heads, K head
+size.
 """
 
 import math
@@ -12,59 +13,48 @@ import numpy as np
 
 EPSILON = 1e-5
 
-Example = tuple[np.ndarray, np.ndarray]  # source ids (S,), target ids (T,)
 # (stack, layer, sublayer, inputs of all examples, branches of all examples) -> factor of the inputs
 Shortcut = Callable[[str, int, str, list[np.ndarray], list[np.ndarray]], np.ndarray]
 
 
-def split(batch: dict) -> list[tuple[int, int]]:
-    """(row, segment id) of every example of a batch, in order."""
-    segments = np.asarray(batch["targets_segment_ids"])
+def split(batch: dict, side: str) -> list[tuple[int, int]]:
+    """(row, segment id) of every example of a batch, in order; side: inputs or targets."""
+    segments = np.asarray(batch[f"{side}_segment_ids"])
     return [(row, int(s)) for row in range(len(segments)) for s in np.unique(segments[row]) if s]
 
 
-def examples(batch: dict) -> list[Example]:
-    """The examples of a batch, each as a pair of id arrays without padding."""
-    pairs = []
-    for row, segment in split(batch):
-        source = np.asarray(batch["inputs_segment_ids"])[row] == segment
-        target = np.asarray(batch["targets_segment_ids"])[row] == segment
-        pairs.append((np.asarray(batch["inputs"])[row, source],
-                      np.asarray(batch["targets"])[row, target]))  # fmt: skip
-    return pairs
+def by_example(batch: dict, side: str, values) -> list[np.ndarray]:
+    """What stands at the tokens of every example of a batch, in the order of `split`."""
+    segments = np.asarray(batch[f"{side}_segment_ids"])
+    return [np.asarray(values)[row, segments[row] == s] for row, s in split(batch, side)]
 
 
 def forward(
     params: dict, batch: dict, config, shortcut: Shortcut | None = None
 ) -> list[np.ndarray]:
-    """Logits (T, V) of every example of the batch, in the order of `split`."""
+    """Logits (T, V), or (T, C) of labels, of every example of the batch, in the order of `split`.
+
+    `shortcut` stands in for the omega of `params`.
+    """
     params = _float64(params)
     shortcut = shortcut or _trained_shortcut(params, config)
-    pairs = examples(batch)
-    tables = _tables(params, config)
+    if config.architecture == "encoder_only":
+        return [_head(params, x, config) for x in _encode(params, "", batch, config, shortcut)]
+    encoded, side = None, ""
+    if config.architecture == "encoder_decoder":
+        encoded, side = _encode(params, "source_", batch, config, shortcut), "target_"
+    examples = by_example(batch, "targets", batch["targets"])
+    shifted = [np.concatenate([[config.bos_id], ids[:-1]]) for ids in examples]
+    x = [_embed(params, side, ids, config) for ids in shifted]
+    x = _stack("decoder", params, x, config, shortcut, causal=True, encoded=encoded)
+    return [_tokens(params, side, h, config) for h in x]
 
-    encoded = [_embed(tables["source"], params, "source", ids, config) for ids, _ in pairs]
-    for layer, w in enumerate(_layers(params["encoder"])):
-        branches = {
-            "self_attention": lambda x, i, w=w: _attention(w["self_attention"], x, x),
-            "feed_forward": lambda x, i, w=w: _feed_forward(w["feed_forward"], x, config),
-        }
-        for name, branch in branches.items():
-            encoded = _sublayer("encoder", layer, name, w, branch, encoded, config, shortcut)
-    encoded = [_final_norm(params, "encoder_norm", x, config) for x in encoded]
 
-    shifted = [np.concatenate([[config.bos_id], ids[:-1]]) for _, ids in pairs]
-    decoded = [_embed(tables["target"], params, "target", ids, config) for ids in shifted]
-    for layer, w in enumerate(_layers(params["decoder"])):
-        branches = {
-            "self_attention": lambda x, i, w=w: _attention(w["self_attention"], x, x, causal=True),
-            "cross_attention": lambda x, i, w=w: _attention(w["cross_attention"], x, encoded[i]),
-            "feed_forward": lambda x, i, w=w: _feed_forward(w["feed_forward"], x, config),
-        }
-        for name, branch in branches.items():
-            decoded = _sublayer("decoder", layer, name, w, branch, decoded, config, shortcut)
-    decoded = [_final_norm(params, "decoder_norm", x, config) for x in decoded]
-    return [x @ tables["logits"] for x in decoded]
+def embed(params: dict, batch: dict, config) -> list[np.ndarray]:
+    """The vector (D,) of every text, by an encoder-only model."""
+    params = _float64(params)
+    encoded = _encode(params, "", batch, config, _trained_shortcut(params, config))
+    return [_pool(x, config) for x in encoded]
 
 
 def admin_omegas(params: dict, batch: dict, config) -> dict[str, dict[str, np.ndarray]]:
@@ -73,12 +63,12 @@ def admin_omegas(params: dict, batch: dict, config) -> dict[str, dict[str, np.nd
     omega_1 = 1 and omega_{i+1}^2 = Var[omega_i x_{i-1}] + Var[f_i(x_{i-1})], in execution order and
     one chain per stack; the variance is over all elements of all real tokens.
     """
-    following = {"encoder": 1.0, "decoder": 1.0}
-    omegas: dict[str, dict[str, list[float]]] = {"encoder": {}, "decoder": {}}
+    following: dict[str, float] = {}
+    omegas: dict[str, dict[str, list[float]]] = {}
 
     def profile(stack, layer, sublayer, inputs, branches):
-        omega = following[stack]
-        omegas[stack].setdefault(sublayer, []).append(omega)
+        omega = following.get(stack, 1.0)
+        omegas.setdefault(stack, {}).setdefault(sublayer, []).append(omega)
         variance = np.var(omega * np.concatenate(inputs)) + np.var(np.concatenate(branches))
         following[stack] = math.sqrt(variance)
         return np.full(inputs[0].shape[-1], omega)
@@ -102,14 +92,54 @@ def _layers(stack: dict) -> list[dict]:
     return [_layer(stack, layer) for layer in range(len(stack["feed_forward"]["up"]))]
 
 
-def _tables(params: dict, config) -> dict[str, np.ndarray]:
-    if config.tied_embeddings == "all":
-        table = params["embedding"]["table"]
-        return {"source": table, "target": table, "logits": table.T}
-    source, target = params["source_embedding"]["table"], params["target_embedding"]["table"]
-    tied = config.tied_embeddings == "decoder"
-    return {"source": source, "target": target,
-            "logits": target.T if tied else params["logits"]["kernel"]}  # fmt: skip
+def _encode(params, side, batch, config, shortcut):
+    x = [_embed(params, side, ids, config) for ids in by_example(batch, "inputs", batch["inputs"])]
+    return _stack("encoder", params, x, config, shortcut)
+
+
+def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None):
+    rotary = config.positions == "rotary"
+    for layer, w in enumerate(_layers(params[stack])):
+        branches = {
+            "self_attention": lambda x, i, w=w: _attention(
+                w["self_attention"], x, x, causal=causal, rotary=rotary
+            )
+        }
+        if encoded is not None:
+            branches["cross_attention"] = lambda x, i, w=w: _attention(
+                w["cross_attention"], x, encoded[i]
+            )
+        branches["feed_forward"] = lambda x, i, w=w: _feed_forward(w["feed_forward"], x, config)
+        for name, branch in branches.items():
+            xs = _sublayer(stack, layer, name, w, branch, xs, config, shortcut)
+    if config.residual == "pre_ln":
+        xs = [_normalise(params[f"{stack}_norm"], x, config.norm) for x in xs]
+    return xs
+
+
+def _head(params, x, config):
+    if config.head == "tokens":
+        weights = params["token_head"]
+        x = _gelu(x @ weights["transform"] + weights["transform_bias"])
+        x = _normalise(weights["norm"], x, config.norm)
+        return _tokens(params, "", x, config) + weights["logits_bias"]
+    if config.head == "classes":
+        x = np.tile(_pool(x, config), (len(x), 1))
+    return x @ params["label_head"]["labels"] + params["label_head"]["labels_bias"]
+
+
+def _pool(x, config):
+    return x[0] if config.pooling == "first" else np.mean(x, axis=0)
+
+
+def _table(params, side):
+    return params["embedding" if "embedding" in params else f"{side}embedding"]["table"]
+
+
+def _tokens(params, side, x, config):
+    if config.tied_embeddings == "none":
+        return x @ params["logits"]["kernel"]
+    return x @ _table(params, side).T
 
 
 def sinusoid(length: int, d_model: int) -> np.ndarray:
@@ -122,13 +152,17 @@ def sinusoid(length: int, d_model: int) -> np.ndarray:
     return table
 
 
-def _embed(table, params, side, ids, config):
+def _embed(params, side, ids, config):
+    table = _table(params, side)
     d_model = table.shape[1]
+    x = math.sqrt(d_model) * table[ids]
     if config.positions == "learned":
-        positions = params[f"{side}_positions"]["table"][: len(ids)]
-    else:
-        positions = sinusoid(len(ids), d_model)
-    return math.sqrt(d_model) * table[ids] + positions
+        x = x + params[f"{side}positions"]["table"][: len(ids)]
+    elif config.positions == "sinusoidal":
+        x = x + sinusoid(len(ids), d_model)
+    if config.embedding_norm:
+        x = _normalise(params[f"{side}positions"]["norm"], x, config.norm)
+    return x
 
 
 def _normalise(weights: dict, x: np.ndarray, kind: str) -> np.ndarray:
@@ -138,10 +172,6 @@ def _normalise(weights: dict, x: np.ndarray, kind: str) -> np.ndarray:
             row = row - np.mean(row)
         rows.append(row / math.sqrt(np.mean(row**2) + EPSILON) * weights["scale"])
     return np.stack(rows) + (weights["bias"] if kind == "layer_norm" else 0.0)
-
-
-def _final_norm(params, name, x, config):
-    return _normalise(params[name], x, config.norm) if config.residual == "pre_ln" else x
 
 
 def _sublayer(stack, layer, name, weights, branch, xs, config, shortcut):
@@ -164,13 +194,27 @@ def _trained_shortcut(params: dict, config) -> Shortcut:
     return factor
 
 
-def _attention(weights, queries, keys, causal=False):
+def turn(x: np.ndarray) -> np.ndarray:
+    """Rotary positions (Su et al. 2021) of one head, x (T, K), as products of complex numbers."""
+    half = x.shape[1] // 2
+    turned = np.zeros_like(x)
+    for position, row in enumerate(x):
+        for pair in range(half):
+            angle = position * 10000 ** (-2 * pair / x.shape[1])
+            z = complex(row[pair], row[pair + half]) * complex(math.cos(angle), math.sin(angle))
+            turned[position, pair], turned[position, pair + half] = z.real, z.imag
+    return turned
+
+
+def _attention(weights, queries, keys, causal=False, rotary=False):
     """softmax(q k^T / sqrt(K)) v, head by head and query by query."""
     num_heads, head_dim = weights["query"].shape[1:]
     out = np.zeros((len(queries), weights["output"].shape[-1]))
     for head in range(num_heads):
         q = queries @ weights["query"][:, head] + weights["query_bias"][head]
         k = keys @ weights["key"][:, head]
+        if rotary:
+            q, k = turn(q), turn(k)
         v = keys @ weights["value"][:, head] + weights["value_bias"][head]
         for t in range(len(queries)):
             end = t + 1 if causal else len(keys)
@@ -181,12 +225,17 @@ def _attention(weights, queries, keys, causal=False):
     return out + weights["output_bias"]
 
 
+def _gelu(x):
+    """The exact form, x Phi(x), not the tanh approximation."""
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
 def _feed_forward(weights, x, config):
     up = x @ weights["up"] + weights["up_bias"]
     if config.activation == "relu":
         hidden = np.maximum(up, 0.0)
-    elif config.activation == "gelu":  # the exact form, x Phi(x), not the tanh approximation
-        hidden = up * 0.5 * (1 + np.vectorize(math.erf)(up / math.sqrt(2)))
+    elif config.activation == "gelu":
+        hidden = _gelu(up)
     else:
         gate = x @ weights["gate"] + weights["gate_bias"]
         hidden = gate / (1 + np.exp(-gate)) * up

@@ -9,7 +9,7 @@ import numpy as np
 from flax import linen as nn
 
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.transformer import EncoderDecoder
+from transformer_jax.models.transformer import MODELS
 
 SCHEMES = ("post_ln", "pre_ln", "admin")
 SIZES: dict[str, Any] = dict(
@@ -27,6 +27,7 @@ SIZES: dict[str, Any] = dict(
     norm="layer_norm",
     positions="sinusoidal",
     max_length=12,
+    embedding_norm=False,
     tied_embeddings="all",
     dropout_rate=0.0,
     embedding_dropout_rate=0.0,
@@ -35,6 +36,24 @@ SIZES: dict[str, Any] = dict(
     dtype="float32",
 )
 SOURCE_LENGTH, TARGET_LENGTH = 9, 8
+# The shapes with their heads, for `config`.
+SHAPES: dict[str, dict[str, Any]] = {
+    "encoder_decoder": dict(architecture="encoder_decoder"),
+    "decoder_only": dict(architecture="decoder_only"),
+    "masked_tokens": dict(architecture="encoder_only"),
+    "mean_classes": dict(architecture="encoder_only", head="classes", num_labels=5),
+    "first_classes": dict(
+        architecture="encoder_only", head="classes", num_labels=5, pooling="first"
+    ),
+    "tags": dict(architecture="encoder_only", head="tags", num_labels=5),
+}
+# Every shape with every scheme, each head with one of them.
+SHAPES_AND_SCHEMES = [
+    *(("encoder_decoder", residual) for residual in SCHEMES),
+    *(("decoder_only", residual) for residual in SCHEMES),
+    *(("masked_tokens", "post_ln"), ("mean_classes", "pre_ln")),
+    *(("first_classes", "post_ln"), ("tags", "admin")),
+]
 
 # At these sizes all but a little of the time is compilation.
 jit = functools.partial(
@@ -48,6 +67,28 @@ jit = functools.partial(
 
 def config(**changes) -> TransformerConfig:
     return TransformerConfig(**(SIZES | changes))
+
+
+def stacks(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
+    """The sublayers of each stack of a shape, in the order in which they run."""
+    plain, cross = ("self_attention", "feed_forward"), ("self_attention", "cross_attention")
+    return {
+        "encoder_decoder": {"encoder": plain, "decoder": (*cross, "feed_forward")},
+        "encoder_only": {"encoder": plain},
+        "decoder_only": {"decoder": plain},
+    }[config.architecture]
+
+
+def read_by(config: TransformerConfig, batch: dict) -> dict:
+    """The part of a batch that a shape is given: inputs, targets or both."""
+    sides = {"encoder_only": ("inputs",), "decoder_only": ("targets",)}
+    wanted = sides.get(config.architecture, ("inputs", "targets"))
+    return {name: value for name, value in batch.items() if name.startswith(wanted)}
+
+
+def side_of_logits(config: TransformerConfig) -> str:
+    """Whose tokens have logits: `inputs` or `targets`."""
+    return "inputs" if config.architecture == "encoder_only" else "targets"
 
 
 def sentences(*lengths: tuple[int, int], seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -83,11 +124,11 @@ def packed_batch() -> dict:
     return pack([[a, b], [c], [d, e, f]])
 
 
-def abstract_parameters(config: TransformerConfig) -> dict:
+def abstract_parameters(config: TransformerConfig, batch: dict | None = None) -> dict:
     """The boxed parameter tree as shapes, without running anything."""
-    model = EncoderDecoder(config)
-    initialise = functools.partial(model.init, deterministic=True)
-    return jax.eval_shape(initialise, jax.random.key(0), packed_batch())["params"]
+    initialise = functools.partial(MODELS[config.architecture](config).init, deterministic=True)
+    batch = read_by(config, batch or packed_batch())
+    return jax.eval_shape(initialise, jax.random.key(0), batch)["params"]
 
 
 def random_parameters(config: TransformerConfig, seed: int = 0) -> dict:
@@ -102,8 +143,9 @@ def random_parameters(config: TransformerConfig, seed: int = 0) -> dict:
 
 
 def logits(config: TransformerConfig, params: dict, batch: dict) -> jax.Array:
-    """Logits without dropout."""
-    output = EncoderDecoder(config).apply({"params": params}, batch, deterministic=True)
+    """Logits without dropout, of a batch of which the model is given its part."""
+    model, batch = MODELS[config.architecture](config), read_by(config, batch)
+    output = model.apply({"params": params}, batch, deterministic=True)
     assert isinstance(output, jax.Array)
     return output
 
@@ -117,8 +159,10 @@ def apply_function(config: TransformerConfig):
 @functools.cache
 def init_function(config: TransformerConfig):
     """(keys, batch) -> boxed parameters, profiled (admin) with dropout where the rates say so."""
-    model = EncoderDecoder(config)
-    return jit(lambda keys, batch: model.init(keys, batch, deterministic=False)["params"])
+    model = MODELS[config.architecture](config)
+    return jit(
+        lambda keys, batch: model.init(keys, read_by(config, batch), deterministic=False)["params"]
+    )
 
 
 @functools.cache
@@ -137,9 +181,11 @@ def flat(tree: dict, is_leaf=None) -> dict:
 @functools.cache
 def train_function(config: TransformerConfig):
     """(params, batch, dropout key) -> logits with dropout, compiled likewise."""
-    model = EncoderDecoder(config)
+    model = MODELS[config.architecture](config)
     return jit(
         lambda params, batch, key: model.apply(
-            {"params": params}, batch, deterministic=False, rngs={"dropout": key}
+            *({"params": params}, read_by(config, batch)),
+            deterministic=False,
+            rngs={"dropout": key},
         )
     )

@@ -1,4 +1,4 @@
-"""With weights copied, logits and gradients equal those of PyTorch's nn.Transformer."""
+"""With weights copied, logits and gradients equal those of PyTorch's own Transformers."""
 
 import functools
 import math
@@ -14,15 +14,14 @@ from tests.models import tiny
 torch = pytest.importorskip("torch")
 
 ATTENTION_NAMES = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
-SUBLAYERS = {
-    "encoder": ("self_attention", "feed_forward"),
-    "decoder": ("self_attention", "cross_attention", "feed_forward"),
-}
 
 
 def torch_transformer(config):
-    """nn.Transformer without dropout. By itself it ends both stacks with a norm, which Post-LN does
-    not have, and so the stacks are handed to it."""
+    """Stacks without dropout: nn.Transformer, or one nn.TransformerEncoder and the head on it.
+
+    By itself nn.Transformer ends both stacks with a norm, which Post-LN does not have, and so the
+    stacks are handed to it.
+    """
     nn = torch.nn
     pre_ln = config.residual == "pre_ln"
     sizes = dict(
@@ -38,25 +37,35 @@ def torch_transformer(config):
     def final_norm():
         return nn.LayerNorm(config.d_model) if pre_ln else None
 
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(**sizes),
-        config.num_encoder_layers,
-        final_norm(),
-        enable_nested_tensor=False,
-    )
+    def encoder(num_layers):
+        layer = nn.TransformerEncoderLayer(**sizes)
+        return nn.TransformerEncoder(layer, num_layers, final_norm(), enable_nested_tensor=False)
+
+    if config.architecture == "decoder_only":
+        return nn.ModuleDict(dict(decoder=encoder(config.num_decoder_layers)))
+    if config.architecture == "encoder_only":
+        transform = nn.Linear(config.d_model, config.d_model)
+        head = dict(transform=transform, norm=nn.LayerNorm(config.d_model))
+        model = nn.ModuleDict(dict(encoder=encoder(config.num_encoder_layers)) | head)
+        model.register_parameter("logits_bias", nn.Parameter(torch.zeros(config.vocab_size)))
+        return model
     decoder = nn.TransformerDecoder(
         nn.TransformerDecoderLayer(**sizes), config.num_decoder_layers, final_norm()
     )
+    encoder = encoder(config.num_encoder_layers)
     return nn.Transformer(**sizes, custom_encoder=encoder, custom_decoder=decoder)
 
 
 def to_torch(params, config) -> dict[str, np.ndarray]:
-    """Our parameter tree under the names of nn.Transformer's state dict; the key bias is zero."""
+    """Our parameter tree under the names of `torch_transformer`'s state dict; the key bias is zero.
+
+    The rows of the token table, which are not in it, are left out.
+    """
     d_model = config.d_model
     norm_name = "pre_norm" if config.residual == "pre_ln" else "post_norm"
     params = jax.tree.map(np.asarray, params)
     state = {}
-    for stack, sublayers in SUBLAYERS.items():
+    for stack, sublayers in tiny.stacks(config).items():
         for layer in range(getattr(config, f"num_{stack}_layers")):
             weights = jax.tree.map(operator.itemgetter(layer), params[stack])
             prefix = f"{stack}.layers.{layer}."
@@ -81,7 +90,45 @@ def to_torch(params, config) -> dict[str, np.ndarray]:
         if config.residual == "pre_ln":
             state[f"{stack}.norm.weight"] = params[f"{stack}_norm"]["scale"]
             state[f"{stack}.norm.bias"] = params[f"{stack}_norm"]["bias"]
+    if config.architecture == "encoder_only":
+        head = params["token_head"]
+        state["transform.weight"] = head["transform"].T
+        state["transform.bias"] = head["transform_bias"]
+        state["norm.weight"], state["norm.bias"] = head["norm"]["scale"], head["norm"]["bias"]
+        state["logits_bias"] = head["logits_bias"]
     return state
+
+
+def torch_logits(config, modules, table, batch):
+    """Logits of every token by PyTorch, from the rows of the token table."""
+
+    def embed(ids):
+        return table[ids] * math.sqrt(config.d_model) + sinusoid(ids.shape[1], config.d_model)
+
+    tokens = {name: torch.tensor(batch[name]).long() for name in ("inputs", "targets")}
+    padding = {name: torch.tensor(batch[f"{name}_segment_ids"] == 0) for name in tokens}
+    start = torch.full_like(tokens["targets"][:, :1], config.bos_id)
+    shifted = torch.cat([start, tokens["targets"][:, :-1]], dim=1)
+    length = shifted.shape[1]
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    if config.architecture == "decoder_only":
+        stack = modules["decoder"]
+        x = stack(embed(shifted), mask=future, src_key_padding_mask=padding["targets"])
+        return x @ table.T
+    if config.architecture == "encoder_only":
+        stack = modules["encoder"]
+        x = stack(embed(tokens["inputs"]), src_key_padding_mask=padding["inputs"])
+        x = torch.nn.functional.gelu(modules["transform"](x))
+        return modules["norm"](x) @ table.T + modules.logits_bias
+    outputs = modules(
+        embed(tokens["inputs"]),
+        embed(shifted),
+        tgt_mask=future,
+        src_key_padding_mask=padding["inputs"],
+        memory_key_padding_mask=padding["inputs"],
+        tgt_key_padding_mask=padding["targets"],
+    )
+    return outputs @ table.T
 
 
 def sinusoid(length, d_model):
@@ -92,11 +139,12 @@ def sinusoid(length, d_model):
 
 
 @pytest.mark.parametrize(("residual", "activation"), [("post_ln", "relu"), ("pre_ln", "gelu")])
-def test_logits_and_gradients_equal_pytorch(residual, activation):
-    config = tiny.config(residual=residual, activation=activation)
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_only", "decoder_only"])
+def test_logits_and_gradients_equal_pytorch(architecture, residual, activation):
+    config = tiny.config(architecture=architecture, residual=residual, activation=activation)
     params = tiny.random_parameters(config)
     batch = tiny.pack([[pair] for pair in tiny.sentences((9, 8), (5, 6), (3, 2))])
-    real = batch["targets_segment_ids"] > 0
+    real = batch[f"{tiny.side_of_logits(config)}_segment_ids"] > 0
     generator = np.random.default_rng(1)
     # One cotangent stands for any loss; padded positions have none, their logits mean nothing.
     cotangent = generator.normal(size=(*real.shape, config.vocab_size)) * real[..., None]
@@ -108,36 +156,19 @@ def test_logits_and_gradients_equal_pytorch(residual, activation):
 
     (_, logits), gradients = tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
-    transformer = torch_transformer(config)
+    modules = torch_transformer(config)
     state = {name: torch.tensor(value) for name, value in to_torch(params, config).items()}
-    transformer.load_state_dict(state, strict=True)
+    modules.load_state_dict(state, strict=True)
     table = torch.tensor(np.asarray(params["embedding"]["table"]), requires_grad=True)
-    source = torch.tensor(batch["inputs"]).long()
-    target = torch.tensor(batch["targets"]).long()
-    start = torch.full_like(target[:, :1], config.bos_id)
-    target = torch.cat([start, target[:, :-1]], dim=1)
-    source_padding = torch.tensor(batch["inputs_segment_ids"] == 0)
-
-    def embed(ids):
-        return table[ids] * math.sqrt(config.d_model) + sinusoid(ids.shape[1], config.d_model)
-
-    outputs = transformer(
-        embed(source),
-        embed(target),
-        tgt_mask=torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1),
-        src_key_padding_mask=source_padding,
-        memory_key_padding_mask=source_padding,
-        tgt_key_padding_mask=torch.tensor(~real),
-    )
-    torch_logits = outputs @ table.T
-    torch.sum(torch_logits * torch.tensor(cotangent)).backward()
+    theirs = torch_logits(config, modules, table, batch)
+    torch.sum(theirs * torch.tensor(cotangent)).backward()
 
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
-    assert_close(logits[real], torch_logits.detach().numpy()[real])
+    assert_close(logits[real], theirs.detach().numpy()[real])
     assert_close(gradients["embedding"]["table"], table.grad)
     # The map from our tree to PyTorch's is linear in the parameters, so it maps gradients as well;
     # its zero key bias says that PyTorch's gradient vanishes there.
-    torch_gradients = dict(transformer.named_parameters())
+    torch_gradients = dict(modules.named_parameters())
     ours = to_torch(gradients, config)
     assert ours.keys() == torch_gradients.keys()
     for name, gradient in ours.items():

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.dropout import Dropout
 from transformer_jax.models.parameter import parameter
+from transformer_jax.models.rotary import Rotation, rotate
 
 # Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
 _MASKED = -1e30
@@ -43,12 +44,12 @@ class Attention(nn.Module):
         self.dropout = Dropout(config.attention_dropout_rate)
 
     def keys_values(
-        self, x: Float[Array, "B S D"]
+        self, x: Float[Array, "B S D"], rotation: Rotation | None = None
     ) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
-        """What queries will look at, in the compute dtype."""
+        """What queries will look at, in the compute dtype; keys are turned by their positions."""
         dtype = self.config.compute_dtype
         x = x.astype(dtype)
-        keys = jnp.einsum("BSD,DHK->BSHK", x, self.key.astype(dtype))
+        keys = rotate(jnp.einsum("BSD,DHK->BSHK", x, self.key.astype(dtype)), rotation)
         values = jnp.einsum("BSD,DHK->BSHK", x, self.value.astype(dtype))
         return keys, values + self.value_bias.astype(dtype)[None, None]
 
@@ -58,13 +59,18 @@ class Attention(nn.Module):
         keys: Float[Array, "B S H K"],
         values: Float[Array, "B S H K"],
         mask: Bool[Array, "#B #T S"],
+        rotation: Rotation | None = None,
         *,
         deterministic: bool,
     ) -> Float[Array, "B T D"]:
-        """Attends from x; mask is True where a query sees a key. Softmax in float32."""
+        """Attends from x; mask is True where a query sees a key. Softmax in float32.
+
+        rotation: of the queries, where positions are rotary.
+        """
         dtype = self.config.compute_dtype
         queries = jnp.einsum("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
-        queries = (queries + self.query_bias.astype(dtype)[None, None]) * keys.shape[-1] ** -0.5
+        queries = rotate(queries + self.query_bias.astype(dtype)[None, None], rotation)
+        queries = queries * keys.shape[-1] ** -0.5
         logits = jnp.einsum("BTHK,BSHK->BHTS", queries, keys, preferred_element_type=jnp.float32)
         weights = jax.nn.softmax(jnp.where(mask[:, None], logits, _MASKED))
         weights = self.dropout(weights, deterministic=deterministic).astype(dtype)

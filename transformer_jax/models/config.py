@@ -6,20 +6,24 @@ from typing import Literal, get_args
 
 import jax.numpy as jnp
 
-Architecture = Literal["encoder_decoder"]
+Architecture = Literal["encoder_decoder", "encoder_only", "decoder_only"]
+Head = Literal["tokens", "classes", "tags"]
 Residual = Literal["post_ln", "pre_ln", "admin"]
 Activation = Literal["relu", "gelu", "swiglu"]
 Norm = Literal["layer_norm", "rms_norm"]
-Positions = Literal["sinusoidal", "learned"]
+Positions = Literal["sinusoidal", "learned", "rotary"]
+Pooling = Literal["mean", "first"]
 TiedEmbeddings = Literal["all", "decoder", "none"]
 Dtype = Literal["float32", "bfloat16"]
 
 _CHOICES = {
     "architecture": Architecture,
+    "head": Head,
     "residual": Residual,
     "activation": Activation,
     "norm": Norm,
     "positions": Positions,
+    "pooling": Pooling,
     "tied_embeddings": TiedEmbeddings,
     "dtype": Dtype,
 }
@@ -37,13 +41,14 @@ _RATES = (
 class TransformerConfig:
     """Sizes and choices of one model.
 
-    Sizes that come from data (`vocab_size`, `bos_id`) are put in by `build`. `dtype` is what
-    products are computed in: parameters, the residual stream, norms, softmax and logits stay
-    float32.
+    What comes from the data and the objective (`vocab_size`, `bos_id`, `head`, `num_labels`) is put
+    in by `build`. `dtype` is what products are computed in: parameters, the residual stream, norms,
+    softmax and logits stay float32.
 
     Raises:
-      ValueError: a value outside its set, a size below 1, a rate outside [0, 1), or an odd d_model
-        with sinusoidal positions.
+      ValueError: a value outside its set, a size below 1, a rate outside [0, 1), an odd d_model
+        with sinusoidal positions, an odd head_dim with rotary ones, or a head of labels on another
+        architecture than encoder_only.
     """
 
     architecture: Architecture
@@ -56,10 +61,14 @@ class TransformerConfig:
     num_heads: int
     head_dim: int
     d_ff: int
+    head: Head = "tokens"
+    num_labels: int = 0
     activation: Activation = "relu"
     norm: Norm = "layer_norm"
     positions: Positions = "sinusoidal"
     max_length: int = 1024
+    embedding_norm: bool = False
+    pooling: Pooling = "mean"
     tied_embeddings: TiedEmbeddings = "all"
     dropout_rate: float = 0.0
     embedding_dropout_rate: float = 0.0
@@ -82,6 +91,16 @@ class TransformerConfig:
                 raise ValueError(f"model.{name}={getattr(self, name)} must lie in [0, 1)")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even model.d_model, got {self.d_model}")
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise ValueError(
+                f"rotary positions need an even head size, got {self.head_dim} (model.head_dim, or "
+                "model.d_model / model.num_heads)"
+            )
+        if self.head != "tokens" and (self.architecture != "encoder_only" or self.num_labels < 1):
+            raise ValueError(
+                f"{self.head} need model.architecture='encoder_only' and at least one label, got "
+                f"{self.architecture!r} and {self.num_labels}"
+            )
 
     @property
     def compute_dtype(self) -> jnp.dtype:

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.dropout import Dropout
+from transformer_jax.models.norm import Norm
 from transformer_jax.models.parameter import parameter
 
 
@@ -57,9 +58,10 @@ def sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
 
 
 class Positions(nn.Module):
-    """Adds a vector for each position, then drops entries of the sum.
+    """Adds a vector for each position (rotary positions: none), then drops entries of the sum.
 
-    Positions count within a packed example. `length` bounds them: the row, or the cache.
+    Positions count within a packed example. `length` bounds them: the row, or the cache. With
+    `embedding_norm` the sum is normalised before entries are dropped (Devlin et al. 2019, in code).
     """
 
     config: TransformerConfig
@@ -74,16 +76,19 @@ class Positions(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "B T D"]:
         config = self.config
-        if config.positions == "learned":
-            if length > config.max_length:
-                raise ValueError(
-                    f"a row of {length} tokens is longer than the {config.max_length} learned "
-                    "positions: raise model.max_length or shorten the rows"
-                )
-            init = nn.initializers.normal(0.02)
-            size = (config.max_length, config.d_model)
-            table = parameter(self, "table", init, size, ("length", "embed"))
-        else:
-            table = jnp.asarray(sinusoids(length, config.d_model))
+        match config.positions:
+            case "learned":
+                if length > config.max_length:
+                    raise ValueError(
+                        f"a row of {length} tokens is longer than the {config.max_length} learned "
+                        "positions: raise model.max_length or shorten the rows"
+                    )
+                init = nn.initializers.normal(0.02)
+                size = (config.max_length, config.d_model)
+                x = x + parameter(self, "table", init, size, ("length", "embed"))[positions]
+            case "sinusoidal":
+                x = x + jnp.asarray(sinusoids(length, config.d_model))[positions]
+        if config.embedding_norm:
+            x = Norm(config, name="norm")(x)
         drop = Dropout(config.embedding_dropout_rate, name="dropout")
-        return drop(x + table[positions], deterministic=deterministic)
+        return drop(x, deterministic=deterministic)

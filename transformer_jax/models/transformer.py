@@ -1,152 +1,34 @@
-"""Blocks, stacks of blocks (one scan each), and the encoder-decoder made of them.
+"""The three shapes, each made of stacks of blocks: encoder-decoder, encoder-only, decoder-only."""
 
-A block takes (carry, layer, shared): the carry runs through the depth, `layer` is this layer's
-slice of stacked arrays (a cache), and `shared` is the same for every layer.
-"""
-
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.models import embeddings
-from transformer_jax.models.attention import Attention
-from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.feed_forward import FeedForward
+from transformer_jax.models import embeddings, heads
+from transformer_jax.models.blocks import Block, CrossBlock, KeysValues, Step, stack
+from transformer_jax.models.config import Architecture, TransformerConfig
 from transformer_jax.models.masks import causal_mask, segment_mask
-from transformer_jax.models.residual import SCHEMES, Carry, Norm, ResidualSublayer
+from transformer_jax.models.norm import Norm
+from transformer_jax.models.residual import SCHEMES, Carry
+from transformer_jax.models.rotary import Rotation, rotation
 
 Batch = dict[str, Int[Array, "B _"]]
 
 
-class KeysValues(NamedTuple):
-    """Keys and values of one layer, or of all with a leading axis L."""
-
-    keys: Float[Array, "*L B S H K"]
-    values: Float[Array, "*L B S H K"]
-
-
-class Context(NamedTuple):
+class Source(NamedTuple):
     """What decoding keeps of each sentence: the decoder's view of the encoder's output."""
 
     keys_values: KeysValues
     mask: Bool[Array, "B S"]
 
 
-class EncoderBlock(nn.Module):
-    """Self-attention and feed-forward, each in its residual sublayer."""
+class Prompt(NamedTuple):
+    """What decoding keeps of each prompt: prompts end side by side, with padding in front."""
 
-    config: TransformerConfig
-
-    def setup(self):
-        self.self_attention = Attention(self.config)
-        self.self_attention_residual = ResidualSublayer(self.config)
-        self.feed_forward = FeedForward(self.config)
-        self.feed_forward_residual = ResidualSublayer(self.config)
-
-    def __call__(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, None]:
-        mask, real, deterministic = shared
-
-        def attend(h):
-            keys_values = self.self_attention.keys_values(h)
-            return self.self_attention(h, *keys_values, mask, deterministic=deterministic)
-
-        def feed_forward(h):
-            return self.feed_forward(h, deterministic=deterministic)
-
-        carry = self.self_attention_residual(carry, attend, real, deterministic=deterministic)
-        carry = self.feed_forward_residual(carry, feed_forward, real, deterministic=deterministic)
-        return carry, None
-
-
-class DecoderBlock(nn.Module):
-    """Self-attention, cross-attention and feed-forward, each in its residual sublayer."""
-
-    config: TransformerConfig
-
-    def setup(self):
-        self.self_attention = Attention(self.config)
-        self.self_attention_residual = ResidualSublayer(self.config)
-        self.cross_attention = Attention(self.config)
-        self.cross_attention_residual = ResidualSublayer(self.config)
-        self.feed_forward = FeedForward(self.config)
-        self.feed_forward_residual = ResidualSublayer(self.config)
-
-    def __call__(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, None]:
-        """All positions at once; `shared` holds the encoder's output and both masks."""
-        encoded, self_mask, cross_mask, real, deterministic = shared
-
-        def attend(h):
-            keys_values = self.self_attention.keys_values(h)
-            return self.self_attention(h, *keys_values, self_mask, deterministic=deterministic)
-
-        def look(h):
-            keys_values = self.cross_attention.keys_values(encoded)
-            return self.cross_attention(h, *keys_values, cross_mask, deterministic=deterministic)
-
-        return self._sublayers(carry, attend, look, real, deterministic), None
-
-    def context(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, KeysValues]:
-        """This layer's keys and values of the encoder's output, made once for a translation."""
-        (encoded,) = shared
-        return carry, KeysValues(*self.cross_attention.keys_values(encoded))
-
-    def step(
-        self, carry: Carry, layer: tuple[KeysValues, KeysValues], shared: tuple
-    ) -> tuple[Carry, KeysValues]:
-        """One position, x (N, 1, D): reads and extends the cache, whose new slice it returns."""
-        source, cache = layer
-        source_mask, index = shared
-
-        def attend(h):
-            nonlocal cache
-            new = KeysValues(*self.self_attention.keys_values(h))
-            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
-            cache = jax.tree.map(lambda old, new: write(old, new, index), cache, new)
-            seen = (jnp.arange(cache.keys.shape[1]) <= index)[None, None]
-            return self.self_attention(h, cache.keys, cache.values, seen, deterministic=True)
-
-        def look(h):
-            # The hypotheses of one sentence stand as its queries, so its context is never tiled.
-            queries = h.reshape(source_mask.shape[0], -1, h.shape[-1])
-            mask = source_mask[:, None]
-            out = self.cross_attention(queries, *source, mask, deterministic=True)
-            return out.reshape(h.shape)
-
-        real = jnp.ones(carry.x.shape[:2], bool)
-        return self._sublayers(carry, attend, look, real, True), cache
-
-    def _sublayers(self, carry, attend, look, real, deterministic) -> Carry:
-        def feed_forward(h):
-            return self.feed_forward(h, deterministic=deterministic)
-
-        carry = self.self_attention_residual(carry, attend, real, deterministic=deterministic)
-        carry = self.cross_attention_residual(carry, look, real, deterministic=deterministic)
-        return self.feed_forward_residual(carry, feed_forward, real, deterministic=deterministic)
-
-
-def _stack(block: type[nn.Module], methods: list[str], num_layers: int) -> Any:
-    """The block repeated over depth, its parameters stacked on a leading axis `layers`."""
-    return nn.scan(
-        block,
-        variable_axes={"params": 0},
-        split_rngs={"params": True, "dropout": True},
-        in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (Flax says int)
-        out_axes=0,
-        length=num_layers,
-        methods=methods,
-        metadata_params={nn.PARTITION_NAME: "layers"},
-    )
-
-
-def shift_right(
-    targets: Int[Array, "B T"], positions: Int[Array, "B T"], bos_id: int
-) -> Int[Array, "B T"]:
-    """What the decoder reads: the token before, and bos at the start of each example."""
-    return jnp.where(positions == 0, bos_id, jnp.roll(targets, 1, axis=1))
+    padding: Int[Array, "B"]
+    width: Int[Array, ""]
 
 
 class EncoderDecoder(nn.Module):
@@ -168,9 +50,8 @@ class EncoderDecoder(nn.Module):
             self.logits = embeddings.OutputProjection(config)
         self.source_positions = embeddings.Positions(config)
         self.target_positions = embeddings.Positions(config)
-        encoder = _stack(EncoderBlock, ["__call__"], config.num_encoder_layers)
-        decoder = _stack(DecoderBlock, ["__call__", "context", "step"], config.num_decoder_layers)
-        self.encoder = encoder(config)
+        self.encoder = stack(Block, ["__call__"], config.num_encoder_layers)(config)
+        decoder = stack(CrossBlock, ["__call__", "context", "step"], config.num_decoder_layers)
         self.decoder = decoder(config)
         if SCHEMES[config.residual].final_norm:
             self.encoder_norm = Norm(config)
@@ -192,31 +73,26 @@ class EncoderDecoder(nn.Module):
         x = self.target_positions(x, positions, length=length, deterministic=deterministic)
         self_mask = segment_mask(segments, segments) & causal_mask(length)[None]
         cross_mask = segment_mask(segments, batch["inputs_segment_ids"])
-        shared = (encoded, self_mask, cross_mask, segments > 0, deterministic)
+        turn = _rotation(self.config, positions)
+        shared = (encoded, self_mask, cross_mask, turn, segments > 0, deterministic)
         (x, _), _ = self.decoder(Carry.start(x), None, shared)
         return self._logits(x)
 
-    def start(self, batch: Batch, max_length: int) -> tuple[Context, KeysValues]:
+    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, KeysValues]:
         """Encodes the inputs, one example a row, for decoding at most max_length tokens.
 
-        Returns the context of each sentence, and an empty cache (L, B, max_length, H, K).
+        Returns bos for each, the context, and an empty cache (L, B, max_length, H, K).
         """
         config = self.config
         encoded = self._encode(batch, True)
         carry = Carry.start(encoded)
         _, keys_values = self.decoder.context(carry, None, (encoded,))
-        size = (
-            config.num_decoder_layers,
-            encoded.shape[0],
-            max_length,
-            *keys_values.keys.shape[3:],
-        )
-        empty = jnp.zeros(size, config.compute_dtype)
-        context = Context(keys_values, batch["inputs_segment_ids"] > 0)
-        return context, KeysValues(empty, empty)
+        context = Source(keys_values, batch["inputs_segment_ids"] > 0)
+        first = jnp.full(encoded.shape[:1], config.bos_id, jnp.int32)
+        return first, context, _empty_cache(config, encoded.shape[0], max_length)
 
     def step(
-        self, context: Context, cache: KeysValues, tokens: Int[Array, "N"], index: Int[Array, ""]
+        self, context: Source, cache: KeysValues, tokens: Int[Array, "N"], index: Int[Array, ""]
     ) -> tuple[Float[Array, "N V"], KeysValues]:
         """Logits of the token after `tokens`, of which `index` stand in the cache before.
 
@@ -226,8 +102,10 @@ class EncoderDecoder(nn.Module):
         x = self.target_table.embed(tokens[:, None])
         positions = jnp.broadcast_to(index, (tokens.shape[0], 1))
         x = self.target_positions(x, positions, length=max_length, deterministic=True)
-        carry, layers = Carry.start(x), (context.keys_values, cache)
-        (x, _), cache = self.decoder.step(carry, layers, (context.mask, index))
+        seen = (jnp.arange(max_length) <= index)[None, None]
+        step = Step(index, seen, _rotation(self.config, positions))
+        layers, shared = (context.keys_values, cache), (context.mask, step)
+        (x, _), cache = self.decoder.step(Carry.start(x), layers, shared)
         return self._logits(x)[:, 0], cache
 
     def _encode(self, batch: Batch, deterministic: bool) -> Float[Array, "B S D"]:
@@ -236,7 +114,8 @@ class EncoderDecoder(nn.Module):
         x = self.source_positions(
             x, positions, length=segments.shape[1], deterministic=deterministic
         )
-        shared = (segment_mask(segments, segments), segments > 0, deterministic)
+        turn = _rotation(self.config, positions)
+        shared = (segment_mask(segments, segments), turn, segments > 0, deterministic)
         (x, _), _ = self.encoder(Carry.start(x), None, shared)
         return self.encoder_norm(x) if SCHEMES[self.config.residual].final_norm else x
 
@@ -246,3 +125,163 @@ class EncoderDecoder(nn.Module):
         if self.config.tied_embeddings == "none":
             return self.logits(x)
         return self.target_table.logits(x)
+
+
+class EncoderOnly(nn.Module):
+    """An encoder with one head (Devlin et al. 2019): masked tokens, classes of texts, or tags."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        config = self.config
+        self.embedding = embeddings.TokenTable(config)
+        self.positions = embeddings.Positions(config)
+        self.encoder = stack(Block, ["__call__"], config.num_encoder_layers)(config)
+        if SCHEMES[config.residual].final_norm:
+            self.encoder_norm = Norm(config)
+        if config.head != "tokens":
+            self.label_head = heads.LabelHead(config)
+            return
+        self.token_head = heads.MaskedTokenHead(config)
+        if config.tied_embeddings == "none":
+            self.logits = embeddings.OutputProjection(config)
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
+        """Float32 logits at every token of `inputs`: of tokens (V), or of labels (C).
+
+        Those of classes are the same at all tokens of a text. `batch` holds `inputs` (B, T) with
+        `_segment_ids` and `_positions`, as of the encoder-decoder.
+        """
+        x = self._encode(batch, deterministic)
+        if self.config.head == "tokens":
+            untied = self.config.tied_embeddings == "none"
+            return self.token_head(x, self.logits if untied else self.embedding.logits)
+        if self.config.head == "classes":
+            x = self._pool(x, batch)
+        return self.label_head(x, deterministic=deterministic)
+
+    def embed(self, batch: Batch) -> Float[Array, "B T D"]:
+        """At every token the vector of its whole text, pooled as `config.pooling` says."""
+        return self._pool(self._encode(batch, True), batch)
+
+    def _encode(self, batch: Batch, deterministic: bool) -> Float[Array, "B T D"]:
+        segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
+        x = self.embedding.embed(batch["inputs"])
+        x = self.positions(x, positions, length=segments.shape[1], deterministic=deterministic)
+        turn = _rotation(self.config, positions)
+        shared = (segment_mask(segments, segments), turn, segments > 0, deterministic)
+        (x, _), _ = self.encoder(Carry.start(x), None, shared)
+        return self.encoder_norm(x) if SCHEMES[self.config.residual].final_norm else x
+
+    def _pool(self, x: Float[Array, "B T D"], batch: Batch) -> Float[Array, "B T D"]:
+        segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
+        return heads.pool(x, segment_mask(segments, segments), positions, self.config.pooling)
+
+
+class DecoderOnly(nn.Module):
+    """A language model: a stack in which no token sees a later one (Radford et al. 2018)."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        config = self.config
+        self.embedding = embeddings.TokenTable(config)
+        self.positions = embeddings.Positions(config)
+        self.decoder = stack(Block, ["__call__", "step"], config.num_decoder_layers)(config)
+        if SCHEMES[config.residual].final_norm:
+            self.decoder_norm = Norm(config)
+        if config.tied_embeddings == "none":
+            self.logits = embeddings.OutputProjection(config)
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
+        """Float32 logits of every token of `targets`, given those before it in its document.
+
+        `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as of the
+        encoder-decoder.
+        """
+        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
+        length = segments.shape[1]
+        x = self.embedding.embed(shift_right(batch["targets"], positions, self.config.bos_id))
+        x = self.positions(x, positions, length=length, deterministic=deterministic)
+        mask = segment_mask(segments, segments) & causal_mask(length)[None]
+        shared = (mask, _rotation(self.config, positions), segments > 0, deterministic)
+        (x, _), _ = self.decoder(Carry.start(x), None, shared)
+        return self._logits(x)
+
+    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Prompt, KeysValues]:
+        """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
+
+        A prompt begins with bos. Its last token is not read: the first step does that. Returns
+        these tokens, the context, and the cache (L, B, S - 1 + max_length, H, K) of all others.
+        """
+        lengths = jnp.sum(batch["inputs_segment_ids"] > 0, axis=1)
+        rows, width = batch["inputs"].shape
+        # Prompts move to the right, so that what follows stands at one place in all rows.
+        padding = width - lengths
+        positions = jnp.arange(width)[None] - padding[:, None]
+        tokens = jnp.take_along_axis(batch["inputs"], jnp.maximum(positions, 0), axis=1)
+        context = Prompt(padding, jnp.int32(width - 1))
+        cache = _empty_cache(self.config, rows, width - 1 + max_length)
+        if width > 1:
+            _, cache = self._read(context, cache, tokens[:, :-1], jnp.int32(0))
+        return tokens[:, -1], context, cache
+
+    def step(
+        self, context: Prompt, cache: KeysValues, tokens: Int[Array, "N"], index: Int[Array, ""]
+    ) -> tuple[Float[Array, "N V"], KeysValues]:
+        """Logits of the token after `tokens`, the `index`-th of those that follow the prompt.
+
+        N is the number of prompts times hypotheses of each; those of one prompt are adjacent.
+        """
+        x, cache = self._read(context, cache, tokens[:, None], context.width + index)
+        return self._logits(x)[:, 0], cache
+
+    def _read(
+        self, context: Prompt, cache: KeysValues, tokens: Int[Array, "N T"], slot: Int[Array, ""]
+    ) -> tuple[Float[Array, "N T D"], KeysValues]:
+        """Tokens that stand from `slot` on, after what is in the cache."""
+        rows, length = cache.keys.shape[1:3]
+        padding = jnp.repeat(context.padding, rows // context.padding.shape[0])
+        slots = slot + jnp.arange(tokens.shape[1])
+        positions = jnp.maximum(slots[None] - padding[:, None], 0)
+        x = self.embedding.embed(tokens)
+        x = self.positions(x, positions, length=length, deterministic=True)
+        key_slots = jnp.arange(length)
+        seen = (key_slots[None] <= slots[:, None])[None] & (key_slots[None] >= padding[:, None])[
+            :, None
+        ]
+        step = Step(slot, seen, _rotation(self.config, positions))
+        (x, _), cache = self.decoder.step(Carry.start(x), cache, step)
+        return x, cache
+
+    def _logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        if SCHEMES[self.config.residual].final_norm:
+            x = self.decoder_norm(x)
+        if self.config.tied_embeddings == "none":
+            return self.logits(x)
+        return self.embedding.logits(x)
+
+
+Model = EncoderDecoder | EncoderOnly | DecoderOnly
+MODELS: dict[Architecture, type[Model]] = {
+    "encoder_decoder": EncoderDecoder,
+    "encoder_only": EncoderOnly,
+    "decoder_only": DecoderOnly,
+}
+
+
+def shift_right(
+    targets: Int[Array, "B T"], positions: Int[Array, "B T"], bos_id: int
+) -> Int[Array, "B T"]:
+    """What the decoder reads: the token before, and bos at the start of each example."""
+    return jnp.where(positions == 0, bos_id, jnp.roll(targets, 1, axis=1))
+
+
+def _rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotation | None:
+    return rotation(positions, config.head_dim) if config.positions == "rotary" else None
+
+
+def _empty_cache(config: TransformerConfig, rows: int, length: int) -> KeysValues:
+    size = (config.num_decoder_layers, rows, length, config.num_heads, config.head_dim)
+    empty = jnp.zeros(size, config.compute_dtype)
+    return KeysValues(empty, empty)

@@ -1,0 +1,59 @@
+"""Which initial values are the same: common parameters of two models, and no two of one."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.models import tiny
+
+ARCHITECTURES = ("encoder_decoder", "decoder_only", "masked_tokens")
+
+
+@pytest.mark.parametrize("shape", ARCHITECTURES)
+def test_no_two_kernels_share_a_draw(shape):
+    config, kernels = tiny.config(**tiny.SHAPES[shape]), []
+    for path, leaf in tiny.flat(tiny.initial_parameters(config)).items():
+        if path.split("/")[-1] in ("query", "key", "value", "output", "up", "down"):
+            kernels += [np.sort(layer.ravel())[:4].tobytes() for layer in np.asarray(leaf)]
+    assert len(kernels) == 2 * (6 + 10 if shape == "encoder_decoder" else 6)
+    assert len(set(kernels)) == len(kernels)
+
+
+def common(a: dict, b: dict) -> set:
+    """The paths that two trees share, whose draws are found to be the same."""
+    for path in a.keys() & b.keys():
+        assert np.array_equal(a[path], b[path]), path
+    return a.keys() & b.keys()
+
+
+@pytest.mark.parametrize("shape", ARCHITECTURES)
+def test_schemes_share_the_draw_of_every_common_parameter(shape):
+    trees = [
+        tiny.flat(tiny.initial_parameters(tiny.config(**tiny.SHAPES[shape], residual=residual)))
+        for residual in tiny.SCHEMES
+    ]
+    for a, b in itertools.combinations(trees, 2):
+        expected = {path for path in a if "_norm" not in path and "shortcut" not in path}
+        assert expected <= common(a, b)
+    other = tiny.flat(tiny.initial_parameters(tiny.config(**tiny.SHAPES[shape]), seed=4))
+    assert not np.array_equal(other["embedding/table"], trees[0]["embedding/table"])
+
+
+def test_heads_share_the_draw_of_everything_below_them():
+    trees = {
+        shape: tiny.flat(tiny.initial_parameters(tiny.config(**tiny.SHAPES[shape])))
+        for shape in ("masked_tokens", "mean_classes", "tags")
+    }
+    for a, b in itertools.combinations(trees.values(), 2):
+        assert {path for path in a if "head" not in path} <= common(a, b)
+    assert common(trees["mean_classes"], trees["tags"]) == trees["tags"].keys()
+
+
+def test_shapes_share_the_draw_of_every_stack_that_they_share():
+    whole, decoder, encoder = (
+        tiny.flat(tiny.initial_parameters(tiny.config(**tiny.SHAPES[shape])))
+        for shape in ARCHITECTURES
+    )
+    assert common(whole, encoder) == {path for path in encoder if "token_head" not in path}
+    assert common(whole, decoder) == decoder.keys()

@@ -1,0 +1,34 @@
+"""Gradients reach all that is trained, and stay finite where nothing is to be learned."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import tiny
+
+
+@pytest.mark.parametrize(
+    ("shape", "residual"),
+    [
+        *(("encoder_decoder", "pre_ln"), ("encoder_decoder", "admin"), ("decoder_only", "post_ln")),
+        *(("masked_tokens", "admin"), ("mean_classes", "pre_ln"), ("tags", "post_ln")),
+    ],
+)
+def test_gradients_reach_every_parameter_and_rows_of_padding_stay_finite(shape, residual):
+    config = tiny.config(**tiny.SHAPES[shape], residual=residual)
+    params = tiny.random_parameters(config)
+    a, b = tiny.sentences((5, 4), (9, 8))
+    batch = tiny.pack([[a], [b], []])
+
+    def total(params, batch):
+        logits = tiny.logits(config, params, batch)
+        return jnp.sum(jnp.square(logits)), logits
+
+    gradient = tiny.jit(jax.grad(total, has_aux=True))
+    gradients, logits = gradient(params, batch)
+    assert np.all(np.isfinite(logits))
+    for path, leaf in tiny.flat(gradients).items():
+        assert np.all(np.isfinite(leaf)) and np.any(leaf), path
+    gradients, logits = gradient(params, tiny.pack([[], [], []]))
+    assert all(np.all(np.isfinite(leaf)) for leaf in (logits, *jax.tree.leaves(gradients)))

@@ -1,0 +1,63 @@
+"""Packing and padding change nothing, and a target nothing before it."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.models import reference, tiny
+
+# Float32 sums in another order.
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+
+POSITIONS = {"post_ln": "rotary", "pre_ln": "learned", "admin": "sinusoidal"}
+
+
+def make(shape, residual):
+    """A configuration, random parameters, and batch -> logits of each of its examples."""
+    config = tiny.config(**tiny.SHAPES[shape], residual=residual, positions=POSITIONS[residual])
+    params, apply = tiny.random_parameters(config), tiny.apply_function(config)
+
+    def logits(batch):
+        return reference.by_example(batch, tiny.side_of_logits(config), apply(params, batch))
+
+    return config, params, logits
+
+
+@pytest.mark.parametrize(("shape", "residual"), tiny.SHAPES_AND_SCHEMES)
+def test_packed_equals_unpacked(shape, residual):
+    _, _, logits = make(shape, residual)
+    pairs = tiny.sentences((4, 3), (3, 4), (2, 1), (5, 3), (2, 4), (2, 1))
+    packed = tiny.pack([pairs[:3], pairs[3:], []])
+    alone = [tiny.pack([[a], [b], []]) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+    each = [example for batch in alone for example in logits(batch)]
+    for a, b in zip(logits(packed), each, strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize(("shape", "residual"), tiny.SHAPES_AND_SCHEMES)
+def test_padding_does_not_exist(shape, residual):
+    """What stands in padded slots changes no bit, and more padding nothing but rounding."""
+    _, _, logits = make(shape, residual)
+    batch = tiny.packed_batch()
+    expected = logits(batch)
+    other = dict(batch)
+    for name in ("inputs", "targets"):
+        other[name] = np.where(batch[f"{name}_segment_ids"] > 0, batch[name], 7)
+    for a, b in zip(expected, logits(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+    longer = {k: np.pad(v, ((0, 1), (0, 3))) for k, v in batch.items()}
+    for a, b in zip(expected, logits(longer), strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only"])
+@pytest.mark.parametrize("residual", tiny.SCHEMES)
+def test_a_target_changes_only_later_logits(shape, residual):
+    _, _, logits = make(shape, residual)
+    ((source, target),) = tiny.sentences((5, tiny.TARGET_LENGTH))
+    for t in range(len(target)):
+        altered = np.where(np.arange(len(target)) == t, (target + 3) % 19 + 4, target)
+        before, after = logits(tiny.pack([[(source, target)], [(source, altered)], []]))
+        assert np.array_equal(before[: t + 1], after[: t + 1])
+        assert np.all(np.abs(before[t + 1 :] - after[t + 1 :]).max(axis=-1) > 0)

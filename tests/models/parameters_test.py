@@ -1,0 +1,148 @@
+"""The parameter tree of each shape: paths, sizes, logical axes and initial values."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from tests.models import tiny
+
+VARIANTS = {
+    "post_ln": dict(),
+    "pre_ln": dict(residual="pre_ln"),
+    "admin": dict(residual="admin"),
+    "admin_rms_gelu": dict(
+        residual="admin", norm="rms_norm", activation="gelu", tied_embeddings="decoder"
+    ),
+    "learned_swiglu": dict(positions="learned", activation="swiglu", tied_embeddings="none"),
+    "pre_ln_odd_heads": dict(
+        residual="pre_ln", norm="rms_norm", num_heads=3, head_dim=7, num_encoder_layers=1,
+        num_decoder_layers=3, positions="learned", activation="swiglu", embedding_norm=True,
+    ),
+    "rotary": dict(residual="pre_ln", positions="rotary", embedding_norm=True),
+}  # fmt: skip
+ARCHITECTURES = ("encoder_decoder", "decoder_only", "masked_tokens")
+
+
+def expected_shapes(config):
+    """The parameter tree as the design states it, path to shape."""
+    V, D, F = config.vocab_size, config.d_model, config.d_ff
+    H, K, C = config.num_heads, config.head_dim, config.num_labels
+    gated = config.activation == "swiglu"
+    norm = {"scale": (D,)} | ({"bias": (D,)} if config.norm == "layer_norm" else {})
+    attention = {
+        "query": (D, H, K), "query_bias": (H, K), "key": (D, H, K), "value": (D, H, K),
+        "value_bias": (H, K), "output": (H, K, D), "output_bias": (D,),
+    }  # fmt: skip
+    feed_forward = {"up": (D, F), "up_bias": (F,), "down": (F, D), "down_bias": (D,)}
+    feed_forward |= {"gate": (D, F), "gate_bias": (F,)} if gated else {}
+    norm_name = "pre_norm" if config.residual == "pre_ln" else "post_norm"
+    shapes = {}
+    for stack, sublayers in tiny.stacks(config).items():
+        L = getattr(config, f"num_{stack}_layers")
+        for sublayer in sublayers:
+            leaves = feed_forward if sublayer == "feed_forward" else attention
+            shapes |= {f"{stack}/{sublayer}/{k}": (L, *v) for k, v in leaves.items()}
+            shapes |= {
+                f"{stack}/{sublayer}_residual/{norm_name}/{k}": (L, *v) for k, v in norm.items()
+            }
+            if config.residual == "admin":
+                shapes[f"{stack}/{sublayer}_residual/shortcut/omega"] = (L, D)
+        if config.residual == "pre_ln":
+            shapes |= {f"{stack}_norm/{k}": v for k, v in norm.items()}
+    two = config.architecture == "encoder_decoder"
+    sides = ("source_", "target_") if two else ("",)
+    tables = sides if config.tied_embeddings != "all" else ("",)
+    shapes |= {f"{side}embedding/table": (V, D) for side in tables}
+    for side in sides:
+        if config.positions == "learned":
+            shapes[f"{side}positions/table"] = (config.max_length, D)
+        if config.embedding_norm:
+            shapes |= {f"{side}positions/norm/{k}": v for k, v in norm.items()}
+    if config.head != "tokens":
+        return shapes | {"label_head/labels": (D, C), "label_head/labels_bias": (C,)}
+    if config.tied_embeddings == "none":
+        shapes["logits/kernel"] = (D, V)
+    if config.architecture == "encoder_only":
+        shapes |= {"token_head/transform": (D, D), "token_head/transform_bias": (D,)}
+        shapes |= {f"token_head/norm/{k}": v for k, v in norm.items()}
+        shapes["token_head/logits_bias"] = (V,)
+    return shapes
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        *itertools.product(ARCHITECTURES, VARIANTS),
+        *(("mean_classes", "learned_swiglu"), ("tags", "admin")),
+    ],
+)
+def test_parameters_have_their_shapes_and_logical_axes(shape, name):
+    config = tiny.config(**tiny.SHAPES[shape], **VARIANTS[name])
+    boxed = tiny.abstract_parameters(config)
+    shapes = {path: leaf.shape for path, leaf in tiny.flat(nn.unbox(boxed)).items()}
+    assert shapes == expected_shapes(config)
+    boxes = tiny.flat(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+    axes = {"layers", "length", "embed", "embed_out", "heads", "head_dim", "mlp", "vocab"}
+    axes |= {"labels"}
+    for path, box in boxes.items():
+        assert isinstance(box, nn.LogicallyPartitioned), path
+        assert len(box.names) == len(shapes[path]) and set(box.names) <= axes, path
+        assert len(set(box.names)) == len(box.names), f"{path}: one mesh axis cannot serve two"
+        assert (box.names[0] == "layers") == path.startswith(("encoder/", "decoder/")), path
+
+
+@pytest.mark.parametrize("shape", ARCHITECTURES)
+def test_too_long_a_row_for_learned_positions(shape):
+    config = tiny.config(**tiny.SHAPES[shape], positions="learned", max_length=5)
+    pairs = tiny.sentences((5, 5))
+    abstract = nn.unbox(tiny.abstract_parameters(config, tiny.pack([pairs], 5, 5)))
+    lengths = {"encoder_decoder": [(6, 5), (5, 6)], "decoder_only": [(5, 6)]}
+    for source, target in lengths.get(config.architecture, [(6, 5)]):
+        batch = tiny.pack([pairs], source, target)
+        with pytest.raises(ValueError, match=r"6 tokens.*5.*max_length"):
+            jax.eval_shape(tiny.apply_function(config), abstract, batch)
+
+
+# Initial values
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernels"),
+    [("encoder_decoder", 7 + 11 + 1), ("masked_tokens", 7 + 2), ("tags", 7 + 1)],
+)
+def test_kernels_are_xavier_uniform_over_their_true_matrices(shape, kernels):
+    """Bound sqrt(6 / (fan_in + fan_out)); with n draws the largest lies within 1 % of it but for a
+    chance of 0.99^n, below 1e-8 for the smallest kernel here."""
+    changes = tiny.SHAPES[shape] | (dict(num_labels=60) if shape == "tags" else {})
+    config = tiny.config(
+        **changes, d_model=48, num_heads=4, head_dim=14, d_ff=80, activation="swiglu",
+        vocab_size=70, tied_embeddings="none", num_encoder_layers=3, num_decoder_layers=4,
+    )  # fmt: skip
+    D, heads, F, V = config.d_model, 56, config.d_ff, config.vocab_size
+    fans = {
+        "query": D + heads, "key": D + heads, "value": D + heads, "output": heads + D,
+        "up": D + F, "gate": D + F, "down": F + D, "kernel": D + V, "transform": D + D,
+        "labels": D + config.num_labels,
+    }  # fmt: skip
+    checked = 0
+    for path, kernel in tiny.flat(tiny.initial_parameters(config)).items():
+        leaf = path.split("/")[-1]
+        if leaf.endswith("bias"):
+            assert not np.any(kernel), path
+        elif leaf == "scale":
+            assert np.all(kernel == 1), path
+        elif leaf == "table":
+            deviations = np.array([np.mean(kernel), np.std(kernel) * D**0.5 - 1])
+            # Standard errors of a normal sample's mean and standard deviation, five of them.
+            assert np.all(np.abs(deviations) < 5 * np.array([D**-0.5, 0.5**0.5]) / kernel.size**0.5)
+        else:
+            bound = (6 / fans[leaf]) ** 0.5
+            assert 0.99 * bound < np.max(np.abs(kernel)) <= bound, path
+            # The variance of n uniform draws has a relative standard error of sqrt(0.8 / n).
+            ratio = np.var(kernel) / (bound**2 / 3)
+            assert abs(ratio - 1) < 5 * (0.8 / kernel.size) ** 0.5, path
+            checked += 1
+    assert checked == kernels

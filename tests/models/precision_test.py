@@ -1,0 +1,72 @@
+"""Compute in bfloat16: what is rounded, and what stays float32."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from tests.models import tiny
+
+
+@pytest.mark.parametrize(
+    ("shape", "residual"),
+    [
+        *(("encoder_decoder", residual) for residual in tiny.SCHEMES),
+        *(("decoder_only", "pre_ln"), ("masked_tokens", "post_ln"), ("mean_classes", "post_ln")),
+    ],
+)
+def test_bfloat16_is_close_to_float32(shape, residual):
+    """Operands of products are rounded to 8 bits (2^-9 relative each, at random), some dozens in a
+    row; the residual stream, norms and logits are not."""
+    changes = tiny.SHAPES[shape] | dict(residual=residual, positions="rotary")
+    exact, rounded = tiny.config(**changes), tiny.config(**changes, dtype="bfloat16")
+    params, batch = tiny.random_parameters(exact), tiny.packed_batch()
+    real = batch[f"{tiny.side_of_logits(exact)}_segment_ids"] > 0
+    expected = np.asarray(tiny.apply_function(exact)(params, batch))[real]
+    logits = tiny.apply_function(rounded)(params, batch)
+    assert logits.dtype == jnp.float32
+    error = np.std(np.asarray(logits)[real] - expected) / np.std(expected)
+    assert 2**-12 < error < 2**-6
+    for path, leaf in tiny.flat(nn.unbox(tiny.abstract_parameters(rounded))).items():
+        assert leaf.dtype == jnp.float32, path
+
+
+def equations(jaxpr):
+    """Every equation of a traced program, those of inner programs (scans) included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
+
+
+@pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only", "masked_tokens", "tags"])
+def test_bfloat16_is_for_products_alone(shape):
+    """At two layers no error would betray a residual stream or a softmax in bfloat16, so the
+    traced program is read: what products, exponentials (softmax), square roots (norms) and
+    the carries of the scans over layers (the stream) are computed in."""
+    # No size equals a length.
+    config = tiny.config(**tiny.SHAPES[shape], dtype="bfloat16", head_dim=5)
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+    traced = jax.make_jaxpr(functools.partial(tiny.logits, config))(params, batch)
+    operands, results, stream = set(), set(), []
+    for equation in equations(traced.jaxpr):
+        name, avals = equation.primitive.name, [v.aval for v in equation.invars]
+        if name == "dot_general":
+            operands |= {aval.dtype for aval in avals}
+            out = equation.outvars[0].aval
+            if out.ndim == 4 and config.head_dim not in out.shape:  # scores: B, H, T, S
+                results.add(out.dtype)
+        elif name in ("exp", "rsqrt"):
+            results |= {aval.dtype for aval in avals}
+        elif name == "scan":
+            start = equation.params["num_consts"]
+            carry = avals[start : start + equation.params["num_carry"]]
+            stream += [aval.dtype for aval in carry if aval.shape]
+    assert operands == {jnp.dtype(jnp.bfloat16)}
+    assert results == {jnp.dtype(jnp.float32)}
+    assert stream == [jnp.float32] * len(tiny.stacks(config))

@@ -1,0 +1,54 @@
+"""Who sees whom, read off gradients that are exactly zero, or are not."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.models import tiny
+
+POSITIONS = {"post_ln": "rotary", "pre_ln": "learned", "admin": "sinusoidal"}
+
+
+@pytest.mark.parametrize(("shape", "residual"), tiny.SHAPES_AND_SCHEMES)
+def test_gradients_are_zero_exactly_where_attention_may_not_look(shape, residual):
+    """d logits[t] / d embedding of the token in slot s, where every slot holds another token.
+
+    A source token reaches all of its own example and nothing else, in the encoder and through
+    cross-attention. A target token reaches the logits after it, in its own example.
+    """
+    config = tiny.config(
+        **tiny.SHAPES[shape], residual=residual, positions=POSITIONS[residual],
+        tied_embeddings="none", vocab_size=40,
+    )  # fmt: skip
+    batch = tiny.packed_batch()
+    for name in ("inputs", "targets"):
+        batch[name] = 4 + np.arange(batch[name].size, dtype=np.int32).reshape(batch[name].shape)
+    params = tiny.random_parameters(config)
+    two = config.architecture == "encoder_decoder"
+    tables = {
+        name: f"{kind}_embedding" if two else "embedding"
+        for name, kind in (("inputs", "source"), ("targets", "target"))
+        if name in tiny.read_by(config, batch)
+    }
+
+    @tiny.jit
+    def jacobians(embeddings):
+        def readings(embeddings):
+            changed = params | {k: {"table": v} for k, v in embeddings.items()}
+            logits = tiny.logits(config, changed, batch)
+            projection = np.random.default_rng(1).normal(size=logits.shape[-1])
+            return logits @ projection.astype(np.float32)
+
+        return jax.jacrev(readings)(embeddings)
+
+    jacobian = jacobians({name: params[name]["table"] for name in tables.values()})
+    segments = batch[f"{tiny.side_of_logits(config)}_segment_ids"]
+    for name, table in tables.items():
+        influence = np.abs(jacobian[table]).max(axis=-1)  # of every token of the vocabulary
+        seen = influence[..., batch[name]] > 0
+        for row, t in zip(*np.nonzero(segments), strict=True):
+            own = np.zeros(batch[name].shape, bool)
+            own[row] = batch[f"{name}_segment_ids"][row] == segments[row, t]
+            if name == "targets":
+                own[:, t:] = False  # slot t holds what logits t are to predict
+            np.testing.assert_array_equal(seen[row, t], own)

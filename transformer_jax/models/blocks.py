@@ -1,0 +1,165 @@
+"""Blocks of residual sublayers, and stacks of blocks: one scan each.
+
+A block takes (carry, layer, shared): the carry runs through the depth, `layer` is this layer's
+slice of stacked arrays (a cache), and `shared` is the same for every layer.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.models.attention import Attention
+from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.feed_forward import FeedForward
+from transformer_jax.models.residual import Carry, ResidualSublayer
+from transformer_jax.models.rotary import Rotation
+
+
+class KeysValues(NamedTuple):
+    """Keys and values of one layer, or of all with a leading axis L."""
+
+    keys: Float[Array, "*L B S H K"]
+    values: Float[Array, "*L B S H K"]
+
+
+class Step(NamedTuple):
+    """Where new tokens stand: their slot in the cache, the slots they see, and their rotation."""
+
+    slot: Int[Array, ""]
+    seen: Bool[Array, "#N T S"]
+    rotation: Rotation | None
+
+
+class Block(nn.Module):
+    """Self-attention and feed-forward, each in its residual sublayer."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        self.self_attention = Attention(self.config)
+        self.self_attention_residual = ResidualSublayer(self.config)
+        self.feed_forward = FeedForward(self.config)
+        self.feed_forward_residual = ResidualSublayer(self.config)
+
+    def __call__(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, None]:
+        """All positions at once."""
+        mask, rotation, real, deterministic = shared
+
+        def attend(h):
+            keys_values = self.self_attention.keys_values(h, rotation)
+            return self.self_attention(
+                *(h, *keys_values, mask, rotation), deterministic=deterministic
+            )
+
+        return self._sublayers(carry, attend, real, deterministic), None
+
+    def step(self, carry: Carry, cache: KeysValues, shared: Step) -> tuple[Carry, KeysValues]:
+        """New tokens, x (N, T, D): reads and extends the cache, whose new slice it returns."""
+
+        def attend(h):
+            nonlocal cache
+            out, cache = _attend_cached(self.self_attention, h, cache, shared)
+            return out
+
+        real = jnp.ones(carry.x.shape[:2], bool)
+        return self._sublayers(carry, attend, real, True), cache
+
+    def _sublayers(self, carry, attend, real, deterministic) -> Carry:
+        def feed_forward(h):
+            return self.feed_forward(h, deterministic=deterministic)
+
+        carry = self.self_attention_residual(carry, attend, real, deterministic=deterministic)
+        return self.feed_forward_residual(carry, feed_forward, real, deterministic=deterministic)
+
+
+class CrossBlock(nn.Module):
+    """Self-attention, cross-attention and feed-forward, each in its residual sublayer."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        self.self_attention = Attention(self.config)
+        self.self_attention_residual = ResidualSublayer(self.config)
+        self.cross_attention = Attention(self.config)
+        self.cross_attention_residual = ResidualSublayer(self.config)
+        self.feed_forward = FeedForward(self.config)
+        self.feed_forward_residual = ResidualSublayer(self.config)
+
+    def __call__(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, None]:
+        """All positions at once; `shared` holds the encoder's output and both masks."""
+        encoded, self_mask, cross_mask, rotation, real, deterministic = shared
+
+        def attend(h):
+            keys_values = self.self_attention.keys_values(h, rotation)
+            return self.self_attention(
+                *(h, *keys_values, self_mask, rotation), deterministic=deterministic
+            )
+
+        def look(h):
+            keys_values = self.cross_attention.keys_values(encoded)
+            return self.cross_attention(h, *keys_values, cross_mask, deterministic=deterministic)
+
+        return self._sublayers(carry, attend, look, real, deterministic), None
+
+    def context(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, KeysValues]:
+        """This layer's keys and values of the encoder's output, made once for a translation."""
+        (encoded,) = shared
+        return carry, KeysValues(*self.cross_attention.keys_values(encoded))
+
+    def step(
+        self, carry: Carry, layer: tuple[KeysValues, KeysValues], shared: tuple
+    ) -> tuple[Carry, KeysValues]:
+        """One token, x (N, 1, D): reads and extends the cache, whose new slice it returns."""
+        source, cache = layer
+        source_mask, step = shared
+
+        def attend(h):
+            nonlocal cache
+            out, cache = _attend_cached(self.self_attention, h, cache, step)
+            return out
+
+        def look(h):
+            # The hypotheses of one sentence stand as its queries, so its context is never tiled.
+            queries = h.reshape(source_mask.shape[0], -1, h.shape[-1])
+            mask = source_mask[:, None]
+            out = self.cross_attention(queries, *source, mask, deterministic=True)
+            return out.reshape(h.shape)
+
+        real = jnp.ones(carry.x.shape[:2], bool)
+        return self._sublayers(carry, attend, look, real, True), cache
+
+    def _sublayers(self, carry, attend, look, real, deterministic) -> Carry:
+        def feed_forward(h):
+            return self.feed_forward(h, deterministic=deterministic)
+
+        carry = self.self_attention_residual(carry, attend, real, deterministic=deterministic)
+        carry = self.cross_attention_residual(carry, look, real, deterministic=deterministic)
+        return self.feed_forward_residual(carry, feed_forward, real, deterministic=deterministic)
+
+
+def _attend_cached(
+    attention: Attention, h: Float[Array, "N T D"], cache: KeysValues, step: Step
+) -> tuple[Float[Array, "N T D"], KeysValues]:
+    new = KeysValues(*attention.keys_values(h, step.rotation))
+    write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
+    cache = jax.tree.map(lambda old, new: write(old, new, step.slot), cache, new)
+    out = attention(h, *cache, step.seen, step.rotation, deterministic=True)
+    return out, cache
+
+
+def stack(block: type[nn.Module], methods: list[str], num_layers: int) -> Any:
+    """The block repeated over depth, its parameters stacked on a leading axis `layers`."""
+    return nn.scan(
+        block,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (Flax says int)
+        out_axes=0,
+        length=num_layers,
+        methods=methods,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
