@@ -338,6 +338,30 @@ def test_held_out_triples_are_in_the_test_split_and_nowhere_else():
     assert not train & validation
 
 
+def test_entropy_counts_the_sentences_that_are_not_held_out(monkeypatch):
+    # A grammar of the same patterns with a few options of each slot is small enough to enumerate.
+    few = [
+        {name: slot[: 60 if name == "situation" else 2] for name, slot in pattern.slots.items()}
+        for pattern in grammar.PATTERNS
+    ]
+    small = [
+        grammar.Pattern(p.realise, **slots) for p, slots in zip(grammar.PATTERNS, few, strict=True)
+    ]
+    monkeypatch.setattr(grammar, "PATTERNS", tuple(small))
+    found = [grammar.realise(number) for number in range(sum(p.size for p in small))]
+    free = {s.source for s in found if not s.held_out}
+    assert 0 < len(free) < len(found)
+    assert grammar.entropy() == pytest.approx(np.log(len(free)))
+
+
+def test_entropy_of_the_whole_grammar_fits_a_sample(corpus):
+    sources = {s.source for s in corpus if not s.held_out}
+    assert len(sources) == sum(not s.held_out for s in corpus)  # so entropies of sentences add up
+    share = len(sources) / len(corpus)
+    error = 4 * (share * (1 - share) / len(corpus)) ** 0.5
+    assert np.exp(grammar.entropy()) / grammar.SIZE == pytest.approx(share, abs=error)
+
+
 def test_test_split_begins_with_the_two_street_sentences():
     tired, wide = grammar.examples("test", 2)
     assert tired["source"] == "The animal didn't cross the street because it was too tired ."

@@ -1,5 +1,4 @@
 import gzip
-import os
 import sys
 import tarfile
 from pathlib import Path
@@ -9,7 +8,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from configs import default
 from transformer_jax.data import sources
+from transformer_jax.data.sources import SourceSettings
 
 ENGLISH = ["a cat .", "", "two dogs\u2028run \x85 .", "  blanks  "]
 GERMAN = ["eine katze .", "leer", "zwei hunde\u00a0.", "x"]
@@ -23,6 +24,10 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder):
             "en": tfds.features.Text(),
             "de": tfds.features.Text(),
             "tags": tfds.features.Sequence(tfds.features.Text()),
+            "numbers": tfds.features.Sequence(tfds.features.ClassLabel(names=["O", "B-x"])),
+            "class": tfds.features.ClassLabel(names=["zero", "one", "two"]),
+            "unlabelled": tfds.features.ClassLabel(names=["a"]),
+            "score": tfds.features.Scalar(dtype=np.float32),
             "count": tfds.features.Scalar(dtype=np.int64),
         }
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
@@ -41,22 +46,32 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder):
                     "en": f"{split} {i}",
                     "de": f"straße {i}",
                     "tags": ["a", "é"][: i % 3],
+                    "numbers": [0, 1][: i % 3],
+                    "class": i % 3,
+                    "unlabelled": -1,
+                    "score": i / 2,
                     "count": i,
                 },
             )
 
 
-def load(source, tmp_path, splits, **changes) -> sources.Examples:
+def settings(source, tmp_path, **changes) -> SourceSettings:
     arguments: dict[str, Any] = dict(
         source=source,
         dir=str(tmp_path),
         name="",
-        splits=splits,
         source_language="en",
         target_language="de",
+        text_feature="text",
+        label_feature="label",
+        document_separator="\n",
         cache_dir=str(tmp_path / "cache"),
     )
-    return sources.load(**(arguments | changes))
+    return SourceSettings(**(arguments | changes))
+
+
+def load(source, tmp_path, splits, objective="translation", **changes) -> sources.Examples:
+    return sources.load(settings(source, tmp_path, **changes), objective, splits)
 
 
 def write(path, lines, end="\n"):
@@ -71,11 +86,6 @@ def test_text_pairs_plain_and_gzip_are_read_one_after_the_other(tmp_path):
     (tmp_path / "b.de").write_text("eins")  # no "\n" at the end
     examples = load("text", tmp_path, ("a", "b"))
     assert examples == {"source": [*ENGLISH, "one"], "target": [*GERMAN, "eins"]}
-
-
-def test_only_one_carriage_return_is_cut_and_only_before_the_end_of_line(tmp_path):
-    (tmp_path / "f").write_bytes(b"a\rb\r\r\n\x0c\n")
-    assert sources.read_lines(tmp_path / "f") == ["a\rb\r", "\x0c"]
 
 
 def test_unequal_files_name_both_counts(tmp_path):
@@ -93,34 +103,8 @@ def test_missing_file_and_folder(tmp_path):
         load("text", tmp_path, ("a",), dir=str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="needs data.dir"):
         load("scan", tmp_path, ("a",), dir="")
-    with pytest.raises(ValueError, match="data.source='txt'"):
+    with pytest.raises(ValueError, match="data.source='txt': expected one of embedded, tfds, text"):
         load("txt", tmp_path, ("a",))
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("empty", b"", "empty: the file is empty"),
-        ("empty.gz", gzip.compress(b"", mtime=0), "the file is empty"),
-        ("latin", "fein\nschön\n".encode("latin-1"), "latin:2: not UTF-8 .byte 0xf6"),
-        ("cut.gz", gzip.compress(b"hello\n" * 99, mtime=0)[:-9], "cut.gz: not a whole gzip file"),
-        ("fake.gz", b"plain text\n", "fake.gz: not a whole gzip file"),
-    ],
-)
-def test_unreadable_contents(tmp_path, name, data, message):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=message):
-        sources.read_lines(tmp_path / name)
-
-
-def test_folder_and_forbidden_file(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read"):
-        sources.read_lines(tmp_path)
-    (tmp_path / "f").write_text("x")
-    (tmp_path / "f").chmod(0)
-    if not os.access(tmp_path / "f", os.R_OK):  # root may read everything
-        with pytest.raises(ValueError, match="f: cannot be read .Permission"):
-            sources.read_lines(tmp_path / "f")
 
 
 def test_scan_lines(tmp_path):
@@ -134,13 +118,79 @@ def test_scan_lines(tmp_path):
         load("scan", tmp_path, ("t.txt",))
 
 
+@pytest.mark.parametrize("objective", ["causal_lm", "masked_lm"])
+def test_plain_text_is_documents(tmp_path, objective):
+    write(tmp_path / "a.txt", ["one", "", "two"])
+    write(tmp_path / "b.txt.gz", ["three"])
+    found = load("text", tmp_path, ("a.txt", "b.txt"), objective)
+    assert found == {"text": ["one", "two", "three"]}
+    found = load("text", tmp_path, ("a.txt", "b.txt"), objective, document_separator="")
+    assert found == {"text": ["one\n\ntwo\n", "three\n"]}
+
+
+def test_labelled_texts_and_tagged_words_of_files(tmp_path):
+    write(tmp_path / "a.tsv", ["text\tlabel", "a b\tc"])
+    write(tmp_path / "b.tsv.gz", ["label\ttext", "d\te f"])
+    found = load("tsv", tmp_path, ("a.tsv", "b.tsv"), "classification")
+    assert found == {"text": ["a b", "e f"], "label": ["c", "d"]}
+    write(tmp_path / "labelled", ["c a b"])
+    found = load("labelled", tmp_path, ("labelled", "labelled"), "classification")
+    assert found == {"text": ["a b", "a b"], "label": ["c", "c"]}
+    write(tmp_path / "conll", ["a\tO", "b\tB-x"])
+    expected = {"words": [["a", "b"]], "tags": [["O", "B-x"]]}
+    assert load("conll", tmp_path, ("conll",), "tagging") == expected
+    write(tmp_path / "conllu", ["1\ta\t_\tX" + "\t_" * 6])
+    found = load("conllu", tmp_path, ("conllu",), "tagging", label_feature="upos")
+    assert found == {"words": [["a"]], "tags": [["X"]]}
+
+
+@pytest.mark.parametrize("objective", sources.SERVES["tfds"])
+def test_a_source_that_does_not_serve_the_objective(tmp_path, objective):
+    serving = [name for name, objectives in sources.SERVES.items() if objective in objectives]
+    for source in set(sources.SERVES) - set(serving):
+        with pytest.raises(ValueError, match=f"'{objective}'; .*: {', '.join(serving)}$"):
+            sources.find_files(settings(source, tmp_path), objective, ("train",))
+    for source in serving:  # which then asks for its files, if it has any
+        write(tmp_path / "train", ["x"])
+        try:
+            sources.find_files(settings(source, tmp_path), objective, ("train",))
+        except FileNotFoundError as error:
+            assert (source, objective) == ("text", "translation") and "train.en" in str(error)
+
+
+def test_the_sources_of_the_config_are_those_that_there_are():
+    assert set(default.CHOICES["data.source"]) == set(sources.SERVES)
+    assert set(default.CHOICES["objective.name"]) == set(sources.SERVES["tfds"])
+
+
 def test_hold_out_takes_the_last_examples():
     examples = {"source": ["a", "b", "c"], "target": ["x", "y", "z"]}
-    train, validation = sources.hold_out(examples, 1)
+    train, validation = sources.hold_out(examples, 1, "translation")
     assert train == {"source": ["a", "b"], "target": ["x", "y"]}
     assert validation == {"source": ["c"], "target": ["z"]}
-    with pytest.raises(ValueError, match="data.validation_size=3: expected 1 to 2"):
-        sources.hold_out(examples, 3)
+    with pytest.raises(ValueError, match="data.validation_size=3: expected 1 to 2 of the 3 exam"):
+        sources.hold_out(examples, 3, "translation")
+    labelled = {"text": ["abc", "def"], "label": ["x", "y"]}
+    train, validation = sources.hold_out(labelled, 1, "classification")
+    assert train == {"text": ["abc"], "label": ["x"]}
+    assert validation == {"text": ["def"], "label": ["y"]}
+
+
+@pytest.mark.parametrize("objective", ["causal_lm", "masked_lm"])
+def test_hold_out_takes_the_last_characters_of_documents(objective):
+    documents = ["ab", "c", "\u00e4\nfg", "h"]
+    for size in range(1, 8):
+        train, held_out = sources.hold_out({"text": documents}, size, objective)
+        assert "".join(train["text"] + held_out["text"]) == "".join(documents)
+        assert len("".join(held_out["text"])) == size
+        # At most one document is in two parts, and no part is empty.
+        assert len(train["text"]) + len(held_out["text"]) <= len(documents) + 1
+        assert all(train["text"] + held_out["text"])
+    whole = sources.hold_out({"text": documents}, 5, objective)
+    assert whole == ({"text": ["ab", "c"]}, {"text": documents[2:]})
+    for size in (0, 8, -1):
+        with pytest.raises(ValueError, match="expected 1 to 7 of the 8 characters in data.train"):
+            sources.hold_out({"text": documents}, size, objective)
 
 
 def test_tfds_set_by_name(tmp_path):
@@ -163,8 +213,8 @@ def test_tfds_set_by_name(tmp_path):
 
 def test_tfds_set_that_another_process_prepares_first(tmp_path):
     early = ToyTranslation(data_dir=tmp_path)
-    sources.read_builder(ToyTranslation(data_dir=tmp_path), ("train",))
-    assert len(sources.read_builder(early, ("train",))["count"]) == 6
+    sources.read_builder(ToyTranslation(data_dir=tmp_path), ("train",), ["count"])
+    assert len(sources.read_builder(early, ("train",), ["count"])["count"]) == 6
 
 
 class ToyArchive(tfds.core.GeneratorBasedBuilder):
@@ -207,11 +257,51 @@ def test_tfds_archive_that_is_broken(tmp_path, monkeypatch):
 
 def test_tfds_features_become_plain_python(tmp_path):
     builder = ToyTranslation(data_dir=tmp_path)
-    columns = sources.read_builder(builder, ("train",))
+    columns = sources.read_builder(builder, ("train",), ["count", "tags"])
+    assert list(columns) == ["count", "tags"]
     assert sorted(columns["count"]) == [0, 1, 2, 3, 4, 5]
     for tags, count in zip(columns["tags"], columns["count"], strict=True):
         assert tags == ["a", "é"][: count % 3]
         assert type(count) is int
+
+
+def test_tfds_text_classes_and_tags(tmp_path):
+    def toy(objective, **changes):
+        return load("tfds", tmp_path, ("train",), objective, name="toy_translation", **changes)
+
+    texts = toy("masked_lm", text_feature="en")
+    assert texts == toy("causal_lm", text_feature="en") and list(texts) == ["text"]
+    assert sorted(texts["text"]) == [f"train {i}" for i in range(6)]
+
+    numbers = {"train 0": 0, "train 1": 1, "train 2": 2, "train 3": 3, "train 4": 4, "train 5": 5}
+    for label, names in (("class", ["zero", "one", "two"] * 2), ("count", "012345")):
+        found = toy("classification", text_feature="en", label_feature=label)
+        assert list(found) == ["text", "label"] and len(found["text"]) == 6
+        assert found["label"] == [names[numbers[text]] for text in found["text"]]
+
+    found = toy("tagging", text_feature="tags", label_feature="numbers")
+    assert sorted(found["words"]) == sorted([[], ["a"], ["a", "é"]] * 2)
+    assert found["tags"] == [["O", "B-x"][: len(words)] for words in found["words"]]
+
+
+@pytest.mark.parametrize(
+    ("objective", "text", "label", "message"),
+    [
+        ("causal_lm", "words", "", "data.text_feature='words': toy_.* no such feature; .*, score,"),
+        ("causal_lm", "tags", "", "data.text_feature='tags': .*Sequence.*'text' cannot be read"),
+        ("classification", "en", "label", "data.label_feature='label': .*no such feature"),
+        ("classification", "en", "score", "'score': .*float32.*'label' cannot be read"),
+        ("classification", "en", "tags", "'tags': .*Sequence.*'label' cannot be read"),
+        ("classification", "class", "class", "data.text_feature='class': .*'text' cannot be read"),
+        ("classification", "en", "unlabelled", "names a split without labels"),
+        ("tagging", "tags", "class", "'class': .*ClassLabel.*'tags' cannot be read"),
+        ("tagging", "en", "tags", "example [0-5] has 2 words, but [012] tags"),
+    ],
+)
+def test_tfds_features_that_do_not_fit_the_objective(tmp_path, objective, text, label, message):
+    features = dict(name="toy_translation", text_feature=text, label_feature=label)
+    with pytest.raises(ValueError, match=message):
+        load("tfds", tmp_path, ("train",), objective, **features)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +311,7 @@ def test_tfds_features_become_plain_python(tmp_path):
         ("wmt14_translat/de-en", "no set 'wmt14_translat'; near names: .*wmt14_translate"),
         ("wmt14_translate/de-end", "its configs: .*de-en"),
         ("wmt14_translate/de-en:7.7.7", "config or version"),
-        ("mnist", "'mnist' has no language 'en'; its features: image, label"),
+        ("mnist", "source_language='en': mnist/.* no such feature; its features: image, label"),
     ],
 )
 def test_tfds_names_that_do_not_work(tmp_path, name, message):
@@ -255,11 +345,46 @@ def test_splits_that_do_not_exist_or_are_empty(tmp_path, splits, message):
         load("tfds", tmp_path, splits, name="toy_translation")
 
 
-def test_embedded_has_the_columns_of_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        sources.EnglishGermanGrammar, "COUNTS", {"train": 20, "validation": 2, "test": 5}
-    )
+@pytest.fixture
+def small_corpus(monkeypatch):
+    counts = {"train": 20, "validation": 2, "test": 5}
+    monkeypatch.setattr(sources.EnglishGermanGrammar, "COUNTS", counts)
+
+
+def test_embedded_has_the_columns_of_the_corpus(tmp_path, small_corpus):
     examples = load("embedded", tmp_path, ("train[:10]", "test"))
     assert {"source", "target", "pronoun"} <= set(examples)
     assert {len(column) for column in examples.values()} == {15}
     assert all(isinstance(text, str) and text for text in examples["source"])
+
+
+def test_embedded_serves_every_objective(tmp_path, small_corpus):
+    def embedded(objective, label=""):
+        features = dict(text_feature="source", label_feature=label)
+        return load("embedded", tmp_path, ("train", "test"), objective, **features)
+
+    corpus = load("embedded", tmp_path, ("train", "test"))
+    assert embedded("causal_lm") == embedded("masked_lm") == {"text": corpus["source"]}
+
+    rows = zip(corpus["source"], corpus["antecedent"], strict=True)
+    rows = [(source, antecedent) for source, antecedent in rows if antecedent]
+    assert 5 < len(rows) < 25  # some sentences have no "it", and those of test all have
+    found = embedded("classification", "antecedent")
+    assert list(zip(found["text"], found["label"], strict=True)) == rows
+
+    found = embedded("tagging", "tags")
+    assert [" ".join(words) for words in found["words"]] == corpus["source"]
+    assert [" ".join(tags) for tags in found["tags"]] == corpus["tags"]
+    with pytest.raises(ValueError, match="example 0 has .* words, but [01] tags"):
+        embedded("tagging", "antecedent")
+    with pytest.raises(ValueError, match="data.label_feature='gender': .*its features: .*pronoun"):
+        embedded("classification", "gender")
+
+
+def test_labels_that_no_example_has(tmp_path, monkeypatch):
+    counts = {"train": 1, "validation": 1, "test": 1}
+    monkeypatch.setattr(sources.EnglishGermanGrammar, "COUNTS", counts)
+    features = dict(text_feature="source", label_feature="antecedent")
+    assert load("embedded", tmp_path, ("train",))["antecedent"] == [""]
+    with pytest.raises(ValueError, match="data.label_feature: no example has a label"):
+        load("embedded", tmp_path, ("train",), "classification", **features)

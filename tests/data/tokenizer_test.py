@@ -1,7 +1,9 @@
+import itertools
 import multiprocessing
 import random
 
 import pytest
+import tokenizers
 
 from transformer_jax.data.tokenizer import (
     BOS_ID,
@@ -52,6 +54,77 @@ def test_words_are_ordered_by_count_then_alphabet():
         [],
     ]
     assert tokenizer.decode([4, UNK_ID, 6]) == "b <unk> zebra"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lines_come_back_and_no_token_reaches_across_their_ends(kind):
+    texts = ["a b\nc d", "a b \n\n = c = \n", "\n", "a\n \nb", "c \n \n", "d\n b \n a\n\n\nc"]
+    tokenizer = train_tokenizer(kind, texts * 20, 60)
+    encoded = tokenizer.encode(texts)
+    assert [tokenizer.decode(ids) for ids in encoded] == texts
+    for text, ids in zip(texts, encoded, strict=True):
+        tokens = [tokenizer.decode([i]) for i in ids]
+        assert sum("\n" in token for token in tokens) == text.count("\n")
+        assert all(token.strip(" ") == "\n" for token in tokens if "\n" in token)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_line_has_the_tokens_that_it_has_alone(kind):
+    """Alone, a first word is taken as after a blank; hence the blanks that begin the lines."""
+    lines = [f" {line}" for line in corpus(40)]
+    text = "\n".join(lines)
+    tokenizer = train_tokenizer(kind, [text], 120)
+    words = [i for i in tokenizer.encode([text])[0] if "\n" not in tokenizer.decode([i])]
+    assert words == list(itertools.chain.from_iterable(tokenizer.encode(lines)))
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "unigram"])
+def test_text_without_line_breaks_is_cut_as_if_there_were_none(kind, tmp_path):
+    """The library's plain splitting at blanks is the reference."""
+    tokenizer = train_tokenizer(kind, corpus(), 120)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    plain = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    metaspace = tokenizers.pre_tokenizers.Metaspace()
+    blanks = tokenizers.pre_tokenizers.Split(" ", behavior="removed")
+    plain.pre_tokenizer = blanks if kind == "words" else metaspace
+    texts = [*corpus(seed=1), "", " ", "  a  b ", " ka", "\tka\r the\u2581cat \u00a0 hund", "漢  "]
+    assert tokenizer.encode(texts) == [plain.encode(text).ids for text in texts]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mask_is_the_last_id_and_never_comes_from_text(kind, tmp_path):
+    texts = ["the cat < mask > sat"] * 3
+    tokenizer = train_tokenizer(kind, texts, 40, mask=True)
+    assert tokenizer.mask_id == tokenizer.vocab_size - 1
+    assert kind == "bytes" or tokenizer.vocab_size <= 40
+    assert all(tokenizer.mask_id not in ids for ids in tokenizer.encode([*texts, "< mask >"]))
+    assert "mask" in tokenizer.decode([tokenizer.vocab_size - 1])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert load_tokenizer(tmp_path / "tokenizer.json").mask_id == tokenizer.mask_id
+    without = train_tokenizer(kind, texts, 39)
+    assert without.mask_id is None
+    assert without.vocab_size == tokenizer.vocab_size - 1
+    assert without.encode(texts) == tokenizer.encode(texts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_have_the_ids_that_they_have_after_a_blank(kind):
+    sentences = [text.split(" ") for text in corpus(30)]
+    tokenizer = train_tokenizer(kind, corpus(), 120)
+    encoded = tokenizer.encode_words(sentences)
+    assert [len(ids) for ids in encoded] == [len(words) for words in sentences]
+    flat = [list(itertools.chain.from_iterable(ids)) for ids in encoded]
+    assert flat == tokenizer.encode([f" {' '.join(words)}" for words in sentences])
+
+
+def test_every_word_has_an_id():
+    tokenizer = train_tokenizer("words", ["a b"], 9)
+    assert tokenizer.encode_words([["a", "", "new", "b"], []]) == [
+        [[4], [UNK_ID], [UNK_ID], [5]],
+        [],
+    ]
+    spaced = tokenizer.encode_words([["a b"]])  # CoNLL-U has such words
+    assert spaced == [[[4, 5]]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,6 +188,8 @@ def test_fingerprint_follows_the_content():
 def test_bad_settings_and_files(tmp_path):
     with pytest.raises(ValueError, match="data.tokenizer.kind='char'.*bytes, words, bpe, unigram"):
         train_tokenizer("char", [], 100)
+    with pytest.raises(ValueError, match="data.tokenizer.vocab_size=5: 5 ids are special"):
+        train_tokenizer("words", corpus(), 5, mask=True)
     for kind, size in [("words", 4), ("bpe", 3), ("bpe", 12), ("unigram", 12)]:
         with pytest.raises(ValueError, match=f"data.tokenizer.vocab_size={size}"):
             train_tokenizer(kind, corpus(), size)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, islice
-from math import isqrt, prod
+from math import isqrt, log, prod
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -873,6 +873,20 @@ def examples(split: str, count: int, seed: int = 0) -> Iterator[dict[str, str]]:
     else:
         found = (s for s in found if not s.held_out)
     return (s.example() for s in islice(found, count))
+
+
+def entropy() -> float:
+    """Nats of a sentence of the train or the validation split, about 20.
+
+    It is ln of how many sentences are not held out, since all are equally likely and differ in
+    English: no language model of `source` can have a lower expected loss on unseen sentences.
+    """
+    total = 0
+    for pattern in PATTERNS:
+        situations = pattern.slots.get("situation", ())
+        held_out = sum(situation.held_out for situation in situations)
+        total += pattern.size - held_out * (pattern.size // max(len(situations), 1))
+    return log(total)
 
 
 class EnglishGermanGrammar(tfds.core.GeneratorBasedBuilder):

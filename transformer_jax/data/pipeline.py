@@ -4,12 +4,14 @@ Training draws from fixed streams over a shuffled order, each with its own packe
 own small state; evaluation sorts by length into a few fixed shapes.
 """
 
+import dataclasses
+import functools
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import grain
 import grain.experimental
@@ -19,140 +21,160 @@ from jaxtyping import Int32, Int64
 
 from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.sources import Examples
-from transformer_jax.data.tokenizer import (
-    EOS_ID,
-    PAD_ID,
-    Tokenizer,
-    load_tokenizer,
-    train_tokenizer,
-)
+from transformer_jax.data.tokenizer import PAD_ID, Tokenizer, load_tokenizer, train_tokenizer
+from transformer_jax.data.transforms import READ_COLUMNS, TooLong, encode, mask_tokens
 
 Batch = dict[str, Int32[np.ndarray, "B length"]]
-TooLong = Literal["drop", "truncate"]
 
 # Rows that a stream fills side by side before it hands them out: more rows leave less padding,
 # fewer are packed anew when a run resumes.
 PACKING_BINS = 32
 _CHUNK = 16_384  # examples handled at a time, which bounds the memory that lists of ints take
-_NO_EXAMPLE = {"inputs": np.zeros(0, np.int32), "targets": np.zeros(0, np.int32)}
-_ARRAY_NAMES = ("inputs", "inputs_offsets", "targets", "targets_offsets")
+_TOKENIZER_FORMAT = 2  # counts the ways in which train_tokenizer has read texts
+
+# Lies along the inputs, so that their segment ids and positions are its own.
+_LABELS = "labels"
+_BATCH_COLUMNS = {
+    "translation": ("inputs", "targets"),
+    "causal_lm": ("targets",),
+    "masked_lm": ("inputs",),
+    "classification": ("inputs", _LABELS),
+    "tagging": ("inputs", _LABELS),
+}
+
+
+def batch_keys(objective: str) -> tuple[str, ...]:
+    """What a batch of the objective holds: int32 arrays of shape (B, length).
+
+    X_segment_ids counts the examples of a row of X from 1 (0: padding), X_positions the tokens of
+    each from 0. Labels and the targets of masked_lm lie along the inputs.
+    """
+    keys = itertools.chain.from_iterable(map(_keys, _BATCH_COLUMNS[objective]))
+    return (*keys, "targets") if objective == "masked_lm" else tuple(keys)
+
+
+def _keys(column: str) -> tuple[str, ...]:
+    if column == _LABELS:
+        return (column,)
+    return column, f"{column}_segment_ids", f"{column}_positions"
+
+
+@dataclass(frozen=True)
+class Masking:
+    """How batches of masked_lm are masked: see transforms.mask_tokens."""
+
+    mask_rate: float
+    mask_id: int
+
+    def __call__(self, batch: Batch, rng: np.random.Generator) -> Batch:
+        return mask_tokens(batch, rng, **dataclasses.asdict(self))
 
 
 @dataclass(frozen=True)
 class TokenArrays:
-    """The token ids of a split; example i has inputs[inputs_offsets[i] : inputs_offsets[i + 1]].
+    """The token ids of a split, by columns.
 
     Attributes:
-        inputs, targets: ids of all examples, one after the other, each example ending with eos.
-        inputs_offsets, targets_offsets: where each example starts, and at last where all end.
+        columns: ids of all examples, one after the other.
+        offsets: where each example starts, and at last where all end: example i has
+            columns[name][offsets[name][i] : offsets[name][i + 1]].
         too_long: examples that were longer than the limits, and so left out or truncated.
-        fingerprint: SHA-256 of the examples, the tokenizer and the limits that made the arrays.
+        fingerprint: SHA-256 of all that made the arrays: examples, tokenizer, objective, limits.
     """
 
-    inputs: Int32[np.ndarray, " source_tokens"]
-    inputs_offsets: Int64[np.ndarray, " n+1"]
-    targets: Int32[np.ndarray, " target_tokens"]
-    targets_offsets: Int64[np.ndarray, " n+1"]
+    columns: dict[str, Int32[np.ndarray, " tokens"]]
+    offsets: dict[str, Int64[np.ndarray, " n+1"]]
     too_long: int
     fingerprint: str
 
     def __len__(self) -> int:
-        return len(self.inputs_offsets) - 1
+        return len(next(iter(self.offsets.values()))) - 1
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Example `index` as {"inputs", "targets"}: this makes the arrays a Grain source."""
+    def __getitem__(self, index: int) -> dict[str, Int32[np.ndarray, " length"]]:
+        """Example `index`, by columns: this makes the arrays a Grain source."""
         return {
-            "inputs": self.inputs[self.inputs_offsets[index] : self.inputs_offsets[index + 1]],
-            "targets": self.targets[self.targets_offsets[index] : self.targets_offsets[index + 1]],
+            name: tokens[self.offsets[name][index] : self.offsets[name][index + 1]]
+            for name, tokens in self.columns.items()
         }
 
 
 def tokenise(
     examples: Examples,
     tokenizer: Tokenizer,
+    objective: str,
+    labels: tuple[str, ...],
     *,
     max_source_length: int,
     max_target_length: int,
     too_long: TooLong,
 ) -> TokenArrays:
-    """The examples as token arrays, eos appended to each side.
-
-    Args:
-        max_source_length, max_target_length: tokens of one example, eos included.
-        too_long: "drop" leaves longer examples out (training), "truncate" keeps their beginning
-            (evaluation), followed by eos in sources alone: a target that is cut does not end there.
-            Both are counted.
+    """The examples as token arrays; the arguments are those of transforms.encode.
 
     Raises:
-        ValueError: no example is left.
+        ValueError: no example is left, or a label is unknown.
     """
+    limits: dict[str, Any] = dict(
+        max_source_length=max_source_length, max_target_length=max_target_length, too_long=too_long
+    )
     chunks = []
     longer = 0
-    for source_texts, target_texts in zip(
-        _chunks(examples["source"]), _chunks(examples["target"]), strict=True
-    ):
-        sources, targets = tokenizer.encode(source_texts), tokenizer.encode(target_texts)
-        fits = [
-            len(source) < max_source_length and len(target) < max_target_length
-            for source, target in zip(sources, targets, strict=True)
-        ]
-        longer += fits.count(False)
-        if too_long == "drop":
-            sources = itertools.compress(sources, fits)
-            targets = itertools.compress(targets, fits)
-        chunks.append(
-            _flatten([*ids[: max_source_length - 1], EOS_ID] for ids in sources)
-            + _flatten([*ids, EOS_ID][:max_target_length] for ids in targets)
-        )
-    columns = [np.concatenate(column) for column in zip(*chunks, strict=True)]
-    if not columns or not columns[1].size:
+    for chunk in _chunks(examples, READ_COLUMNS[objective]):
+        rows, count = encode(chunk, tokenizer, objective, labels, **limits)
+        chunks.append({name: _flatten(column) for name, column in rows.items()})
+        longer += count
+    names = _BATCH_COLUMNS[objective]
+    if not any(lengths.size for chunk in chunks for _, lengths in chunk.values()):
         raise ValueError(
-            f"no example is left of {len(examples['source'])}: {longer} are longer than "
-            f"data.max_source_length={max_source_length} or "
+            f"no example is left of {len(examples[READ_COLUMNS[objective][0]])}: {longer} are "
+            f"longer than data.max_source_length={max_source_length} or "
             f"data.max_target_length={max_target_length} tokens"
         )
-    inputs, input_lengths, targets, target_lengths = columns
     return TokenArrays(
-        inputs=inputs,
-        inputs_offsets=np.concatenate([[0], input_lengths]).cumsum(),
-        targets=targets,
-        targets_offsets=np.concatenate([[0], target_lengths]).cumsum(),
+        columns={name: np.concatenate([chunk[name][0] for chunk in chunks]) for name in names},
+        offsets={
+            name: np.concatenate([[0], *(chunk[name][1] for chunk in chunks)]).cumsum()
+            for name in names
+        },
         too_long=longer,
-        fingerprint=_fingerprint(
-            examples, tokenizer, max_source_length, max_target_length, too_long
-        ),
+        fingerprint=_fingerprint(examples, tokenizer, objective, labels, limits),
     )
 
 
 def _flatten(
-    rows: Iterable[list[int]],
+    rows: list[list[int]],
 ) -> tuple[Int32[np.ndarray, " tokens"], Int64[np.ndarray, " n"]]:
     """The rows as one array, and their lengths."""
-    rows = list(rows)
     lengths = np.array([len(row) for row in rows], np.int64)
     flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, count=lengths.sum())
     return flat, lengths
 
 
-def _fingerprint(examples: Examples, tokenizer: Tokenizer, *limits: int | str) -> str:
-    texts = [*_chunks(examples["source"]), *_chunks(examples["target"])]
-    return fingerprint(tokenizer.fingerprint, limits, *texts)
+def _fingerprint(
+    examples: Examples,
+    tokenizer: Tokenizer,
+    objective: str,
+    labels: tuple[str, ...],
+    limits: dict[str, Any],
+) -> str:
+    chunks = _chunks(examples, READ_COLUMNS[objective])
+    return fingerprint(tokenizer.fingerprint, objective, labels, limits, *chunks)
 
 
-def _chunks(texts: list[str]) -> Iterator[list[str]]:
-    return (texts[start : start + _CHUNK] for start in range(0, len(texts), _CHUNK))
+def _chunks(columns: Examples, names: Sequence[str]) -> Iterator[Examples]:
+    for start in range(0, len(columns[names[0]]), _CHUNK):
+        yield {name: columns[name][start : start + _CHUNK] for name in names}
 
 
 def cached_tokenizer(
-    kind: str, examples: Examples, vocab_size: int, *, cache_dir: str | Path
+    kind: str, texts: list[str], vocab_size: int, mask: bool, *, cache_dir: str | Path
 ) -> Tokenizer:
-    """train_tokenizer on both sides of the examples, kept under cache_dir/tokenizers."""
-    texts = [*examples["source"], *examples["target"]]
-    key = fingerprint(kind, vocab_size, tokenizers.__version__, *_chunks(texts))
+    """train_tokenizer, kept under cache_dir/tokenizers."""
+    chunks = _chunks({"text": texts}, ["text"])
+    key = fingerprint(_TOKENIZER_FORMAT, kind, vocab_size, mask, tokenizers.__version__, *chunks)
     folder = Path(cache_dir).expanduser() / "tokenizers" / key
     build_once(
         folder,
-        lambda temporary: train_tokenizer(kind, texts, vocab_size).save(
+        lambda temporary: train_tokenizer(kind, texts, vocab_size, mask).save(
             temporary / "tokenizer.json"
         ),
     )
@@ -162,6 +184,8 @@ def cached_tokenizer(
 def cached_tokens(
     examples: Examples,
     tokenizer: Tokenizer,
+    objective: str,
+    labels: tuple[str, ...],
     *,
     max_source_length: int,
     max_target_length: int,
@@ -169,25 +193,28 @@ def cached_tokens(
     cache_dir: str | Path,
 ) -> TokenArrays:
     """tokenise, kept under cache_dir/tokens/<fingerprint> and memory-mapped from there."""
-    key = _fingerprint(examples, tokenizer, max_source_length, max_target_length, too_long)
+    limits: dict[str, Any] = dict(
+        max_source_length=max_source_length, max_target_length=max_target_length, too_long=too_long
+    )
+    key = _fingerprint(examples, tokenizer, objective, labels, limits)
     folder = Path(cache_dir).expanduser() / "tokens" / key
+    names = _BATCH_COLUMNS[objective]
 
     def build(temporary: Path) -> None:
-        arrays = tokenise(
-            examples,
-            tokenizer,
-            max_source_length=max_source_length,
-            max_target_length=max_target_length,
-            too_long=too_long,
-        )
-        for name in _ARRAY_NAMES:
-            np.save(temporary / f"{name}.npy", getattr(arrays, name))
+        arrays = tokenise(examples, tokenizer, objective, labels, **limits)
+        for name in names:
+            np.save(temporary / f"{name}.npy", arrays.columns[name])
+            np.save(temporary / f"{name}_offsets.npy", arrays.offsets[name])
         (temporary / "too_long.json").write_text(json.dumps(arrays.too_long))
+
+    def mapped(name: str) -> np.ndarray:
+        # A plain view of the mapped file: slicing np.memmap itself is many times slower.
+        return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
 
     build_once(folder, build)
     return TokenArrays(
-        # A plain view of the mapped file: slicing np.memmap itself is many times slower.
-        **{n: np.asarray(np.load(folder / f"{n}.npy", mmap_mode="r")) for n in _ARRAY_NAMES},
+        columns={name: mapped(name) for name in names},
+        offsets={name: mapped(f"{name}_offsets") for name in names},
         too_long=json.loads((folder / "too_long.json").read_text()),
         fingerprint=key,
     )
@@ -213,17 +240,18 @@ class TrainStreams:
         batch_size: int,
         streams: int,
         packing: bool,
-        source_length: int,
-        target_length: int,
+        lengths: dict[str, int],
         seed: int,
+        masking: Masking | None = None,
     ):
         """Streams over the examples of `arrays`.
 
         Args:
             batch_size: rows of a global batch, a multiple of `streams`.
             packing: several examples a row (first fit), or one.
-            source_length, target_length: tokens of a row.
-            seed: decides the order.
+            lengths: tokens of a row, by columns.
+            seed: decides the order and the masks.
+            masking: for masked_lm: masks are drawn anew for every batch.
 
         Raises:
             ValueError: batch_size is no multiple of streams, or an example is longer than a row.
@@ -232,17 +260,17 @@ class TrainStreams:
             raise ValueError(
                 f"data.batch_size={batch_size} is not a multiple of data.streams={streams}"
             )
-        lengths = {"inputs": source_length, "targets": target_length}
+        lengths = {name: lengths[name] for name in arrays.columns}
         for name, length in lengths.items():
-            longest = int(_lengths(arrays, name).max())
+            longest = int(np.diff(arrays.offsets[name]).max())
             if longest > length:
                 raise ValueError(
                     f"the longest example has {longest} tokens in {name!r}, a row only {length}: "
                     "data.row_*_length must be at least data.max_*_length"
                 )
-        self.fingerprint = fingerprint(
-            arrays.fingerprint, batch_size, streams, packing, lengths, seed, PACKING_BINS
-        )
+        settings = [batch_size, streams, packing, lengths, seed, PACKING_BINS]
+        masks = dataclasses.asdict(masking) if masking else None
+        self.fingerprint = fingerprint(arrays.fingerprint, *settings, masks)
         order = grain.MapDataset.source(arrays).seed(seed).shuffle().repeat()
         self._streams = [
             iter(
@@ -252,6 +280,8 @@ class TrainStreams:
                     packing=packing,
                     lengths=lengths,
                     seed=seed,
+                    masking=masking,
+                    mask_seed=seed * streams + stream,  # else all streams drew the same masks
                 )
             )
             for stream in range(streams)
@@ -289,77 +319,102 @@ def _rows(
     packing: bool,
     lengths: dict[str, int],
     seed: int,
+    masking: Masking | None,
+    mask_seed: int,
 ) -> grain.IterDataset:
-    """One stream: batches of `rows` rows, packed or padded to `lengths`."""
+    """One stream: batches of `rows` rows, packed or padded to `lengths`, and masked."""
     # The arrays are in memory: threads that read ahead would cost more than the reading.
     stream = examples.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
     if packing:
         packed = grain.experimental.FirstFitPackIterDataset(
-            stream, length_struct=lengths, num_packing_bins=PACKING_BINS, seed=seed
+            stream,
+            length_struct=lengths,
+            num_packing_bins=PACKING_BINS,
+            seed=seed,
+            meta_features=[name for name in lengths if name == _LABELS],
         )
-        return packed.batch(rows)
-
-    def pad_rows(batch: Sequence[dict[str, np.ndarray]]) -> Batch:
-        sides = [_pad(k, [example[k] for example in batch], n) for k, n in lengths.items()]
-        return sides[0] | sides[1]
-
-    return stream.batch(rows, batch_fn=pad_rows)
+        batches = packed.batch(rows)
+    else:
+        batches = stream.batch(rows, batch_fn=functools.partial(_pad, lengths=lengths))
+    # Whole batches at a time: to seed a generator for each example would double the costs.
+    return batches.random_map(masking, seed=mask_seed) if masking else batches
 
 
-def _pad(name: str, rows: Sequence[Sequence[int] | np.ndarray], length: int) -> Batch:
-    """One example a row, padded to `length`, with its segment ids (1) and positions."""
-    row_lengths = np.array([len(row) for row in rows])
-    real = np.arange(length) < row_lengths[:, None]
-    tokens = np.full(real.shape, PAD_ID, np.int32)
-    tokens[real] = np.concatenate([np.asarray(row, np.int32) for row in rows])
-    return {
-        name: tokens,
-        f"{name}_segment_ids": real.astype(np.int32),
-        f"{name}_positions": np.where(real, np.arange(length), 0).astype(np.int32),
-    }
+def _pad(
+    examples: Sequence[Mapping[str, Sequence[int] | np.ndarray]], lengths: dict[str, int]
+) -> Batch:
+    """One example a row, padded to `lengths`, with segment ids (1) and positions."""
+    batch = {}
+    for name, length in lengths.items():
+        rows = [np.asarray(example[name], np.int32) for example in examples]
+        real = np.arange(length) < np.array([len(row) for row in rows])[:, None]
+        tokens = np.full(real.shape, PAD_ID, np.int32)
+        tokens[real] = np.concatenate(rows)
+        positions = np.where(real, np.arange(length), 0).astype(np.int32)
+        batch |= zip(_keys(name), (tokens, real.astype(np.int32), positions), strict=False)
+    return batch
 
 
 def eval_batches(
-    arrays: TokenArrays, *, batch_size: int
+    arrays: TokenArrays, *, batch_size: int, masking: Masking | None = None
 ) -> list[tuple[Batch, Int64[np.ndarray, " B"]]]:
     """Every example once, one a row, sorted by length (longest first) into few shapes.
 
+    Masks of masked_lm are drawn by the example's number, and so the same in every evaluation.
+
     Returns:
         Pairs of a batch of batch_size rows and the number of the example in each row; -1 marks a
-        row of padding, which fills up the last batch. Target lengths are rounded up to 8, 16, 24,
-        32, 48, 64, 96 ...; batches of one target length have one source length.
+        row of padding, which fills up the last batch. Lengths of the last column are rounded up to
+        8, 16, 24, 32, 48, 64, 96 ...; batches that are equal in it are equal in all.
     """
-    source_lengths, target_lengths = _lengths(arrays, "inputs"), _lengths(arrays, "targets")
-    groups = _groups(np.lexsort((-source_lengths, -target_lengths)), batch_size)
-    shapes = [(_bucket(source_lengths, group), _bucket(target_lengths, group)) for group in groups]
-    widest: dict[int, int] = {}
-    for source_length, target_length in shapes:
-        widest[target_length] = max(source_length, widest.get(target_length, 0))
-    batches = []
-    for group, (_, target_length) in zip(groups, shapes, strict=True):
-        examples = [arrays[i] if i >= 0 else _NO_EXAMPLE for i in group]
-        inputs = _pad("inputs", [e["inputs"] for e in examples], widest[target_length])
-        targets = _pad("targets", [e["targets"] for e in examples], target_length)
-        batches.append((inputs | targets, group))
-    return batches
+    lengths = {name: np.diff(offsets) for name, offsets in arrays.offsets.items()}
+    batches = _one_a_row(arrays, lengths, batch_size)
+    if masking is None:
+        return batches
+    return [(_mask_rows(batch, index, masking), index) for batch, index in batches]
 
 
-def source_batches(
-    sources: Sequence[Sequence[int]], *, batch_size: int
+def _mask_rows(batch: Batch, index: Int64[np.ndarray, " B"], masking: Masking) -> Batch:
+    rows = [
+        masking({name: values[row] for name, values in batch.items()}, np.random.default_rng(seed))
+        for row, seed in enumerate(index + 1)  # a seed must not be negative
+    ]
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def prompt_batches(
+    examples: Sequence[dict[str, list[int]]], *, batch_size: int
 ) -> list[tuple[Batch, Int64[np.ndarray, " B"]]]:
-    """Sources (ids, eos included) to translate, batched as by eval_batches, `inputs` keys only."""
-    lengths = np.array([len(source) for source in sources], np.int64)
+    """Examples (ids, by columns) that came in by hand, batched as by eval_batches."""
+    if not examples:
+        return []
+    lengths = {name: np.array([len(e[name]) for e in examples], np.int64) for name in examples[0]}
+    return _one_a_row(examples, lengths, batch_size)
+
+
+def _one_a_row(
+    examples: TokenArrays | Sequence[dict[str, list[int]]],
+    lengths: dict[str, Int64[np.ndarray, " n"]],
+    batch_size: int,
+) -> list[tuple[Batch, Int64[np.ndarray, " B"]]]:
+    names = list(lengths)
+    no_example = dict.fromkeys(names, ())
+    groups = _groups(np.lexsort([-lengths[name] for name in names]), batch_size)
+    shapes = [[_bucket(lengths[name], group) for name in names] for group in groups]
+    widest: dict[int, list[int]] = {}
+    for shape in shapes:
+        *_, last = shape
+        widest[last] = list(map(max, shape, widest.get(last, shape)))
     return [
         (
-            _pad("inputs", [sources[i] if i >= 0 else () for i in group], _bucket(lengths, group)),
+            _pad(
+                [examples[i] if i >= 0 else no_example for i in group],
+                dict(zip(names, widest[last], strict=True)),
+            ),
             group,
         )
-        for group in _groups(np.argsort(-lengths, kind="stable"), batch_size)
+        for group, (*_, last) in zip(groups, shapes, strict=True)
     ]
-
-
-def _lengths(arrays: TokenArrays, name: str) -> Int64[np.ndarray, " n"]:
-    return np.diff(getattr(arrays, f"{name}_offsets"))
 
 
 def _groups(order: Int64[np.ndarray, " n"], batch_size: int) -> Int64[np.ndarray, "groups B"]:

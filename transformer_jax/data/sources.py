@@ -1,12 +1,13 @@
-"""Where sentence pairs come from: the embedded corpus, text files, SCAN files, TFDS's catalogue."""
+"""Where examples come from: the embedded corpus, files in a folder, TFDS's catalogue."""
 
+import bisect
 import difflib
-import gzip
+import itertools
 import re
 import shutil
 import types
-import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import tensorflow_datasets.translate  # noqa: F401
 from tensorflow_datasets.core.download import extractor
 from tensorflow_datasets.core.download.util import DownloadError
 
+from transformer_jax.data import files
 from transformer_jax.data.cache import locked
+from transformer_jax.data.files import Examples
 from transformer_jax.data.grammar import EnglishGermanGrammar
 
 # TFDS unpacks archives through these two functions of TensorFlow; plain ones do for local files.
@@ -29,33 +32,62 @@ extractor.tf = types.SimpleNamespace(
 
 _BLOCK = 16_384  # records read at a time, which bounds what they take beside the columns
 
-Examples = dict[str, list]  # columns of equal length; "source" and "target" are lists of str
+# The columns of each objective, and the setting that names the feature which each is read from.
+_COLUMNS = {
+    "translation": {"source": "source_language", "target": "target_language"},
+    "causal_lm": {"text": "text_feature"},
+    "masked_lm": {"text": "text_feature"},
+    "classification": {"text": "text_feature", "label": "label_feature"},
+    "tagging": {"words": "text_feature", "tags": "label_feature"},
+}
+# The objectives that each source serves.
+SERVES = {
+    "embedded": tuple(_COLUMNS),
+    "tfds": tuple(_COLUMNS),
+    "text": ("translation", "causal_lm", "masked_lm"),
+    "scan": ("translation",),
+    "tsv": ("classification",),
+    "labelled": ("classification",),
+    "conll": ("tagging",),
+    "conllu": ("tagging",),
+}
 
 
-def load(
-    *,
-    source: str,
-    dir: str,
-    name: str,
-    splits: tuple[str, ...],
-    source_language: str,
-    target_language: str,
-    cache_dir: str,
-) -> Examples:
+@dataclass(frozen=True, kw_only=True)
+class SourceSettings:
+    """Where the examples are. Attributes:
+
+    source: a key of SERVES.
+    dir: folder of the files; of all but embedded and tfds.
+    name: name in TFDS's catalogue, such as "wmt14_translate/de-en"; tfds.
+    source_language, target_language: endings of parallel files (text), features (tfds).
+    text_feature, label_feature: features (embedded, tfds) or columns (tsv; conllu: the label's).
+    document_separator: where plain text is cut into documents ("": nowhere); text.
+    cache_dir: the embedded corpus and sets of TFDS are prepared here once.
+    """
+
+    source: str
+    dir: str
+    name: str
+    source_language: str
+    target_language: str
+    text_feature: str
+    label_feature: str
+    document_separator: str
+    cache_dir: str
+
+
+def load(settings: SourceSettings, objective: str, splits: tuple[str, ...]) -> Examples:
     """All examples of the splits, one after the other.
 
     Args:
-        source: "embedded" (the generated corpus), "text" (parallel files), "scan" (files of lines
-            "IN: words OUT: ACTIONS") or "tfds" (a translation set of TFDS).
-        dir: folder of the files; text and scan.
-        name: name in TFDS's catalogue, such as "wmt14_translate/de-en"; tfds.
-        splits: text: prefixes P of the pairs P.<source_language>, P.<target_language>; scan:
-            files; embedded and tfds: TFDS split expressions such as "train[:90%]".
-        source_language, target_language: endings of the files (text), features of the set (tfds).
-        cache_dir: TFDS sets are prepared here once.
+        splits: embedded, tfds: TFDS split expressions such as "train[:90%]"; text of translations:
+            prefixes P of the pairs P.<source_language>, P.<target_language>; others: files.
 
     Returns:
-        "source" and "target", lists of str; for embedded also the other columns of the corpus.
+        Columns of str: "source", "target" of translation (and the others of the embedded corpus);
+        "text", a document each, of causal_lm and masked_lm; "text", "label" of classification.
+        Columns of lists of str: "words", "tags" of tagging.
 
     Raises:
         FileNotFoundError: a missing file or folder.
@@ -63,43 +95,40 @@ def load(
     """
     if not splits:
         raise ValueError("no data to read: data.train (or data.test) names no split or file")
-    tfds_dir = Path(cache_dir).expanduser() / "tfds"
-    if source == "embedded":
-        return read_builder(EnglishGermanGrammar(data_dir=tfds_dir), splits)
-    if source == "tfds":
-        builder = catalogue_builder(name, tfds_dir, (source_language, target_language))
-        columns = read_builder(builder, splits)
-        return {"source": columns[source_language], "target": columns[target_language]}
-    if source not in ("text", "scan"):
-        raise ValueError(f"data.source={source!r}: expected embedded, text, tfds or scan")
-    files = find_files(
-        source=source,
-        dir=dir,
-        splits=splits,
-        source_language=source_language,
-        target_language=target_language,
-    )
-    read = read_scan if source == "scan" else read_pair
-    return concatenate([read(*paths) for paths in files])
+    found = find_files(settings, objective, splits)
+    if settings.source in ("embedded", "tfds"):
+        return _read_features(settings, objective, splits)
+    return concatenate([_read_files(settings, objective, paths) for paths in found])
 
 
 def find_files(
-    *, source: str, dir: str, splits: tuple[str, ...], source_language: str, target_language: str
+    settings: SourceSettings, objective: str, splits: tuple[str, ...]
 ) -> list[tuple[Path, ...]]:
-    """The files of each split of "text" (two) and "scan" (one); none of other sources.
+    """The files of each split: two of parallel text, one of other files, none of other sources.
 
     Raises:
         FileNotFoundError: a missing file or folder.
-        ValueError: dir is empty.
+        ValueError: the source is unknown or does not serve the objective, or dir is empty.
     """
-    if source not in ("text", "scan"):
+    source, dir = settings.source, settings.dir
+    if source not in SERVES:
+        raise ValueError(f"data.source={source!r}: expected one of {', '.join(SERVES)}")
+    if objective not in SERVES[source]:
+        serving = ", ".join(name for name, objectives in SERVES.items() if objective in objectives)
+        raise ValueError(
+            f"data.source={source!r} has no examples for the objective {objective!r}; "
+            f"sources that have: {serving or 'none'}"
+        )
+    if source in ("embedded", "tfds"):
         return []
     if not dir:
         raise ValueError(f"data.source={source!r} needs data.dir, the folder of its files")
     folder = Path(dir).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"data.dir={dir!r}: there is no such folder")
-    sides = ("",) if source == "scan" else (f".{source_language}", f".{target_language}")
+    sides = ("",)
+    if (source, objective) == ("text", "translation"):
+        sides = (f".{settings.source_language}", f".{settings.target_language}")
     return [tuple(_find(folder / f"{split}{side}") for side in sides) for split in splits]
 
 
@@ -108,83 +137,57 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
     return {key: [value for part in parts for value in part[key]] for key in parts[0]}
 
 
-def hold_out(examples: Examples, size: int) -> tuple[Examples, Examples]:
-    """All but the last `size` examples, and these.
+def hold_out(examples: Examples, size: int, objective: str) -> tuple[Examples, Examples]:
+    """All but the last `size` examples, and these; of causal_lm and masked_lm characters.
+
+    A document in which the cut falls is divided.
 
     Raises:
         ValueError: one of the two would be empty.
     """
-    total = len(examples["source"])
+    is_text = objective in ("causal_lm", "masked_lm")
+    total = sum(map(len, examples["text"])) if is_text else len(next(iter(examples.values())))
     if not 0 < size < total:
         raise ValueError(
-            f"data.validation_size={size}: expected 1 to {total - 1} of the {total} examples in "
-            "data.train"
+            f"data.validation_size={size}: expected 1 to {total - 1} of the {total} "
+            f"{'characters' if is_text else 'examples'} in data.train"
         )
+    if is_text:
+        train, held_out = _cut(examples["text"], total - size)
+        return {"text": train}, {"text": held_out}
     train = {key: values[:-size] for key, values in examples.items()}
     return train, {key: values[-size:] for key, values in examples.items()}
 
 
-def read_pair(source: Path, target: Path) -> Examples:
-    """Parallel files: line i of one is the translation of line i of the other."""
-    sources, targets = read_lines(source), read_lines(target)
-    if len(sources) != len(targets):
-        raise ValueError(
-            f"{source} has {len(sources)} lines and {target} has {len(targets)}: "
-            "parallel files must have one line for one"
-        )
-    return {"source": sources, "target": targets}
+def _cut(documents: list[str], place: int) -> tuple[list[str], list[str]]:
+    """The first `place` characters, at least one, and the others."""
+    ends = list(itertools.accumulate(map(len, documents)))
+    number = bisect.bisect_left(ends, place)
+    document = documents[number]
+    place -= ends[number] - len(document)
+    rest = [document[place:]] if place < len(document) else []
+    return [*documents[:number], document[:place]], [*rest, *documents[number + 1 :]]
 
 
-def read_scan(path: Path) -> Examples:
-    """A file of SCAN (Lake and Baroni 2018): a line is "IN: jump twice OUT: I_JUMP I_JUMP"."""
-    pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
-        command, separator, actions = line.removeprefix("IN: ").partition(" OUT: ")
-        if not line.startswith("IN: ") or not separator:
-            raise ValueError(f"{path}:{number}: expected 'IN: words OUT: ACTIONS', got {line!r}")
-        pairs.append((command, actions))
-    sources, targets = map(list, zip(*pairs, strict=True))
-    return {"source": sources, "target": targets}
-
-
-def read_lines(path: Path) -> list[str]:
-    r"""The lines of a UTF-8 file, plain or .gz. They end at "\n" alone; a "\r" before it is cut.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it cannot be read or decoded, or is empty.
-    """
-    try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except FileNotFoundError:
-        raise
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not a whole gzip file ({error})") from error
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    if not data:
-        raise ValueError(f"{path}: the file is empty")
-    return decode_lines(data, str(path))
-
-
-def decode_lines(data: bytes, name: str) -> list[str]:
-    r"""The lines of UTF-8 text. They end at "\n" alone; a "\r" before it is cut.
-
-    Raises:
-        ValueError: naming `name` and the line that is not UTF-8.
-    """
-    lines = []
-    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=1):
-        try:
-            lines.append(line.removesuffix(b"\r").decode())
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x}); convert it, for "
-                "example with iconv"
-            ) from error
-    return lines
+def _read_files(settings: SourceSettings, objective: str, paths: tuple[Path, ...]) -> Examples:
+    """One split of a source that has its own files."""
+    if (settings.source, objective) == ("text", "translation"):
+        source, target = paths
+        return files.read_pair(source, target)
+    (path,) = paths
+    match settings.source:
+        case "text":
+            return files.read_documents(path, settings.document_separator)
+        case "scan":
+            return files.read_scan(path)
+        case "tsv":
+            return files.read_table(path, settings.text_feature, settings.label_feature)
+        case "labelled":
+            return files.read_labelled(path)
+        case "conll":
+            return files.read_conll(path)
+        case _:
+            return files.read_conllu(path, settings.label_feature)
 
 
 def _find(path: Path) -> Path:
@@ -198,13 +201,107 @@ def _find(path: Path) -> Path:
     return path if path.exists() else zipped
 
 
-def catalogue_builder(
-    name: str, data_dir: Path, languages: tuple[str, str]
-) -> tfds.core.DatasetBuilder:
-    """The builder of a translation set of TFDS, by its name; nothing is downloaded yet.
+def _read_features(settings: SourceSettings, objective: str, splits: tuple[str, ...]) -> Examples:
+    """Examples of the embedded corpus or of a set of TFDS."""
+    data_dir = Path(settings.cache_dir).expanduser() / "tfds"
+    if settings.source == "tfds":
+        builder = catalogue_builder(settings.name, data_dir)
+    else:
+        builder = EnglishGermanGrammar(data_dir=data_dir)
+        if objective == "translation":  # all columns, since scores of "it" need more than two
+            return read_builder(builder, splits, list(_features(builder)))
+    columns = _COLUMNS[objective]
+    names = {column: getattr(settings, key) for column, key in columns.items()}
+    features = {
+        column: _feature(builder, column, f"data.{key}", names[column])
+        for column, key in columns.items()
+    }
+    read = read_builder(builder, splits, list(names.values()))
+    examples = {column: read[name] for column, name in names.items()}
+    if objective == "classification":
+        return _labelled_texts(examples, features["label"])
+    if objective == "tagging":
+        return _tagged_words(examples, features["tags"])
+    return examples
+
+
+def _labelled_texts(examples: Examples, feature: Any) -> Examples:
+    """The examples that have a label; in the embedded corpus, some sentences have no "it"."""
+    labels = [_label(feature, value) for value in examples["label"]]
+    texts = [text for text, label in zip(examples["text"], labels, strict=True) if label]
+    if not texts:
+        raise ValueError("data.label_feature: no example has a label")
+    return {"text": texts, "label": [label for label in labels if label]}
+
+
+def _tagged_words(examples: Examples, feature: Any) -> Examples:
+    words = [_items(value) for value in examples["words"]]
+    tags = [[_label(feature, tag) for tag in _items(value)] for value in examples["tags"]]
+    for number, (row, labels) in enumerate(zip(words, tags, strict=True)):
+        if len(row) != len(labels):
+            raise ValueError(
+                f"data.text_feature and data.label_feature: example {number} has {len(row)} words, "
+                f"but {len(labels)} tags"
+            )
+    return {"words": words, "tags": tags}
+
+
+def _feature(builder: tfds.core.DatasetBuilder, column: str, key: str, name: str) -> Any:
+    """The feature that a column is read from; where it is a list of words or tags, of one of them.
 
     Raises:
-        ValueError: TFDS has no such set, config or version, or the set not these languages.
+        ValueError: the set has no such feature, or it is neither text nor, for labels, a class.
+    """
+    features = _features(builder)
+    if name not in features:
+        raise ValueError(
+            f"{key}={name!r}: {builder.info.full_name} has no such feature; its features: "
+            f"{', '.join(features) or 'none'}"
+        )
+    feature: Any = features[name]
+    is_list = column in ("words", "tags") and isinstance(feature, tfds.features.Sequence)
+    item = feature.feature if is_list else feature
+    is_text = isinstance(item, tfds.features.Text)
+    is_class = isinstance(item, tfds.features.ClassLabel) or (
+        isinstance(item, tfds.features.Tensor)
+        and item.shape == ()
+        and item.np_dtype in (np.int32, np.int64)
+    )
+    if not (is_text or (is_class and (column == "label" or (column == "tags" and is_list)))):
+        raise ValueError(
+            f"{key}={name!r}: this feature of {builder.info.full_name} is {feature}, from which "
+            f"{column!r} cannot be read"
+        )
+    return item
+
+
+def _features(builder: tfds.core.DatasetBuilder) -> dict[str, Any]:
+    features = builder.info.features
+    return dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
+
+
+def _label(feature: Any, value: Any) -> str:
+    """A label's name. TFDS stores -1 where there is none, as in the test splits of GLUE."""
+    if not isinstance(feature, tfds.features.ClassLabel):
+        return str(value)
+    if value < 0:
+        raise ValueError(
+            f"data.train, data.validation or data.test names a split without labels ({value} "
+            "stands for none)"
+        )
+    return feature.int2str(value)
+
+
+def _items(value: str | list) -> list:
+    """Words or tags, which come in a list or separated by blanks."""
+    return [item for item in value.split(" ") if item] if isinstance(value, str) else value
+
+
+def catalogue_builder(name: str, data_dir: Path) -> tfds.core.DatasetBuilder:
+    """The builder of a set of TFDS, by its name; nothing is downloaded yet.
+
+    Raises:
+        ValueError: TFDS has no such set, config or version.
     """
     if not name:
         raise ValueError(
@@ -216,26 +313,19 @@ def catalogue_builder(
         near = ", ".join(difflib.get_close_matches(base, known, n=5)) or "none"
         raise ValueError(f"data.name={name!r}: TFDS has no set {base!r}; near names: {near}")
     try:
-        builder = tfds.builder(name, data_dir=data_dir)
+        return tfds.builder(name, data_dir=data_dir)
     except (ValueError, AssertionError) as error:  # what TFDS raises for a config and a version
         configs = ", ".join(tfds.builder_cls(base).builder_configs) or "none"
         raise ValueError(
             f"data.name={name!r}: TFDS has {base!r}, but not this config or version; its configs: "
             f"{configs}"
         ) from error
-    features = builder.info.features
-    features = list(features) if isinstance(features, tfds.features.FeaturesDict) else []
-    for language in languages:
-        if language not in features:
-            raise ValueError(
-                f"data.name={name!r} has no language {language!r}; its features: "
-                f"{', '.join(features)} (see data.source_language, data.target_language)"
-            )
-    return builder
 
 
-def read_builder(builder: tfds.core.DatasetBuilder, splits: tuple[str, ...]) -> Examples:
-    """All features of the splits, read in bulk; the set is prepared where it is not yet."""
+def read_builder(
+    builder: tfds.core.DatasetBuilder, splits: tuple[str, ...], features: Sequence[str]
+) -> Examples:
+    """These features of the splits, read in bulk; the set is prepared where it is not yet."""
     folder = Path(builder.data_path)
     if not folder.is_dir():
         with locked(folder.parent):
@@ -251,7 +341,7 @@ def read_builder(builder: tfds.core.DatasetBuilder, splits: tuple[str, ...]) -> 
         source = builder.as_data_source(split=split)  # pyright: ignore[reportCallIssue]
         for start in range(0, len(source), _BLOCK):
             records = source.__getitems__(range(start, min(start + _BLOCK, len(source))))
-            parts.append({key: [_plain(record[key]) for record in records] for key in records[0]})
+            parts.append({key: [_plain(record[key]) for record in records] for key in features})
     return concatenate(parts)
 
 

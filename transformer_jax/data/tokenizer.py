@@ -1,24 +1,26 @@
 """Text to token ids and back, by bytes, words, BPE or unigram; the only home of the special ids.
 
 Every kind is one object of the `tokenizers` library, so saving, loading and encoding in bulk are
-the same for all. One vocabulary serves both languages.
+the same for all. One vocabulary serves both languages. No token reaches across a line break.
 """
 
 import hashlib
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 
-# A blank cannot occur inside a token of text, so text never produces pad, eos or bos.
+# A blank cannot occur inside a token of text, so text never produces pad, eos, bos or mask.
 _SPECIAL_TOKENS = ["< pad >", "< eos >", "< bos >", "<unk>"]
 _UNK = _SPECIAL_TOKENS[UNK_ID]
+_MASK = "< mask >"
 
 KINDS = ("bytes", "words", "bpe", "unigram")
 
@@ -27,22 +29,32 @@ class Tokenizer:
     """Encodes and decodes with a trained vocabulary; made by train_tokenizer or load_tokenizer.
 
     Attributes:
-        vocab_size: number of ids, the four special ones included.
+        vocab_size: number of ids, the special ones included.
+        mask_id: the last id, where the tokenizer was trained with a mask; else None.
         fingerprint: SHA-256 of everything that decides the ids.
     """
 
     vocab_size: int
+    mask_id: int | None
     fingerprint: str
 
     def __init__(self, library: tokenizers.Tokenizer):
         self._library = library
         self._library.encode_special_tokens = True  # "<unk>" written in a text is plain text
         self.vocab_size = library.get_vocab_size()
+        self.mask_id = library.token_to_id(_MASK)
         self.fingerprint = hashlib.sha256(library.to_str().encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without eos."""
         return [e.ids for e in self._library.encode_batch_fast(list(texts))]
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Ids of each word of each sentence, as after a blank; at least one each, if only unk."""
+        words = list(dict.fromkeys(itertools.chain.from_iterable(sentences)))
+        encoded = self.encode([f" {word}" for word in words])
+        ids = {word: row or [UNK_ID] for word, row in zip(words, encoded, strict=True)}
+        return [[ids[word] for word in sentence] for sentence in sentences]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids before the first eos; pad and bos are skipped, unk is written <unk>."""
@@ -74,31 +86,45 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise ValueError(f"{path}: not a tokenizer file ({error})") from error
 
 
-def train_tokenizer(kind: str, texts: Sequence[str], vocab_size: int) -> Tokenizer:
+def train_tokenizer(
+    kind: str, texts: Sequence[str], vocab_size: int, mask: bool = False
+) -> Tokenizer:
     """A tokenizer of at most vocab_size ids; the same texts always give the same one.
 
     Args:
         kind: "bytes" (UTF-8 bytes, id = 4 + byte; texts and vocab_size do not matter), "words"
             (split at blanks, most frequent words, ties alphabetical), "bpe" (Sennrich et al. 2016)
             or "unigram" (Kudo 2018).
-        texts: sentences of both languages of the training split.
-        vocab_size: upper bound, the four special ids included.
+        texts: texts of the training split, of both languages where there are two.
+        vocab_size: upper bound, the special ids included.
+        mask: the last id is a mask, which stands for tokens that a model has to predict.
 
     Raises:
         ValueError: an unknown kind, or a vocabulary too small for the characters of the texts.
     """
     if kind not in KINDS:
         raise ValueError(f"data.tokenizer.kind={kind!r}: expected one of {', '.join(KINDS)}")
+    special = len(_SPECIAL_TOKENS) + mask
     if kind == "bytes":
-        return Tokenizer(_bytes())
-    if vocab_size <= len(_SPECIAL_TOKENS):
+        library = _bytes()
+    elif vocab_size <= special:
         raise ValueError(
-            f"data.tokenizer.vocab_size={vocab_size}: {len(_SPECIAL_TOKENS)} ids are special, "
+            f"data.tokenizer.vocab_size={vocab_size}: {special} ids are special, "
             "so it must be larger"
         )
-    if kind == "words":
-        return Tokenizer(_words(texts, vocab_size))
-    return Tokenizer(_subwords(kind, texts, vocab_size))
+    elif kind == "words":
+        library = _words(texts, vocab_size - mask)
+    else:
+        smallest = special + len(set(" ").union(*texts))
+        if vocab_size < smallest:
+            raise ValueError(
+                f"data.tokenizer.vocab_size={vocab_size}: too small, the characters of the "
+                f"training split and the special ids alone need {smallest}"
+            )
+        library = _subwords(kind, texts, vocab_size - mask)
+    if mask:
+        library.add_special_tokens([_MASK])
+    return Tokenizer(library)
 
 
 def _bytes() -> tokenizers.Tokenizer:
@@ -120,25 +146,29 @@ def _byte_symbols() -> list[str]:
     return [symbols[byte] for byte in range(256)]
 
 
+# A line break takes the blanks beside it along: between words a blank goes without saying.
+_WORD = r" ?\n(?: (?!\n))?|[^ \n]+"
+
+
 def _words(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
-    counts = Counter(itertools.chain.from_iterable(text.split(" ") for text in texts))
-    for token in ("", _UNK):  # neither is a word: "" comes of doubled blanks
-        counts.pop(token, None)
+    counts = Counter(itertools.chain.from_iterable(re.findall(_WORD, text) for text in texts))
+    counts.pop(_UNK, None)
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     tokens = [*_SPECIAL_TOKENS, *ordered[: vocab_size - len(_SPECIAL_TOKENS)]]
     vocab = {token: i for i, token in enumerate(tokens)}
     library = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=_UNK))
-    library.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
+    library.decoder = decoders.Sequence(
+        [
+            decoders.Replace(Regex(r"\A(?! ?\n)"), " "),  # before every token that is a word
+            decoders.Fuse(),
+            decoders.Replace(Regex(r"\A (?! ?\n)|(?<=\n) (?=[^\n])"), ""),  # first of its line
+        ]
+    )
     return library
 
 
 def _subwords(kind: str, texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
-    smallest = len(_SPECIAL_TOKENS) + len(set(" ").union(*texts))
-    if vocab_size < smallest:
-        raise ValueError(
-            f"data.tokenizer.vocab_size={vocab_size}: too small, the characters of the training "
-            f"split and the special ids alone need {smallest}"
-        )
     if kind == "bpe":
         library = tokenizers.Tokenizer(models.BPE(unk_token=_UNK))
         trainer = trainers.BpeTrainer(
@@ -152,8 +182,14 @@ def _subwords(kind: str, texts: Sequence[str], vocab_size: int) -> tokenizers.To
             unk_token=_UNK,
             show_progress=False,
         )
-    # The mark of a blank belongs to the word after it, so "house ." comes back with its blank.
-    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    # The mark of a blank belongs to the word after it, so "house ." comes back with its blank. The
+    # text's first word gets one too, a line's first word only where the text has a blank there.
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(" ?\n"), behavior="isolated"),
+            pre_tokenizers.Metaspace(prepend_scheme="first"),
+        ]
+    )
     library.decoder = decoders.Metaspace()
     library.train_from_iterator(texts, trainer)
     if kind == "unigram":

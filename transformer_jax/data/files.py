@@ -1,0 +1,223 @@
+"""Readers of text files, each from a path to columns: parallel and plain text, labels, tags."""
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+Examples = dict[str, list]  # columns of equal length
+
+# The columns of CoNLL-U (universaldependencies.org/format.html), and which of them are labels.
+_CONLLU = "id form lemma upos xpos feats head deprel deps misc".split()
+_CONLLU_LABELS = ("lemma", "upos", "xpos", "feats", "deprel")
+
+
+def read_pair(source: Path, target: Path) -> Examples:
+    """Parallel files, "source" and "target": line i of one is the translation of that of the other.
+
+    Raises:
+        ValueError: unequal numbers of lines.
+    """
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"{source} has {len(sources)} lines and {target} has {len(targets)}: "
+            "parallel files must have one line for one"
+        )
+    return {"source": sources, "target": targets}
+
+
+def read_scan(path: Path) -> Examples:
+    """A file of SCAN (Lake and Baroni 2018): a line is "IN: jump twice OUT: I_JUMP I_JUMP".
+
+    Returns "source" and "target". Raises ValueError at another line.
+    """
+    pairs = []
+    for number, line in enumerate(read_lines(path), start=1):
+        command, separator, actions = line.removeprefix("IN: ").partition(" OUT: ")
+        if not line.startswith("IN: ") or not separator:
+            raise ValueError(f"{path}:{number}: expected 'IN: words OUT: ACTIONS', got {line!r}")
+        pairs.append((command, actions))
+    sources, targets = map(list, zip(*pairs, strict=True))
+    return {"source": sources, "target": targets}
+
+
+def read_documents(path: Path, separator: str) -> Examples:
+    r"""Plain text, cut at every `separator` ("": the file is one document), as "text".
+
+    The separators belong to no document, and documents of nothing but white space are left out.
+    Lines end at "\n" alone; a "\r" before it is cut.
+
+    Raises:
+        ValueError: there is no document.
+    """
+    data = _read_bytes(path)
+    text = "\n".join(decode_lines(data, str(path))) + "\n" * data.endswith(b"\n")
+    documents = text.split(separator) if separator else [text]
+    documents = [document for document in documents if document and not document.isspace()]
+    if not documents:
+        raise ValueError(f"{path}: the file holds nothing but white space and separators")
+    return {"text": documents}
+
+
+def read_table(path: Path, text_column: str, label_column: str) -> Examples:
+    """Two of the columns of a file, as "text" and "label"; tabs separate, and nothing is quoted.
+
+    Args:
+        text_column, label_column: names in the header that is the first line, or where both are
+            decimal numbers, places from 0 in a file without header.
+
+    Raises:
+        ValueError: no such column, a row with more or fewer columns, or a row without label.
+    """
+    rows = [line.split("\t") for line in read_lines(path)]
+    has_header = not (text_column.isdecimal() and label_column.isdecimal())
+    names = rows.pop(0) if has_header else [str(place) for place in range(len(rows[0]))]
+    for key, column in (("text_feature", text_column), ("label_feature", label_column)):
+        if column not in names:
+            expected = ", ".join(map(repr, names))
+            raise ValueError(f"{path}: data.{key}={column!r}, but its columns are {expected}")
+    if not rows:
+        raise ValueError(f"{path}: there is no row below the header")
+    text, label = names.index(text_column), names.index(label_column)
+    for number, row in enumerate(rows, start=1 + has_header):
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path}:{number}: expected {len(names)} columns separated by tabs, as in line 1, "
+                f"got {len(row)}"
+            )
+        if not row[label]:
+            raise ValueError(f"{path}:{number}: there is no label in column {label_column!r}")
+    return {"text": [row[text] for row in rows], "label": [row[label] for row in rows]}
+
+
+def read_labelled(path: Path) -> Examples:
+    """Lines "LABEL sentence", divided at the first blank, as "text" and "label".
+
+    Raises:
+        ValueError: a line without label or blank.
+    """
+    texts, labels = [], []
+    for number, line in enumerate(read_lines(path), start=1):
+        label, blank, text = line.partition(" ")
+        if not label or not blank:
+            raise ValueError(f"{path}:{number}: expected 'LABEL sentence', got {line!r}")
+        texts.append(text)
+        labels.append(label)
+    return {"text": texts, "label": labels}
+
+
+def read_conll(path: Path) -> Examples:
+    """Sentences of lines "word ... tag", columns separated by tabs or blanks: "words" and "tags".
+
+    Blank lines end a sentence. Lines "-DOCSTART-" (Tjong Kim Sang and De Meulder 2003) are skipped.
+
+    Raises:
+        ValueError: a line of one column, or no sentence.
+    """
+
+    def parse(line: str) -> tuple[str, str] | None:
+        if line.startswith("-DOCSTART-"):
+            return None
+        columns = re.split("[ \t]+", line.rstrip(" \t"))
+        if len(columns) < 2 or not columns[0]:
+            raise ValueError("expected a word and, in the last column, its tag")
+        return columns[0], columns[-1]
+
+    return _read_sentences(path, parse)
+
+
+def read_conllu(path: Path, label_column: str) -> Examples:
+    """Sentences of a CoNLL-U file (Nivre et al. 2020): "words", and a column of theirs as "tags".
+
+    Comments, multi-word tokens (ids as "1-2") and empty nodes ("1.1") are skipped.
+
+    Args:
+        label_column: "lemma", "upos", "xpos", "feats" or "deprel".
+
+    Raises:
+        ValueError: another label_column, a line without ten columns, or no sentence.
+    """
+    if label_column not in _CONLLU_LABELS:
+        raise ValueError(
+            f"data.label_feature={label_column!r}: of CoNLL-U files expected one of "
+            f"{', '.join(_CONLLU_LABELS)}"
+        )
+
+    def parse(line: str) -> tuple[str, str] | None:
+        if line.startswith("#"):
+            return None
+        columns = line.split("\t")
+        if len(columns) != len(_CONLLU):
+            raise ValueError("expected the ten columns of CoNLL-U, separated by tabs")
+        row = dict(zip(_CONLLU, columns, strict=True))
+        return None if set("-.") & set(row["id"]) else (row["form"], row[label_column])
+
+    return _read_sentences(path, parse)
+
+
+def _read_sentences(path: Path, parse: Callable[[str], tuple[str, str] | None]) -> Examples:
+    """Sentences that end at blank lines; `parse` makes a word and its tag, or None, of a line."""
+    sentences: list[list[tuple[str, str]]] = [[]]
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip(" \t"):
+            sentences.append([])
+            continue
+        try:
+            word = parse(line)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}; got {line!r}") from None
+        if word:
+            sentences[-1].append(word)
+    sentences = [sentence for sentence in sentences if sentence]
+    if not sentences:
+        raise ValueError(f"{path}: there is no sentence")
+    return {
+        "words": [[word for word, _ in sentence] for sentence in sentences],
+        "tags": [[tag for _, tag in sentence] for sentence in sentences],
+    }
+
+
+def read_lines(path: Path) -> list[str]:
+    r"""The lines of a UTF-8 file, plain or .gz. They end at "\n" alone; a "\r" before it is cut.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it cannot be read or decoded, or is empty.
+    """
+    return decode_lines(_read_bytes(path), str(path))
+
+
+def decode_lines(data: bytes, name: str) -> list[str]:
+    r"""The lines of UTF-8 text. They end at "\n" alone; a "\r" before it is cut.
+
+    Raises:
+        ValueError: naming `name` and the line that is not UTF-8.
+    """
+    lines = []
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=1):
+        try:
+            lines.append(line.removesuffix(b"\r").decode())
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x}); convert it, for "
+                "example with iconv"
+            ) from error
+    return lines
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+    except FileNotFoundError:
+        raise
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: not a whole gzip file ({error})") from error
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    if not data:
+        raise ValueError(f"{path}: the file is empty")
+    return data
