@@ -7,6 +7,7 @@ wrongly, changes the result.
 import dataclasses
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from transformer_jax import decode
 PAD, EOS, BOS = 0, 1, 2
 VOCAB = 5
 LENGTH = 5
-IDS = dict(bos_id=BOS, eos_id=EOS, pad_id=PAD)
+IDS = dict(eos_id=EOS, pad_id=PAD)
 
 
 def make_model(seed, batch_size, scale=1.5):
@@ -27,6 +28,11 @@ def make_model(seed, batch_size, scale=1.5):
     tables = (scale * random.normal(size=(LENGTH, VOCAB, VOCAB))).astype(np.float32)
     bias = (scale * random.normal(size=(batch_size, VOCAB))).astype(np.float32)
     return tables, bias
+
+
+def first_tokens(bias):
+    """What is read first, bos or another: it differs by sentence, as the last words of prompts."""
+    return BOS + jnp.argmax(jnp.asarray(bias), axis=-1) % 3
 
 
 def empty_cache(batch_size):
@@ -49,7 +55,7 @@ def make_step(tables, bias):
 
 def log_probs(tables, bias, prefix):
     """Of the next token after `prefix`, for one sentence, in float64: (V,)."""
-    history = [BOS, *prefix]
+    history = [BOS + np.argmax(bias) % 3, *prefix]
     logits = bias.astype(np.float64) + sum(tables[t, token] for t, token in enumerate(history))
     return logits - np.log(np.sum(np.exp(logits)))
 
@@ -103,8 +109,8 @@ def padded(sequence):
 def search(tables, bias, limit, *, beam_size, alpha, num_results=None):
     return decode.beam_search(
         make_step(tables, bias),
+        first_tokens(bias),
         empty_cache(bias.shape[0]),
-        batch_size=bias.shape[0],
         beam_size=beam_size,
         length=LENGTH,
         limit=limit,
@@ -114,34 +120,34 @@ def search(tables, bias, limit, *, beam_size, alpha, num_results=None):
     )
 
 
-@jax.jit
-def decode_greedily(tables, bias, limit):
-    batch_size = bias.shape[0]
-    return decode.greedy(
+def complete(tables, bias, limit, choose, num_results):
+    return decode.complete(
         make_step(tables, bias),
-        empty_cache(batch_size),
-        batch_size=batch_size,
+        first_tokens(bias),
+        empty_cache(bias.shape[0]),
+        choose,
+        num_results=num_results,
         length=LENGTH,
         limit=limit,
         **IDS,
     )
+
+
+@jax.jit
+def decode_greedily(tables, bias, limit):
+    return complete(tables, bias, limit, decode.greedy, 1)
 
 
 @functools.partial(jax.jit, static_argnames=("temperature", "top_k", "top_p"))
 def draw(tables, bias, limit, keys, *, temperature=1.0, top_k=0, top_p=1.0):
-    batch_size = bias.shape[0]
-    return decode.sample(
-        make_step(tables, bias),
-        empty_cache(batch_size),
-        keys,
-        batch_size=batch_size,
-        length=LENGTH,
-        limit=limit,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        **IDS,
-    )
+    """`keys` (B, R): as many samples of each sentence."""
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    choose = decode.sampler(keys.reshape(-1), **settings)
+    return complete(tables, bias, limit, choose, keys.shape[1])
+
+
+def keys_of(seed, *shape):
+    return jax.random.split(jax.random.key(seed), shape)
 
 
 def assert_same(decoded, expected):
@@ -195,8 +201,8 @@ def test_early_stop_saves_steps():
 
     decode.beam_search(
         counted,
+        jnp.full((2,), BOS),
         empty_cache(2),
-        batch_size=2,
         beam_size=2,
         num_results=1,
         length=LENGTH,
@@ -220,8 +226,8 @@ def test_greedy_takes_the_likeliest_token_at_each_place():
                 token = EOS if len(sequence) + 1 == most else int(np.argmax(following))
                 sequence.append(token)
                 score += following[token]
-            np.testing.assert_array_equal(decoded.tokens[row], padded(sequence))
-            np.testing.assert_allclose(decoded.scores[row], score, rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(decoded.tokens[row, 0], padded(sequence))
+            np.testing.assert_allclose(decoded.scores[row, 0], score, rtol=1e-5, atol=1e-5)
 
 
 def test_beam_of_one_without_length_penalty_is_greedy():
@@ -229,15 +235,15 @@ def test_beam_of_one_without_length_penalty_is_greedy():
     tables, bias = make_model(5, len(limit))
     greedy = decode_greedily(tables, bias, limit)
     beam = search(tables, bias, limit, beam_size=1, alpha=0.0)
-    np.testing.assert_array_equal(beam.tokens[:, 0], greedy.tokens)
-    np.testing.assert_allclose(beam.scores[:, 0], greedy.scores, rtol=1e-5)
-    assert len({tuple(row) for row in greedy.tokens.tolist()}) > 3
+    np.testing.assert_array_equal(beam.tokens, greedy.tokens)
+    np.testing.assert_allclose(beam.scores, greedy.scores, rtol=1e-5)
+    assert len({tuple(row) for row in greedy.tokens[:, 0].tolist()}) > 3
 
 
 def test_a_sentence_is_decoded_alike_in_every_batch():
     limit = np.array([5, 4, 5, 3, 0, 5])
     tables, bias = make_model(7, len(limit))
-    keys = jax.random.split(jax.random.key(0), len(limit))
+    keys = keys_of(0, len(limit), 3)
     methods = {
         "greedy": lambda rows: decode_greedily(tables, bias[rows], limit[rows]),
         "beam": lambda rows: search(tables, bias[rows], limit[rows], beam_size=3, alpha=0.6),
@@ -270,32 +276,46 @@ def test_samples_follow_the_truncated_distribution(temperature, top_k, top_p):
 
     decoded = draw(
         tables,
-        np.repeat(bias, draws, axis=0),
-        np.full((draws,), 2),
-        jax.random.split(jax.random.key(3), draws),
+        bias,
+        np.array([2]),
+        keys_of(3, 1, draws),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
     )
-    decoded = jax.device_get(decoded)
-    frequencies = np.bincount(decoded.tokens[:, 0], minlength=VOCAB) / draws
+    tokens, scores = jax.device_get((decoded.tokens[0], decoded.scores[0]))
+    frequencies = np.bincount(tokens[:, 0], minlength=VOCAB) / draws
     assert np.all(frequencies[expected == 0] == 0)
     np.testing.assert_allclose(frequencies, expected, atol=5 * math.sqrt(0.25 / draws))
     # Scores are the model's own log probabilities of the tokens, eos at the limit included.
-    for tokens, score in zip(decoded.tokens[:20].tolist(), decoded.scores[:20], strict=True):
-        first, second = tokens[:2]
+    for (first, second, *_), score in zip(tokens[:20].tolist(), scores[:20], strict=True):
         total = log_probs(tables, bias[0], ())[first] + log_probs(tables, bias[0], (first,))[EOS]
         assert second == EOS
         np.testing.assert_allclose(score, total, rtol=1e-5)
 
 
 def test_places_of_a_sample_are_drawn_independently():
-    tables, bias = np.zeros((LENGTH, VOCAB, VOCAB), np.float32), np.zeros((2000, VOCAB), np.float32)
+    """Neither of the places before them, nor of the other samples of their sentence."""
+    tables, bias = np.zeros((LENGTH, VOCAB, VOCAB), np.float32), np.zeros((1, VOCAB), np.float32)
     bias[:, EOS] = -30.0
-    keys = jax.random.split(jax.random.key(1), len(bias))
-    tokens = np.asarray(draw(tables, bias, np.full((len(bias),), LENGTH), keys).tokens)
-    agree = np.mean(tokens[:, 0] == tokens[:, 1])
-    assert abs(agree - 1 / (VOCAB - 1)) < 5 * math.sqrt(0.25 / len(bias))
+    draws = 2000
+    tokens = np.asarray(draw(tables, bias, np.array([LENGTH]), keys_of(1, 1, draws)).tokens)[0]
+    for one, other in [(tokens[:, 0], tokens[:, 1]), (tokens[:-1, 0], tokens[1:, 0])]:
+        assert abs(np.mean(one == other) - 1 / (VOCAB - 1)) < 5 * math.sqrt(0.25 / draws)
+
+
+def test_a_sample_is_that_of_its_sentence_and_key():
+    """Samples side by side are what each key draws alone, with the cache of its own sentence."""
+    limit = np.array([5, 4, 0, 5])
+    tables, bias = make_model(13, len(limit))
+    keys = keys_of(2, len(limit), 3)
+    together = jax.device_get(draw(tables, bias, limit, keys))
+    assert together.tokens.shape == (len(limit), 3, LENGTH)
+    for sample in range(3):
+        alone = jax.device_get(draw(tables, bias, limit, keys[:, [sample]]))
+        np.testing.assert_array_equal(together.tokens[:, sample], alone.tokens[:, 0])
+        np.testing.assert_array_equal(together.scores[:, sample], alone.scores[:, 0])
+    assert len({tuple(row) for row in together.tokens.reshape(-1, LENGTH).tolist()}) > 4
 
 
 @pytest.mark.parametrize(
@@ -305,6 +325,9 @@ def test_places_of_a_sample_are_drawn_independently():
         ("beam_size", 0),
         ("length_penalty", math.nan),
         ("extra_length", -1),
+        ("num_samples", 0),
+        ("num_samples", 2),
+        ("stop", ("end", "")),
         ("temperature", 0.0),
         ("top_k", -1),
         ("top_p", 0.0),
@@ -317,9 +340,11 @@ def test_settings_name_what_is_wrong(name, value):
         beam_size=4,
         length_penalty=0.6,
         extra_length=50,
+        num_samples=1,
+        stop=("end",),
         temperature=1.0,
         top_k=0,
         top_p=1.0,
     )
-    with pytest.raises(ValueError, match=rf"decode\.{name} .*{value}"):
+    with pytest.raises(ValueError, match=rf"decode\.{name} .*{re.escape(str(value))}"):
         dataclasses.replace(right, **{name: value})

@@ -1,14 +1,14 @@
-"""Greedy decoding, beam search and sampling with a cached step; each is pure and runs under jit.
+"""Greedy decoding, sampling and beam search with a cached step; each is pure and runs under jit.
 
-Letters: B sentences, K hypotheses of a sentence (the beam), R results of a sentence, N = B or B * K
-rows of the step, V vocabulary, T static length. The cache is any pytree whose leaves have shape
-(L, N, ...), rows of one sentence adjacent; what belongs to a sentence alone is closed over by the
-step and never copied.
+Letters: B sentences, K hypotheses of a sentence (the beam), R results of a sentence, N = B * R or
+B * K rows of the step, V vocabulary, T static length. The cache is any pytree whose leaves have
+shape (L, N, ...), rows of one sentence adjacent; what belongs to a sentence alone is closed over by
+the step and never copied. It comes for B rows and is repeated here.
 
 Every hypothesis ends with eos and has at most `limit` tokens, eos included: the last place that a
 limit leaves can only be eos, at the probability that the model gives it. So a score is the log
 probability of a whole sequence, and a sentence's result depends on no other row of its batch. A
-limit of 0 decodes nothing.
+limit of 0 decodes nothing. What is read before anything is decoded, `first`, is in no result.
 """
 
 import dataclasses
@@ -27,8 +27,10 @@ METHODS = ("beam", "greedy", "sample")
 IMPOSSIBLE = -1e9
 
 Cache = PyTree[Shaped[Array, "L N ..."]]
-# (cache, tokens (N,), number of tokens in the cache ()) -> (logits (N, V), cache)
+# (cache, tokens (N,), number of tokens decoded before ()) -> (logits (N, V), cache)
 StepFn = Callable[[Cache, Array, Array], tuple[Array, Cache]]
+# (logits (N, V), number of tokens decoded before ()) -> tokens (N,)
+ChooseFn = Callable[[Array, Array], Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,8 @@ class DecodeSettings:
     beam_size: int
     length_penalty: float
     extra_length: int
+    num_samples: int
+    stop: tuple[str, ...]
     temperature: float
     top_k: int
     top_p: float
@@ -52,6 +56,15 @@ class DecodeSettings:
             raise ValueError(f"decode.length_penalty is finite, got {self.length_penalty}")
         if self.extra_length < 0:
             raise ValueError(f"decode.extra_length is at least 0, got {self.extra_length}")
+        if self.num_samples < 1:
+            raise ValueError(f"decode.num_samples is at least 1, got {self.num_samples}")
+        if self.num_samples > 1 and self.method != "sample":
+            raise ValueError(
+                f"decode.num_samples is 1 where nothing is drawn, got {self.num_samples} with "
+                f'decode.method="{self.method}"; set decode.method="sample"'
+            )
+        if "" in self.stop:
+            raise ValueError(f"decode.stop has no empty text in it, got {self.stop!r}")
         if not 0 < self.temperature < math.inf:
             raise ValueError(
                 f"decode.temperature is positive and finite, got {self.temperature}; "
@@ -66,58 +79,23 @@ class DecodeSettings:
 class Decoded(NamedTuple):
     """Token ids, eos and then padding at the end, and scores in float32."""
 
-    tokens: Int[Array, "B *R T"]
-    scores: Float[Array, "B *R"]
+    tokens: Int[Array, "B R T"]
+    scores: Float[Array, "B R"]
 
 
-def greedy(
-    step: StepFn,
-    cache: Cache,
-    *,
-    batch_size: int,
-    length: int,
-    limit: Int[Array, "B"],
-    bos_id: int,
-    eos_id: int,
-    pad_id: int,
-) -> Decoded:
-    """Takes the likeliest token at each place. Tokens (B, length), scores (B,): log probabilities.
-
-    `length` is the static size, `limit` each sentence's own (at most `length`).
-    """
-
-    def likeliest(logits: Array, index: Array) -> Array:
-        return lax.top_k(logits, 1)[1][:, 0]  # several times faster than argmax on CPU
-
-    return _one_hypothesis(
-        step, cache, likeliest, batch_size, length, limit, bos_id, eos_id, pad_id
-    )
+def greedy(logits: Float[Array, "N V"], index: Int[Array, ""]) -> Int[Array, "N"]:
+    """The likeliest token of each row."""
+    del index
+    return lax.top_k(logits, 1)[1][:, 0]  # several times faster than argmax on CPU
 
 
-def sample(
-    step: StepFn,
-    cache: Cache,
-    keys: Key[Array, "B"],
-    *,
-    batch_size: int,
-    length: int,
-    limit: Int[Array, "B"],
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    bos_id: int,
-    eos_id: int,
-    pad_id: int,
-) -> Decoded:
-    """Draws each token from the model's distribution, sharpened and cut off in this order:
+def sampler(keys: Key[Array, "N"], *, temperature: float, top_k: int, top_p: float) -> ChooseFn:
+    """Draws tokens from the model's distribution, sharpened and cut off in this order:
 
     logits / temperature, then the `top_k` likeliest tokens (0: all), then of these the fewest whose
     share of the mass reaches `top_p` (nucleus sampling, Holtzman et al. 2020, arXiv 1904.09751).
-    One key a sentence, so that a draw does not depend on the rest of the batch. With `top_p` below
-    1 and `top_k` 0 the vocabulary is sorted at each place, which is slow on CPU.
-
-    Returns tokens (B, length) and scores (B,): the model's own log probabilities, neither sharpened
-    nor cut off.
+    One key a row, so that a draw does not depend on the rest of the batch. With `top_p` below 1 and
+    `top_k` 0 the vocabulary is sorted at each place, which is slow on CPU.
     """
 
     def draw(logits: Array, index: Array) -> Array:
@@ -134,61 +112,95 @@ def sample(
         chosen = jax.vmap(jax.random.categorical)(step_keys, logits)
         return jnp.take_along_axis(ids, chosen[:, None], axis=1)[:, 0]
 
-    return _one_hypothesis(step, cache, draw, batch_size, length, limit, bos_id, eos_id, pad_id)
+    return draw
 
 
-class _Hypotheses(NamedTuple):
-    """One growing hypothesis a sentence."""
+class Hypotheses(NamedTuple):
+    """Growing hypotheses, one a row; scores are log probabilities by the model itself."""
 
     index: Int[Array, ""]  # tokens decoded so far
     cache: Cache
-    last: Int[Array, "B"]
-    tokens: Int[Array, "B T"]
-    scores: Float[Array, "B"]
-    done: Bool[Array, "B"]
+    limit: Int[Array, "N"]
+    last: Int[Array, "N"]
+    tokens: Int[Array, "N T"]
+    scores: Float[Array, "N"]
+    done: Bool[Array, "N"]
 
 
-def _one_hypothesis(
-    step: StepFn,
+def begin(
+    first: Int[Array, "B"],
     cache: Cache,
-    choose: Callable[[Array, Array], Array],
-    batch_size: int,
+    *,
+    num_results: int,
     length: int,
     limit: Int[Array, "B"],
-    bos_id: int,
+    pad_id: int,
+) -> Hypotheses:
+    """`num_results` empty hypotheses of each sentence, in adjacent rows.
+
+    `length` is the static size, `limit` each sentence's own (at most `length`).
+    """
+    limit = jnp.repeat(jnp.minimum(limit, length), num_results)
+    rows = limit.shape[0]
+    return Hypotheses(
+        index=jnp.int32(0),
+        cache=_repeat(cache, num_results),
+        limit=limit,
+        last=jnp.repeat(first.astype(jnp.int32), num_results),
+        tokens=jnp.full((rows, length), pad_id, jnp.int32),
+        scores=jnp.zeros((rows,), jnp.float32),
+        done=limit < 1,
+    )
+
+
+def extend(
+    hypotheses: Hypotheses, step: StepFn, choose: ChooseFn, *, eos_id: int, pad_id: int
+) -> Hypotheses:
+    """Each hypothesis that is not done by one token, `last`; the others by padding."""
+    index, done = hypotheses.index, hypotheses.done
+    logits, cache = step(hypotheses.cache, hypotheses.last, index)
+    logits = logits.astype(jnp.float32)
+    token = choose(logits, index).astype(jnp.int32)
+    token = jnp.where(index + 1 >= hypotheses.limit, eos_id, token)
+    logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
+    log_prob = logit - jax.nn.logsumexp(logits, axis=-1)
+    token = jnp.where(done, pad_id, token)
+    return Hypotheses(
+        index=index + 1,
+        cache=cache,
+        limit=hypotheses.limit,
+        last=token,
+        tokens=hypotheses.tokens.at[:, index].set(token),
+        scores=jnp.where(done, hypotheses.scores, hypotheses.scores + log_prob),
+        done=done | (token == eos_id),
+    )
+
+
+def complete(
+    step: StepFn,
+    first: Int[Array, "B"],
+    cache: Cache,
+    choose: ChooseFn,
+    *,
+    num_results: int,
+    length: int,
+    limit: Int[Array, "B"],
     eos_id: int,
     pad_id: int,
 ) -> Decoded:
-    """Extends one hypothesis a sentence by `choose(logits (B, V), index) -> tokens (B,)`."""
-    limit = jnp.minimum(limit, length)
+    """Begins hypotheses and extends them by what `choose` (`greedy`, a `sampler`) takes.
 
-    def extend(state: _Hypotheses) -> _Hypotheses:
-        logits, cache = step(state.cache, state.last, state.index)
-        logits = logits.astype(jnp.float32)
-        token = choose(logits, state.index).astype(jnp.int32)
-        token = jnp.where(state.index + 1 >= limit, eos_id, token)
-        logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
-        log_prob = logit - jax.nn.logsumexp(logits, axis=-1)
-        token = jnp.where(state.done, pad_id, token)
-        return _Hypotheses(
-            index=state.index + 1,
-            cache=cache,
-            last=token,
-            tokens=state.tokens.at[:, state.index].set(token),
-            scores=jnp.where(state.done, state.scores, state.scores + log_prob),
-            done=state.done | (token == eos_id),
-        )
-
-    start = _Hypotheses(
-        index=jnp.int32(0),
-        cache=cache,
-        last=jnp.full((batch_size,), bos_id, jnp.int32),
-        tokens=jnp.full((batch_size, length), pad_id, jnp.int32),
-        scores=jnp.zeros((batch_size,), jnp.float32),
-        done=limit < 1,
+    Returns tokens (B, R, length) and scores (B, R), R = `num_results`, in no order of merit. The
+    scores are the model's own log probabilities, neither sharpened nor cut off.
+    """
+    start = begin(first, cache, num_results=num_results, length=length, limit=limit, pad_id=pad_id)
+    end = lax.while_loop(
+        lambda hypotheses: ~jnp.all(hypotheses.done),
+        lambda hypotheses: extend(hypotheses, step, choose, eos_id=eos_id, pad_id=pad_id),
+        start,
     )
-    end = lax.while_loop(lambda state: ~jnp.all(state.done), extend, start)
-    return Decoded(end.tokens, end.scores)
+    by_sentence = (first.shape[0], num_results)
+    return Decoded(end.tokens.reshape(*by_sentence, length), end.scores.reshape(by_sentence))
 
 
 class _Beams(NamedTuple):
@@ -205,14 +217,13 @@ class _Beams(NamedTuple):
 
 def beam_search(
     step: StepFn,
+    first: Int[Array, "B"],
     cache: Cache,
     *,
-    batch_size: int,
     beam_size: int,
     length: int,
     limit: Int[Array, "B"],
     length_penalty: float,
-    bos_id: int,
     eos_id: int,
     pad_id: int,
     num_results: int | None = None,
@@ -228,21 +239,20 @@ def beam_search(
     probabilities only fall, so the best to hope for is today's with the most favourable length.
     Fewer results therefore stop sooner, and change nothing in those that are kept.
 
-    The cache comes for `batch_size` rows and is repeated here for the beam.
-
     Returns tokens (B, R, length) and scores (B, R), best first, R = `num_results` (None:
     `beam_size`). Where fewer hypotheses exist, the rest is padding with the score `IMPOSSIBLE`.
     """
     num_results = beam_size if num_results is None else num_results
+    batch_size = first.shape[0]
     limit = jnp.minimum(limit, length)
 
     def penalised(log_probs: Array, tokens: Array) -> Array:
         return log_probs / ((5 + tokens.astype(jnp.float32)) / 6) ** length_penalty
 
-    def extend(state: _Beams) -> _Beams:
+    def grow(state: _Beams) -> _Beams:
         index = state.index
         newest = lax.dynamic_index_in_dim(state.tokens, jnp.maximum(index - 1, 0), 2, False)
-        newest = jnp.where(index == 0, bos_id, newest)
+        newest = jnp.where(index == 0, first[:, None], newest)
         logits, cache = step(state.cache, newest.reshape(-1), index)
         is_last = index + 1 == limit
         log_probs, ids = _continuations(logits, is_last, beam_size, eos_id)
@@ -278,17 +288,17 @@ def beam_search(
         )
 
     # One hypothesis starts: the others of its sentence would be its copies.
-    first = jnp.where(jnp.arange(beam_size) == 0, 0.0, IMPOSSIBLE).astype(jnp.float32)
+    log_probs = jnp.where(jnp.arange(beam_size) == 0, 0.0, IMPOSSIBLE).astype(jnp.float32)
     start = _Beams(
         index=jnp.int32(0),
-        cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_size, axis=1), cache),
+        cache=_repeat(cache, beam_size),
         tokens=jnp.full((batch_size, beam_size, length), pad_id, jnp.int32),
-        log_probs=jnp.tile(first, (batch_size, 1)),
+        log_probs=jnp.tile(log_probs, (batch_size, 1)),
         finished_tokens=jnp.full((batch_size, num_results, length), pad_id, jnp.int32),
         finished_scores=jnp.full((batch_size, num_results), IMPOSSIBLE, jnp.float32),
         done=limit < 1,
     )
-    end = lax.while_loop(lambda state: ~jnp.all(state.done), extend, start)
+    end = lax.while_loop(lambda state: ~jnp.all(state.done), grow, start)
     return Decoded(end.finished_tokens, end.finished_scores)
 
 
@@ -310,6 +320,11 @@ def _continuations(
 
 def _take_rows(tokens: Int[Array, "B J T"], rows: Int[Array, "B K"]) -> Int[Array, "B K T"]:
     return jnp.take_along_axis(tokens, rows[:, :, None], axis=1)
+
+
+def _repeat(cache: Cache, times: int) -> Cache:
+    """Each row of axis 1 so many times, side by side."""
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=1), cache)
 
 
 def _reorder(cache: Cache, parents: Int[Array, "B K"]) -> Cache:
