@@ -18,7 +18,7 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax import checkpoint
+from transformer_jax import checkpoint, optimizer
 from transformer_jax.checkpoint import Checkpoints
 
 STREAMS = {"0": {"next": 3, "buffer": [1, 2]}, "1": {"next": 4, "buffer": []}}
@@ -91,6 +91,60 @@ def test_round_trip_is_bit_exact(tmp_path):
     assert jax.tree.structure(restored.state) == jax.tree.structure(make_state(7))
     assert bits(restored.state) == bits(make_state(7)) != bits(make_state(8))
     jax.random.normal(restored.state.rng)  # a key again, and not its words
+
+
+def make_optimizer(name):
+    """With a frozen parameter, so that its state has masked nodes and none."""
+    return optimizer.make_optimizer(
+        name=name,
+        schedule=lambda count: 0.1 / (1 + count),
+        beta1=0.9,
+        beta2=0.99,
+        epsilon=1e-8,
+        weight_decay=0.0,
+        clip_norm=1.0,
+        groups=(("embedding/*", 0.0, 0.0), ("encoder/*", 0.5, 0.0)),
+    )
+
+
+@pytest.mark.parametrize("ema", [False, True])
+@pytest.mark.parametrize("name", ["adam", "adamw", "radam", "adafactor", "lion", "muon"])
+def test_every_optimizer_goes_on_from_its_checkpoint_bit_for_bit(tmp_path, name, ema):
+    transform = make_optimizer(name)
+    keys = iter(jax.random.split(jax.random.key(5), 9))
+    params = {
+        "encoder": {
+            "query": jax.random.normal(next(keys), (2, 4, 2, 3)),
+            "query_bias": jnp.zeros((2, 2, 3)),
+        },
+        "embedding": {"table": jax.random.normal(next(keys), (5, 4))},
+        "logits": {"kernel": jax.random.normal(next(keys), (128, 129))},  # factored by adafactor
+    }
+
+    def new():
+        return {
+            "params": params,
+            "ema_params": params if ema else None,
+            "opt_state": transform.init(params),
+        }
+
+    @jax.jit
+    def step(state, n):
+        gradient = jax.tree.map(lambda p: jnp.sin(9 * p + n), state["params"])
+        updates, opt_state = transform.update(gradient, state["opt_state"], state["params"])
+        params = optax.apply_updates(state["params"], updates)
+        average = optax.incremental_update(params, state["ema_params"], 0.1) if ema else None
+        return {"params": params, "ema_params": average, "opt_state": opt_state}
+
+    cut = step(step(new(), 1), 2)
+    checkpoints = Checkpoints(tmp_path, keep_last=1, best_metric="")
+    checkpoints.save(2, cut, {}, {}, "", {}, scheduled=True)
+    checkpoints.close()
+    restored = checkpoints.restore("last", jax.eval_shape(new))
+    assert restored is not None
+    assert jax.tree.structure(restored.state) == jax.tree.structure(cut)
+    assert bits(restored.state) == bits(cut) != bits(new())
+    assert bits(step(restored.state, 3)) == bits(step(cut, 3))
 
 
 def test_save_copies_before_it_returns(tmp_path):
@@ -390,6 +444,84 @@ def test_average_is_the_mean_over_the_newest_whole_ones(tmp_path):
     assert alone is not None
     assert bits(alone[1]) == bits(make_state(4).params)
     assert Checkpoints(tmp_path / "none", keep_last=1, best_metric="").average(2, params) is None
+
+
+def save_with_average(directory: Path, *steps: int) -> Checkpoints:
+    """Checkpoints of these steps, whose parameters are 0 and whose averages are 2^step."""
+    checkpoints = Checkpoints(directory, keep_last=9, best_metric="loss")
+    for step in steps:
+        state = {
+            name: {"head": {"kernel": np.full(3, value, np.float32)}}
+            for name, value in (("params", 0.0), ("ema_params", 2.0**step))
+        }
+        checkpoints.save(step, state, {}, {}, "", {"loss": -step}, scheduled=True)
+    checkpoints.close()
+    return Checkpoints(directory, keep_last=9, best_metric="loss")
+
+
+def test_the_moving_average_is_what_is_read_where_there_is_one(tmp_path):
+    checkpoints = save_with_average(tmp_path / "checkpoints", 1, 2, 3)
+    params = {"head": {"kernel": jax.ShapeDtypeStruct((3,), jnp.float32)}}
+
+    def only(found):
+        (leaf,) = jax.tree.leaves(found)
+        assert np.all(leaf == leaf[0])
+        return leaf[0]
+
+    for which, expected in (("last", 8), ("best", 8), (1, 2)):
+        found = checkpoints.restore_parameters(which, params)
+        assert found is not None and only(found[1]) == expected
+    averaged = checkpoints.average(2, params)
+    assert averaged is not None and only(averaged[1]) == (4 + 8) / 2
+    folder = tmp_path / "checkpoints" / "2"
+    assert only(checkpoint.restore_parameters_from(folder, params)[1]) == 4
+    zeros = {"head": {"kernel": jnp.zeros(3)}}
+    assert only(checkpoint.init_from(tmp_path, zeros)[0]) == 8
+    assert only(checkpoint.init_from(folder, zeros)[0]) == 4
+    with pytest.raises(ValueError, match=r"ema_params/head/kernel: saved \(3,\)"):
+        checkpoints.restore_parameters("last", {"head": {"kernel": jnp.zeros(4)}})
+
+
+def test_init_from_takes_what_fits_and_says_what_became_of_the_rest(tmp_path):
+    folder_with(tmp_path / "checkpoints", 3, 4)
+    fresh = {
+        "decoder": {"query": jnp.ones((2, 3, 4), jnp.bfloat16)},  # of another type
+        "embedding": {"table": jnp.ones((6, 3))},  # of another shape
+        "logits": {"kernel": jnp.ones((3, 6))},  # not there
+    }
+    saved = make_state(4).params
+    for path, step in ((tmp_path, 4), (tmp_path / "checkpoints" / "3", 3)):
+        params, report = checkpoint.init_from(path, fresh)
+        taken = make_state(step).params["decoder"]["query"].astype(jnp.bfloat16)
+        assert jax.tree.structure(params) == jax.tree.structure(fresh)
+        assert bits(params) == bits(fresh | {"decoder": {"query": taken}})
+        assert report == checkpoint.InitReport(
+            checkpoint=str(tmp_path / "checkpoints" / str(step)),
+            taken=("decoder/query",),
+            new=("embedding/table", "logits/kernel"),
+            left={"embedding/table": "its shape (5, 3) is not (6, 3)"},
+        )
+    _, report = checkpoint.init_from(tmp_path, {"decoder": saved["decoder"]})
+    assert report.left == {"embedding/table": "no such parameter"}
+    text = checkpoint.format_report(report)
+    assert "1 parameters taken, 0 new, 1 left" in text
+    assert all(path in text for path in (*report.taken, *report.new, *report.left))
+    assert report.left["embedding/table"] in text
+
+
+def test_init_from_nothing_is_refused(tmp_path):
+    folder_with(tmp_path / "checkpoints", 1)
+    with pytest.raises(ValueError, match="embedding/table: no such parameter"):
+        checkpoint.init_from(tmp_path, {"table": jnp.ones(3)})
+    with pytest.raises(FileNotFoundError, match="neither a work directory nor a whole checkpoint"):
+        checkpoint.init_from(tmp_path / "none", {})
+    (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        checkpoint.init_from(tmp_path / "empty", {})
+    flip_a_bit(tmp_path / "checkpoints" / "1")
+    for path in (tmp_path, tmp_path / "checkpoints" / "1"):
+        with pytest.raises(FileNotFoundError, match="whole"):
+            checkpoint.init_from(path, make_state(1).params)
 
 
 def test_full_disk_leaves_older_checkpoints_and_one_clear_message(tmp_path, monkeypatch):

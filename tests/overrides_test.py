@@ -36,6 +36,9 @@ def _set(*texts):
         ("data.train=('a',)", ("a",)),
         ("data.train=['a']", ("a",)),
         ("data.train=()", ()),
+        ("optimizer.groups=()", ()),
+        ("optimizer.groups=(('a/*',0.5,0),)", (("a/*", 0.5, 0.0),)),
+        ("optimizer.groups=[['a',1,1e-2],['*',0,0]]", (("a", 1.0, 0.01), ("*", 0.0, 0.0))),
         ("data.dir=/a/b = c", "/a/b = c"),
         ("data.dir=", ""),
         ("data.dir=7", "7"),
@@ -75,6 +78,15 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
         ("data.packing=yes", ["data.packing", "true or false"]),
         ("data.train=train", ["data.train", "'train'", "('train',)"]),
         ("data.train=(1,2)", ["data.train", "tuple of texts"]),
+        (
+            "optimizer.groups=('a/*',0.5,0)",
+            ["optimizer.groups", "rows", "(('embedding/*', 0.1, 0.0),)"],
+        ),
+        ("optimizer.groups=(('a/*',0.5),)", ["optimizer.groups", "'a/*', 0.5", "rows"]),
+        ("optimizer.groups=((1,0.5,0.0),)", ["optimizer.groups", "rows"]),
+        ("optimizer.groups=(('a','b',0.0),)", ["optimizer.groups", "rows"]),
+        ("optimizer.groups=(('a',True,0.0),)", ["optimizer.groups", "rows"]),
+        ("optimizer.groups=frozen", ["optimizer.groups", "'frozen'", "rows"]),
         ("data.dir=None", ["data.dir", "cannot be None"]),
         ("model.residual=preln", ["model.residual", "'preln'", "'pre_ln'"]),
         ("model.residual=None", ["model.residual", "'pre_ln'"]),
@@ -196,8 +208,9 @@ def test_split_wants_a_value(tail):
 
 
 def test_json_keeps_every_value(tmp_path):
+    groups = "optimizer.groups=(('a/*',0.5,0),)"
     config = overrides.load(
-        DEFAULT, ["data.train=('a','b')", "model.head_dim=8", "model.dropout_rate=0"]
+        DEFAULT, ["data.train=('a','b')", "model.head_dim=8", "model.dropout_rate=0", groups]
     )
     file = tmp_path / "config.json"
     file.write_text(overrides.to_json(config))
@@ -205,6 +218,7 @@ def test_json_keeps_every_value(tmp_path):
     assert overrides.flatten(again) == overrides.flatten(config)
     assert overrides.difference(config, again) == []
     assert overrides.load(str(file), ["model.head_dim=None"]).model.head_dim is None
+    assert again.optimizer.groups == (("a/*", 0.5, 0.0),)
     assert again.data.train == ("a", "b") and again.model.num_encoder_layers is None
 
 
@@ -219,6 +233,18 @@ def test_json_of_another_version_is_refused(tmp_path, change):
     file.write_text(json.dumps(values)[: -5 if change == "broken" else None])
     with pytest.raises(ValueError, match="config.json" if change == "broken" else "model.d_ff"):
         overrides.load(str(file))
+
+
+@pytest.mark.parametrize("key", overrides.NEWER_KEYS)
+def test_json_of_an_older_version_gets_the_default_of_what_is_newer(tmp_path, key):
+    values = json.loads(overrides.to_json(overrides.load(DEFAULT, {"train.steps": 7})))
+    section, name = key.split(".")
+    del values[section][name]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(values))
+    config = overrides.load(str(file))
+    assert config.train.steps == 7
+    assert overrides.difference(overrides.load(DEFAULT, {"train.steps": 7}), config) == []
 
 
 def test_difference_names_the_keys_that_differ():
@@ -245,6 +271,7 @@ def test_a_work_directory_lets_harmless_things_change(text):
     [
         *("seed=1", "train.steps=10", "train.accumulation_steps=2", "data.source_language=fr"),
         *("model.residual=pre_ln", "optimizer.learning_rate=2", "data.tokenizer.vocab_size=9"),
+        *("checkpoint.init_from=elsewhere", "train.ema_decay=0.9"),
     ],
 )
 def test_a_work_directory_refuses_another_run(text):
@@ -252,7 +279,7 @@ def test_a_work_directory_refuses_another_run(text):
         overrides.check_workdir(overrides.load(DEFAULT), overrides.load(DEFAULT, [text]))
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "warmup_stable_decay"])
 def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
     saved = overrides.load(DEFAULT, {"optimizer.schedule": schedule})
     longer = overrides.load(DEFAULT, {"optimizer.schedule": schedule, "train.steps": 200_000})
@@ -263,4 +290,4 @@ def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
 def test_every_choice_belongs_to_a_key_whose_default_is_one():
     leaves = overrides.flatten(default.get_config())
     for key, choices in default.CHOICES.items():
-        assert leaves[key] in choices
+        assert leaves[key] is None or leaves[key] in choices

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from transformer_jax import train_state
 
@@ -25,9 +26,9 @@ def init(key, batch):
     return Model().init(key, batch)["params"]
 
 
-def make(function, seed=0):
+def make(function, seed=0, ema=False):
     batch = {"inputs": jnp.zeros((2, 3), jnp.int32)}
-    return function(init, optax.adam(0.1), jax.random.key(seed), batch, METRICS)
+    return function(init, optax.adam(0.1), jax.random.key(seed), batch, METRICS, ema=ema)
 
 
 def test_state_starts_at_step_0_with_unboxed_parameters_and_an_empty_window():
@@ -38,8 +39,23 @@ def test_state_starts_at_step_0_with_unboxed_parameters_and_an_empty_window():
     assert state.window == {"loss": (0, 0), "gradient_norm": (0, 0)}
 
 
-def test_abstract_has_the_shapes_and_types_of_the_real_state():
-    state, abstract = make(train_state.create), make(train_state.abstract)
+def test_the_moving_average_begins_as_the_parameters_with_buffers_of_its_own():
+    state = make(train_state.create, ema=True)
+    jax.tree.map(np.testing.assert_array_equal, state.ema_params, state.params)
+    buffers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+    assert len(set(buffers)) == len(buffers)
+
+
+def test_evaluated_is_the_moving_average_where_there_is_one():
+    state = make(train_state.create, ema=True)
+    assert state.evaluated is state.ema_params
+    state = make(train_state.create)
+    assert state.ema_params is None and state.evaluated is state.params
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_abstract_has_the_shapes_and_types_of_the_real_state(ema):
+    state, abstract = make(train_state.create, ema=ema), make(train_state.abstract, ema=ema)
     assert jax.tree.structure(state) == jax.tree.structure(abstract)
     described = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(abstract)]
     assert described == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
@@ -63,7 +79,7 @@ def test_parameters_and_dropout_have_keys_of_their_own():
         seen.append(init_key)
         return {"key": jax.random.key_data(init_key)}
 
-    state = train_state.create(record, optax.identity(), key, batch, METRICS)
+    state = train_state.create(record, optax.identity(), key, batch, METRICS, ema=False)
     keys = [state.params["key"], jax.random.key_data(state.rng), jax.random.key_data(key)]
     assert len(seen) == 1
     assert len({tuple(np.asarray(data)) for data in keys}) == 3

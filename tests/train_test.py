@@ -15,11 +15,12 @@ from transformer_jax import objectives, optimizer, train, train_state
 from transformer_jax.train import TrainSettings
 
 B, T, V, D = 4, 6, 9, 5
-OBJECTIVE = functools.partial(objectives.translation, label_smoothing=0.1, z_loss=0.0)
+OBJECTIVE = functools.partial(objectives.next_token, label_smoothing=0.1, z_loss=0.0)
 SCHEDULE = optimizer.make_schedule(
     name="inverse_sqrt",
     learning_rate=0.05,
     warmup_steps=3,
+    decay_steps=0,
     steps=10,
     final_learning_rate=0.0,
     d_model=D,
@@ -32,6 +33,7 @@ OPTIMIZER = optimizer.make_optimizer(
     epsilon=1e-3,  # large, so that rounding of a zero gradient makes no step
     weight_decay=0.01,
     clip_norm=1.0,
+    groups=(),
 )
 
 
@@ -68,21 +70,25 @@ def make_batch(n) -> Any:
 
 def make_settings(**changes):
     settings: dict[str, Any] = dict(
-        steps=10, accumulation_steps=1, log_every=3, evaluate_every=0, checkpoint_every=0
+        steps=10,
+        accumulation_steps=1,
+        ema_decay=0.0,
+        log_every=3,
+        evaluate_every=0,
+        checkpoint_every=0,
     )
     return TrainSettings(**(settings | changes))
 
 
 @functools.cache
-def initial_arrays():
-    key = jax.random.key(0)
-    state = train_state.create(init, OPTIMIZER, key, make_batch(0), train.WINDOW_METRICS)
-    return to_numpy(state)
+def initial_arrays(ema):
+    key, batch = jax.random.key(0), make_batch(0)
+    return to_numpy(train_state.create(init, OPTIMIZER, key, batch, train.WINDOW_METRICS, ema=ema))
 
 
-def make_state():
+def make_state(ema=False):
     """A fresh copy each time: the step takes the state that it is given."""
-    return to_device(initial_arrays())
+    return to_device(initial_arrays(ema))
 
 
 @functools.cache
@@ -226,6 +232,36 @@ def test_settings_below_one_are_refused(name):
         make_settings(**{name: 0})
 
 
+@pytest.mark.parametrize("decay", [-0.1, 1.0])
+def test_a_decay_that_is_no_share_is_refused(decay):
+    with pytest.raises(ValueError, match=f"train.ema_decay={decay}"):
+        make_settings(ema_decay=decay)
+
+
+@pytest.mark.parametrize("decay", [0.3, 0.999])
+def test_the_moving_average_is_the_recursion_and_training_does_not_see_it(decay):
+    step, plain = make_step(make_settings(ema_decay=decay)), make_step(make_settings())
+    state, alone = make_state(ema=True), make_state()
+    average = to_numpy(state.params)
+    for n in range(8):
+        state, _ = step(state, make_batch(n))
+        alone, _ = plain(alone, make_batch(n))
+        d = min(decay, (1 + n) / (10 + n))
+        average = jax.tree.map(
+            lambda ema, param, d=d: d * ema.astype(np.float64) + (1 - d) * np.array(param),
+            *(average, state.params),
+        )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        *(state.ema_params, average),
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
+        *(state.params, alone.params),
+    )
+    assert alone.ema_params is None
+
+
 # The loop
 
 
@@ -277,18 +313,21 @@ def evaluate(params):
     return {"loss": float(loss_sum / weight)}
 
 
-def loop_step(log_every=3, accumulation_steps=1):
-    settings = make_settings(log_every=log_every, accumulation_steps=accumulation_steps)
+def loop_step(log_every=3, accumulation_steps=1, ema_decay=0.0):
+    settings = make_settings(
+        log_every=log_every, accumulation_steps=accumulation_steps, ema_decay=ema_decay
+    )
     return make_step(settings, with_dropout)
 
 
 def fit(settings, state=None, streams=None, *, stop=lambda: False, train_step=None):
     log, saved = Log(), Saved()
     outcome = train.fit(
-        state or make_state(),
+        state or make_state(ema=settings.ema_decay > 0),
         streams or Streams(),
         settings=settings,
-        train_step=train_step or loop_step(settings.log_every, settings.accumulation_steps),
+        train_step=train_step
+        or loop_step(settings.log_every, settings.accumulation_steps, settings.ema_decay),
         evaluate=evaluate,
         save=saved,
         log=log,
@@ -348,9 +387,21 @@ def test_without_intervals_only_the_last_step_is_evaluated_and_saved():
     assert {"train/loss", "validation/loss"} <= set(log.lines[10])
 
 
-@pytest.mark.parametrize("cut", [3, 4])
-def test_a_resumed_run_equals_an_unbroken_one(cut):
-    settings = make_settings(log_every=3, evaluate_every=4, accumulation_steps=2)
+def test_the_moving_average_is_what_is_evaluated():
+    settings = make_settings(evaluate_every=5, checkpoint_every=5, ema_decay=0.9)
+    _, log, saved = fit(settings)
+    for step, (state, _, metrics) in saved.checkpoints.items():
+        expected = evaluate(state["ema_params"])["loss"]
+        assert log.lines[step]["validation/loss"] == metrics["validation/loss"] == expected
+        assert expected != evaluate(state["params"])["loss"]
+    assert list(saved.checkpoints) == [5, 10]
+
+
+@pytest.mark.parametrize(("cut", "ema_decay"), [(3, 0.0), (4, 0.9)])
+def test_a_resumed_run_equals_an_unbroken_one(cut, ema_decay):
+    settings = make_settings(
+        log_every=3, evaluate_every=4, accumulation_steps=2, ema_decay=ema_decay
+    )
     whole, whole_log, _ = fit(settings)
 
     asked = itertools.count(1)

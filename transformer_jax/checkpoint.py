@@ -1,6 +1,7 @@
 """Checkpoints: saved in the background, whole or passed over. The only importer of Orbax.
 
-DIRECTORY/120/state/         Orbax; a nested dict of plain keys: params/..., opt_state/0/...
+DIRECTORY/120/state/         Orbax; a nested dict of plain keys: params/..., opt_state/0/..., and
+                             ema_params/... where a moving average of the parameters is kept
 DIRECTORY/120/progress.json  step, whether scheduled, data fingerprint, state of every data stream
 DIRECTORY/120/config.json    the run's config
 DIRECTORY/120/metrics.json   what was measured at this step, if anything was
@@ -20,11 +21,11 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,19 @@ from jaxtyping import PyTree
 
 _MANIFEST = "manifest.json"
 _locks: dict[Path, int] = {}
+
+
+class InitReport(NamedTuple):
+    """What became of the parameters of a model and of the checkpoint that it starts from, by path.
+
+    taken: in both, with one shape. new: of the model, with nothing taken. left: of the checkpoint,
+    each with the reason.
+    """
+
+    checkpoint: str
+    taken: tuple[str, ...]
+    new: tuple[str, ...]
+    left: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -124,7 +138,10 @@ class Checkpoints:
     def restore_parameters(
         self, which: str | int, abstract_params: PyTree
     ) -> tuple[int, PyTree] | None:
-        """(step, parameters) of the checkpoint `which`; None and errors as in `restore`."""
+        """(step, parameters) of the checkpoint `which`; None and errors as in `restore`.
+
+        They are the moving average where one was kept, here and in all that reads parameters alone.
+        """
         folder = self._select(which)
         return None if folder is None else _restore_parameters(folder, abstract_params)
 
@@ -319,6 +336,49 @@ def restore_parameters_from(path: str | os.PathLike, abstract_params: PyTree) ->
     return _restore_parameters(folder, abstract_params)
 
 
+def init_from(path: str | os.PathLike, params: PyTree) -> tuple[PyTree, InitReport]:
+    """`params` with what fits of another run's, and what became of each.
+
+    path: a work directory, whose newest checkpoint counts, or the folder of a checkpoint. A leaf
+    is taken where path and shape are equal; it gets the dtype and sharding of the one it replaces.
+
+    Raises:
+      FileNotFoundError: when there is no whole checkpoint.
+      ValueError: when nothing fits.
+    """
+    folder = _newest_or_itself(Path(path).expanduser().absolute())
+    saved = _saved(folder)
+    name = _evaluated(saved)
+    ours, theirs = _flat(params), _flat(saved[name])
+    left = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
+    taken = tuple(path for path in theirs if path not in left)
+    if not taken:
+        raise ValueError(
+            f"no parameter of {folder} is one of this model's, for its architecture and sizes "
+            "differ: " + "; ".join(f"{path}: {reason}" for path, reason in list(left.items())[:4])
+        )
+    wanted = _map_paths(lambda path, leaf: leaf if path in taken else None, params)
+    found = _flat(_load(folder, {name: wanted})[name])
+
+    def replace(path, leaf):
+        return jax.device_put(found[path].astype(leaf.dtype), leaf.sharding)
+
+    result = _map_paths(lambda path, leaf: replace(path, leaf) if path in found else leaf, params)
+    new = tuple(path for path in ours if path not in found)
+    return result, InitReport(str(folder), taken, new, left)
+
+
+def format_report(report: InitReport) -> str:
+    """The report as lines of text: counts first, then the paths of each kind."""
+    checkpoint, taken, new, left = report
+    counts = f"{len(taken)} parameters taken, {len(new)} new, {len(left)} left"
+    lines = [f"from {checkpoint}: {counts}"]
+    lines += [f"  taken  {path}" for path in taken]
+    lines += [f"  new    {path}" for path in new]
+    lines += [f"  left   {path}: {reason}" for path, reason in left.items()]
+    return "\n".join(lines)
+
+
 def lock_workdir(workdir: str | os.PathLike) -> None:
     """Keeps other processes from training in `workdir` until this one ends, however it ends.
 
@@ -354,10 +414,11 @@ def _metrics(folder: Path) -> dict[str, float | None]:
 
 
 def _restore(folder: Path, abstract_state: PyTree) -> Restored:
+    _check_match(folder, _saved(folder), jax.eval_shape(_keys_to_data, abstract_state))
     progress = _progress(folder)
     return Restored(
         step=progress["step"],
-        state=_place(_read(folder, abstract_state, ""), abstract_state),
+        state=_place(_load(folder, abstract_state), abstract_state),
         streams=progress["streams"],
         fingerprint=progress["fingerprint"],
     )
@@ -369,34 +430,70 @@ def _restore_parameters(folder: Path, abstract_params: PyTree) -> tuple[int, PyT
 
 
 def _read_parameters(folder: Path, abstract_params: PyTree) -> PyTree:
-    return _read(folder, {"params": abstract_params}, "params/")["params"]
+    saved = _saved(folder)
+    name = _evaluated(saved)
+    _check_match(folder, {name: saved[name]}, {name: abstract_params})
+    return _load(folder, {name: abstract_params})[name]
 
 
-def _read(folder: Path, abstract: PyTree, prefix: str) -> PyTree:
-    """What lies under `prefix`, as NumPy arrays in the structure of `abstract`."""
-    stored = jax.eval_shape(_keys_to_data, abstract)
-    expected = _flat(stored)
+def _saved(folder: Path) -> dict[str, Any]:
+    """The nested dict that a checkpoint holds, with shapes and dtypes for arrays."""
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-        metadata = checkpointer.metadata(folder / "state").item_metadata.tree
-        saved = {path: leaf for path, leaf in _flat(metadata).items() if path.startswith(prefix)}
-        _check_match(folder, saved, expected)
-        item = _nested(stored)
-        arguments = ocp.args.PyTreeRestore(
-            item=item,
-            restore_args=jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item),
-            partial_restore=True,
-        )
+        return checkpointer.metadata(folder / "state").item_metadata.tree
+
+
+def _evaluated(saved: dict[str, Any]) -> str:
+    """Where the parameters lie that are to be scored: the moving average where there is one."""
+    return "ema_params" if "ema_params" in saved else "params"
+
+
+def _load(folder: Path, abstract: PyTree) -> PyTree:
+    """The leaves of `abstract`, all of which must be there, as NumPy arrays in its structure."""
+    stored = jax.eval_shape(_keys_to_data, abstract)
+    item = _nested(stored)
+    arguments = ocp.args.PyTreeRestore(
+        item=item,
+        restore_args=jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item),
+        partial_restore=True,
+    )
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         arrays = _flat(checkpointer.restore(folder / "state", arguments))
-    return jax.tree.unflatten(jax.tree.structure(abstract), [arrays[path] for path in expected])
+    return jax.tree.unflatten(
+        jax.tree.structure(abstract), [arrays[path] for path in _flat(stored)]
+    )
 
 
-def _check_match(folder: Path, saved: dict[str, Any], expected: dict[str, Any]) -> None:
+def _newest_or_itself(path: Path) -> Path:
+    """The newest whole checkpoint of a work directory, or `path` as a checkpoint's own folder."""
+    if (path / "checkpoints").is_dir():
+        checkpoints = Checkpoints(path / "checkpoints", keep_last=1, best_metric="")
+        if newest := next(checkpoints._counted(), None):
+            return newest
+        raise FileNotFoundError(f"there is no checkpoint in {path} to start from")
+    if fault := _fault(path):
+        raise FileNotFoundError(
+            f"{path} is neither a work directory nor a whole checkpoint to start from: {fault}"
+        )
+    return path
+
+
+def _misfit(saved: Any, ours: Any | None) -> str | None:
+    """Why a saved parameter cannot be taken, or None."""
+    if ours is None:
+        return "no such parameter"
+    if tuple(saved.shape) != ours.shape:
+        return f"its shape {tuple(saved.shape)} is not {ours.shape}"
+    return None
+
+
+def _check_match(folder: Path, saved: PyTree, expected: PyTree) -> None:
     def describe(leaf: Any) -> str:
         return "nothing" if leaf is None else f"{tuple(leaf.shape)} {np.dtype(leaf.dtype)}"
 
     differences = []
-    for path in sorted(saved.keys() | expected.keys()):
-        found, wanted = describe(saved.get(path)), describe(expected.get(path))
+    there, asked = _flat(saved), _flat(expected)
+    for path in sorted(there.keys() | asked.keys()):
+        found, wanted = describe(there.get(path)), describe(asked.get(path))
         if found != wanted:
             differences.append(f"{path}: saved {found}, expected {wanted}")
     if differences:
@@ -441,6 +538,13 @@ def _flat(tree: PyTree) -> dict[str, Any]:
     """Leaves by path, such as params/decoder/self_attention/query."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _map_paths(f: Callable[[str, Any], Any], tree: PyTree) -> PyTree:
+    """f(path, leaf) in the place of every leaf, the paths being those of `_flat`."""
+    return jax.tree.unflatten(
+        jax.tree.structure(tree), [f(path, leaf) for path, leaf in _flat(tree).items()]
+    )
 
 
 def _nested(tree: PyTree) -> dict[str, Any]:

@@ -22,10 +22,20 @@ from configs.default import Config
 # refused by its fingerprint.
 FREE_TO_CHANGE = (
     *("train.log_every:", "train.evaluate_every:", "data.dir:", "data.cache_dir:"),
-    *("checkpoint.", "evaluate.", "decode."),
+    *("checkpoint.every:", "checkpoint.keep_last:", "checkpoint.best_metric:"),
+    *("checkpoint.average_last:", "evaluate.", "decode."),
 )
 # The schedules whose learning rate at a step does not depend on the number of steps to come.
 OPEN_ENDED_SCHEDULES = ("noam", "inverse_sqrt", "constant")
+# The keys whose tuples hold rows instead of texts, with an example.
+ROWS = {"optimizer.groups": (("embedding/*", 0.1, 0.0),)}
+# Keys that a config.json of an older version lacks; what their defaults say is what it did.
+NEWER_KEYS = (
+    *("data.text_feature", "data.label_feature", "data.document_separator"),
+    *("objective.name", "objective.mask_rate", "model.pooling", "model.embedding_norm"),
+    *("optimizer.decay_steps", "optimizer.groups", "train.ema_decay", "checkpoint.init_from"),
+    *("decode.num_samples", "decode.stop"),
+)
 
 
 def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ()) -> Config:
@@ -132,6 +142,7 @@ def _read(schema: Config, config_file: str) -> Config:
         if path.suffix == ".json":
             config = default.get_config()
             saved = flatten(ConfigDict(json.loads(path.read_text("utf-8"))))
+            saved = {key: flatten(schema)[key] for key in NEWER_KEYS} | saved
             config.update_from_flattened_dict(_check_all(schema, saved))
             return config
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -182,11 +193,12 @@ def _check(schema: Config, key: str, value: Any) -> Any:
     kind, may_be_none = _kind(schema, key)
     if value is None and may_be_none:
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        if kind is float or (kind is int and value == int(value)):
-            return kind(value)
-    if kind is tuple and isinstance(value, tuple | list) and all(isinstance(x, str) for x in value):
-        return tuple(value)
+    if (number := _number(kind, value)) is not None:
+        return number
+    if kind is tuple and isinstance(value, tuple | list):
+        items = [_row(key, item) if key in ROWS else item for item in value]
+        if all(isinstance(item, tuple if key in ROWS else str) for item in items):
+            return tuple(items)
     choices = default.CHOICES.get(key)
     if kind is str and isinstance(value, str) and choices is not None:
         if value in choices:
@@ -197,12 +209,33 @@ def _check(schema: Config, key: str, value: Any) -> Any:
         return value
     if kind is bool and isinstance(value, bool):
         return value
+    items = f"rows, as {ROWS[key]!r}" if key in ROWS else "texts, as ('train',)"
     expected = {
         **{int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"},
-        tuple: "a tuple of texts, as ('train',)",
+        tuple: f"a tuple of {items}",
     }[kind]
     unset = " or None" if may_be_none else "; it cannot be None" if value in (None, "None") else ""
     raise ValueError(f"{key}={value!r} is not {expected}{unset}")
+
+
+def _number(kind: type, value: Any) -> Any:
+    """The value as a number of this kind, None where it is none."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if kind is float or (kind is int and value == int(value)):
+            return kind(value)
+    return None
+
+
+def _row(key: str, value: Any) -> tuple | None:
+    """A row of such a key's in the types of its example, None where it does not fit."""
+    example = ROWS[key][0]
+    if not isinstance(value, tuple | list) or len(value) != len(example):
+        return None
+    row = tuple(
+        item if isinstance(like, str) and isinstance(item, str) else _number(type(like), item)
+        for like, item in zip(example, value, strict=True)
+    )
+    return None if None in row else row
 
 
 def _kind(schema: Config, key: str) -> tuple[type, bool]:

@@ -33,6 +33,7 @@ class TrainSettings:
 
     steps: int
     accumulation_steps: int  # micro-batches that a global batch is cut into
+    ema_decay: float  # of the moving average of the parameters (0: none)
     log_every: int
     evaluate_every: int  # 0: only after the last step
     checkpoint_every: int  # 0: only after the last step
@@ -41,6 +42,8 @@ class TrainSettings:
         for name in ("steps", "accumulation_steps", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"train.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"train.ema_decay={self.ema_decay} does not lie in [0, 1)")
 
 
 class Log(Protocol):
@@ -75,6 +78,7 @@ def make_train_step(
         optimizer=optimizer,
         schedule=schedule,
         accumulation_steps=settings.accumulation_steps,
+        ema_decay=settings.ema_decay,
         log_every=settings.log_every,
     )
     return jax.jit(step, donate_argnums=0)
@@ -89,12 +93,16 @@ def train_step(
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     accumulation_steps: int,
+    ema_decay: float,
     log_every: int,
 ) -> tuple[State, Metrics]:
     """One update of the parameters, by the gradient of the mean loss of the global batch.
 
     Sums over micro-batches are divided once, by the weight of the whole batch, so that the update
     does not depend on `accumulation_steps` (dropout apart: each micro-batch has a key of its own).
+
+    With `ema_decay` the state's moving average takes in the new parameters: ema <- d ema + (1 - d)
+    params, d = min(ema_decay, (1 + n) / (10 + n)), where n updates have been made before this one.
 
     Returns the next state, and as metrics the `loss`, `weight` (target tokens), `gradient_norm`
     (before clipping) and `learning_rate` of this step, and `window`: name -> (sum, weight) since
@@ -111,6 +119,7 @@ def train_step(
     gradient = jax.tree.map(lambda g: g / weight, gradient_sum)
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
     gradient_norm = optax.tree.norm(gradient)
+    params = optax.apply_updates(state.params, updates)
 
     sums = {**sums, "gradient_norm": (gradient_norm, jnp.ones(()))}
     # The second case: a window that was finished when the run resumed with another log_every.
@@ -121,7 +130,8 @@ def train_step(
     )
     next_state = State(
         step=state.step + 1,
-        params=optax.apply_updates(state.params, updates),
+        params=params,
+        ema_params=_moving_average(state, params, ema_decay) if ema_decay else None,
         opt_state=opt_state,
         rng=state.rng,
         window=window,
@@ -134,6 +144,11 @@ def train_step(
         "window": window,
     }
     return next_state, metrics
+
+
+def _moving_average(state: State, params: Any, decay: float) -> Any:
+    share = jnp.maximum(1 - decay, 9 / (10 + state.step))  # of the new parameters, 1 - d
+    return optax.incremental_update(params, state.ema_params, share)
 
 
 def _loss(objective: Objective, apply_fn: ApplyFn, params, batch, rng):
@@ -187,7 +202,8 @@ def fit(
     waits, except before an evaluation or a checkpoint. A loss or gradient that is not finite ends
     training before anything is saved that came after it.
 
-    evaluate: parameters -> {"loss": ...}; logged, and handed to `save`, as "validation/loss".
+    evaluate: parameters -> {"loss": ...}, asked of `state.evaluated`; logged, and handed to `save`,
+      as "validation/loss".
     save: called as save(step, state, streams=..., metrics=..., scheduled=...), every
       `checkpoint_every` steps, after the last, and before a stop; `streams` is the state of the
       streams after this step's batch, `metrics` holds the scores of exactly these parameters (empty
@@ -218,7 +234,7 @@ def fit(
                 if not (evaluating or saving):
                     continue
                 scalars, newest = report.read(step, newest), None
-                scores = _prefixed("validation", evaluate(state.params)) if evaluating else {}
+                scores = _prefixed("validation", evaluate(state.evaluated)) if evaluating else {}
                 _write(log, step, scalars | scores)
                 if saving:
                     save(step, state, streams=streams_after, metrics=scores, scheduled=scheduled)

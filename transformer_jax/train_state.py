@@ -19,22 +19,29 @@ Init = Callable[[Key[Array, ""], Batch], Any]
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["step", "params", "opt_state", "rng", "window"],
+    data_fields=["step", "params", "ema_params", "opt_state", "rng", "window"],
     meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
 class State:
     """All that a run needs to go on, apart from the position in the data.
 
-    step: updates made. rng: the key that every step's dropout key is folded from. window: sums of
-    the logging window that is not finished yet, so that a restart in its middle loses nothing.
+    step: updates made. ema_params: the moving average of `params`, or None where none is kept.
+    rng: the key that every step's dropout key is folded from. window: sums of the logging window
+    that is not finished yet, so that a restart in its middle loses nothing.
     """
 
     step: Int[Array, ""]
     params: Any
+    ema_params: Any
     opt_state: optax.OptState
     rng: Key[Array, ""]
     window: Sums
+
+    @property
+    def evaluated(self) -> Any:
+        """The parameters to score: the moving average where there is one."""
+        return self.params if self.ema_params is None else self.ema_params
 
 
 class Parameter(NamedTuple):
@@ -52,13 +59,16 @@ def create(
     key: Key[Array, ""],
     batch: Batch,
     metrics: Iterable[str],
+    *,
+    ema: bool,
 ) -> State:
     """The state before the first step.
 
     `batch` is one global batch: `init` sees its shapes, and Admin's `init` its values. `metrics`
-    are the names that the train step sums over a logging window (`train.WINDOW_METRICS`).
+    are the names that the train step sums over a logging window (`train.WINDOW_METRICS`). `ema`:
+    whether a moving average of the parameters is kept; it begins as they do.
     """
-    return jax.jit(functools.partial(_new, init, optimizer, tuple(metrics)))(key, batch)
+    return jax.jit(functools.partial(_new, init, optimizer, tuple(metrics), ema))(key, batch)
 
 
 def abstract(
@@ -67,9 +77,12 @@ def abstract(
     key: Key[Array, ""],
     batch: Batch,
     metrics: Iterable[str],
+    *,
+    ema: bool,
 ) -> State:
     """As `create`, but of `jax.ShapeDtypeStruct`s: nothing is computed."""
-    return jax.eval_shape(functools.partial(_new, init, optimizer, tuple(metrics)), key, batch)
+    new = functools.partial(_new, init, optimizer, tuple(metrics), ema)
+    return jax.eval_shape(new, key, batch)
 
 
 def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Parameter]:
@@ -79,12 +92,13 @@ def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Param
     return [_row(path, leaf) for path, leaf in leaves]
 
 
-def _new(init: Init, optimizer, metrics: tuple[str, ...], key, batch) -> State:
+def _new(init: Init, optimizer, metrics: tuple[str, ...], ema: bool, key, batch) -> State:
     init_key, rng = jax.random.split(key)
     params = nn.meta.unbox(init(init_key, batch))
     return State(
         step=jnp.zeros((), jnp.int32),
         params=params,
+        ema_params=params if ema else None,
         opt_state=optimizer.init(params),
         rng=rng,
         window={name: (jnp.zeros(()), jnp.zeros(())) for name in metrics},
