@@ -13,17 +13,25 @@ Config = Any
 # The settings that name one of a few things. Whoever adds a row to a table in the library adds its
 # name here; a test holds the two together.
 CHOICES = {
-    "data.source": ("embedded", "text", "tfds", "scan"),
+    "data.source": (
+        *("embedded", "text", "tfds", "scan"),
+        *("tsv", "labelled", "conll", "conllu"),
+    ),
     "data.tokenizer.kind": ("bytes", "words", "bpe", "unigram"),
-    "model.architecture": ("encoder_decoder",),
+    "objective.name": ("translation", "causal_lm", "masked_lm", "classification", "tagging"),
+    "model.architecture": ("encoder_decoder", "encoder_only", "decoder_only"),
     "model.residual": ("post_ln", "pre_ln", "admin"),
     "model.activation": ("relu", "gelu", "swiglu"),
     "model.norm": ("layer_norm", "rms_norm"),
-    "model.positions": ("sinusoidal", "learned"),
+    "model.positions": ("sinusoidal", "learned", "rotary"),
+    "model.pooling": ("mean", "first"),
     "model.tied_embeddings": ("all", "decoder", "none"),
     "model.dtype": ("float32", "bfloat16"),
-    "optimizer.name": ("adam", "adamw", "radam"),
-    "optimizer.schedule": ("noam", "inverse_sqrt", "cosine", "linear", "constant"),
+    "optimizer.name": ("adam", "adamw", "radam", "adafactor", "lion", "muon"),
+    "optimizer.schedule": (
+        *("noam", "inverse_sqrt", "cosine", "linear", "constant"),
+        "warmup_stable_decay",
+    ),
     "evaluate.checkpoint": ("last", "best"),
     "evaluate.bleu_tokenizer": ("13a", "none", "intl", "char"),
     "decode.method": ("beam", "greedy", "sample"),
@@ -44,28 +52,43 @@ def get_config(arg: str = "") -> Config:
     config.model = _model()
 
     config.objective = objective = config_dict.ConfigDict()
-    objective.label_smoothing = 0.1  # probability spread evenly over the vocabulary, 0 to 1
+    # None: what the architecture is for, "translation" (encoder_decoder), "masked_lm"
+    # (encoder_only) or "causal_lm" (decoder_only). An encoder_only model also does "classification"
+    # (one label a text) and "tagging" (one label a word).
+    objective.name = config_dict.placeholder(str)
+    objective.mask_rate = 0.15  # of the tokens, which are to be predicted ("masked_lm" only)
+    objective.label_smoothing = 0.1  # probability spread evenly over all outcomes, 0 to 1
     objective.z_loss = 0.0  # weight of log(Z)^2, which keeps logits from drifting (0: off)
 
     config.optimizer = optimizer = config_dict.ConfigDict()
+    # "muon": for the matrices of attention and feed-forward sublayers, "adamw" for all else.
     optimizer.name = "adam"
     optimizer.schedule = "noam"
     optimizer.learning_rate = 1.0  # the peak; of "noam" a factor on d_model^-0.5 * warmup^-0.5
     optimizer.warmup_steps = 4000  # steps of linear growth (0: none)
-    optimizer.final_learning_rate = 0.0  # at the last step of "cosine" and "linear"
-    optimizer.beta1 = 0.9
+    optimizer.decay_steps = 0  # of "warmup_stable_decay": the last steps, which decay linearly
+    # At the last step of "cosine", "linear" and "warmup_stable_decay".
+    optimizer.final_learning_rate = 0.0
+    optimizer.beta1 = 0.9  # momentum; neither beta matters to "adafactor"
     optimizer.beta2 = 0.98
-    optimizer.epsilon = 1e-9
+    optimizer.epsilon = 1e-9  # of the Adams alone, also of that inside "muon"
     optimizer.weight_decay = 0.0  # decoupled, not of "adam"; spares biases, norms and omega
     optimizer.clip_norm = 0.0  # largest global norm of the gradient (0: no clipping)
+    # Rows (glob of parameter paths, factor on the learning rate, weight decay), as
+    # ("embedding/*", 0.1, 0.0): the first that fits a parameter counts. A factor of 0 freezes.
+    optimizer.groups = ()
 
     config.train = train = config_dict.ConfigDict()
     train.steps = 100_000  # updates of the parameters
     train.accumulation_steps = 1  # micro-batches that one global batch is cut into
+    train.ema_decay = 0.0  # of the moving average of parameters that is evaluated (0: none)
     train.log_every = 100  # steps; logged values are means over this many
     train.evaluate_every = 1000  # steps (0: only after the last)
 
     config.checkpoint = checkpoint = config_dict.ConfigDict()
+    # Work directory or checkpoint of another run, whose parameters of equal path and shape (and
+    # tokenizer) this one starts from ("": none).
+    checkpoint.init_from = ""
     checkpoint.every = 1000  # steps (0: only after the last)
     checkpoint.keep_last = 5  # newest checkpoints that stay
     # The best by this metric stays too ("": none). Lower is better for names that end in "loss".
@@ -81,7 +104,10 @@ def get_config(arg: str = "") -> Config:
     decode.method = "beam"
     decode.beam_size = 4  # hypotheses ("beam" only)
     decode.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha, GNMT's ("beam" only)
-    decode.extra_length = 50  # a translation has at most its source's tokens + this many
+    # A translation has at most its source's tokens + this many; a continuation this many.
+    decode.extra_length = 50
+    decode.num_samples = 1  # results for each line of `generate` ("sample" only)
+    decode.stop = ()  # texts before which a result of `generate` ends
     decode.temperature = 1.0  # logits are divided by it ("sample" only)
     decode.top_k = 0  # draws among the k likeliest tokens ("sample" only; 0: all)
     decode.top_p = 1.0  # draws among the fewest tokens that hold this mass ("sample" only)
@@ -90,29 +116,40 @@ def get_config(arg: str = "") -> Config:
 
 def _data() -> Config:
     data: Config = config_dict.ConfigDict()
-    # "embedded": the generated English-German grammar; "text": two parallel files, a sentence a
-    # line; "tfds": a translation set of the TFDS catalogue; "scan": files of the SCAN task.
+    # "embedded": the generated English-German grammar; "tfds": a set of the TFDS catalogue; "text":
+    # two parallel files, a sentence a line (for language models plain text files); "scan": files of
+    # the SCAN task; "tsv": tab-separated columns; "labelled": lines "LABEL sentence"; "conll": a
+    # word and its tag a line; "conllu": CoNLL-U.
     data.source = "embedded"
-    data.dir = ""  # folder of the data set's own files ("text" and "scan")
+    data.dir = ""  # folder of the data set's own files (neither "embedded" nor "tfds")
     data.name = ""  # of the catalogue, as "wmt14_translate/de-en" ("tfds" only)
     data.cache_dir = "~/.cache/transformer_jax"  # prepared data sets and token arrays
     data.source_language = "en"  # also the suffix of the text files
     data.target_language = "de"
-    # What each split is made of. embedded, tfds: TFDS split expressions; text: prefixes P of pairs
-    # P.en, P.de (or P.en.gz, P.de.gz) in data.dir; scan: files in data.dir, plain or .gz.
+    # Which columns hold the text and its label or tags, where it is no translation. embedded, tfds:
+    # features; tsv: names in the header, or numbers from "0" of columns without header; conllu: the
+    # label alone, as "upos".
+    data.text_feature = "source"
+    data.label_feature = "antecedent"
+    data.document_separator = "\n"  # what ends a document of plain text ("": nothing but the file)
+    # What each split is made of. embedded, tfds: TFDS split expressions; text of translations:
+    # prefixes P of pairs P.en, P.de (or P.en.gz, P.de.gz) in data.dir; others: files in data.dir,
+    # plain or .gz.
     data.train = ("train",)
     data.validation = ("validation",)
-    data.test = ("test",)
-    # With an empty data.validation: so many examples at the end of train are held out instead.
+    data.test = ("test",)  # (): none; then a run ends with the scores of validation
+    # With an empty data.validation: so many examples at the end of train (of text for language
+    # models: characters) are held out instead.
     data.validation_size = 0
 
-    data.tokenizer = tokenizer = config_dict.ConfigDict()  # one vocabulary for both languages
+    data.tokenizer = tokenizer = config_dict.ConfigDict()  # one for both languages
     tokenizer.kind = "bpe"
     tokenizer.vocab_size = 8000  # tokens at most, special ones included (no meaning for "bytes")
 
     # Longer examples are left out of training, and cut off in an evaluation (BLEU and the like see
-    # whole references); both are counted and reported.
-    data.max_source_length = 128  # tokens of one example, eos included
+    # whole references); both are counted and reported. Documents of language models are cut into
+    # pieces. An encoder_only model reads sources, a decoder_only model targets.
+    data.max_source_length = 128  # tokens of one example, eos (and what stands first) included
     data.max_target_length = 128
     data.packing = True  # several short examples share a row; otherwise one each, padded
     data.row_source_length = 256  # tokens of one packed row
@@ -137,8 +174,10 @@ def _model() -> Config:
     model.d_ff = 2048  # hidden width of the feed-forward sublayer
     model.activation = "relu"
     model.norm = "layer_norm"
+    model.embedding_norm = False  # a norm on the sum of embedding and position, as in BERT
     model.positions = "sinusoidal"
     model.max_length = 1024  # rows of the table of learned positions ("learned" only)
+    model.pooling = "mean"  # what stands for a whole text ("classification" and `embed` only)
     # Which of the source's table, the target's table and the logits' kernel are one: all three, the
     # last two, or none.
     model.tied_embeddings = "all"

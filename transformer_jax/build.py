@@ -6,33 +6,48 @@ anything is compiled. What costs (reading, tokenising) happens when it is first 
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import optax
-from absl import logging
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from configs.default import Config
 from transformer_jax import objectives, optimizer
-from transformer_jax.data import pipeline, sources
-from transformer_jax.data.tokenizer import (
-    BOS_ID,
-    EOS_ID,
-    Tokenizer,
-    load_tokenizer,
-    train_tokenizer,
-)
+from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings
+from transformer_jax.data.sources import SourceSettings
+from transformer_jax.data.tokenizer import BOS_ID
 from transformer_jax.decode import DecodeSettings
-from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.transformer import EncoderDecoder
+from transformer_jax.evaluate import make_eval_step, make_predict_step
+from transformer_jax.models.config import Architecture, Head, TransformerConfig
+from transformer_jax.models.transformer import MODELS, Model
 from transformer_jax.train import TrainSettings
 
 Params = PyTree[Float[Array, "..."]]
-SPLITS = ("train", "validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What an objective needs: an architecture, a head, the loss, and the sides of its examples."""
+
+    architecture: Architecture
+    head: Head
+    loss: Callable[..., tuple]
+    sides: tuple[str, ...]
+
+
+# The first of an architecture's is its own: that of `objective.name` None.
+_TASKS = {
+    "translation": _Task(
+        *("encoder_decoder", "tokens", objectives.next_token), ("source", "target")
+    ),
+    "masked_lm": _Task("encoder_only", "tokens", objectives.masked_tokens, ("source",)),
+    "classification": _Task("encoder_only", "classes", objectives.labels, ("source",)),
+    "tagging": _Task("encoder_only", "tags", objectives.labels, ("source",)),
+    "causal_lm": _Task("decoder_only", "tokens", objectives.next_token, ("target",)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +57,7 @@ class CheckpointSettings:
     keep_last: int
     best_metric: str
     average_last: int
+    init_from: str
 
     def __post_init__(self):
         _at_least("checkpoint", self, keep_last=1, average_last=1)
@@ -64,158 +80,32 @@ class EvaluateSettings:
         _at_least("evaluate", self, batch_size=1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """One split, ready to be scored.
-
-    Attributes:
-      batches: token ids sorted into a few fixed shapes, each with the examples' numbers (-1: none).
-      examples: the texts "source" and "target", and what else the source tells of each example.
-    """
-
-    batches: list[tuple[dict[str, np.ndarray], np.ndarray]]
-    examples: sources.Examples
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """The data set of a run; each split is read and tokenised when it is first asked for."""
-
-    config: Config
-    seed: int
-    evaluation_batch_size: int
-    model_vocab_size: int | None  # None: the tokenizer's
-    tokenizer_file: Path | None
-
-    @functools.cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The work directory's where it has one, otherwise trained on the training split.
-
-        Raises ValueError where the model has too few tokens for it.
-        """
-        tokenizer = self._tokenizer()
-        if self.model_vocab_size is not None and tokenizer.vocab_size > self.model_vocab_size:
-            raise ValueError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens, more than model.vocab_size="
-                f"{self.model_vocab_size}: raise it, lower data.tokenizer.vocab_size, or set it to "
-                "None"
-            )
-        return tokenizer
-
-    def _tokenizer(self) -> Tokenizer:
-        if self.tokenizer_file is not None and self.tokenizer_file.exists():
-            return load_tokenizer(self.tokenizer_file)
-        kind, vocab_size = self.config.tokenizer.kind, self.config.tokenizer.vocab_size
-        if kind == "bytes":
-            return train_tokenizer(kind, (), vocab_size)
-        for split in SPLITS:  # before minutes are spent on reading the first of them
-            sources.find_files(**self._files(split))
-        examples = self._train_and_held_out[0]
-        return pipeline.cached_tokenizer(
-            kind, examples, vocab_size, cache_dir=self.config.cache_dir
-        )
-
-    def train_streams(self) -> pipeline.TrainStreams:
-        """Endless training batches from the beginning of the first epoch."""
-        arrays = self._tokens("train", self._train_and_held_out[0], too_long="drop")
-        vars(self).pop("_train_and_held_out")  # the texts may be gigabytes; the arrays are on disk
-        length = "row" if self.config.packing else "max"
-        return pipeline.TrainStreams(
-            arrays,
-            batch_size=self.config.batch_size,
-            streams=self.config.streams,
-            packing=self.config.packing,
-            source_length=self.config[f"{length}_source_length"],
-            target_length=self.config[f"{length}_target_length"],
-            seed=self.seed,
-        )
-
-    def abstract_batch(self) -> dict[str, Any]:
-        """The shapes of a training batch, without the data."""
-        length = "row" if self.config.packing else "max"
-        return {
-            f"{side}{kind}": jax.ShapeDtypeStruct(
-                (self.config.batch_size, self.config[f"{length}_{key}_length"]), np.dtype("int32")
-            )
-            for side, key in (("inputs", "source"), ("targets", "target"))
-            for kind in ("", "_segment_ids", "_positions")
-        }
-
-    def split(self, name: str) -> Split:
-        """A split to score: "validation" or "test"."""
-        if name == "validation" and self.config.validation_size:
-            examples = self._train_and_held_out[1]
-        else:
-            examples = self._load(name)
-        arrays = self._tokens(name, examples, too_long="truncate")
-        batches = pipeline.eval_batches(arrays, batch_size=self.evaluation_batch_size)
-        return Split(batches, examples)
-
-    def source_batches(
-        self, lines: Sequence[str]
-    ) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
-        """Batches of sentences to translate, each with the sentences' numbers (-1: none)."""
-        most = self.config.max_source_length - 1
-        ids = self.tokenizer.encode(lines)
-        if long := sum(len(line) > most for line in ids):
-            logging.warning("%d lines are longer than %d tokens and were cut off", long, most)
-        ids = [[*line[:most], EOS_ID] for line in ids]
-        return pipeline.source_batches(ids, batch_size=self.evaluation_batch_size)
-
-    @functools.cached_property
-    def _train_and_held_out(self) -> tuple[sources.Examples, sources.Examples]:
-        """The training examples, and those at their end that serve as validation instead."""
-        examples, size = self._load("train"), self.config.validation_size
-        return sources.hold_out(examples, size) if size else (examples, {})
-
-    def _files(self, split: str) -> dict[str, Any]:
-        """What names the files of a split."""
-        keys = ("source", "dir", "source_language", "target_language")
-        return {key: self.config[key] for key in keys} | {"splits": self.config[split]}
-
-    def _load(self, split: str) -> sources.Examples:
-        name, cache_dir = self.config.name, self.config.cache_dir
-        return sources.load(**self._files(split), name=name, cache_dir=cache_dir)
-
-    def _tokens(self, split: str, examples: sources.Examples, *, too_long: Any):
-        arrays = pipeline.cached_tokens(
-            examples,
-            self.tokenizer,
-            max_source_length=self.config.max_source_length,
-            max_target_length=self.config.max_target_length,
-            too_long=too_long,
-            cache_dir=self.config.cache_dir,
-        )
-        if arrays.too_long:
-            logging.warning(
-                "%s: %d of %d examples exceed data.max_source_length=%d or data.max_target_length"
-                "=%d tokens and are %s",
-                *(split, arrays.too_long, len(examples["source"])),
-                *(self.config.max_source_length, self.config.max_target_length),
-                "left out" if too_long == "drop" else "cut off",
-            )
-        return arrays
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """Everything that a run consists of, as plain values and functions.
 
     Attributes:
+      objective: its name: what the model is trained for, and so what is scored and generated.
       init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
-      apply: (params, batch, dropout key or None) -> logits (B, T, V); None is deterministic.
+      apply: (params, batch, dropout key or None) -> logits (B, T, V or C); None is deterministic.
       start, step: the model's, with params in front: what decoding needs.
-      objective: (apply, params, batch, dropout key or None) -> (loss sum, weight, metrics).
+      loss: (apply, params, batch, dropout key or None) -> (loss sum, weight, metrics).
+      eval_step, predict_step, embed_step: (params, batch) -> what the loss reports, the likeliest
+        token or label (B, T), the vectors of texts (B, T, D); compiled once a shape.
     """
 
     seed: int
-    data: Data
-    model: EncoderDecoder
+    objective: str
+    data: Dataset
+    model: Model
     init: Callable[[Key[Array, ""], objectives.Batch], Params]
-    apply: Callable[[Params, objectives.Batch, Key[Array, ""] | None], Float[Array, "B T V"]]
+    apply: Callable[[Params, objectives.Batch, Key[Array, ""] | None], Float[Array, "B T _"]]
     start: Callable[..., tuple]
     step: Callable[..., tuple]
-    objective: Callable[..., tuple]
+    loss: Callable[..., tuple]
+    eval_step: Callable[..., objectives.Sums]
+    predict_step: Callable[..., Int[Array, "B T"]]
+    embed_step: Callable[..., Float[Array, "B T D"]]
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
     train: TrainSettings
@@ -223,13 +113,18 @@ class Run:
     evaluate: EvaluateSettings
     decode: DecodeSettings
 
+    def abstract_batch(self) -> dict[str, Any]:
+        """The shapes of a training batch, without the data."""
+        shapes = self.data.batch_shapes()
+        return {name: jax.ShapeDtypeStruct(shape, "int32") for name, shape in shapes.items()}
 
-def build(config: Config, tokenizer_file: Path | None = None) -> Run:
+
+def build(config: Config, workdir: Path | None = None) -> Run:
     """Builds the run that a checked config describes.
 
     Args:
       config: from `overrides.load`.
-      tokenizer_file: a trained tokenizer, used where the file exists: so a work directory needs no
+      workdir: its tokenizer and labels are used where they exist: so a work directory needs no
         training data to translate.
 
     Raises:
@@ -247,24 +142,29 @@ def build(config: Config, tokenizer_file: Path | None = None) -> Run:
     _at_least("checkpoint", config.checkpoint, every=0)
     _check_intervals(train, checkpoint.best_metric)
     decode = DecodeSettings(**config.decode.to_dict())
-    _check_data(config)
-    # Once with the least vocabulary, so that a mistake in the model does not wait for the data.
-    model_config = _model_config(config, vocab_size=config.model.vocab_size or 4)
+    objective = _objective_name(config)
+    _check_data(config, objective)
+    # Once with the least sizes, so that a mistake in the model does not wait for the data.
+    task = _TASKS[objective]
+    model_config = _model_config(config, task)
     schedule, transform = _optimizer(config)
-    objective = _objective(config)
+    loss = _loss(config, task)
 
-    data = Data(
-        config.data, config.seed, evaluate.batch_size, config.model.vocab_size, tokenizer_file
-    )
+    data = Dataset(_data_settings(config, objective, workdir))
     # A model of a given size can be inspected without its data.
     vocab_size = config.model.vocab_size or data.tokenizer.vocab_size
-    model = EncoderDecoder(dataclasses.replace(model_config, vocab_size=vocab_size))
+    sizes = {"vocab_size": vocab_size, "num_labels": len(data.labels)}
+    model_config = dataclasses.replace(model_config, **sizes)
+    model = MODELS[model_config.architecture](model_config)
 
     def start(params, batch, max_length):
         return model.apply({"params": params}, batch, max_length, method="start")
 
     def step(params, *arguments):
         return model.apply({"params": params}, *arguments, method="step")
+
+    def embed(params, batch) -> Any:
+        return model.apply({"params": params}, batch, method="embed")
 
     def init(key, batch):
         params, dropout = jax.random.split(key)
@@ -277,13 +177,17 @@ def build(config: Config, tokenizer_file: Path | None = None) -> Run:
 
     return Run(
         seed=config.seed,
+        objective=objective,
         data=data,
         model=model,
         init=init,
         apply=apply,
         start=start,
         step=step,
-        objective=objective,
+        loss=loss,
+        eval_step=make_eval_step(loss, apply),
+        predict_step=make_predict_step(apply),
+        embed_step=jax.jit(embed),
         schedule=schedule,
         optimizer=transform,
         train=train,
@@ -293,8 +197,23 @@ def build(config: Config, tokenizer_file: Path | None = None) -> Run:
     )
 
 
-def _model_config(config: Config, *, vocab_size: int) -> TransformerConfig:
-    """The model's own config; what may be None gets its value here."""
+def _objective_name(config: Config) -> str:
+    """The objective, which fits the architecture."""
+    name, architecture = config.objective.name, config.model.architecture
+    fitting = [task for task in _TASKS if _TASKS[task].architecture == architecture]
+    if name is None:
+        return fitting[0]
+    if name not in fitting:
+        raise ValueError(
+            f"objective.name={name!r} does not fit model.architecture={architecture!r}, which does "
+            f"{', '.join(fitting)}: set the architecture to {_TASKS[name].architecture!r}, or the "
+            "objective to None for the architecture's own"
+        )
+    return name
+
+
+def _model_config(config: Config, task: _Task) -> TransformerConfig:
+    """The model's own config, of least vocabulary and labels; what may be None gets its value."""
     settings = config.model.to_dict()
     num_layers = settings.pop("num_layers")
     for stack in ("num_encoder_layers", "num_decoder_layers"):
@@ -302,7 +221,9 @@ def _model_config(config: Config, *, vocab_size: int) -> TransformerConfig:
             settings[stack] = num_layers
     if settings["head_dim"] is None:
         settings["head_dim"] = _head_dim(settings["d_model"], settings["num_heads"])
-    return TransformerConfig(**settings | {"vocab_size": vocab_size, "bos_id": BOS_ID})
+    vocab_size = settings["vocab_size"] or 4
+    settings |= {"vocab_size": vocab_size, "bos_id": BOS_ID, "head": task.head, "num_labels": 1}
+    return TransformerConfig(**settings)
 
 
 def _head_dim(d_model: int, num_heads: int) -> int:
@@ -317,13 +238,14 @@ def _head_dim(d_model: int, num_heads: int) -> int:
 def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransformation]:
     settings = config.optimizer
     names = ("learning_rate", "final_learning_rate", "warmup_steps")
-    names += ("epsilon", "weight_decay", "clip_norm")
+    names += ("decay_steps", "epsilon", "weight_decay", "clip_norm")
     _at_least("optimizer", settings, **dict.fromkeys(names, 0))
     for name in ("beta1", "beta2"):
         if not 0 <= settings[name] < 1:
             raise ValueError(f"optimizer.{name}={settings[name]} does not lie in [0, 1)")
     schedule = optimizer.make_schedule(
         name=settings.schedule,
+        decay_steps=settings.decay_steps,
         learning_rate=settings.learning_rate,
         warmup_steps=settings.warmup_steps,
         steps=config.train.steps,
@@ -338,30 +260,68 @@ def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransforma
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
+        groups=settings.groups,
     )
     return schedule, transform
 
 
-def _objective(config: Config) -> Callable[..., tuple]:
+def _loss(config: Config, task: _Task) -> Callable[..., tuple]:
     label_smoothing, z_loss = config.objective.label_smoothing, config.objective.z_loss
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"objective.label_smoothing={label_smoothing} does not lie in [0, 1)")
     if z_loss < 0:
         raise ValueError(f"objective.z_loss={z_loss} is negative")
-    return functools.partial(objectives.translation, label_smoothing=label_smoothing, z_loss=z_loss)
+    return functools.partial(task.loss, label_smoothing=label_smoothing, z_loss=z_loss)
 
 
-def _check_data(config: Config) -> None:
+def _data_settings(config: Config, objective: str, workdir: Path | None) -> DataSettings:
+    settings = config.data.to_dict()
+    tokenizer = settings.pop("tokenizer")
+    names = [field.name for field in dataclasses.fields(SourceSettings)]
+    return DataSettings(
+        source=SourceSettings(**{name: settings.pop(name) for name in names}),
+        objective=objective,
+        splits={split: settings.pop(split) for split in SPLITS},
+        tokenizer_kind=tokenizer["kind"],
+        tokenizer_vocab_size=tokenizer["vocab_size"],
+        model_vocab_size=config.model.vocab_size,
+        mask_rate=config.objective.mask_rate,
+        seed=config.seed,
+        evaluation_batch_size=config.evaluate.batch_size,
+        tokenizer_file=_tokenizer_file(config, workdir),
+        labels_file=workdir / "labels.json" if workdir else None,
+        **settings,
+    )
+
+
+def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
+    """The work directory's, or that of the run whose parameters this one starts from."""
+    own = workdir / "tokenizer.json" if workdir else None
+    if not config.checkpoint.init_from or (own is not None and own.exists()):
+        return own
+    # A work directory, or a folder W/checkpoints/STEP in one.
+    start = Path(config.checkpoint.init_from).expanduser()
+    files = [folder / "tokenizer.json" for folder in (start, *start.absolute().parents[:2])]
+    found = [file for file in files if file.exists()]
+    if not found:
+        raise FileNotFoundError(
+            f"checkpoint.init_from={str(start)!r} is no work directory, nor a checkpoint in one: "
+            "there is no tokenizer.json"
+        )
+    return found[0]
+
+
+def _check_data(config: Config, objective: str) -> None:
     """Checks the settings of the data, among themselves and against the rest of the config."""
-    data = config.data
+    data, sides = config.data, _TASKS[objective].sides
     _at_least(
         *("data", data),
-        **{f"max_{side}_length": 2 for side in ("source", "target")},
+        **{f"max_{side}_length": 3 for side in sides},
         **{"batch_size": 1, "streams": 1, "validation_size": 0},
     )
     for split in SPLITS:
         held_out = split == "validation" and data.validation_size
-        if not data[split] and not held_out:
+        if not data[split] and not held_out and split != "test":
             hint = ", or hold some of train out by data.validation_size"
             raise ValueError(f"data.{split} is empty: name a split{hint * (split == SPLITS[1])}")
         if data[split] and held_out:
@@ -369,7 +329,7 @@ def _check_data(config: Config) -> None:
                 f"data.validation_size={data.validation_size} asks for examples of train, and "
                 f"data.validation={data.validation} for others: set one of them to 0 or ()"
             )
-    for side in ("source", "target"):
+    for side in sides:
         longest, row = data[f"max_{side}_length"], data[f"row_{side}_length"]
         if data.packing and row < longest:
             raise ValueError(
@@ -386,18 +346,21 @@ def _check_data(config: Config) -> None:
             f"data.batch_size={data.batch_size} is no multiple of train.accumulation_steps="
             f"{config.train.accumulation_steps}"
         )
+    if not 0 < config.objective.mask_rate <= 1:
+        raise ValueError(f"objective.mask_rate={config.objective.mask_rate} lies not in (0, 1]")
     if config.model.positions == "learned":
-        _check_learned_positions(config)
+        _check_learned_positions(config, objective)
 
 
-def _check_learned_positions(config: Config) -> None:
-    """Checks that every row of training, scoring and translating has a position for each token."""
-    data, most = config.data, config.model.max_length
+def _check_learned_positions(config: Config, objective: str) -> None:
+    """Checks that every row of training, scoring and decoding has a position for each token."""
+    data, most, sides = config.data, config.model.max_length, _TASKS[objective].sides
     kinds = ("row", "max") if data.packing else ("max",)
-    names = [f"{kind}_{side}_length" for kind in kinds for side in ("source", "target")]
+    names = [f"{kind}_{side}_length" for kind in kinds for side in sides]
     lengths = {f"data.{name}": data[name] for name in names}
-    longest = data.max_source_length + config.decode.extra_length
-    lengths["data.max_source_length + decode.extra_length"] = longest
+    if objective == "translation":
+        longest = data.max_source_length + config.decode.extra_length
+        lengths["data.max_source_length + decode.extra_length"] = longest
     for name, length in lengths.items():
         if length > most:
             raise ValueError(

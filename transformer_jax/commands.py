@@ -2,39 +2,47 @@
 
 WORKDIR/config.json      the config that the directory belongs to
 WORKDIR/tokenizer.json   the tokenizer, so that translating needs no training data
+WORKDIR/labels.json      the classes or tags, where the model predicts such
+WORKDIR/init_from.json   what was taken from another run, where checkpoint.init_from names one
 WORKDIR/metrics.jsonl    the numbers of training, a step a line; the same in tensorboard/
 WORKDIR/results.json     final scores and status
-WORKDIR/samples.txt      a few translations of the test split
+WORKDIR/samples.txt      a few results on the test split
 WORKDIR/checkpoints/     one folder a step
 """
 
 import contextlib
+import dataclasses
 import functools
+import json
 import math
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from configs import default
 from configs.default import Config
-from transformer_jax import evaluate as evaluation
-from transformer_jax import overrides, run_log, train_state
+from transformer_jax import inference, overrides, run_log, train_state
 from transformer_jax import train as training
-from transformer_jax.build import Params, Run, Split, build
-from transformer_jax.checkpoint import Checkpoints, lock_workdir, restore_parameters_from
+from transformer_jax.build import Params, Run, build
+from transformer_jax.checkpoint import (
+    Checkpoints,
+    format_report,
+    init_from,
+    lock_workdir,
+    restore_parameters_from,
+)
+from transformer_jax.data.files import decode_lines
 from transformer_jax.data.pipeline import TrainStreams
-from transformer_jax.data.sources import decode_lines
-from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from transformer_jax.run_log import RunLog, write_atomically
 from transformer_jax.train_state import State
 
 _EXIT_CODES = {"finished": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
-_SAMPLES = 4  # about so many translations are shown, and the first two
 
 
 def train(config: Config, workdir: Path) -> int:
@@ -46,37 +54,40 @@ def train(config: Config, workdir: Path) -> int:
     if _is_finished(config, workdir):
         _show(workdir)
         return 0
-    run = build(config, workdir / "tokenizer.json")
+    run = build(config, workdir)
     # All data is read before anything is written, so that a mistake in it comes at once.
-    validation, test = run.data.split("validation"), run.data.split("test")
+    splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
     streams = run.data.train_streams()
     checkpoints = _checkpoints(run, workdir)
-    state = _start(run, checkpoints, streams)
-    if not (workdir / "tokenizer.json").exists():
-        run.data.tokenizer.save(workdir / "tokenizer.json")
+    state = _start(run, workdir, checkpoints, streams)
+    _save_vocabularies(run, workdir)
 
     log = RunLog(workdir, restored_step=int(state.step), total_steps=run.train.steps, progress=True)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     log.results(
         status="running", **run_log.run_fields(parameters=parameters, steps=int(state.step))
     )
-    losses = _losses(run)
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         write_atomically(workdir / "config.json", overrides.to_json(config))
         with _stop_at_signal() as stop:
-            outcome = _fit(config, run, state, streams, checkpoints, log, losses, validation, stop)
+            validation = functools.partial(inference.losses, run, split=splits["validation"])
+            outcome = _fit(config, run, state, streams, checkpoints, log, validation, stop)
             status = outcome.status
             log.results(steps=outcome.step)
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores
             if status == "finished":
-                log.progress(outcome.step, "translating the test split")
                 params = _parameters(run, workdir, run.evaluate.checkpoint)
-                log.results(**_named("validation", losses(params, validation)))
-                scores, samples = _score(run, params, test)
-                write_atomically(workdir / "samples.txt", samples)
-                log.results(**_named("test", losses(params, test) | scores))
+                for name, split in splits.items():
+                    log.progress(outcome.step, f"scoring the {name} split")
+                    scores = inference.losses(run, params, split)
+                    # Translating takes long, so that only what ends the run is translated.
+                    if name == list(splits)[-1] or run.objective != "translation":
+                        found, samples = inference.score(run, params, split)
+                        scores |= found
+                        write_atomically(workdir / "samples.txt", samples)
+                    log.results(**_named(name, scores))
             log.results(status=status)
     except Exception:
         with contextlib.suppress(OSError):  # the disk may be full, which is what to tell of
@@ -100,11 +111,11 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
     own = checkpoint is None and not _changes(config, workdir)
     if own:
         lock_workdir(workdir)
-    run = build(config, workdir / "tokenizer.json")
+    run = build(config, workdir)
     params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
     split = run.data.split(name)
-    scores, samples = _score(run, params, split)
-    results = _named(name, _losses(run)(params, split) | scores)
+    scores, samples = inference.score(run, params, split)
+    results = _named(name, inference.losses(run, params, split) | scores)
     if own:
         run_log.write_results(workdir, run_log.read_results(workdir) | results)
     print(run_log.format_scores(results), samples, sep="\n\n")
@@ -114,34 +125,44 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
 def generate(
     config: Config, workdir: Path, checkpoint: str | None, source: str, target: str
 ) -> int:
-    """Translates a file's lines ("-": standard input) into as many lines, in the same order."""
+    """Translates a file's lines, goes on with them, classifies or tags them, in the same order.
+
+    A line has one line of results, or decode.num_samples of them. Continuations that go to standard
+    output come as they are made, line breaks and all.
+    """
     _check_trained(workdir, checkpoint)
     lines = _read_lines(source)
-    run = build(config, workdir / "tokenizer.json")
+    run = build(config, workdir)
     params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
-    numbers = [number for number, line in enumerate(lines) if line.strip()]
-    translations = [""] * len(lines)
-    if numbers:
-        batches = run.data.source_batches([lines[number] for number in numbers])
-        for number, text in zip(numbers, _translate(run, params, batches), strict=True):
-            translations[number] = " ".join(text.splitlines())
-    output = "".join(f"{line}\n" for line in translations).encode()
-    if target == "-":
-        sys.stdout.buffer.write(output)
-        sys.stdout.buffer.flush()
-    else:
-        Path(target).write_bytes(output)
+    if target == "-" and run.objective == "causal_lm" and run.decode.method != "beam":
+        for line in lines:
+            for piece in inference.stream(run, params, line):
+                _write("-", piece)
+        return 0
+    texts = [text for found in inference.results(run, params, lines) for text in found]
+    _write(target, "".join(" ".join(text.splitlines()) + "\n" for text in texts))
+    return 0
+
+
+def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, target: str) -> int:
+    """Writes the vector of each of a file's lines as a line of numbers."""
+    _check_trained(workdir, checkpoint)
+    lines = _read_lines(source)
+    run = build(config, workdir)
+    params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
+    vectors = inference.embed(run, params, lines) if lines else []
+    _write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))
     return 0
 
 
 def inspect(config: Config, workdir: Path | None) -> int:
     """Prints the config, its difference from the default, the parameters and a step's cost."""
-    run = build(config, workdir / "tokenizer.json" if workdir else None)
+    run = build(config, workdir)
     changes = overrides.difference(default.get_config(), config)
     print(overrides.to_json(config))
     print("Changes from the default:", *(changes or ["none"]), sep="\n  ")
 
-    key, batch = jax.random.key(run.seed), run.data.abstract_batch()
+    key, batch = jax.random.key(run.seed), run.abstract_batch()
     table = train_state.parameter_table(run.init, key, batch)
     width = max(len(row.path) for row in table)
     print("\nParameters:")
@@ -155,7 +176,16 @@ def inspect(config: Config, workdir: Path | None) -> int:
     return 0
 
 
-def _start(run: Run, checkpoints: Checkpoints, streams: TrainStreams) -> State:
+def _save_vocabularies(run: Run, workdir: Path) -> None:
+    """What makes the work directory enough to predict with, without the data."""
+    if not (workdir / "tokenizer.json").exists():
+        run.data.tokenizer.save(workdir / "tokenizer.json")
+    if run.data.labels and not (workdir / "labels.json").exists():
+        text = json.dumps(run.data.labels, ensure_ascii=False, indent=1)
+        write_atomically(workdir / "labels.json", text)
+
+
+def _start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStreams) -> State:
     """The state of the newest checkpoint, or a new one; the streams stand where it left them."""
     restored = checkpoints.restore("last", _abstract_state(run))
     if restored is None:
@@ -163,9 +193,13 @@ def _start(run: Run, checkpoints: Checkpoints, streams: TrainStreams) -> State:
         first_batch = jax.device_put(next(streams))
         streams.set_state(beginning)
         key = jax.random.key(run.seed)
-        return train_state.create(
-            run.init, run.optimizer, key, first_batch, training.WINDOW_METRICS
+        state = train_state.create(
+            *(run.init, run.optimizer, key, first_batch, training.WINDOW_METRICS),
+            ema=run.train.ema_decay > 0,
         )
+        if run.checkpoint.init_from:
+            state = _init_from(run, workdir, state)
+        return state
     if restored.fingerprint != streams.fingerprint:
         raise ValueError(
             f"the checkpoint of step {restored.step} was trained on other data: its fingerprint is "
@@ -176,6 +210,16 @@ def _start(run: Run, checkpoints: Checkpoints, streams: TrainStreams) -> State:
     return restored.state
 
 
+def _init_from(run: Run, workdir: Path, state: State) -> State:
+    """The state with the parameters that another run has for it, and a report of which they are."""
+    params, report = init_from(run.checkpoint.init_from, state.params)
+    print(format_report(report))
+    write_atomically(workdir / "init_from.json", json.dumps(report._asdict(), indent=1))
+    # A copy for the moving average: the training step donates both.
+    ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
+    return dataclasses.replace(state, params=params, ema_params=ema_params)
+
+
 def _fit(
     config: Config,
     run: Run,
@@ -183,8 +227,7 @@ def _fit(
     streams: TrainStreams,
     checkpoints: Checkpoints,
     log: RunLog,
-    losses: Callable[[Params, Split], dict[str, float]],
-    validation: Split,
+    validation: Callable[[Params], dict[str, float]],
     stop: Callable[[], bool],
 ) -> training.Outcome:
     origin = {"config": config.to_dict(), "fingerprint": streams.fingerprint}
@@ -193,7 +236,7 @@ def _fit(
         streams,
         settings=run.train,
         train_step=_make_train_step(run),
-        evaluate=lambda params: losses(params, validation),
+        evaluate=validation,
         save=functools.partial(checkpoints.save, **origin),
         log=log,
         stop=stop,
@@ -222,7 +265,7 @@ def _stop_at_signal() -> Iterator[Callable[[], bool]]:
 def _make_train_step(run: Run) -> training.StepFn:
     return training.make_train_step(
         run.train,
-        objective=run.objective,
+        objective=run.loss,
         apply_fn=run.apply,
         optimizer=run.optimizer,
         schedule=run.schedule,
@@ -230,8 +273,11 @@ def _make_train_step(run: Run) -> training.StepFn:
 
 
 def _abstract_state(run: Run) -> State:
-    key, batch = jax.random.key(run.seed), run.data.abstract_batch()
-    return train_state.abstract(run.init, run.optimizer, key, batch, training.WINDOW_METRICS)
+    key, batch = jax.random.key(run.seed), run.abstract_batch()
+    return train_state.abstract(
+        *(run.init, run.optimizer, key, batch, training.WINDOW_METRICS),
+        ema=run.train.ema_decay > 0,
+    )
 
 
 def _checkpoints(run: Run, workdir: Path) -> Checkpoints:
@@ -254,42 +300,6 @@ def _parameters(run: Run, workdir: Path, which: str) -> Params:
     if found is None:
         raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
     return found[1]
-
-
-def _losses(run: Run) -> Callable[[Params, Split], dict[str, float]]:
-    """(params, split) -> means of what the objective reports."""
-    eval_step = evaluation.make_eval_step(run.objective, run.apply)
-    return lambda params, split: evaluation.evaluate(params, split.batches, eval_step=eval_step)
-
-
-def _score(run: Run, params: Params, split: Split) -> tuple[dict[str, Any], str]:
-    """Translates a split; returns the scores with their signatures, and a few translations."""
-    sources, references = split.examples["source"], split.examples["target"]
-    hypotheses = _translate(run, params, split.batches)
-    scores, signatures = evaluation.score_translations(
-        *(hypotheses, references, split.examples.get("pronoun")),
-        bleu_tokenizer=run.evaluate.bleu_tokenizer,
-    )
-    signatures = {f"{name}_signature": text for name, text in signatures.items()}
-    triples = list(zip(sources, references, hypotheses, strict=True))
-    # The first two (of the embedded corpus: the street's), and others from all over the split.
-    samples = triples[:2] + triples[2 :: math.ceil(len(triples) / _SAMPLES)]
-    return scores | signatures, run_log.format_translations(samples)
-
-
-def _translate(run: Run, params: Params, batches: Iterable[evaluation.NumberedBatch]) -> list[str]:
-    ids = evaluation.translate(
-        params,
-        batches,
-        start=run.start,
-        step=run.step,
-        settings=run.decode,
-        bos_id=BOS_ID,
-        eos_id=EOS_ID,
-        pad_id=PAD_ID,
-        key=jax.random.key(run.seed),
-    )
-    return [run.data.tokenizer.decode(sentence) for sentence in ids]
 
 
 def _product_flops(jaxpr: Any) -> int:
@@ -337,6 +347,15 @@ def _show(workdir: Path) -> None:
 
 def _named(split: str, scores: dict[str, Any]) -> dict[str, Any]:
     return {f"{split}/{name}": value for name, value in scores.items()}
+
+
+def _write(target: str, text: str) -> None:
+    """Into a file, or to standard output ("-") at once."""
+    if target != "-":
+        Path(target).write_text(text, "utf-8", newline="\n")
+        return
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
 
 
 def _read_lines(source: str) -> list[str]:

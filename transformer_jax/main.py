@@ -1,4 +1,4 @@
-"""The command line: trains, evaluates, translates with, or shows one model.
+"""The command line: trains, evaluates, generates or embeds with, or shows one model.
 
     python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/a [--mode=train]
     python -m transformer_jax.main --workdir=runs/a --mode=generate --input=FILE --output=FILE
@@ -20,6 +20,7 @@ _READS = {  # modes, and the flags that each reads beside --config and --workdir
     "train": (),
     "evaluate": ("checkpoint", "split"),
     "generate": ("checkpoint", "input", "output"),
+    "embed": ("checkpoint", "input", "output"),
     "inspect": (),
 }
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
@@ -27,15 +28,15 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
 _MODE = flags.DEFINE_enum("mode", "train", list(_READS), "What to do.")
 _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "last, best, a step, or a folder.")
 _SPLIT = flags.DEFINE_enum("split", "test", ("validation", "test"), "What to evaluate on.")
-_INPUT = flags.DEFINE_string("input", "-", "Lines to translate; - is standard input.")
-_OUTPUT = flags.DEFINE_string("output", "-", "Where translations go; - is standard output.")
+_INPUT = flags.DEFINE_string("input", "-", "Lines to read; - is standard input.")
+_OUTPUT = flags.DEFINE_string("output", "-", "Where results go; - is standard output.")
 
 
 def main(argv: list[str], changes: list[str]) -> int:
     """Runs one mode and returns the exit status; a mistake of the user ends in one message."""
     try:
         if unknown := argv[1:]:
-            raise ValueError(f"{unknown[0]!r} is not a flag: flags are written --NAME=VALUE")
+            raise ValueError(f"{unknown[0]!r} is no flag: flags are written --NAME=VALUE")
         for flag in (_CHECKPOINT, _SPLIT, _INPUT, _OUTPUT):
             if flag.present and flag.name not in _READS[_MODE.value]:
                 raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
@@ -79,9 +80,9 @@ def _dispatch(config: Config) -> int:
             return commands.train(config, workdir)
         case "evaluate":
             return commands.evaluate(config, workdir, _CHECKPOINT.value, _SPLIT.value)
-        case _:
-            files = (_INPUT.value, _OUTPUT.value)
-            return commands.generate(config, workdir, _CHECKPOINT.value, *files)
+        case mode:
+            command = {"generate": commands.generate, "embed": commands.embed}[mode]
+            return command(config, workdir, _CHECKPOINT.value, _INPUT.value, _OUTPUT.value)
 
 
 def run() -> None:
