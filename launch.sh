@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up .venv if needed, then trains, evaluates, translates or tests. `./launch.sh --help` says how.
+# Sets up .venv if needed, then trains, evaluates, generates or tests. `./launch.sh --help` says how.
 set -euo pipefail
 
 repository=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
@@ -14,7 +14,8 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
                  scores; when it has finished already, print them again
   train          --config=FILE --workdir=DIR [--config.KEY=VALUE ...]
   evaluate       --workdir=DIR [--checkpoint=best|last|STEP|DIR] [--split=NAME]
-  generate       --workdir=DIR [--input=FILE] [--output=FILE]
+  generate       --workdir=DIR [--input=FILE] [--output=FILE]: from each line
+  embed          --workdir=DIR [--input=FILE] [--output=FILE]: each line as a vector
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
   test           format, lint, types, imports, tests; further arguments go to pytest
   setup          only set up .venv, with the tools of `test`
@@ -154,9 +155,9 @@ done
 case $command in
     help) usage && exit ;;
     test | setup) device=${device:-cpu} ;;
-    quickstart | train | evaluate | generate | inspect) ;;
-    *) fail "unknown command '$command': expected train, evaluate, generate, inspect, test or setup, \
-or none for the quickstart. See launch.sh --help." ;;
+    quickstart | train | evaluate | generate | embed | inspect) ;;
+    *) fail "unknown command '$command': expected train, evaluate, generate, embed, inspect, test or \
+setup, or none for the quickstart. See launch.sh --help." ;;
 esac
 if [[ -z $device ]]; then
     device=cpu

@@ -104,7 +104,8 @@ def get_config(arg: str = "") -> Config:
     decode.method = "beam"
     decode.beam_size = 4  # hypotheses ("beam" only)
     decode.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha, GNMT's ("beam" only)
-    # A translation has at most its source's tokens + this many; a continuation this many.
+    # A translation has at most its source's tokens + this many; a continuation this many, and no
+    # more than learned positions allow.
     decode.extra_length = 50
     decode.num_samples = 1  # results for each line of `generate` ("sample" only)
     decode.stop = ()  # texts before which a result of `generate` ends

@@ -43,8 +43,8 @@ def get_config(arg: str = "") -> default.Config:
     config.optimizer.warmup_steps = 200
     config.optimizer.weight_decay = 0.1
 
-    config.train.steps = 2500
-    config.train.evaluate_every = 500
-    config.checkpoint.every = 500
+    config.train.steps = 1000
+    config.train.evaluate_every = 250
+    config.checkpoint.every = 250
     config.checkpoint.keep_last = 3
     return config

@@ -7,6 +7,9 @@ which reproduce it. It differs: English articles of Wiki-40B instead of WebText,
 our own; kernels drawn as everywhere here (Xavier) instead of from N(0, 0.02), the exact GELU, no
 bias on keys. A batch of 480 rows of 1,024 tokens is for accelerators; `train.accumulation_steps`
 cuts it.
+
+TFDS prepares Wiki-40B with Apache Beam and TensorFlow, so once where both are installed, by
+`tfds build wiki40b/en --file_format=array_record --data_dir=CACHE_DIR/tfds`; here it is read alone.
 """
 
 from configs import default

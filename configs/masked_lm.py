@@ -16,7 +16,7 @@ def get_config(arg: str = "") -> default.Config:
     config.data.tokenizer.kind = "words"
     config.data.max_source_length = 64
     config.data.row_source_length = 64
-    config.data.batch_size = 64
+    config.data.batch_size = 32
 
     config.model.architecture = "encoder_only"
     config.model.residual = "pre_ln"

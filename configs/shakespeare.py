@@ -1,7 +1,7 @@
 """Tiny Shakespeare, character by character, in nanoGPT's setting for a CPU: 4 layers, d_model 128,
 context 64, 2,000 steps of 12 sequences.
 
-    ./launch.sh train --config=configs/shakespeare.py --workdir=runs/shakespeare \
+    ./launch.sh train --config=configs/shakespeare.py --workdir=runs/shakespeare \\
         --config.data.dir=FOLDER
     echo "ROMEO:" | ./launch.sh generate --workdir=runs/shakespeare
 

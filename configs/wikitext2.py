@@ -1,6 +1,6 @@
 """WikiText-2 (Merity et al. 2016): a language model of subwords, scored by its perplexity a word.
 
-    ./launch.sh train --config=configs/wikitext2.py --workdir=runs/wikitext2 \
+    ./launch.sh train --config=configs/wikitext2.py --workdir=runs/wikitext2 \\
         --config.data.dir=FOLDER_OF_WIKITEXT2
 
 FOLDER_OF_WIKITEXT2 holds `train.txt`, `valid.txt` and `test.txt`, plain or .gz, with <unk>. Each

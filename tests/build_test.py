@@ -1,5 +1,7 @@
 """A config becomes a Run, or one message before anything is read or compiled."""
 
+import json
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from configs import default
 from transformer_jax import overrides
 from transformer_jax.build import build
-from transformer_jax.data.tokenizer import EOS_ID
+from transformer_jax.data.pipeline import batch_keys
 
 DEFAULT = default.__file__
 TINY = {
@@ -29,20 +31,40 @@ TINY = {
     "model.d_ff": 16,
     "evaluate.batch_size": 3,
 }
+# What makes each objective, on the files of `folder`.
+OBJECTIVES = {
+    "translation": {"model.architecture": "encoder_decoder"},
+    "causal_lm": {"model.architecture": "decoder_only"},
+    "masked_lm": {"model.architecture": "encoder_only"},
+    "classification": {
+        "model.architecture": "encoder_only",
+        "objective.name": "classification",
+        "data.source": "labelled",
+    },
+    "tagging": {
+        "model.architecture": "encoder_only",
+        "objective.name": "tagging",
+        "data.source": "conll",
+        **{f"data.{split}": (f"{split}.conll",) for split in ("train", "validation", "test")},
+    },
+}
 
 
-def _config(folder, **changes):
+def _config(folder, objective="translation", **changes):
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
-    return overrides.load(DEFAULT, TINY | folders | changes)
+    return overrides.load(DEFAULT, TINY | OBJECTIVES[objective] | folders | changes)
 
 
 @pytest.fixture
 def folder(tmp_path):
+    """Pairs of files; files that are texts and labelled sentences at once; tagged words."""
     for split, count in (("train", 20), ("validation", 5), ("test", 4)):
         lines = [f"{split} {' '.join('abcd'[: 1 + n % 4])}" for n in range(count)]
         (tmp_path / f"{split}.en").write_text("".join(f"{line}\n" for line in lines))
         (tmp_path / f"{split}.de").write_text("".join(f"{line.upper()}\n" for line in lines))
+        (tmp_path / split).write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"{split}.conll").write_text("".join(f"{line}\n\n" for line in lines))
     return tmp_path
 
 
@@ -55,7 +77,7 @@ def folder(tmp_path):
         ({"data__streams": 3}, ["data.batch_size=4", "data.streams=3"]),
         ({"train__accumulation_steps": 3}, ["data.batch_size=4", "accumulation_steps=3"]),
         ({"data__row_source_length": 7}, ["data.row_source_length=7", "max_source_length=8"]),
-        ({"data__test": ()}, ["data.test is empty"]),
+        ({"data__train": ()}, ["data.train is empty"]),
         ({"data__validation": ()}, ["data.validation is empty", "data.validation_size"]),
         ({"data__validation_size": 3}, ["data.validation_size=3", "data.validation="]),
         ({"data__max_target_length": 1}, ["data.max_target_length=1"]),
@@ -81,6 +103,34 @@ def folder(tmp_path):
         ({"objective__z_loss": -1.0}, ["objective.z_loss=-1.0"]),
         ({"optimizer__warmup_steps": -1}, ["warmup_steps"]),
         ({"optimizer__weight_decay": 0.1}, ["weight_decay=0.1", "adamw"]),
+        ({"optimizer__groups": (("embedding/*", -1.0, 0.0),)}, ["-1.0", "'embedding/*'"]),
+        ({"optimizer__schedule": "warmup_stable_decay"}, ["decay_steps=0"]),
+        ({"optimizer__decay_steps": -1}, ["optimizer.decay_steps=-1"]),
+        ({"train__ema_decay": 1.0}, ["train.ema_decay=1.0"]),
+        ({"objective__mask_rate": 0.0}, ["objective.mask_rate=0.0"]),
+        ({"decode__num_samples": 2}, ["decode.num_samples", "beam", "sample"]),
+        ({"decode__stop": ("",)}, ["decode.stop"]),
+        ({"model__positions": "rotary", "model__head_dim": 3}, ["rotary", "model.head_dim"]),
+        (
+            {"objective__name": "tagging"},
+            ["objective.name='tagging'", "'encoder_decoder'", "translation", "'encoder_only'"],
+        ),
+        (
+            {"model__architecture": "encoder_only", "objective__name": "causal_lm"},
+            ["'causal_lm'", "masked_lm, classification, tagging", "'decoder_only'"],
+        ),
+        (
+            {"model__architecture": "decoder_only", "data__row_target_length": 7},
+            ["data.row_target_length=7", "data.max_target_length=8"],
+        ),
+        (
+            {
+                "model__architecture": "decoder_only",
+                "model__positions": "learned",
+                "model__max_length": 15,
+            },
+            ["data.row_target_length = 16", "model.max_length=15"],
+        ),
     ],
 )
 def test_a_config_that_cannot_be_is_refused_before_the_data_is_read(tmp_path, changes, parts):
@@ -120,73 +170,131 @@ def test_d_model_must_divide_unless_head_dim_is_given(folder):
     assert build(_config(folder, model__num_heads=3, model__head_dim=5)).model.config.head_dim == 5
 
 
-def test_training_batches_have_the_announced_shapes(folder):
-    for packing in (True, False):
-        data = build(_config(folder, data__packing=packing)).data
-        batch, announced = next(data.train_streams()), data.abstract_batch()
-        assert {k: (v.shape, v.dtype) for k, v in batch.items()} == {
-            k: (v.shape, v.dtype) for k, v in announced.items()
-        }
-
-
-def test_held_out_examples_are_the_last_of_train_and_not_trained_on(folder):
-    whole = build(_config(folder)).data._train_and_held_out[0]
-    data = build(_config(folder, data__validation=(), data__validation_size=6)).data
-    train, held_out = data._train_and_held_out
-    assert {k: train[k] + held_out[k] for k in whole} == whole
-    assert len(held_out["source"]) == 6
-    assert data.split("validation").examples == held_out
-
-
-def test_a_split_numbers_its_examples(folder):
-    split = build(_config(folder)).data.split("test")
-    numbers = np.concatenate([number for _, number in split.batches])
-    assert sorted(numbers[numbers >= 0]) == list(range(len(split.examples["source"])))
-
-
-def test_sources_are_cut_and_end_with_eos(folder):
-    data = build(_config(folder)).data
-    batches = data.source_batches(["train a", "train" + " a" * 50])
-    rows = {
-        int(number): row[row_segments > 0]
-        for batch, numbers in batches
-        for number, row, row_segments in zip(
-            numbers, batch["inputs"], batch["inputs_segment_ids"], strict=True
-        )
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_training_batches_have_the_announced_shapes(folder, objective, packing):
+    run = build(_config(folder, objective, data__packing=packing))
+    batch, announced = next(run.data.train_streams()), run.abstract_batch()
+    assert set(announced) == set(batch_keys(objective))
+    assert {k: (v.shape, v.dtype) for k, v in batch.items()} == {
+        k: (v.shape, v.dtype) for k, v in announced.items()
     }
-    assert len(rows[0]) == 3 and len(rows[1]) == 8
-    assert rows[0][-1] == rows[1][-1] == EOS_ID
+
+
+def test_only_the_sides_that_the_model_reads_have_to_fit(folder):
+    """A language model has no sources, and an encoder no targets."""
+    assert build(_config(folder, "causal_lm", data__row_source_length=1)).objective == "causal_lm"
+    assert build(_config(folder, "masked_lm", data__row_target_length=1)).objective == "masked_lm"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_model_answers_what_the_objective_asks(folder, objective):
+    """Logits of all tokens or labels, and a finite loss over as many of them as the batch asks."""
+    run = build(_config(folder, objective))
+    assert run.objective == objective
+    batch = next(run.data.train_streams())
+    params = _parameters(run, batch)
+    logits = jax.eval_shape(run.apply, params, batch, None)
+    labels = {"classification": len(run.data.labels), "tagging": len(run.data.labels)}
+    assert logits.shape[-1] == labels.get(objective, run.data.tokenizer.vocab_size)
+    loss, weight = run.eval_step(params, batch)["loss"]
+    asked = batch["labels"] if objective in labels else batch["targets"]
+    assert int(weight) == np.sum(asked > 0) and np.isfinite(loss)
 
 
 def test_a_saved_tokenizer_serves_without_the_training_data(folder):
     run = build(_config(folder))
     run.data.tokenizer.save(folder / "tokenizer.json")
-    elsewhere = _config(folder / "nowhere")
-    again = build(elsewhere, folder / "tokenizer.json")
+    again = build(_config(folder / "nowhere"), workdir=folder)
     assert again.data.tokenizer.fingerprint == run.data.tokenizer.fingerprint
     assert again.model == run.model
 
 
 def test_dropout_follows_the_key_and_none_is_deterministic(folder):
     run = build(_config(folder, model__dropout_rate=0.5))
-    batch = jax.device_put(next(run.data.train_streams()))
-    params = nn.meta.unbox(run.init(jax.random.key(0), batch))
+    batch = next(run.data.train_streams())
+    params, apply = _parameters(run, batch), jax.jit(run.apply)
     plain, first, second = (
-        np.asarray(run.apply(params, batch, key))
+        np.asarray(apply(params, batch, key))
         for key in (None, jax.random.key(1), jax.random.key(2))
     )
-    np.testing.assert_array_equal(plain, run.apply(params, batch, None))
-    np.testing.assert_array_equal(first, run.apply(params, batch, jax.random.key(1)))
+    np.testing.assert_array_equal(plain, apply(params, batch, None))
+    np.testing.assert_array_equal(first, apply(params, batch, jax.random.key(1)))
     assert not np.allclose(plain, first) and not np.allclose(first, second)
+
+
+def test_saved_labels_decide_the_models_outputs_without_the_data(folder):
+    run = build(_config(folder, "classification"))
+    run.data.tokenizer.save(folder / "tokenizer.json")
+    (folder / "labels.json").write_text(json.dumps(["yes", "no", "maybe"]))
+    again = build(_config(folder / "nowhere", "classification"), workdir=folder)
+    assert again.data.labels == ("yes", "no", "maybe")
+    assert again.model.config.num_labels == 3
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints/6"])
+def test_a_run_takes_the_tokenizer_of_the_run_that_it_starts_from(folder, name):
+    """Whether it names the other's work directory or a checkpoint in it; its own goes first."""
+    other, own = folder / "other", folder / "own"
+    for workdir in (other, own):
+        workdir.mkdir()
+    start = str(other / name)
+    theirs = build(_config(folder, data__tokenizer__vocab_size=6)).data.tokenizer
+    ours = build(_config(folder)).data.tokenizer
+    theirs.save(other / "tokenizer.json")
+    data = build(_config(folder, checkpoint__init_from=start), workdir=own).data
+    assert data.tokenizer.fingerprint == theirs.fingerprint != ours.fingerprint
+    ours.save(own / "tokenizer.json")
+    data = build(_config(folder, checkpoint__init_from=start), workdir=own).data
+    assert data.tokenizer.fingerprint == ours.fingerprint
+
+
+def test_a_run_to_start_from_that_is_none_is_told(folder):
+    with pytest.raises(FileNotFoundError, match="checkpoint.init_from=.*nowhere"):
+        build(_config(folder, checkpoint__init_from=str(folder / "nowhere")))
+
+
+def test_masked_language_modelling_needs_a_mask_in_the_tokenizer_that_it_takes_over(folder):
+    build(_config(folder, "causal_lm")).data.tokenizer.save(folder / "tokenizer.json")
+    with pytest.raises(ValueError, match="mask.*checkpoint.init_from"):
+        build(_config(folder, "masked_lm", checkpoint__init_from=str(folder)))
 
 
 def test_decoding_functions_agree_with_the_model(folder):
     """The first step's logits are those that `apply` gives for the first target."""
     run = build(_config(folder))
     batch, _ = run.data.split("test").batches[0]
-    batch = jax.device_put(batch)
-    params = nn.meta.unbox(run.init(jax.random.key(0), batch))
-    context, cache = run.start(params, batch, 4)
-    bos = np.full((3,), run.model.config.bos_id, np.int32)
-    logits, _ = run.step(params, context, cache, bos, np.int32(0))
-    np.testing.assert_allclose(logits, run.apply(params, batch, None)[:, 0], atol=1e-5)
+    params = _parameters(run, batch)
+    expected = jax.jit(run.apply)(params, batch, None)[:, 0]
+    np.testing.assert_allclose(_first_logits(run, params, batch), expected, atol=1e-5)
+
+
+def test_a_prompt_is_gone_on_with_as_the_language_model_reads_it(folder):
+    """The first step's logits are those that `apply` gives for the token after the prompt."""
+    run = build(_config(folder, "causal_lm"))
+    ((prompt, _),) = run.data.prompts(["train a b c"])
+    (ids,) = run.data.tokenizer.encode(["train a b c"])
+    targets = np.array([[*ids, 0]], np.int32)
+    row = {
+        "targets": targets,
+        "targets_segment_ids": np.ones_like(targets),
+        "targets_positions": np.arange(targets.size, dtype=np.int32)[None],
+    }
+    params = _parameters(run, row)
+    expected = jax.jit(run.apply)(params, row, None)[:, -1]
+    found = _first_logits(run, params, prompt)[:1]  # the other rows are padding
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def _parameters(run, batch):
+    return nn.meta.unbox(jax.jit(run.init)(jax.random.key(0), batch))
+
+
+def _first_logits(run, params, batch):
+    """Logits of the first token that is decoded."""
+
+    def logits(params, batch):
+        first, context, cache = run.start(params, batch, 4)
+        return run.step(params, context, cache, first, np.int32(0))[0]
+
+    return jax.jit(logits)(params, batch)

@@ -509,6 +509,22 @@ def test_init_from_takes_what_fits_and_says_what_became_of_the_rest(tmp_path):
     assert report.left["embedding/table"] in text
 
 
+def test_init_from_takes_the_head_of_the_same_labels_alone(tmp_path):
+    """Heads of as many other labels have the same shape, and mean something else."""
+    state = make_state(4).params
+    params = {"encoder": state["decoder"], "label_head": {"labels": jnp.ones((3, 2))}}
+    checkpoints = checkpoint.Checkpoints(tmp_path / "checkpoints", keep_last=1, best_metric="")
+    run = {"streams": {}, "config": {}, "fingerprint": "", "metrics": {}}
+    checkpoints.save(1, {"params": params}, **run, scheduled=True)
+    checkpoints.close()
+    (tmp_path / "labels.json").write_text('["no", "yes"]')
+    _, report = checkpoint.init_from(tmp_path, params, labels=("no", "yes"))
+    assert report.taken == ("encoder/query", "label_head/labels")
+    _, report = checkpoint.init_from(tmp_path, params, labels=("yes", "no"))
+    assert report.taken == ("encoder/query",) and report.new == ("label_head/labels",)
+    assert report.left == {"label_head/labels": "it is of other labels"}
+
+
 def test_init_from_nothing_is_refused(tmp_path):
     folder_with(tmp_path / "checkpoints", 1)
     with pytest.raises(ValueError, match="embedding/table: no such parameter"):

@@ -1,13 +1,17 @@
-"""Every config file loads, is checked, and says only what the default does not."""
+"""Every config file loads, builds, and says only what the default does not."""
 
 import ast
+import json
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 
 from configs import default
-from transformer_jax import overrides
+from transformer_jax import decode, optimizer, overrides
+from transformer_jax.build import build
+from transformer_jax.data import tokenizer
 from transformer_jax.models import config as model_config
 
 FILES = sorted(
@@ -16,12 +20,25 @@ FILES = sorted(
 
 
 def test_the_files_are_found():
-    assert {"default", "quickstart", "multi30k", "scan"} <= {path.stem for path in FILES}
+    names = {path.stem for path in FILES}
+    assert {"default", "quickstart", "multi30k", "scan", "language_model", "classify"} <= names
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_config_loads(path):
     assert overrides.load(str(path)).seed == 0
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_config_builds_without_its_data_where_vocabularies_are_given(path, tmp_path):
+    """So that all its settings fit together; a model's vocabulary may be smaller than planned."""
+    tokenizer.train_tokenizer("bytes", (), 0, mask=True).save(tmp_path / "tokenizer.json")
+    (tmp_path / "labels.json").write_text(json.dumps(["yes", "no"]))
+    config = overrides.load(str(path))
+    run = build(config, tmp_path)
+    assert run.model.config.architecture == config.model.architecture
+    if run.objective in ("classification", "tagging"):
+        assert run.model.config.num_labels == 2
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -47,12 +64,41 @@ def test_streams_and_micro_batches_divide_the_batch(path):
         ("model.activation", model_config.Activation),
         ("model.norm", model_config.Norm),
         ("model.positions", model_config.Positions),
+        ("model.pooling", model_config.Pooling),
         ("model.tied_embeddings", model_config.TiedEmbeddings),
         ("model.dtype", model_config.Dtype),
     ],
 )
 def test_the_choices_of_the_config_are_the_models(key, names):
     assert set(default.CHOICES[key]) == set(get_args(names))
+
+
+def test_the_choices_of_the_config_are_the_librarys():
+    choices = default.CHOICES
+    assert set(choices["data.tokenizer.kind"]) == set(tokenizer.KINDS)
+    assert set(choices["decode.method"]) == set(decode.METHODS)
+
+
+@pytest.mark.parametrize("name", default.CHOICES["optimizer.name"])
+def test_an_optimizer_of_the_config_can_be_made(name):
+    settings = {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0.0}
+    optimizer.make_optimizer(
+        name=name, schedule=lambda count: 0.1, clip_norm=0.0, groups=(), **settings
+    )
+
+
+@pytest.mark.parametrize("name", default.CHOICES["optimizer.schedule"])
+def test_a_schedule_of_the_config_can_be_made(name):
+    schedule = optimizer.make_schedule(
+        name=name,
+        learning_rate=0.1,
+        warmup_steps=2,
+        decay_steps=3,
+        steps=9,
+        final_learning_rate=0.0,
+        d_model=8,
+    )
+    assert np.asarray(schedule(1)) > 0
 
 
 @pytest.mark.parametrize("split", ["simple", "length", "addprim_jump"])

@@ -5,8 +5,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from absl import flags
+
+from transformer_jax import main  # noqa: F401  defines the flags
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -95,6 +99,14 @@ def test_a_mode_gets_its_flags_unchanged_and_runs_in_the_current_directory(clone
     status, out, _ = clone.launch("evaluate", *flags)
     assert (status, out[-4:]) == (0, ["--mode=evaluate", *flags])
     assert str(clone.cwd) in out
+
+
+def test_every_mode_of_the_command_line_is_a_command(clone: Clone):
+    clone.launch("setup")
+    parser: Any = flags.FLAGS["mode"].parser
+    for mode in parser.enum_values:
+        _, out, _ = clone.launch(mode, "--workdir=runs/a")
+        assert out[-2:] == [f"--mode={mode}", "--workdir=runs/a"]
 
 
 def test_a_config_is_taken_from_the_current_directory_else_from_the_repository(clone: Clone):

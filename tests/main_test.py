@@ -1,6 +1,7 @@
 """The command line end to end, in one process, on a tiny corpus; mistakes end in one message."""
 
 import fcntl
+import functools
 import io
 import json
 import os
@@ -40,6 +41,35 @@ CONFIG = {
     "decode.extra_length": 2,
     "decode.beam_size": 2,
 }
+# Of the other shapes, under the name of their work directory.
+OTHERS = {
+    "language_model": {
+        "model.architecture": "decoder_only",
+        "data.train": ("train.en",),
+        "data.validation": ("test.en",),
+        "data.test": (),
+        "train.ema_decay": 0.9,
+        "optimizer.name": "muon",
+        "decode.method": "sample",
+    },
+    "masked": {
+        "model.architecture": "encoder_only",
+        "data.train": ("train.en",),
+        "data.validation": ("test.en",),
+        "data.test": ("test.en",),
+        "optimizer.name": "lion",
+    },
+    # Starts from "masked", and stays there.
+    "classes": {
+        "model.architecture": "encoder_only",
+        "objective.name": "classification",
+        "data.source": "labelled",
+        "data.train": ("train.labelled",),
+        "data.validation": ("test.labelled",),
+        "data.test": ("test.labelled",),
+        "optimizer.learning_rate": 0.0,
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +78,9 @@ def compiled_once(tmp_path_factory):
     settings = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_disable_most_optimizations": True,  # compiling is what takes the time here
     }
-    before = {name: getattr(jax.config, name) for name in settings}
+    before = {name: jax.config.values[name] for name in settings}
     for name, value in settings.items():
         jax.config.update(name, value)
     yield
@@ -65,11 +96,56 @@ def folder(tmp_path_factory, compiled_once):
         lines = ["abcd"[n % 4] + " " + "efg"[n % 3] for n in range(count)]
         (folder / f"{split}.en").write_text("".join(f"{line}\n" for line in lines))
         (folder / f"{split}.de").write_text("".join(f"{line.upper()}\n" for line in lines))
+        labelled = [f"{'yes' if 'a' in line else 'no'} {line}\n" for line in lines]
+        (folder / f"{split}.labelled").write_text("".join(labelled))
     folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
     config = overrides.load(default.__file__, CONFIG | folders)
     (folder / "config.json").write_text(overrides.to_json(config))
     assert _main(f"--config={folder}/config.json", f"--workdir={folder}/run") == 0
     return folder
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    """name of `OTHERS` -> its finished work directory."""
+    folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+
+    @functools.cache
+    def train(name):
+        changes = folders | OTHERS[name]
+        if name == "classes":
+            changes |= {"checkpoint.init_from": str(train("masked"))}
+        config = overrides.load(default.__file__, CONFIG | changes)
+        (folder / f"{name}.json").write_text(overrides.to_json(config))
+        assert _main(f"--config={folder}/{name}.json", f"--workdir={folder}/{name}") == 0
+        return folder / name
+
+    return train
+
+
+class Piped:
+    """In the place of standard input or output; notes when it is written to."""
+
+    def __init__(self, data=b""):
+        self.buffer = self
+        self.read = io.BytesIO(data).read
+        self.written = []
+
+    def write(self, data):
+        self.written.append(data.decode())
+
+    def flush(self):
+        pass
+
+
+def _piped(monkeypatch, text, *arguments):
+    """What main writes to standard output, in pieces, when `text` is its standard input."""
+    output = Piped()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", Piped(text.encode()))
+        patch.setattr(sys, "stdout", output)
+        assert _main(*arguments) == 0
+    return output.written
 
 
 def _main(*arguments):
@@ -82,8 +158,8 @@ def _main(*arguments):
             flags.FLAGS[name].unparse()
 
 
-def _results(folder):
-    return json.loads((folder / "run" / "results.json").read_text())
+def _results(folder, name="run"):
+    return json.loads((folder / name / "results.json").read_text())
 
 
 def _records(workdir):
@@ -154,17 +230,7 @@ def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch):
     lines = together.split("\n")
     assert len(lines) == 5 and lines[1] == lines[4] == ""
 
-    class Piped:
-        def __init__(self, data=b""):
-            self.buffer = io.BytesIO(data)
-
-    alone = []
-    for text in ("d", "a e"):
-        output = Piped()
-        monkeypatch.setattr(sys, "stdin", Piped(text.encode()))
-        monkeypatch.setattr(sys, "stdout", output)
-        assert _main(*arguments) == 0
-        alone.append(output.buffer.getvalue().decode())
+    alone = ["".join(_piped(monkeypatch, text, *arguments)) for text in ("d", "a e")]
     assert alone == [f"{lines[3]}\n", f"{lines[0]}\n"]
 
 
@@ -211,6 +277,152 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(folder, monkeypatch):
 
     assert _records(workdir) == _records(folder / "run")
     assert scores(workdir) == scores(folder / "run")
+
+
+def test_a_language_model_without_a_test_split_ends_with_scores_of_validation(
+    folder, trained, capsys
+):
+    workdir = trained("language_model")
+    before = _results(folder, "language_model")
+    assert before["status"] == "finished" and before["validation/word_perplexity"] > 1
+    assert not [name for name in before if name.startswith("test/")]
+    assert "a" in (workdir / "samples.txt").read_text()
+    (workdir / "results.json").write_text(json.dumps({"status": "finished"}))
+    assert _main(f"--workdir={workdir}", "--mode=evaluate", "--split=validation") == 0
+    assert "word_perplexity" in capsys.readouterr().out
+    after = _results(folder, "language_model")
+    assert after.items() <= before.items() and "validation/word_perplexity" in after
+    (workdir / "results.json").write_text(json.dumps(before))
+
+
+def test_a_language_model_goes_on_with_lines_as_they_come_and_in_a_file(
+    folder, trained, monkeypatch
+):
+    arguments = [f"--workdir={trained('language_model')}", "--mode=generate"]
+    arguments += [f"--config.data.dir={folder}/nowhere", "--config.decode.num_samples=2"]
+    arguments += ["--config.decode.extra_length=6"]
+    pieces = _piped(monkeypatch, "a e\n\na e\n", *arguments)
+    lines = "".join(pieces).splitlines()
+    prompts = ["a e", "a e", "", "", "a e", "a e"]
+    assert len(lines) == 6
+    assert all(line.startswith(prompt) for line, prompt in zip(lines, prompts, strict=True))
+    assert len(set(lines)) > 2 and len(pieces) > len(lines)
+    (folder / "prompts").write_text("a e\n\na e\n")
+    _main(*arguments, f"--input={folder}/prompts", f"--output={folder}/continued")
+    assert (folder / "continued").read_text() == "".join(pieces)
+    # A stop text, which is not shown.
+    (word,) = {line.split()[2] for line in lines[:1]}
+    stopped = _piped(monkeypatch, "a e\n", *arguments, f"--config.decode.stop=(' {word}',)")
+    assert "".join(stopped).splitlines()[0] == lines[0].partition(f" {word}")[0]
+
+
+def test_an_encoder_writes_the_vector_of_each_line(folder, trained, monkeypatch):
+    arguments = [f"--workdir={trained('masked')}", "--mode=embed"]
+    arguments += [f"--config.data.dir={folder}/nowhere"]
+    lines = "".join(_piped(monkeypatch, "a e\n\nb f\na e\n", *arguments)).splitlines()
+    vectors = np.array([[float(number) for number in line.split()] for line in lines])
+    assert vectors.shape == (4, 8) and np.isfinite(vectors).all()
+    assert lines[0] == lines[3] != lines[2]
+    (folder / "lines").write_text("a e\n\nb f\na e\n")
+    _main(*arguments, f"--input={folder}/lines", f"--output={folder}/vectors")
+    assert (folder / "vectors").read_text().splitlines() == lines
+    assert _piped(monkeypatch, "", *arguments) == [""]
+
+
+def test_a_classifier_starts_from_the_encoder_of_a_masked_language_model(
+    folder, trained, monkeypatch
+):
+    """With its tokenizer; what was taken, is new and was left is told. A rate of 0 keeps it."""
+    masked, classes = trained("masked"), trained("classes")
+    assert (classes / "tokenizer.json").read_text() == (masked / "tokenizer.json").read_text()
+    report = json.loads((classes / "init_from.json").read_text())
+    assert report["checkpoint"] == str(masked / "checkpoints" / "6")
+    assert {"embedding/table", "encoder/self_attention/query"} <= set(report["taken"])
+    assert report["new"] and all(path.startswith("label_head/") for path in report["new"])
+    assert report["left"]
+    assert {why for why in report["left"].values()} == {"no such parameter"}
+    assert all(path.startswith("token_head/") for path in report["left"])
+    vectors = [
+        _piped(monkeypatch, "a e\nb f\n", f"--workdir={workdir}", "--mode=embed")
+        for workdir in (masked, classes)
+    ]
+    assert vectors[0] == vectors[1]
+
+
+def test_a_classifier_says_the_class_of_each_line_without_the_data(folder, trained, monkeypatch):
+    workdir = trained("classes")
+    results = _results(folder, "classes")
+    assert {"test/accuracy", "test/f1", "test/matthews", "test/loss"} <= results.keys()
+    assert json.loads((workdir / "labels.json").read_text()) == ["no", "yes"]
+    texts = (folder / "test.en").read_text()
+    found = "".join(
+        _piped(
+            *(monkeypatch, f"{texts}\n", f"--workdir={workdir}", "--mode=generate"),
+            f"--config.data.dir={folder}/nowhere",
+        )
+    ).split("\n")
+    assert found[6:] == ["", ""]
+    expected = [line.split()[0] for line in (folder / "test.labelled").read_text().splitlines()]
+    right = np.mean([a == b for a, b in zip(found[:6], expected, strict=True)])
+    assert results["test/accuracy"] == pytest.approx(right)
+    assert _main(f"--workdir={workdir}", "--mode=evaluate") == 0
+    assert _results(folder, "classes")["test/accuracy"] == results["test/accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "parts"),
+    [
+        (
+            "masked",
+            ["--workdir={0}/masked", "--mode=generate", "--input={0}/t"],
+            ["masked tokens", "--mode=embed"],
+        ),
+        (
+            "language_model",
+            ["--workdir={0}/language_model", "--mode=embed", "--input={0}/t"],
+            ["encoder_only", "decoder_only"],
+        ),
+        (
+            "language_model",
+            ["--workdir={0}/language_model", "--mode=evaluate"],
+            ["data.test is empty", "--split"],
+        ),
+        (
+            "classes",
+            [
+                *("--config={0}/classes.json", "--workdir={0}/new", "--config.data.source=tsv"),
+                "--config.data.train=('table.tsv',)",
+                *("--config.data.text_feature=text", "--config.data.label_feature=colour"),
+            ],
+            ["data.label_feature='colour'", "'text', 'label'"],
+        ),
+        (
+            "classes",
+            ["--config={0}/classes.json", "--workdir={0}/new", "--config.data.source=text"],
+            ["data.source='text'", "'classification'", "embedded, tfds, tsv, labelled"],
+        ),
+        (
+            "classes",
+            [
+                *("--config={0}/classes.json", "--workdir={0}/new", "--config.model.d_model=6"),
+                "--config.model.d_ff=4",
+            ],
+            ["{0}/masked", "embedding/table", "8", "6"],
+        ),
+    ],
+)
+def test_a_mistake_with_another_shape_ends_in_one_message(
+    folder, trained, capsys, name, arguments, parts
+):
+    trained(name)
+    (folder / "t").write_text("a\n")
+    (folder / "table.tsv").write_text("text\tlabel\na e\tyes\n")
+    capsys.readouterr()
+    assert _main(*(argument.format(folder) for argument in arguments)) == 1
+    message = capsys.readouterr().err
+    assert message.count("error: ") == 1 and "Traceback" not in message
+    assert all(part.format(folder) in message for part in parts), message
+    assert not (folder / "new" / "config.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -269,6 +481,31 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(folder, monkeypatch):
         (
             ["--config={0}/config.json", "--workdir={0}/new", "--config.model.vocab_size=5"],
             ["model.vocab_size=5"],
+        ),
+        (
+            ["--config={0}/config.json", "--workdir={0}/new", "--config.objective.name=tagging"],
+            ["objective.name='tagging'", "'encoder_decoder'", "to 'encoder_only'", "None"],
+        ),
+        (
+            [
+                *("--workdir={0}/run", "--mode=generate", "--input={0}/t"),
+                "--config.decode.num_samples=2",
+            ],
+            ["decode.num_samples", "2", 'decode.method="sample"'],
+        ),
+        (
+            [
+                *("--config={0}/config.json", "--workdir={0}/new"),
+                "--config.checkpoint.init_from={0}/nowhere",
+            ],
+            ["checkpoint.init_from", "/nowhere"],
+        ),
+        (
+            [
+                *("--config={0}/config.json", "--workdir={0}/new"),
+                "--config.optimizer.groups=(('nowhere/*', 0.1, 0.0),)",
+            ],
+            ["optimizer.groups", "'nowhere/*'", "--mode=inspect"],
         ),
     ],
 )

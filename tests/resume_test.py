@@ -15,18 +15,15 @@ from configs import default
 from transformer_jax import commands, overrides
 from transformer_jax.build import build
 
-KILLS = 10
-CONFIG = {
+TINY = {
     "data.source": "text",
     "data.validation": (),
-    "data.validation_size": 9,
     "data.tokenizer.kind": "bytes",
     "data.max_source_length": 16,
     "data.max_target_length": 16,
     "data.row_source_length": 24,
     "data.row_target_length": 24,
     "data.batch_size": 8,
-    "model.residual": "admin",
     "model.num_layers": 2,
     "model.d_model": 16,
     "model.num_heads": 2,
@@ -34,7 +31,6 @@ CONFIG = {
     "optimizer.schedule": "cosine",
     "optimizer.learning_rate": 0.01,
     "optimizer.warmup_steps": 5,
-    "train.steps": 60,
     "train.accumulation_steps": 2,
     # Windows that neither begin nor end where checkpoints are.
     "train.log_every": 3,
@@ -45,37 +41,64 @@ CONFIG = {
     "decode.extra_length": 2,
     "decode.beam_size": 2,
 }
+# Documents of several pieces, and shorter ones that share a row.
+TEXT = {"data.train": ("text",), "data.test": (), "data.validation_size": 200}
+# Of each shape how often it is killed, and its config.
+SHAPES = {
+    "encoder_decoder": (
+        10,
+        {"data.validation_size": 9, "model.residual": "admin", "train.steps": 60},
+    ),
+    "decoder_only": (
+        3,
+        TEXT
+        | {"model.positions": "rotary", "model.residual": "pre_ln", "train.steps": 24}
+        | {"optimizer.name": "muon", "train.ema_decay": 0.9, "decode.method": "sample"},
+    ),
+    "encoder_only": (
+        3,
+        TEXT | {"model.tied_embeddings": "none", "train.steps": 24, "optimizer.name": "adafactor"},
+    ),
+}
 
 
 @pytest.fixture
 def launch(tmp_path):
     """Starts the command line on a tiny corpus, as a process of its own."""
+    output = tmp_path / "output.txt"
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefgh"), 3)) for _ in range(80)]
     for split in ("train", "test"):
         for language, text in (("en", str), ("de", str.upper)):
             lines = [text(f"{a} {b}\n") for a, b in zip(words, reversed(words), strict=True)]
             (tmp_path / f"{split}.{language}").write_text("".join(lines))
-    folders = {"data.dir": str(tmp_path), "data.cache_dir": str(tmp_path / "cache")}
-    config = overrides.load(default.__file__, CONFIG | folders)
-    (tmp_path / "config.json").write_text(overrides.to_json(config))
+    documents = [" ".join(words[n : n + 1 + n % 8]) for n in range(len(words))]
+    (tmp_path / "text").write_text("".join(f"{document}\n" for document in documents))
+    # What takes two seconds of every start where PyTorch is installed, as it is for other tests.
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "torch.py").write_text("raise ImportError")
+    paths = [str(tmp_path / "without"), str(Path(default.__file__).parents[1])]
     environment = os.environ | {
-        "PYTHONPATH": str(Path(default.__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join(paths),
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
 
-    def launch(workdir):
+    def launch(config, workdir):
+        folders = {"data.dir": str(tmp_path), "data.cache_dir": str(tmp_path / "cache")}
+        config = overrides.load(default.__file__, config | folders)
+        (tmp_path / "config.json").write_text(overrides.to_json(config))
         arguments = [f"--config={tmp_path / 'config.json'}", f"--workdir={workdir}"]
-        with (tmp_path / "output.txt").open("a") as output:
+        with output.open("a") as file:
             return subprocess.Popen(
                 [sys.executable, "-m", "transformer_jax.main", *arguments],
                 env=environment,
-                stdout=output,
-                stderr=output,
+                stdout=file,
+                stderr=file,
             )
 
-    return launch
+    yield launch
+    print(output.read_text())  # shown where the test fails
 
 
 def _trace(workdir):
@@ -108,28 +131,32 @@ def _without_times(values):
 
 def _state(workdir):
     config = overrides.load(str(workdir / "config.json"))
-    run = build(config, workdir / "tokenizer.json")
+    run = build(config, workdir)
     restored = commands._checkpoints(run, workdir).restore("last", commands._abstract_state(run))
-    assert restored is not None and restored.step == CONFIG["train.steps"]
+    assert restored is not None and restored.step == config.train.steps
     state = restored.state
-    leaves, structure = jax.tree.flatten((state.params, state.opt_state, state.window))
+    parts = (state.params, state.ema_params, state.opt_state, state.window)
+    leaves, structure = jax.tree.flatten(parts)
     return [np.asarray(leaf).tobytes() for leaf in leaves], structure, restored.streams
 
 
-def test_a_run_killed_ten_times_equals_an_unbroken_one(launch, tmp_path):
+@pytest.mark.parametrize("architecture", SHAPES)
+def test_a_run_killed_again_and_again_equals_an_unbroken_one(launch, tmp_path, architecture):
+    kills, changes = SHAPES[architecture]
+    config = TINY | {"model.architecture": architecture} | changes
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    assert launch(unbroken).wait() == 0, (tmp_path / "output.txt").read_text()
+    assert launch(config, unbroken).wait() == 0
 
     rng = np.random.default_rng(0)
-    killed = 0
-    while killed < KILLS:
-        alive = _kill_after(launch(broken), broken, changes=rng.integers(1, 14))
+    for _ in range(kills):
+        alive = _kill_after(launch(config, broken), broken, changes=rng.integers(1, 14))
         assert alive, "the run ended before it was killed often enough: train for longer"
-        killed += 1
-    assert launch(broken).wait() == 0, (tmp_path / "output.txt").read_text()
+    assert launch(config, broken).wait() == 0
 
     assert _records(broken) == _records(unbroken)
     assert _state(broken) == _state(unbroken)
     results = [json.loads((folder / "results.json").read_text()) for folder in (broken, unbroken)]
     assert _without_times(results[0]) == _without_times(results[1])
     assert results[0]["status"] == "finished"
+    samples = [(folder / "samples.txt").read_text() for folder in (broken, unbroken)]
+    assert samples[0] == samples[1]

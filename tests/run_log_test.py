@@ -12,7 +12,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from transformer_jax import run_log
-from transformer_jax.run_log import RunLog, format_scores, format_translations
+from transformer_jax.run_log import RunLog, format_samples, format_scores
 
 TOTAL = 10
 
@@ -224,7 +224,7 @@ def test_scores_are_a_table():
 
 def test_translations_are_aligned_and_fit_a_terminal():
     words = " ".join(["word"] * 60)
-    text = format_translations([("a b", "c d", ""), (words, words, "e")])
+    text = format_samples([("a b", "c d", ""), (words, words, "e")])
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
     starts = [line.index(word) for line, word in zip(lines, ["a b", "c d"], strict=False)]

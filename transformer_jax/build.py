@@ -157,8 +157,11 @@ def build(config: Config, workdir: Path | None = None) -> Run:
     model_config = dataclasses.replace(model_config, **sizes)
     model = MODELS[model_config.architecture](model_config)
 
+    # Beyond the length of its training a language model writes nonsense.
+    context = (config.data.max_target_length,) if objective == "causal_lm" else ()
+
     def start(params, batch, max_length):
-        return model.apply({"params": params}, batch, max_length, method="start")
+        return model.apply({"params": params}, batch, max_length, *context, method="start")
 
     def step(params, *arguments):
         return model.apply({"params": params}, *arguments, method="step")

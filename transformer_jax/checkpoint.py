@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -336,11 +336,14 @@ def restore_parameters_from(path: str | os.PathLike, abstract_params: PyTree) ->
     return _restore_parameters(folder, abstract_params)
 
 
-def init_from(path: str | os.PathLike, params: PyTree) -> tuple[PyTree, InitReport]:
+def init_from(
+    path: str | os.PathLike, params: PyTree, *, labels: Sequence[str] = ()
+) -> tuple[PyTree, InitReport]:
     """`params` with what fits of another run's, and what became of each.
 
     path: a work directory, whose newest checkpoint counts, or the folder of a checkpoint. A leaf
     is taken where path and shape are equal; it gets the dtype and sharding of the one it replaces.
+    The head of labels is taken only where that run's labels.json lists the same `labels`.
 
     Raises:
       FileNotFoundError: when there is no whole checkpoint.
@@ -351,6 +354,9 @@ def init_from(path: str | os.PathLike, params: PyTree) -> tuple[PyTree, InitRepo
     name = _evaluated(saved)
     ours, theirs = _flat(params), _flat(saved[name])
     left = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
+    if _labels(folder) != list(labels):
+        heads = [path for path in theirs if path.startswith("label_head/") and path not in left]
+        left |= dict.fromkeys(heads, "it is of other labels")
     taken = tuple(path for path in theirs if path not in left)
     if not taken:
         raise ValueError(
@@ -475,6 +481,12 @@ def _newest_or_itself(path: Path) -> Path:
             f"{path} is neither a work directory nor a whole checkpoint to start from: {fault}"
         )
     return path
+
+
+def _labels(folder: Path) -> list[str]:
+    """The labels of the run that a checkpoint's folder W/checkpoints/STEP belongs to."""
+    file = folder.parents[1] / "labels.json"
+    return json.loads(file.read_text("utf-8")) if file.exists() else []
 
 
 def _misfit(saved: Any, ours: Any | None) -> str | None:

@@ -1,7 +1,7 @@
 """What each mode of the command line does, from a checked config to an exit status.
 
 WORKDIR/config.json      the config that the directory belongs to
-WORKDIR/tokenizer.json   the tokenizer, so that translating needs no training data
+WORKDIR/tokenizer.json   the tokenizer, so that predicting needs no training data
 WORKDIR/labels.json      the classes or tags, where the model predicts such
 WORKDIR/init_from.json   what was taken from another run, where checkpoint.init_from names one
 WORKDIR/metrics.jsonl    the numbers of training, a step a line; the same in tensorboard/
@@ -135,8 +135,8 @@ def generate(
     run = build(config, workdir)
     params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
     if target == "-" and run.objective == "causal_lm" and run.decode.method != "beam":
-        for line in lines:
-            for piece in inference.stream(run, params, line):
+        for number, line in enumerate(lines):
+            for piece in inference.stream(run, params, line, number):
                 _write("-", piece)
         return 0
     texts = [text for found in inference.results(run, params, lines) for text in found]
@@ -202,9 +202,10 @@ def _start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStre
         return state
     if restored.fingerprint != streams.fingerprint:
         raise ValueError(
-            f"the checkpoint of step {restored.step} was trained on other data: its fingerprint is "
-            f"{restored.fingerprint[:12]}, that of the files and tokenizer at hand "
-            f"{streams.fingerprint[:12]}; restore the data, or choose another --workdir"
+            f"the checkpoint of step {restored.step} was trained on other data, or on batches that "
+            f"another version of this code made: its fingerprint is {restored.fingerprint[:12]}, "
+            f"that of the files and tokenizer at hand {streams.fingerprint[:12]}; restore the "
+            "data, or choose another --workdir"
         )
     streams.set_state(restored.streams)
     return restored.state
@@ -212,7 +213,7 @@ def _start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStre
 
 def _init_from(run: Run, workdir: Path, state: State) -> State:
     """The state with the parameters that another run has for it, and a report of which they are."""
-    params, report = init_from(run.checkpoint.init_from, state.params)
+    params, report = init_from(run.checkpoint.init_from, state.params, labels=run.data.labels)
     print(format_report(report))
     write_atomically(workdir / "init_from.json", json.dumps(report._asdict(), indent=1))
     # A copy for the moving average: the training step donates both.

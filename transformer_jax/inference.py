@@ -11,11 +11,11 @@ import numpy as np
 from transformer_jax import evaluate, metrics, run_log
 from transformer_jax.build import Params, Run
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.tokenizer import EOS_ID, PAD_ID
+from transformer_jax.data.tokenizer import EOS_ID, PAD_ID, UNK_ID
 from transformer_jax.decode import DecodeSettings
 
 _SAMPLES = 4  # about so many examples are shown, and the first two
-_PROMPT_TOKENS, _CONTINUATION_TOKENS = 16, 48  # at most, of a language model's samples
+_SAMPLE_TOKENS = 64  # of a language model's sample at most, a quarter of them its prompt
 
 
 def losses(run: Run, params: Params, split: Split) -> dict[str, float]:
@@ -24,8 +24,18 @@ def losses(run: Run, params: Params, split: Split) -> dict[str, float]:
     if run.objective == "causal_lm":
         tokens = sum(np.sum(batch["targets_segment_ids"] > 0) for batch, _ in split.batches)
         nats, texts = means["token_loss"] * float(tokens), split.examples["text"]
-        means["word_perplexity"] = metrics.word_perplexity(nats, texts)
+        if not _has_unknown(split):
+            means["word_perplexity"] = metrics.word_perplexity(nats, texts)
     return means
+
+
+def _has_unknown(split: Split) -> bool:
+    """Whether <unk> stands for words or characters, which would make a perplexity a word too low.
+
+    The <unk> that a text is written with, as WikiText-2, is a word like any other.
+    """
+    unknown = sum(np.sum(batch["targets"] == UNK_ID) for batch, _ in split.batches)
+    return bool(unknown > sum(text.count("<unk>") for text in split.examples["text"]))
 
 
 def score(run: Run, params: Params, split: Split) -> tuple[dict[str, Any], str]:
@@ -57,11 +67,13 @@ def results(run: Run, params: Params, lines: Sequence[str]) -> list[list[str]]:
     full = [
         number for number, line in enumerate(lines) if line.strip() or run.objective == "causal_lm"
     ]
-    found: list[list[str]] = [[""] * run.decode.num_samples for _ in lines]
+    decodes = run.objective in ("translation", "causal_lm")
+    found = [[""] * (run.decode.num_samples if decodes else 1) for _ in lines]
     if full:
         chosen = [lines[number] for number in full]
         for number, texts in zip(full, _results(run, params, chosen), strict=True):
-            found[number] = texts
+            prompt = lines[number] if run.objective == "causal_lm" else ""
+            found[number] = [prompt + text for text in texts]
     return found
 
 
@@ -78,14 +90,16 @@ def _results(run: Run, params: Params, lines: Sequence[str]) -> list[list[str]]:
     return [[" ".join(run.data.labels[label] for label in labels)] for labels in predicted]
 
 
-def stream(run: Run, params: Params, line: str) -> Iterator[str]:
+def stream(run: Run, params: Params, line: str, number: int = 0) -> Iterator[str]:
     """Continuations of one prompt, piece by piece as they come, each behind the prompt.
 
-    Of several samples the first comes piece by piece, and the others whole.
+    Of several samples the first comes piece by piece, and the others whole. The `number` of the
+    line decides what is drawn: so they are those that `results` finds for this of many lines.
     """
-    (batch,) = run.data.prompts([line])
+    ((batch, _),) = run.data.prompts([line])
+    alone = {name: rows[:1] for name, rows in batch.items()}, np.array([number])
     pieces = evaluate.stream(
-        params, batch, settings=run.decode, decode=_decoder(run, line), **_model(run)
+        params, alone, settings=run.decode, decode=_decoder(run, line), **_model(run)
     )
     yield line
     others: dict[int, str] = {}
@@ -135,11 +149,13 @@ def _model(run: Run) -> dict[str, Any]:
     """What decoding needs of the model and its objective."""
 
     def limit(prompt_tokens: np.ndarray) -> np.ndarray:
-        # What a language model writes follows its prompt; a translation is about as long.
-        follows = run.objective == "causal_lm"
-        return (0 if follows else prompt_tokens) + np.full_like(
-            prompt_tokens, run.decode.extra_length
-        )
+        extra, model = run.decode.extra_length, run.model.config
+        if run.objective == "translation":
+            return prompt_tokens + extra
+        if model.positions != "learned":
+            return np.full_like(prompt_tokens, extra)
+        # The last token is written and not read, so it needs no position.
+        return np.minimum(extra, model.max_length + 1 - prompt_tokens)
 
     return {
         "start": run.start,
@@ -192,33 +208,32 @@ def _masked_samples(run: Run, params: Params, split: Split) -> str:
     triples = [
         (decode(batch["inputs"][row]), decode(originals[row]), decode(filled[row])) for row in rows
     ]
-    return run_log.format_translations(triples)
+    return run_log.format_samples(triples)
 
 
 def _continuations(run: Run, params: Params, split: Split) -> str:
     """What the model writes after the beginnings of a few texts."""
     tokenizer, texts = run.data.tokenizer, split.examples["text"]
     chosen = _spread(texts)
+    # No longer than in training, since there may be no more positions.
+    most = min(_SAMPLE_TOKENS, run.data.settings.max_target_length)
     # Characters bound tokens, so that of a whole book only the beginning is read.
-    ids = tokenizer.encode([text[: 32 * _CONTINUATION_TOKENS] for text in chosen])
-    cuts = [min(_PROMPT_TOKENS, len(row) // 2) for row in ids]
-    prompts = [tokenizer.decode(row[:cut]) for row, cut in zip(ids, cuts, strict=True)]
+    ids = [row[:most] for row in tokenizer.encode([text[: 32 * most] for text in chosen])]
+    cuts = [min(most // 4, len(row) // 2) for row in ids]
+    beginnings = [tokenizer.decode(row[:cut]) for row, cut in zip(ids, cuts, strict=True)]
+    prompts = [text.rstrip("\ufffd") for text in beginnings]  # half of a character
     references = [
-        tokenizer.decode(row[: cut + _CONTINUATION_TOKENS])[len(prompt) :]
-        for row, cut, prompt in zip(ids, cuts, prompts, strict=True)
+        tokenizer.decode(row)[len(prompt) :] for row, prompt in zip(ids, prompts, strict=True)
     ]
-    short = dataclasses.replace(
-        run,
-        decode=dataclasses.replace(
-            run.decode, num_samples=1, extra_length=_CONTINUATION_TOKENS, stop=()
-        ),
-    )
-    outputs = [text for (text,) in results(short, params, prompts)]
-    return run_log.format_translations(list(zip(prompts, references, outputs, strict=True)))
+    decode = dataclasses.replace(run.decode, num_samples=1, extra_length=most - most // 4, stop=())
+    outputs = [
+        text for (text,) in _results(dataclasses.replace(run, decode=decode), params, prompts)
+    ]
+    return run_log.format_samples(list(zip(prompts, references, outputs, strict=True)))
 
 
 def _samples(*columns: Sequence[str]) -> str:
-    return run_log.format_translations(_spread(list(zip(*columns, strict=True))))
+    return run_log.format_samples(_spread(list(zip(*columns, strict=True))))
 
 
 def _spread(rows: Sequence[Any]) -> list[Any]:

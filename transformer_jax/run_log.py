@@ -171,7 +171,7 @@ def format_scores(results: Mapping[str, Any]) -> str:
     return "\n".join([*(table if scores else []), "", *notes]).strip("\n")
 
 
-def format_translations(samples: Sequence[tuple[str, str, str]]) -> str:
+def format_samples(samples: Sequence[tuple[str, str, str]]) -> str:
     """(source, reference, output) triples as numbered, aligned text."""
     blocks = []
     for number, sample in enumerate(samples, start=1):

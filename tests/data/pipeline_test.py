@@ -471,15 +471,26 @@ def test_masks_of_an_evaluation_belong_to_the_examples():
 def test_prompt_batches_are_eval_batches_of_lists(objective):
     arrays = make_arrays(21, objective, longest=70)
     prompts = [{k: v.tolist() for k, v in arrays[i].items()} for i in range(len(arrays))]
+    longest = max(len(tokens) for prompt in prompts for tokens in prompt.values())
     pairs = zip(
-        pipeline.prompt_batches(prompts, batch_size=8),
+        pipeline.prompt_batches(prompts, batch_size=8, max_length=longest),
         pipeline.eval_batches(arrays, batch_size=8),
         strict=True,
     )
     for (batch, index), (expected, expected_index) in pairs:
         assert_same(batch, expected)
         np.testing.assert_array_equal(index, expected_index)
-    assert pipeline.prompt_batches([], batch_size=8) == []
+    assert pipeline.prompt_batches([], batch_size=8, max_length=70) == []
+
+
+def test_prompts_of_many_lengths_have_few_shapes():
+    def width(length):
+        ((batch, _),) = pipeline.prompt_batches(
+            [{"inputs": [4] * length}], batch_size=1, max_length=20
+        )
+        return batch["inputs"].shape[1]
+
+    assert [width(length) for length in (1, 8, 9, 16, 17, 20)] == [8, 8, 16, 16, 20, 20]
 
 
 def test_no_jax_backend_is_started():

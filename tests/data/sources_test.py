@@ -293,7 +293,7 @@ def test_tfds_text_classes_and_tags(tmp_path):
         ("classification", "en", "score", "'score': .*float32.*'label' cannot be read"),
         ("classification", "en", "tags", "'tags': .*Sequence.*'label' cannot be read"),
         ("classification", "class", "class", "data.text_feature='class': .*'text' cannot be read"),
-        ("classification", "en", "unlabelled", "names a split without labels"),
+        ("classification", "en", "unlabelled", "no example has a label"),
         ("tagging", "tags", "class", "'class': .*ClassLabel.*'tags' cannot be read"),
         ("tagging", "en", "tags", "example [0-5] has 2 words, but [012] tags"),
     ],

@@ -6,6 +6,7 @@ Each split is read and tokenised when it is first asked for.
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -130,6 +131,11 @@ class Dataset:
             if self.has(split):
                 values = self._examples(split)[column]
                 found.update(*values) if column == "tags" else found.update(values)
+        if len(found) < 2:
+            raise ValueError(
+                f"all labels of the data are {found.pop()!r}, so there is nothing to learn: is "
+                f"data.label_feature={self.settings.source.label_feature!r} right?"
+            )
         return tuple(sorted(found))
 
     def has(self, split: str) -> bool:
@@ -160,7 +166,7 @@ class Dataset:
     def split(self, name: str) -> Split:
         """A split to score: "validation" or "test". Raises ValueError where there is none."""
         if not self.has(name):
-            raise ValueError(f"data.{name} is empty, so there is nothing to score")
+            raise ValueError(f"data.{name} is empty: name a split, or choose another --split")
         arrays = self._tokens(name, too_long="truncate")
         batches = pipeline.eval_batches(
             arrays,
@@ -179,7 +185,13 @@ class Dataset:
         examples, too_long = encode(lines)
         if too_long:
             logging.warning("%d lines are too long and were cut off", too_long)
-        return pipeline.prompt_batches(examples, batch_size=self.settings.evaluation_batch_size)
+        settings = self.settings
+        side = "target" if settings.objective == "causal_lm" else "source"
+        return pipeline.prompt_batches(
+            examples,
+            batch_size=settings.evaluation_batch_size,
+            max_length=getattr(settings, f"max_{side}_length"),
+        )
 
     def _encode_text(self, lines: Sequence[str]) -> tuple[list[dict[str, list[int]]], int]:
         """Lines as the model reads them, and how many of them were cut off."""
@@ -189,7 +201,7 @@ class Dataset:
             inputs = [[*ids[: most - 1], EOS_ID] for ids in rows]
             return [{"inputs": ids} for ids in inputs], sum(len(ids) > most - 1 for ids in rows)
         if self.settings.objective == "causal_lm":
-            most = self.settings.max_target_length
+            most = self.settings.max_target_length - 1
             inputs = [[BOS_ID, *ids[-most:]] for ids in rows]
             return [{"inputs": ids} for ids in inputs], sum(len(ids) > most for ids in rows)
         inputs = [[BOS_ID, *ids[: most - 2], EOS_ID] for ids in rows]
@@ -199,7 +211,7 @@ class Dataset:
 
     def _encode_words(self, lines: Sequence[str]) -> tuple[list[dict[str, list[int]]], int]:
         """Lines of words as the model reads them, each word with any tag, to be predicted."""
-        words = [line.split() for line in lines]
+        words = [re.findall(r"[^ \t]+", line) for line in lines]  # as in CoNLL files
         columns, too_long = transforms.encode(
             {"words": words, "tags": [[self.labels[0]] * len(row) for row in words]},
             self.tokenizer,
@@ -237,12 +249,12 @@ class Dataset:
             cache_dir=settings.source.cache_dir,
         )
         if arrays.too_long:
+            limits = {"inputs": "source", "targets": "target"}
+            names = [f"data.max_{limits[c]}_length" for c in arrays.columns if c in limits]
             logging.warning(
-                "%s: %d of %d examples exceed data.max_source_length=%d or data.max_target_length"
-                "=%d tokens and are %s",
+                "%s: %d of %d examples have more tokens than %s allows and are %s",
                 *(split, arrays.too_long, len(next(iter(examples.values())))),
-                *(settings.max_source_length, settings.max_target_length),
-                "left out" if too_long == "drop" else "cut off",
+                *(" or ".join(names), "left out" if too_long == "drop" else "cut off"),
             )
         return arrays
 

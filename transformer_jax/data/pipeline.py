@@ -30,6 +30,7 @@ Batch = dict[str, Int32[np.ndarray, "B length"]]
 # fewer are packed anew when a run resumes.
 PACKING_BINS = 32
 _CHUNK = 16_384  # examples handled at a time, which bounds the memory that lists of ints take
+_ARRAYS_FORMAT = 1  # counts the ways in which transforms.encode has made arrays
 _TOKENIZER_FORMAT = 2  # counts the ways in which train_tokenizer has read texts
 
 # Lies along the inputs, so that their segment ids and positions are its own.
@@ -157,7 +158,8 @@ def _fingerprint(
     limits: dict[str, Any],
 ) -> str:
     chunks = _chunks(examples, READ_COLUMNS[objective])
-    return fingerprint(tokenizer.fingerprint, objective, labels, limits, *chunks)
+    made_by = _ARRAYS_FORMAT, tokenizer.fingerprint
+    return fingerprint(*made_by, objective, labels, limits, *chunks)
 
 
 def _chunks(columns: Examples, names: Sequence[str]) -> Iterator[Examples]:
@@ -368,7 +370,8 @@ def eval_batches(
         8, 16, 24, 32, 48, 64, 96 ...; batches that are equal in it are equal in all.
     """
     lengths = {name: np.diff(offsets) for name, offsets in arrays.offsets.items()}
-    batches = _one_a_row(arrays, lengths, batch_size)
+    longest = {name: int(column.max()) for name, column in lengths.items()}
+    batches = _one_a_row(arrays, lengths, batch_size, longest)
     if masking is None:
         return batches
     return [(_mask_rows(batch, index, masking), index) for batch, index in batches]
@@ -383,24 +386,28 @@ def _mask_rows(batch: Batch, index: Int64[np.ndarray, " B"], masking: Masking) -
 
 
 def prompt_batches(
-    examples: Sequence[dict[str, list[int]]], *, batch_size: int
+    examples: Sequence[dict[str, list[int]]], *, batch_size: int, max_length: int
 ) -> list[tuple[Batch, Int64[np.ndarray, " B"]]]:
-    """Examples (ids, by columns) that came in by hand, batched as by eval_batches."""
+    """Examples (ids, by columns) that came in by hand, batched as by eval_batches.
+
+    max_length: tokens of an example at most; no row is longer.
+    """
     if not examples:
         return []
     lengths = {name: np.array([len(e[name]) for e in examples], np.int64) for name in examples[0]}
-    return _one_a_row(examples, lengths, batch_size)
+    return _one_a_row(examples, lengths, batch_size, dict.fromkeys(lengths, max_length))
 
 
 def _one_a_row(
     examples: TokenArrays | Sequence[dict[str, list[int]]],
     lengths: dict[str, Int64[np.ndarray, " n"]],
     batch_size: int,
+    most: dict[str, int],
 ) -> list[tuple[Batch, Int64[np.ndarray, " B"]]]:
     names = list(lengths)
     no_example = dict.fromkeys(names, ())
     groups = _groups(np.lexsort([-lengths[name] for name in names]), batch_size)
-    shapes = [[_bucket(lengths[name], group) for name in names] for group in groups]
+    shapes = [[_bucket(lengths[name], group, most[name]) for name in names] for group in groups]
     widest: dict[int, list[int]] = {}
     for shape in shapes:
         *_, last = shape
@@ -423,13 +430,13 @@ def _groups(order: Int64[np.ndarray, " n"], batch_size: int) -> Int64[np.ndarray
     return np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)
 
 
-def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"]) -> int:
-    """The longest length of the group, rounded up to 2^k or 3 * 2^k, at least 8.
+def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"], most: int) -> int:
+    """The longest length of the group, rounded up to 2^k or 3 * 2^k, at least 8, at most `most`.
 
-    Never more than the longest of all, so that no row is longer than the limits of the data.
+    So no row is longer than the limits of the data.
     """
     longest = int(lengths[group[group >= 0]].max())
     power = max(8, 1 << (longest - 1).bit_length())
     three_quarters = power * 3 // 4
     rounded = three_quarters if power > 16 and longest <= three_quarters else power
-    return min(rounded, int(lengths.max()))
+    return min(rounded, most)

@@ -230,7 +230,10 @@ def _labelled_texts(examples: Examples, feature: Any) -> Examples:
     labels = [_label(feature, value) for value in examples["label"]]
     texts = [text for text, label in zip(examples["text"], labels, strict=True) if label]
     if not texts:
-        raise ValueError("data.label_feature: no example has a label")
+        raise ValueError(
+            "data.label_feature: no example has a label; does data.train, data.validation or "
+            "data.test name a split without them?"
+        )
     return {"text": texts, "label": [label for label in labels if label]}
 
 
@@ -238,6 +241,8 @@ def _tagged_words(examples: Examples, feature: Any) -> Examples:
     words = [_items(value) for value in examples["words"]]
     tags = [[_label(feature, tag) for tag in _items(value)] for value in examples["tags"]]
     for number, (row, labels) in enumerate(zip(words, tags, strict=True)):
+        if "" in labels:
+            raise ValueError(f"data.label_feature: example {number} has a word without a tag")
         if len(row) != len(labels):
             raise ValueError(
                 f"data.text_feature and data.label_feature: example {number} has {len(row)} words, "
@@ -281,15 +286,10 @@ def _features(builder: tfds.core.DatasetBuilder) -> dict[str, Any]:
 
 
 def _label(feature: Any, value: Any) -> str:
-    """A label's name. TFDS stores -1 where there is none, as in the test splits of GLUE."""
+    """A label's name; "" for the -1 of TFDS, as in SNLI, and in all the test splits of GLUE."""
     if not isinstance(feature, tfds.features.ClassLabel):
         return str(value)
-    if value < 0:
-        raise ValueError(
-            f"data.train, data.validation or data.test names a split without labels ({value} "
-            "stands for none)"
-        )
-    return feature.int2str(value)
+    return feature.int2str(value) if value >= 0 else ""
 
 
 def _items(value: str | list) -> list:

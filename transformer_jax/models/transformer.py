@@ -29,6 +29,7 @@ class Prompt(NamedTuple):
 
     padding: Int[Array, "B"]
     width: Int[Array, ""]
+    context_length: Int[Array, ""]  # tokens that one sees at most, itself included
 
 
 class EncoderDecoder(nn.Module):
@@ -208,11 +209,14 @@ class DecoderOnly(nn.Module):
         (x, _), _ = self.decoder(Carry.start(x), None, shared)
         return self._logits(x)
 
-    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Prompt, KeysValues]:
+    def start(
+        self, batch: Batch, max_length: int, context_length: int
+    ) -> tuple[Int[Array, "B"], Prompt, KeysValues]:
         """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
 
         A prompt begins with bos. Its last token is not read: the first step does that. Returns
-        these tokens, the context, and the cache (L, B, S - 1 + max_length, H, K) of all others.
+        these tokens, the context, and the cache (L, B, S - 1 + max_length, H, K) of all others. No
+        token looks back further than `context_length`, to what training never showed.
         """
         lengths = jnp.sum(batch["inputs_segment_ids"] > 0, axis=1)
         rows, width = batch["inputs"].shape
@@ -220,7 +224,7 @@ class DecoderOnly(nn.Module):
         padding = width - lengths
         positions = jnp.arange(width)[None] - padding[:, None]
         tokens = jnp.take_along_axis(batch["inputs"], jnp.maximum(positions, 0), axis=1)
-        context = Prompt(padding, jnp.int32(width - 1))
+        context = Prompt(padding, jnp.int32(width - 1), jnp.int32(context_length))
         cache = _empty_cache(self.config, rows, width - 1 + max_length)
         if width > 1:
             _, cache = self._read(context, cache, tokens[:, :-1], jnp.int32(0))
@@ -245,11 +249,14 @@ class DecoderOnly(nn.Module):
         slots = slot + jnp.arange(tokens.shape[1])
         positions = jnp.maximum(slots[None] - padding[:, None], 0)
         x = self.embedding.embed(tokens)
-        x = self.positions(x, positions, length=length, deterministic=True)
-        key_slots = jnp.arange(length)
-        seen = (key_slots[None] <= slots[:, None])[None] & (key_slots[None] >= padding[:, None])[
-            :, None
-        ]
+        # Slots outnumber learned positions where a short prompt stands in a wide row.
+        learned = self.config.positions == "learned"
+        bound = min(length, self.config.max_length) if learned else length
+        x = self.positions(x, positions, length=bound, deterministic=True)
+        key_slots = jnp.arange(length)[None]
+        back = slots[:, None] - key_slots  # how far each query would look back
+        seen = ((back >= 0) & (back < context.context_length))[None]
+        seen = seen & (key_slots >= padding[:, None])[:, None]
         step = Step(slot, seen, _rotation(self.config, positions))
         (x, _), cache = self.decoder.step(Carry.start(x), cache, step)
         return x, cache

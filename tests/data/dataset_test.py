@@ -1,0 +1,347 @@
+"""A data set as a run uses it: splits, tokenizer, labels, prompts, by objective."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.dataset import Dataset, DataSettings
+from transformer_jax.data.pipeline import batch_keys
+from transformer_jax.data.sources import SourceSettings
+from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, UNK_ID, load_tokenizer, train_tokenizer
+
+SPLITS = {"train": ("train",), "validation": ("validation",), "test": ("test",)}
+# The source that serves each objective with the files of `folder`.
+SOURCES = {
+    "translation": "text",
+    "causal_lm": "text",
+    "masked_lm": "text",
+    "classification": "labelled",
+    "tagging": "conll",
+}
+
+
+_WORDS = "a b c d e f g h".split()
+SENTENCES = {
+    split: [" ".join([split, *_WORDS[: 1 + n % 5]]) for n in range(size)]
+    for split, size in (("train", 13), ("validation", 5), ("test", 4))
+}
+# In turn; validation and test have one each that no other split has.
+LABELS = {"train": ["yes", "no"], "validation": ["yes", "maybe"], "test": ["no", "never"]}
+PROMPTS = ["train a b", "e", "train a b c d e f g h"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """For each objective a folder of its own, with the sentences and labels above."""
+    for objective in SOURCES:
+        (tmp_path / objective).mkdir()
+    for split, sentences in SENTENCES.items():
+        pairs = [(text, LABELS[split][n % 2]) for n, text in enumerate(sentences)]
+        tagged = ["".join(f"{word} {tag}\n" for word in text.split()) for text, tag in pairs]
+        for name, lines in {
+            f"translation/{split}.en": sentences,
+            f"translation/{split}.de": [text.upper() for text in sentences],
+            f"causal_lm/{split}": sentences,
+            f"masked_lm/{split}": sentences,
+            f"classification/{split}": [f"{label} {text}" for text, label in pairs],
+            f"tagging/{split}": tagged,
+        }.items():
+            (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path
+
+
+def _settings(folder, objective, **changes):
+    source = SourceSettings(
+        source=SOURCES[objective],
+        dir=str(folder / objective),
+        name="",
+        source_language="en",
+        target_language="de",
+        text_feature="",
+        label_feature="",
+        document_separator="\n",
+        cache_dir=str(folder / "cache"),
+    )
+    settings = DataSettings(
+        source=source,
+        objective=objective,
+        splits=SPLITS,
+        validation_size=0,
+        tokenizer_kind="words",
+        tokenizer_vocab_size=100,
+        model_vocab_size=None,
+        mask_rate=0.3,
+        max_source_length=8,
+        max_target_length=8,
+        packing=True,
+        row_source_length=12,
+        row_target_length=16,
+        batch_size=4,
+        streams=2,
+        seed=0,
+        evaluation_batch_size=3,
+        tokenizer_file=None,
+        labels_file=None,
+    )
+    return dataclasses.replace(settings, **changes)
+
+
+def _dataset(folder, objective="translation", **changes):
+    return Dataset(_settings(folder, objective, **changes))
+
+
+def _rows(batches, name="inputs"):
+    """The real tokens of every example, by its number."""
+    real = "targets_segment_ids" if name == "targets" else "inputs_segment_ids"
+    return {
+        int(number): row[segments > 0].tolist()
+        for batch, numbers in batches
+        for number, row, segments in zip(numbers, batch[name], batch[real], strict=True)
+        if number >= 0
+    }
+
+
+@pytest.mark.parametrize("objective", SOURCES)
+def test_a_split_has_every_example_once_by_its_number(folder, objective):
+    data = _dataset(folder, objective)
+    for name in ("validation", "test"):
+        split, sentences = data.split(name), SENTENCES[name]
+        column = "target" if objective == "translation" else "text"
+        texts = split.examples.get(column) or [" ".join(row) for row in split.examples["words"]]
+        upper = [text.upper() for text in sentences]
+        assert texts == (upper if objective == "translation" else sentences)
+        assert set(split.batches[0][0]) == set(batch_keys(objective))
+        key = "targets" if objective in ("translation", "causal_lm") else "inputs"
+        rows = _rows(split.batches, key)
+        assert sorted(rows) == list(range(len(texts)))
+        if objective != "masked_lm":  # of which words are hidden
+            assert [data.tokenizer.decode(rows[n]) for n in sorted(rows)] == [
+                _known(data.tokenizer, text) for text in texts
+            ]
+
+
+def _known(tokenizer, text):
+    """The text with what the training split has never seen as unknown."""
+    words = text.split()
+    return " ".join(
+        word if UNK_ID not in row else "<unk>"
+        for word, row in zip(words, tokenizer.encode(words), strict=True)
+    )
+
+
+def test_an_evaluation_masks_the_same_words_each_time(folder):
+    batches = [_dataset(folder, "masked_lm").split("test").batches for _ in range(2)]
+    for (batch, _), (again, _) in zip(*batches, strict=True):
+        np.testing.assert_array_equal(batch["inputs"], again["inputs"])
+        np.testing.assert_array_equal(batch["targets"], again["targets"])
+    mask_id = _dataset(folder, "masked_lm").tokenizer.mask_id
+    assert any(mask_id in row for row in _rows(batches[0]).values())
+
+
+@pytest.mark.parametrize("objective", ["translation", "classification", "tagging"])
+def test_examples_that_are_held_out_are_the_last_of_train(folder, objective):
+    whole = _dataset(folder, objective)._examples("train")
+    splits = SPLITS | {"validation": ()}
+    data = _dataset(folder, objective, splits=splits, validation_size=6)
+    held_out = data.split("validation").examples
+    assert {key: data._examples("train")[key] + held_out[key] for key in whole} == whole
+    assert {len(values) for values in held_out.values()} == {6}
+
+
+def test_of_a_language_models_text_characters_are_held_out_and_never_trained_on(folder):
+    """Also where the cut falls into a document, and for the tokenizer."""
+    whole = "".join(SENTENCES["train"])
+    size = len(SENTENCES["train"][-1]) + 4
+    data = _dataset(
+        *(folder, "causal_lm"),
+        splits=SPLITS | {"validation": ()},
+        validation_size=size,
+        tokenizer_kind="bytes",
+        max_target_length=16,
+    )
+    held_out = data.split("validation").examples["text"]
+    assert "".join(held_out) == whole[-size:] and len(held_out) == 2
+    streams, trained = data.train_streams(), set()
+    for _ in range(20):
+        batch = next(streams)
+        for row, segments in zip(batch["targets"], batch["targets_segment_ids"], strict=True):
+            for segment in range(1, segments.max() + 1):
+                trained.add(data.tokenizer.decode(row[segments == segment]))
+    pieces = {SENTENCES["train"][-2][:-4], *SENTENCES["train"][:-2]}
+    assert trained == {part for text in pieces for part in (text[:16], text[16:]) if part}
+
+
+def test_a_split_that_the_config_leaves_out_is_not_there(folder):
+    data = _dataset(folder, splits=SPLITS | {"test": ()})
+    assert [name for name in SPLITS if data.has(name)] == ["train", "validation"]
+    with pytest.raises(ValueError, match="data.test is empty"):
+        data.split("test")
+    held_out = _dataset(folder, splits=SPLITS | {"validation": ()}, validation_size=2)
+    assert held_out.has("validation")
+
+
+def test_nothing_is_read_before_it_is_asked_for(folder):
+    tokenizer = train_tokenizer("bytes", (), 0)
+    tokenizer.save(folder / "tokenizer.json")
+    data = _dataset(*(folder / "nowhere", "causal_lm"), tokenizer_file=folder / "tokenizer.json")
+    assert data.tokenizer.fingerprint == tokenizer.fingerprint
+    assert data.batch_shapes()["targets"] == (4, 16)
+    data.prompts(["a"])
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        data.train_streams()
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes"])
+def test_masked_language_modelling_trains_a_tokenizer_with_a_mask(folder, kind):
+    tokenizer = _dataset(folder, "masked_lm", tokenizer_kind=kind).tokenizer
+    assert tokenizer.mask_id == tokenizer.vocab_size - 1
+    assert _dataset(folder, "causal_lm", tokenizer_kind=kind).tokenizer.mask_id is None
+
+
+def test_a_tokenizer_is_trained_on_the_training_split_alone(folder):
+    """On both sides of translations, and on the words of tagged sentences."""
+
+    def knows(data, word):
+        return UNK_ID not in data.tokenizer.encode([word])[0]
+
+    for objective in SOURCES:
+        data = _dataset(folder, objective)
+        assert knows(data, "train") and knows(data, "e") and not knows(data, "test")
+    assert knows(_dataset(folder), "TRAIN")
+
+
+def test_a_tokenizer_that_the_model_has_no_room_for_is_refused(folder):
+    size = _dataset(folder).tokenizer.vocab_size
+    assert _dataset(folder, model_vocab_size=size).tokenizer.vocab_size == size
+    with pytest.raises(ValueError, match=f"{size} tokens.*model.vocab_size={size - 1}"):
+        _ = _dataset(folder, model_vocab_size=size - 1).tokenizer
+
+
+def test_a_file_that_is_missing_is_told_before_a_tokenizer_is_trained(folder):
+    (folder / "translation" / "test.de").unlink()
+    with pytest.raises(FileNotFoundError, match="test.de"):
+        _ = _dataset(folder).tokenizer
+
+
+@pytest.mark.parametrize("objective", ["classification", "tagging"])
+def test_labels_are_those_of_all_splits_in_alphabetical_order(folder, objective):
+    assert _dataset(folder, objective).labels == ("maybe", "never", "no", "yes")
+    splits = SPLITS | {"test": ()}
+    assert _dataset(folder, objective, splits=splits).labels == ("maybe", "no", "yes")
+
+
+def test_labels_of_a_work_directory_go_before_those_of_the_data(folder):
+    labels = ["yes", "no", "never", "maybe"]
+    (folder / "labels.json").write_text(json.dumps(labels))
+    data = _dataset(folder, "classification", labels_file=folder / "labels.json")
+    assert list(data.labels) == labels
+    found = {number: row[0] for number, row in _rows(data.split("test").batches, "labels").items()}
+    assert found == {n: 1 + labels.index(LABELS["test"][n % 2]) for n in range(4)}
+    # One that was not there when the model was trained.
+    (folder / "labels.json").write_text(json.dumps(labels[:2]))
+    data = _dataset(folder, "classification", labels_file=folder / "labels.json")
+    with pytest.raises(ValueError, match="'never'.*yes, no"):
+        data.split("test")
+
+
+def test_a_single_label_leaves_nothing_to_learn(folder):
+    for split in ("train", "validation", "test"):
+        (folder / "classification" / f"one.{split}").write_text("yes a b\nyes b a\n")
+    splits = {split: (f"one.{split}",) for split in ("train", "validation", "test")}
+    with pytest.raises(ValueError, match="all labels of the data are 'yes'"):
+        _ = _dataset(folder, "classification", splits=splits).labels
+
+
+def test_words_to_tag_end_at_blanks_and_tabs_alone(folder):
+    data = _dataset(folder, "tagging", tokenizer_kind="bytes", max_source_length=40)
+    asked = _rows(data.prompts([" a  b\tc ", "a\u00a0b c"]), "labels")
+    assert [np.count_nonzero(asked[n]) for n in range(2)] == [3, 2]
+
+
+@pytest.mark.parametrize("objective", ["translation", "causal_lm", "masked_lm"])
+def test_other_objectives_have_no_labels(folder, objective):
+    assert _dataset(folder, objective).labels == ()
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("objective", SOURCES)
+def test_training_batches_have_the_shapes_that_are_known_before(folder, objective, packing):
+    data = _dataset(folder, objective, packing=packing)
+    batch = next(data.train_streams())
+    assert {name: rows.shape for name, rows in batch.items()} == data.batch_shapes()
+    assert set(batch) == set(batch_keys(objective))
+
+
+def test_long_examples_are_left_out_of_training_and_told(folder, caplog):
+    splits = SPLITS | {"validation": ("train",)}
+    data = _dataset(folder, splits=splits, max_source_length=6, max_target_length=6)
+    long = sum(len(text.split()) > 5 for text in SENTENCES["train"])
+    assert len(_rows(data.split("validation").batches)) == len(SENTENCES["train"])
+    assert f"validation: {long} of 13 examples" in caplog.text and "cut off" in caplog.text
+    streams, most = data.train_streams(), 0
+    for _ in range(10):
+        most = max(most, next(streams)["inputs_positions"].max())
+    assert most == 5
+    assert f"train: {long} of 13 examples" in caplog.text and "left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        ("translation", lambda ids: [*ids[:7], EOS_ID]),
+        # To be gone on with: no eos, and of a long one the end.
+        ("causal_lm", lambda ids: [BOS_ID, *ids[-7:]]),
+        ("masked_lm", lambda ids: [BOS_ID, *ids[:6], EOS_ID]),
+        ("classification", lambda ids: [BOS_ID, *ids[:6], EOS_ID]),
+        ("tagging", lambda ids: [BOS_ID, *ids[:6], EOS_ID]),
+    ],
+)
+def test_prompts_are_read_as_the_model_was_trained_and_cut_to_its_length(
+    folder, caplog, objective, expected
+):
+    data = _dataset(folder, objective)
+    rows = _rows(data.prompts(PROMPTS))
+    ids = data.tokenizer.encode(PROMPTS)
+    assert [rows[n] for n in range(len(PROMPTS))] == [expected(row) for row in ids]
+    assert "1 lines are too long" in caplog.text
+
+
+def test_prompts_that_fit_are_not_cut(folder, caplog):
+    """The longest that training would take."""
+    for objective in SOURCES:
+        length = 7 if objective in ("causal_lm", "translation") else 6
+        _dataset(folder, objective).prompts([" ".join("a" * length)])
+    assert not caplog.text
+
+
+def test_a_prompt_is_read_as_the_same_text_of_a_split(folder):
+    for objective in ("translation", "classification", "tagging"):
+        data = _dataset(folder, objective)
+        prompts = _rows(data.prompts(SENTENCES["test"]))
+        assert prompts == _rows(data.split("test").batches)
+
+
+def test_a_class_is_asked_for_once_a_prompt_and_a_tag_once_a_word(folder):
+    """Where those of a split are, since that is where the model was trained to answer."""
+    for objective in ("classification", "tagging"):
+        data = _dataset(folder, objective, tokenizer_kind="bytes", max_source_length=40)
+        asked = _rows(data.prompts(SENTENCES["test"]), "labels")
+        given = _rows(data.split("test").batches, "labels")
+        for number, labels in given.items():
+            np.testing.assert_array_equal(np.array(asked[number]) > 0, np.array(labels) > 0)
+        words = [len(text.split()) if objective == "tagging" else 1 for text in SENTENCES["test"]]
+        assert [np.count_nonzero(asked[n]) for n in range(4)] == words
+
+
+def test_no_prompts_make_no_batches(folder):
+    assert _dataset(folder).prompts([]) == []
+
+
+def test_a_saved_tokenizer_reads_the_same_prompts(folder):
+    data = _dataset(folder, "causal_lm")
+    data.tokenizer.save(folder / "tokenizer.json")
+    again = _dataset(folder / "nowhere", "causal_lm", tokenizer_file=folder / "tokenizer.json")
+    assert load_tokenizer(folder / "tokenizer.json").fingerprint == data.tokenizer.fingerprint
+    assert _rows(again.prompts(PROMPTS)) == _rows(data.prompts(PROMPTS))

@@ -1,0 +1,46 @@
+"""The configs of the embedded corpus, trained as they stand, reach what can be reached on it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs import default
+from transformer_jax import commands, overrides
+from transformer_jax.build import build
+from transformer_jax.data import grammar
+
+CONFIGS = Path(default.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def _train(name, cache, workdir):
+    config = overrides.load(str(CONFIGS / f"{name}.py"), {"data.cache_dir": str(cache)})
+    assert commands.train(config, workdir) == 0
+    return config, json.loads((workdir / "results.json").read_text())
+
+
+def test_a_classifier_finds_the_noun_of_it_in_triples_that_it_never_saw(cache, tmp_path):
+    _, results = _train("classify", cache, tmp_path)
+    assert results["test/accuracy"] >= 0.99
+
+
+def test_a_tagger_finds_the_parts_of_speech(cache, tmp_path):
+    _, results = _train("tag", cache, tmp_path)
+    assert results["test/accuracy"] >= 0.999
+
+
+def test_a_language_model_comes_within_0_05_nats_of_the_grammars_entropy(cache, tmp_path):
+    """Every sentence that is not held out is as likely as any other, so each has `entropy` nats."""
+    config, results = _train("language_model", cache, tmp_path)
+    validation = build(config, tmp_path).data.split("validation")
+    sentences = validation.examples["text"]
+    tokens = sum(len(text.split()) + 1 for text in sentences)  # words, and eos
+    entropy = len(sentences) * grammar.entropy() / tokens
+    print(f"{entropy:.4f} nats a token of the grammar, {results['validation/loss']:.4f} measured")
+    # Below the entropy only by chance: the corpus has no two sentences alike.
+    assert entropy - 0.01 < results["validation/loss"] < entropy + 0.05
