@@ -3,7 +3,7 @@
     ./launch.sh train --config=configs/language_model.py --workdir=runs/language_model
     echo "The animal" | ./launch.sh generate --workdir=runs/language_model
 
-Time: 2 min 30 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work beside.
+Time: 1 min 31 s on 2 CPU cores (AMD EPYC, 2026-11-20), corpus prepared before.
 Loss on validation: 1.4269 nats a token. The grammar's own entropy, which no model beats, is 19.6239
 nats a sentence, 1.4047 a token of these (`grammar.entropy`, tests/embedded_test.py). The test split
 holds other sentences, all with an "it": 1.2664.
