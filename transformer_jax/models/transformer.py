@@ -66,7 +66,7 @@ class EncoderDecoder(nn.Module):
             examples of a packed row count from 1) and `_positions` (from 0 in each example).
           deterministic: no dropout, and no "dropout" key needed.
         """
-        encoded = self._encode(batch, deterministic)
+        encoded = _encode(self, self.source_table, self.source_positions, batch, deterministic)
         segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
         length = segments.shape[1]
         tokens = shift_right(batch["targets"], positions, self.config.bos_id)
@@ -77,7 +77,7 @@ class EncoderDecoder(nn.Module):
         turn = _rotation(self.config, positions)
         shared = (encoded, self_mask, cross_mask, turn, segments > 0, deterministic)
         (x, _), _ = self.decoder(Carry.start(x), None, shared)
-        return self._logits(x)
+        return _logits(self, self.target_table, x)
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, KeysValues]:
         """Encodes the inputs, one example a row, for decoding at most max_length tokens.
@@ -85,7 +85,7 @@ class EncoderDecoder(nn.Module):
         Returns bos for each, the context, and an empty cache (L, B, max_length, H, K).
         """
         config = self.config
-        encoded = self._encode(batch, True)
+        encoded = _encode(self, self.source_table, self.source_positions, batch, True)
         carry = Carry.start(encoded)
         _, keys_values = self.decoder.context(carry, None, (encoded,))
         context = Source(keys_values, batch["inputs_segment_ids"] > 0)
@@ -107,25 +107,7 @@ class EncoderDecoder(nn.Module):
         step = Step(index, seen, _rotation(self.config, positions))
         layers, shared = (context.keys_values, cache), (context.mask, step)
         (x, _), cache = self.decoder.step(Carry.start(x), layers, shared)
-        return self._logits(x)[:, 0], cache
-
-    def _encode(self, batch: Batch, deterministic: bool) -> Float[Array, "B S D"]:
-        segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
-        x = self.source_table.embed(batch["inputs"])
-        x = self.source_positions(
-            x, positions, length=segments.shape[1], deterministic=deterministic
-        )
-        turn = _rotation(self.config, positions)
-        shared = (segment_mask(segments, segments), turn, segments > 0, deterministic)
-        (x, _), _ = self.encoder(Carry.start(x), None, shared)
-        return self.encoder_norm(x) if SCHEMES[self.config.residual].final_norm else x
-
-    def _logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        if SCHEMES[self.config.residual].final_norm:
-            x = self.decoder_norm(x)
-        if self.config.tied_embeddings == "none":
-            return self.logits(x)
-        return self.target_table.logits(x)
+        return _logits(self, self.target_table, x)[:, 0], cache
 
 
 class EncoderOnly(nn.Module):
@@ -166,13 +148,7 @@ class EncoderOnly(nn.Module):
         return self._pool(self._encode(batch, True), batch)
 
     def _encode(self, batch: Batch, deterministic: bool) -> Float[Array, "B T D"]:
-        segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
-        x = self.embedding.embed(batch["inputs"])
-        x = self.positions(x, positions, length=segments.shape[1], deterministic=deterministic)
-        turn = _rotation(self.config, positions)
-        shared = (segment_mask(segments, segments), turn, segments > 0, deterministic)
-        (x, _), _ = self.encoder(Carry.start(x), None, shared)
-        return self.encoder_norm(x) if SCHEMES[self.config.residual].final_norm else x
+        return _encode(self, self.embedding, self.positions, batch, deterministic)
 
     def _pool(self, x: Float[Array, "B T D"], batch: Batch) -> Float[Array, "B T D"]:
         segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
@@ -207,7 +183,7 @@ class DecoderOnly(nn.Module):
         mask = segment_mask(segments, segments) & causal_mask(length)[None]
         shared = (mask, _rotation(self.config, positions), segments > 0, deterministic)
         (x, _), _ = self.decoder(Carry.start(x), None, shared)
-        return self._logits(x)
+        return _logits(self, self.embedding, x)
 
     def start(
         self, batch: Batch, max_length: int, context_length: int
@@ -238,7 +214,7 @@ class DecoderOnly(nn.Module):
         N is the number of prompts times hypotheses of each; those of one prompt are adjacent.
         """
         x, cache = self._read(context, cache, tokens[:, None], context.width + index)
-        return self._logits(x)[:, 0], cache
+        return _logits(self, self.embedding, x)[:, 0], cache
 
     def _read(
         self, context: Prompt, cache: KeysValues, tokens: Int[Array, "N T"], slot: Int[Array, ""]
@@ -261,13 +237,6 @@ class DecoderOnly(nn.Module):
         (x, _), cache = self.decoder.step(Carry.start(x), cache, step)
         return x, cache
 
-    def _logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        if SCHEMES[self.config.residual].final_norm:
-            x = self.decoder_norm(x)
-        if self.config.tied_embeddings == "none":
-            return self.logits(x)
-        return self.embedding.logits(x)
-
 
 Model = EncoderDecoder | EncoderOnly | DecoderOnly
 MODELS: dict[Architecture, type[Model]] = {
@@ -282,6 +251,32 @@ def shift_right(
 ) -> Int[Array, "B T"]:
     """What the decoder reads: the token before, and bos at the start of each example."""
     return jnp.where(positions == 0, bos_id, jnp.roll(targets, 1, axis=1))
+
+
+def _encode(
+    model: EncoderDecoder | EncoderOnly,
+    table: embeddings.TokenTable,
+    add_positions: embeddings.Positions,
+    batch: Batch,
+    deterministic: bool,
+) -> Float[Array, "B S D"]:
+    """The model's encoder over `inputs`, each text seeing itself alone."""
+    segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
+    x = table.embed(batch["inputs"])
+    x = add_positions(x, positions, length=segments.shape[1], deterministic=deterministic)
+    turn = _rotation(model.config, positions)
+    shared = (segment_mask(segments, segments), turn, segments > 0, deterministic)
+    (x, _), _ = model.encoder(Carry.start(x), None, shared)
+    return model.encoder_norm(x) if SCHEMES[model.config.residual].final_norm else x
+
+
+def _logits(
+    model: EncoderDecoder | DecoderOnly, table: embeddings.TokenTable, x: Float[Array, "B T D"]
+) -> Float[Array, "B T V"]:
+    """What the model's decoder says of the next token, by its table or a kernel of its own."""
+    if SCHEMES[model.config.residual].final_norm:
+        x = model.decoder_norm(x)
+    return model.logits(x) if model.config.tied_embeddings == "none" else table.logits(x)
 
 
 def _rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotation | None:
