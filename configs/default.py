@@ -10,17 +10,26 @@ from ml_collections import config_dict
 # A ConfigDict, mutable or frozen; type checkers know nothing of its attributes.
 Config = Any
 
+# The residual schemes: the rows of `transformer_jax/models/schemes.py`.
+RESIDUAL = (
+    *("post_ln", "pre_ln", "admin", "admin_constant", "deepnorm", "rezero", "t_fixup", "gpt2"),
+    *("sandwich", "peri_ln", "sub_ln", "layer_scale", "b2t", "residual_dual", "keel"),
+    *("ds_init", "depth_scaled"),
+)
 # The settings that name one of a few things. Whoever adds a row to a table in the library adds its
 # name here; a test holds the two together.
 CHOICES = {
     "data.source": (
-        *("embedded", "text", "tfds", "scan"),
+        *("embedded", "bigram_copy", "text", "tfds", "scan"),
         *("tsv", "labelled", "conll", "conllu"),
     ),
     "data.tokenizer.kind": ("bytes", "words", "bpe", "unigram"),
     "objective.name": ("translation", "causal_lm", "masked_lm", "classification", "tagging"),
     "model.architecture": ("encoder_decoder", "encoder_only", "decoder_only"),
-    "model.residual": ("post_ln", "pre_ln", "admin"),
+    "model.residual": RESIDUAL,
+    "model.encoder_residual": RESIDUAL,
+    "model.decoder_residual": RESIDUAL,
+    "model.attention_score": ("scaled_dot_product", "dot_product", "additive"),
     "model.activation": ("relu", "gelu", "swiglu"),
     "model.norm": ("layer_norm", "rms_norm"),
     "model.positions": ("sinusoidal", "learned", "rotary"),
@@ -84,6 +93,7 @@ def get_config(arg: str = "") -> Config:
     train.ema_decay = 0.0  # of the moving average of parameters that is evaluated (0: none)
     train.log_every = 100  # steps; logged values are means over this many
     train.evaluate_every = 1000  # steps (0: only after the last)
+    train.diagnostics_every = 0  # steps between measurements inside the model (0: none)
 
     config.checkpoint = checkpoint = config_dict.ConfigDict()
     # Work directory or checkpoint of another run, whose parameters of equal path and shape (and
@@ -117,12 +127,13 @@ def get_config(arg: str = "") -> Config:
 
 def _data() -> Config:
     data: Config = config_dict.ConfigDict()
-    # "embedded": the generated English-German grammar; "tfds": a set of the TFDS catalogue; "text":
+    # "embedded": the generated English-German grammar; "bigram_copy": words drawn from a Markov
+    # chain, each 16 of them followed by their copy; "tfds": a set of the TFDS catalogue; "text":
     # two parallel files, a sentence a line (for language models plain text files); "scan": files of
     # the SCAN task; "tsv": tab-separated columns; "labelled": lines "LABEL sentence"; "conll": a
     # word and its tag a line; "conllu": CoNLL-U.
     data.source = "embedded"
-    data.dir = ""  # folder of the data set's own files (neither "embedded" nor "tfds")
+    data.dir = ""  # folder of the data set's own files (of the sources that read files)
     data.name = ""  # of the catalogue, as "wmt14_translate/de-en" ("tfds" only)
     data.cache_dir = "~/.cache/transformer_jax"  # prepared data sets and token arrays
     data.source_language = "en"  # also the suffix of the text files
@@ -133,9 +144,9 @@ def _data() -> Config:
     data.text_feature = "source"
     data.label_feature = "antecedent"
     data.document_separator = "\n"  # what ends a document of plain text ("": nothing but the file)
-    # What each split is made of. embedded, tfds: TFDS split expressions; text of translations:
-    # prefixes P of pairs P.en, P.de (or P.en.gz, P.de.gz) in data.dir; others: files in data.dir,
-    # plain or .gz.
+    # What each split is made of. embedded, tfds: TFDS split expressions; bigram_copy: its splits of
+    # the same names; text of translations: prefixes P of pairs P.en, P.de (or P.en.gz, P.de.gz) in
+    # data.dir; others: files in data.dir, plain or .gz.
     data.train = ("train",)
     data.validation = ("validation",)
     data.test = ("test",)  # (): none; then a run ends with the scores of validation
@@ -165,7 +176,12 @@ def _data() -> Config:
 def _model() -> Config:
     model: Config = config_dict.ConfigDict()
     model.architecture = "encoder_decoder"
-    model.residual = "post_ln"  # where the norm stands and how branch and skip are scaled
+    model.residual = "post_ln"  # where norms stand, and how branches, skips and draws are scaled
+    model.encoder_residual = config_dict.placeholder(str)  # None: residual
+    model.decoder_residual = config_dict.placeholder(str)  # None: residual
+    # Of "depth_scaled": branches are scaled by (layers / 2)^-depth_exponent, 1 as in CompleteP, 0.5
+    # as in Depth-muP.
+    model.depth_exponent = 1.0
     model.num_layers = 6  # of the encoder, and of the decoder
     model.num_encoder_layers = config_dict.placeholder(int)  # None: num_layers
     model.num_decoder_layers = config_dict.placeholder(int)  # None: num_layers
@@ -173,6 +189,9 @@ def _model() -> Config:
     model.num_heads = 8
     model.head_dim = config_dict.placeholder(int)  # None: d_model / num_heads
     model.d_ff = 2048  # hidden width of the feed-forward sublayer
+    # Of query and key: their product over sqrt(head_dim), their product, or v tanh(q + k).
+    model.attention_score = "scaled_dot_product"
+    model.qk_norm = False  # a norm over each head's query and key, before their product
     model.activation = "relu"
     model.norm = "layer_norm"
     model.embedding_norm = False  # a norm on the sum of embedding and position, as in BERT

@@ -21,7 +21,8 @@ from configs.default import Config
 # What a rerun in the same work directory may change. Data of another content in another folder is
 # refused by its fingerprint.
 FREE_TO_CHANGE = (
-    *("train.log_every:", "train.evaluate_every:", "data.dir:", "data.cache_dir:"),
+    *("train.log_every:", "train.evaluate_every:", "train.diagnostics_every:"),
+    *("data.dir:", "data.cache_dir:"),
     *("checkpoint.every:", "checkpoint.keep_last:", "checkpoint.best_metric:"),
     *("checkpoint.average_last:", "evaluate.", "decode."),
 )
@@ -34,7 +35,9 @@ NEWER_KEYS = (
     *("data.text_feature", "data.label_feature", "data.document_separator"),
     *("objective.name", "objective.mask_rate", "model.pooling", "model.embedding_norm"),
     *("optimizer.decay_steps", "optimizer.groups", "train.ema_decay", "checkpoint.init_from"),
-    *("decode.num_samples", "decode.stop"),
+    *("decode.num_samples", "decode.stop", "train.diagnostics_every"),
+    *("model.encoder_residual", "model.decoder_residual", "model.depth_exponent"),
+    *("model.attention_score", "model.qk_norm"),
 )
 
 

@@ -11,7 +11,9 @@ from tests.models import tiny
     ("key", "wrong", "near"),
     [
         ("architecture", "decoder_onl", "decoder_only"),
-        ("residual", "post_nl", "post_ln"),
+        ("encoder_residual", "post_nl", "post_ln"),
+        ("decoder_residual", "deep_norm", "deepnorm"),
+        ("attention_score", "dot_prod", "dot_product"),
         ("activation", "swigl", "swiglu"),
         ("norm", "layernorm", "layer_norm"),
         ("positions", "rotry", "rotary"),
@@ -27,8 +29,8 @@ def test_an_unknown_choice_names_the_key_the_value_and_a_near_one(key, wrong, ne
 
 
 def test_an_unknown_choice_without_a_near_one_lists_them_all():
-    with pytest.raises(ValueError, match="post_ln, pre_ln, admin$"):
-        tiny.config(residual="zzz")
+    with pytest.raises(ValueError, match="float32, bfloat16$"):
+        tiny.config(dtype="zzz")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,14 @@ def test_rates_are_at_least_0_and_less_than_1(key):
     for wrong in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match=f"{key}={wrong}"):
             tiny.config(**{key: wrong})
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 2.1, float("nan")])
+def test_the_exponent_of_depth_lies_in_0_to_2(wrong):
+    for right in (0.0, 2.0):
+        assert tiny.config(depth_exponent=right).depth_exponent == right
+    with pytest.raises(ValueError, match=f"depth_exponent={wrong}"):
+        tiny.config(depth_exponent=wrong)
 
 
 def test_sinusoids_come_in_pairs():

@@ -19,6 +19,17 @@ CASES = [  # hypotheses of each row, and choices
     (2, dict(residual="post_ln")),
     (2, dict(residual="admin", positions="rotary", embedding_norm=True)),
     (1, dict(residual="pre_ln", positions="learned", norm="rms_norm", tied_embeddings="none")),
+    (2, dict(residual="sub_ln", positions="rotary", qk_norm=True)),
+]
+ENCODER_DECODER = [
+    (1, dict(residual="b2t", attention_score="dot_product")),
+    (2, dict(encoder_residual="deepnorm", decoder_residual="residual_dual")),
+]
+DECODER = [
+    (2, dict(residual="keel", attention_score="additive", qk_norm=True)),
+    (1, dict(residual="residual_dual", num_decoder_layers=3)),
+    (1, dict(residual="rezero", positions="learned")),
+    (2, dict(residual="depth_scaled", num_decoder_layers=3)),
 ]
 
 
@@ -58,7 +69,7 @@ def continuations(count):
     return np.stack([target for _, target in pairs])
 
 
-@pytest.mark.parametrize(("beams", "choices"), CASES)
+@pytest.mark.parametrize(("beams", "choices"), CASES + ENCODER_DECODER)
 def test_an_encoder_decoder_decodes_what_it_scores(beams, choices):
     config = tiny.config(**choices)
     params = tiny.random_parameters(config)
@@ -71,7 +82,7 @@ def test_an_encoder_decoder_decodes_what_it_scores(beams, choices):
     assert_close(logits, expected)
 
 
-@pytest.mark.parametrize(("beams", "choices"), CASES)
+@pytest.mark.parametrize(("beams", "choices"), CASES + DECODER)
 def test_a_decoder_continues_prompts_of_any_length(beams, choices):
     """One of them bos alone, and none as long as the row: what was decoded after each prompt has
     the logits that it has in one row with the prompt."""

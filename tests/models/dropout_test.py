@@ -4,6 +4,7 @@ To read them, every parameter is zero but a few, so that a branch is a constant:
 logit over the logit of channel 0, which no branch touches, is the residual stream itself.
 """
 
+import functools
 import itertools
 
 import jax
@@ -13,11 +14,14 @@ import pytest
 
 from tests.models import tiny
 from transformer_jax.models.dropout import Dropout
+from transformer_jax.models.transformer import MODELS
 
 RATE = 0.25  # a multiple of 2^-16, so exact
 ANCHOR = 4.0  # the embedding of every token in channel 0: a table entry of 1 times sqrt(D)
 DECODER = list(itertools.product(range(2), ("self_attention", "cross_attention", "feed_forward")))
 ENCODER = list(itertools.product(range(2), ("self_attention", "feed_forward")))
+# Schemes by which the stream keeps what `silent` puts into it.
+READABLE = ("post_ln", "pre_ln", "admin")
 
 
 def within(observed, expected, count, deviations=5):
@@ -117,14 +121,14 @@ def residual_masks(residual, batch, seed=0):
     return masks
 
 
-def test_residual_branches_have_a_mask_each_that_all_schemes_share():
+def test_residual_branches_have_a_mask_each_that_three_schemes_share():
     batch = tiny.packed_batch()
-    masks = {residual: residual_masks(residual, batch) for residual in tiny.SCHEMES}
+    masks = {residual: residual_masks(residual, batch) for residual in READABLE}
     for mask in masks["post_ln"]:
         assert within(np.mean(mask), 1 - RATE, mask.size)
     for a, b in itertools.combinations(masks["post_ln"], 2):
         assert within(np.mean(a == b), RATE**2 + (1 - RATE) ** 2, a.size)
-    for residual in tiny.SCHEMES:
+    for residual in READABLE:
         np.testing.assert_array_equal(masks[residual], masks["post_ln"])
     other = residual_masks("post_ln", batch, seed=1)
     assert all(np.any(a != b) for a, b in zip(masks["post_ln"], other, strict=True))
@@ -134,7 +138,7 @@ def test_encoder_branches_have_a_mask_each_too():
     """Seen through one cross-attention of identity matrices on sources of a single token."""
     batch = tiny.pack([[pair] for pair in tiny.sentences((1, 8), (1, 8), (1, 8))])
     masks = {}
-    for residual in tiny.SCHEMES:
+    for residual in READABLE:
         config, params = silent(residual, dropout_rate=RATE)
         identity = np.eye(config.d_model).reshape(config.d_model, config.num_heads, -1)
         params["decoder"]["cross_attention"]["value"][0] = identity
@@ -149,6 +153,27 @@ def test_encoder_branches_have_a_mask_each_too():
         assert within(np.mean(mask), 1 - RATE, mask.size)
     for a, b in itertools.combinations(masks["post_ln"], 2):
         assert within(np.mean(a == b), RATE**2 + (1 - RATE) ** 2, a.size)
+
+
+def test_all_schemes_share_the_masks_of_branches():
+    """Where branches, as the model shows them, are zero."""
+    batch, expected = tiny.packed_batch(), None
+    for residual in tiny.SCHEMES:
+        config = tiny.config(residual, architecture="decoder_only", dropout_rate=RATE)
+        apply = functools.partial(
+            MODELS[config.architecture](config).apply,
+            deterministic=False, rngs={"dropout": jax.random.key(0)}, mutable=["intermediates"],
+        )  # fmt: skip
+        params = {"params": tiny.random_parameters(config)}
+        _, seen = tiny.jit(apply)(params, tiny.read_by(config, batch))
+        branches = [
+            seen["intermediates"]["decoder"][f"{kind}_residual"]["branch"]
+            for kind in ("self_attention", "feed_forward")
+        ]
+        masks = np.stack(branches) != 0
+        assert within(np.mean(masks), 1 - RATE, masks.size)
+        expected = masks if expected is None else expected
+        np.testing.assert_array_equal(masks, expected, err_msg=residual)
 
 
 def test_embedding_dropout_acts_on_the_sum_of_embedding_and_position():

@@ -22,8 +22,28 @@ VARIANTS = {
         num_decoder_layers=3, positions="learned", activation="swiglu", embedding_norm=True,
     ),
     "rotary": dict(residual="pre_ln", positions="rotary", embedding_norm=True),
+    "sub_ln_scores": dict(residual="sub_ln", qk_norm=True, attention_score="additive"),
 }  # fmt: skip
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "masked_tokens")
+# What a residual sublayer has of each scheme, and which stacks end in a norm.
+NORMS = {
+    **dict.fromkeys(("post_ln", "admin", "admin_constant", "deepnorm"), ("post_norm",)),
+    **dict.fromkeys(("b2t", "residual_dual", "ds_init"), ("post_norm",)),
+    **dict.fromkeys(("pre_ln", "gpt2", "sub_ln", "layer_scale", "depth_scaled"), ("pre_norm",)),
+    **dict.fromkeys(("sandwich", "peri_ln"), ("pre_norm", "branch_norm")),
+    **dict.fromkeys(("rezero", "t_fixup"), ()),
+    "keel": ("pre_norm", "post_norm"),
+}
+TRAINED = {
+    "admin": {"shortcut/omega": (16,)},
+    "admin_constant": {"shortcut/omega": (16,)},
+    "rezero": {"branch_scale/scale": ()},
+    "layer_scale": {"branch_scale/scale": (16,)},
+}
+FINAL_NORM = (
+    *("pre_ln", "gpt2", "sub_ln", "layer_scale", "depth_scaled", "sandwich", "peri_ln"),
+    "residual_dual",
+)
 
 
 def expected_shapes(config):
@@ -31,27 +51,35 @@ def expected_shapes(config):
     V, D, F = config.vocab_size, config.d_model, config.d_ff
     H, K, C = config.num_heads, config.head_dim, config.num_labels
     gated = config.activation == "swiglu"
-    norm = {"scale": (D,)} | ({"bias": (D,)} if config.norm == "layer_norm" else {})
+
+    def norm(*size):
+        return {"scale": size} | ({"bias": size} if config.norm == "layer_norm" else {})
+
     attention = {
         "query": (D, H, K), "query_bias": (H, K), "key": (D, H, K), "value": (D, H, K),
         "value_bias": (H, K), "output": (H, K, D), "output_bias": (D,),
     }  # fmt: skip
     feed_forward = {"up": (D, F), "up_bias": (F,), "down": (F, D), "down_bias": (D,)}
     feed_forward |= {"gate": (D, F), "gate_bias": (F,)} if gated else {}
-    norm_name = "pre_norm" if config.residual == "pre_ln" else "post_norm"
+    if config.qk_norm:
+        attention |= {"query_norm/scale": (K,), "key_norm/scale": (K,)}
+    if config.attention_score == "additive":
+        attention["score/vector"] = (H, K)
+    residual = config.encoder_residual
     shapes = {}
     for stack, sublayers in tiny.stacks(config).items():
         L = getattr(config, f"num_{stack}_layers")
         for sublayer in sublayers:
-            leaves = feed_forward if sublayer == "feed_forward" else attention
+            leaves = dict(feed_forward if sublayer == "feed_forward" else attention)
+            if residual == "sub_ln" and sublayer != "cross_attention":
+                size = F if sublayer == "feed_forward" else H * K
+                leaves |= {f"inner_norm/{k}": v for k, v in norm(size).items()}
             shapes |= {f"{stack}/{sublayer}/{k}": (L, *v) for k, v in leaves.items()}
-            shapes |= {
-                f"{stack}/{sublayer}_residual/{norm_name}/{k}": (L, *v) for k, v in norm.items()
-            }
-            if config.residual == "admin":
-                shapes[f"{stack}/{sublayer}_residual/shortcut/omega"] = (L, D)
-        if config.residual == "pre_ln":
-            shapes |= {f"{stack}_norm/{k}": v for k, v in norm.items()}
+            own = {f"{place}/{k}": v for place in NORMS[residual] for k, v in norm(D).items()}
+            own |= TRAINED.get(residual, {})
+            shapes |= {f"{stack}/{sublayer}_residual/{k}": (L, *v) for k, v in own.items()}
+        if residual in FINAL_NORM:
+            shapes |= {f"{stack}_norm/{k}": v for k, v in norm(D).items()}
     two = config.architecture == "encoder_decoder"
     sides = ("source_", "target_") if two else ("",)
     tables = sides if config.tied_embeddings != "all" else ("",)
@@ -59,15 +87,15 @@ def expected_shapes(config):
     for side in sides:
         if config.positions == "learned":
             shapes[f"{side}positions/table"] = (config.max_length, D)
-        if config.embedding_norm:
-            shapes |= {f"{side}positions/norm/{k}": v for k, v in norm.items()}
+        if config.embedding_norm or residual == "peri_ln":
+            shapes |= {f"{side}positions/norm/{k}": v for k, v in norm(D).items()}
     if config.head != "tokens":
         return shapes | {"label_head/labels": (D, C), "label_head/labels_bias": (C,)}
     if config.tied_embeddings == "none":
         shapes["logits/kernel"] = (D, V)
     if config.architecture == "encoder_only":
         shapes |= {"token_head/transform": (D, D), "token_head/transform_bias": (D,)}
-        shapes |= {f"token_head/norm/{k}": v for k, v in norm.items()}
+        shapes |= {f"token_head/norm/{k}": v for k, v in norm(D).items()}
         shapes["token_head/logits_bias"] = (V,)
     return shapes
 
@@ -77,10 +105,11 @@ def expected_shapes(config):
     [
         *itertools.product(ARCHITECTURES, VARIANTS),
         *(("mean_classes", "learned_swiglu"), ("tags", "admin")),
+        *((shape, residual) for shape, residual, _ in tiny.TURNS if residual not in VARIANTS),
     ],
 )
 def test_parameters_have_their_shapes_and_logical_axes(shape, name):
-    config = tiny.config(**tiny.SHAPES[shape], **VARIANTS[name])
+    config = tiny.config(**tiny.SHAPES[shape], **VARIANTS.get(name, dict(residual=name)))
     boxed = tiny.abstract_parameters(config)
     shapes = {path: leaf.shape for path, leaf in tiny.flat(nn.unbox(boxed)).items()}
     assert shapes == expected_shapes(config)

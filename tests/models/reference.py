@@ -6,15 +6,17 @@ the causal one, and it is a slice. Shapes: T query length, S key length, D d_mod
 size.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 EPSILON = 1e-5
 
-# (stack, layer, sublayer, inputs of all examples, branches of all examples) -> factor of the inputs
-Shortcut = Callable[[str, int, str, list[np.ndarray], list[np.ndarray]], np.ndarray]
+# (stack, layer, sublayer, inputs and branches of all tokens) -> Admin's factor on the inputs
+Shortcut = Callable[[str, int, str, np.ndarray, np.ndarray], np.ndarray]
 
 
 def split(batch: dict, side: str) -> list[tuple[int, int]]:
@@ -45,7 +47,7 @@ def forward(
         encoded, side = _encode(params, "source_", batch, config, shortcut), "target_"
     examples = by_example(batch, "targets", batch["targets"])
     shifted = [np.concatenate([[config.bos_id], ids[:-1]]) for ids in examples]
-    x = [_embed(params, side, ids, config) for ids in shifted]
+    x = [_embed(params, "decoder", side, ids, config) for ids in shifted]
     x = _stack("decoder", params, x, config, shortcut, causal=True, encoded=encoded)
     return [_tokens(params, side, h, config) for h in x]
 
@@ -69,9 +71,8 @@ def admin_omegas(params: dict, batch: dict, config) -> dict[str, dict[str, np.nd
     def profile(stack, layer, sublayer, inputs, branches):
         omega = following.get(stack, 1.0)
         omegas.setdefault(stack, {}).setdefault(sublayer, []).append(omega)
-        variance = np.var(omega * np.concatenate(inputs)) + np.var(np.concatenate(branches))
-        following[stack] = math.sqrt(variance)
-        return np.full(inputs[0].shape[-1], omega)
+        following[stack] = math.sqrt(np.var(omega * inputs) + np.var(branches))
+        return np.full(inputs.shape[-1], omega)
 
     forward(params, batch, config, profile)
     return {s: {k: np.array(v) for k, v in by_name.items()} for s, by_name in omegas.items()}
@@ -93,28 +94,166 @@ def _layers(stack: dict) -> list[dict]:
 
 
 def _encode(params, side, batch, config, shortcut):
-    x = [_embed(params, side, ids, config) for ids in by_example(batch, "inputs", batch["inputs"])]
+    texts = by_example(batch, "inputs", batch["inputs"])
+    x = [_embed(params, "encoder", side, ids, config) for ids in texts]
     return _stack("encoder", params, x, config, shortcut)
 
 
+def _residual(config, stack: str) -> str:
+    return config.encoder_residual if stack == "encoder" else config.decoder_residual
+
+
 def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None):
-    rotary = config.positions == "rotary"
+    """What leaves a stack, example by example; between sublayers they stand below each other."""
+    ends = np.cumsum([len(x) for x in xs])[:-1]
+    residual = _residual(config, stack)
+    inner = residual == "sub_ln"
+    x = bottom = np.concatenate(xs)
+    added = []
     for layer, w in enumerate(_layers(params[stack])):
-        branches = {
-            "self_attention": lambda x, i, w=w: _attention(
-                w["self_attention"], x, x, causal=causal, rotary=rotary
-            )
-        }
-        if encoded is not None:
-            branches["cross_attention"] = lambda x, i, w=w: _attention(
-                w["cross_attention"], x, encoded[i]
-            )
-        branches["feed_forward"] = lambda x, i, w=w: _feed_forward(w["feed_forward"], x, config)
-        for name, branch in branches.items():
-            xs = _sublayer(stack, layer, name, w, branch, xs, config, shortcut)
-    if config.residual == "pre_ln":
-        xs = [_normalise(params[f"{stack}_norm"], x, config.norm) for x in xs]
-    return xs
+        below = x
+
+        def attend(x, w=w):
+            return [_attention(w["self_attention"], h, h, config, causal, True, inner) for h in x]
+
+        def look(x, w=w):
+            pairs = zip(x, encoded or [], strict=True)
+            return [_attention(w["cross_attention"], h, e, config) for h, e in pairs]
+
+        def feed_forward(x, w=w):
+            return [_feed_forward(w["feed_forward"], h, config, inner) for h in x]
+
+        branches = {"self_attention": attend, "cross_attention": look, "feed_forward": feed_forward}
+        if encoded is None:
+            del branches["cross_attention"]
+        for kind, branch in branches.items():
+
+            def f(x, branch=branch):
+                added.append(np.concatenate(branch(np.split(x, ends))))
+                return added[-1]
+
+            own = w.get(f"{kind}_residual", {})
+            at = Sublayer(stack, layer, kind, len(branches), config, own, below, shortcut)
+            x = SUBLAYERS[residual](at, x, f)
+    if residual in FINAL_NORM:
+        x = _normalise(params[f"{stack}_norm"], x, config.norm)
+    elif residual == "residual_dual":
+        x = x + _normalise(params[f"{stack}_norm"], bottom + sum(added), config.norm)
+    return np.split(x, ends)
+
+
+# The residual schemes, each as its paper writes it
+
+
+@dataclasses.dataclass
+class Sublayer:
+    """One sublayer: where it stands, its parameters, and the input of its layer."""
+
+    stack: str
+    layer: int
+    kind: str
+    kinds: int
+    config: Any
+    weights: dict
+    below: np.ndarray
+    shortcut: Shortcut
+
+    @property
+    def layers(self) -> int:
+        return getattr(self.config, f"num_{self.stack}_layers")
+
+    def norm(self, name: str, x: np.ndarray) -> np.ndarray:
+        return _normalise(self.weights[name], x, self.config.norm)
+
+
+def post_ln(at: Sublayer, x, f):
+    return at.norm("post_norm", x + f(x))
+
+
+def pre_ln(at: Sublayer, x, f):
+    return x + f(at.norm("pre_norm", x))
+
+
+def admin(at: Sublayer, x, f):
+    branch = f(x)
+    return at.norm("post_norm", at.shortcut(at.stack, at.layer, at.kind, x, branch) * x + branch)
+
+
+def deepnorm(at: Sublayer, x, f):
+    N, M = at.config.num_encoder_layers, at.config.num_decoder_layers
+    if at.config.architecture == "encoder_only":
+        alpha = (2 * N) ** 0.25
+    elif at.config.architecture == "decoder_only":
+        alpha = (2 * M) ** 0.25
+    else:
+        alpha = 0.81 * (N**4 * M) ** (1 / 16) if at.stack == "encoder" else (3 * M) ** 0.25
+    return at.norm("post_norm", alpha * x + f(x))
+
+
+def no_norm(at: Sublayer, x, f):
+    return x + f(x)
+
+
+def rezero(at: Sublayer, x, f):
+    return x + at.weights["branch_scale"]["scale"] * f(x)
+
+
+def sandwich(at: Sublayer, x, f):
+    return x + at.norm("branch_norm", f(at.norm("pre_norm", x)))
+
+
+def layer_scale(at: Sublayer, x, f):
+    return x + at.weights["branch_scale"]["scale"] * f(at.norm("pre_norm", x))
+
+
+def bottom_to_top(at: Sublayer, x, f):
+    last = at.kind == "feed_forward"
+    return at.norm("post_norm", (at.below if last else 0.0) + x + f(x))
+
+
+def keel(at: Sublayer, x, f):
+    branch = f(at.norm("pre_norm", x))
+    if at.layer == 0:
+        first = at.kind == "self_attention"
+        return x + branch if first else at.norm("post_norm", x + branch)
+    return at.norm("post_norm", at.layers * at.kinds * x + branch)
+
+
+def depth_scaled(at: Sublayer, x, f):
+    return x + (2 / at.layers) ** at.config.depth_exponent * f(at.norm("pre_norm", x))
+
+
+# What differs only in the draws of parameters is one function here.
+SUBLAYERS = {
+    "post_ln": post_ln,
+    "pre_ln": pre_ln,
+    "admin": admin,
+    "admin_constant": admin,
+    "deepnorm": deepnorm,
+    "rezero": rezero,
+    "t_fixup": no_norm,
+    "gpt2": pre_ln,
+    "sandwich": sandwich,
+    "peri_ln": sandwich,
+    "sub_ln": pre_ln,
+    "layer_scale": layer_scale,
+    "b2t": bottom_to_top,
+    "residual_dual": post_ln,
+    "keel": keel,
+    "ds_init": post_ln,
+    "depth_scaled": depth_scaled,
+}
+FINAL_NORM = ("pre_ln", "gpt2", "sandwich", "peri_ln", "sub_ln", "layer_scale", "depth_scaled")
+
+
+def _trained_shortcut(params: dict, config) -> Shortcut:
+    def factor(stack, layer, sublayer, inputs, branches):
+        return params[stack][f"{sublayer}_residual"]["shortcut"]["omega"][layer]
+
+    return factor
+
+
+# The parts
 
 
 def _head(params, x, config):
@@ -152,7 +291,7 @@ def sinusoid(length: int, d_model: int) -> np.ndarray:
     return table
 
 
-def _embed(params, side, ids, config):
+def _embed(params, stack, side, ids, config):
     table = _table(params, side)
     d_model = table.shape[1]
     x = math.sqrt(d_model) * table[ids]
@@ -160,7 +299,7 @@ def _embed(params, side, ids, config):
         x = x + params[f"{side}positions"]["table"][: len(ids)]
     elif config.positions == "sinusoidal":
         x = x + sinusoid(len(ids), d_model)
-    if config.embedding_norm:
+    if config.embedding_norm or _residual(config, stack) == "peri_ln":
         x = _normalise(params[f"{side}positions"]["norm"], x, config.norm)
     return x
 
@@ -171,27 +310,7 @@ def _normalise(weights: dict, x: np.ndarray, kind: str) -> np.ndarray:
         if kind == "layer_norm":
             row = row - np.mean(row)
         rows.append(row / math.sqrt(np.mean(row**2) + EPSILON) * weights["scale"])
-    return np.stack(rows) + (weights["bias"] if kind == "layer_norm" else 0.0)
-
-
-def _sublayer(stack, layer, name, weights, branch, xs, config, shortcut):
-    residual = weights[f"{name}_residual"]
-    if config.residual == "pre_ln":
-        norm = residual["pre_norm"]
-        return [x + branch(_normalise(norm, x, config.norm), i) for i, x in enumerate(xs)]
-    norm = residual["post_norm"]
-    fs = [branch(x, i) for i, x in enumerate(xs)]
-    factor = shortcut(stack, layer, name, xs, fs)
-    return [_normalise(norm, factor * x + f, config.norm) for x, f in zip(xs, fs, strict=True)]
-
-
-def _trained_shortcut(params: dict, config) -> Shortcut:
-    def factor(stack, layer, sublayer, inputs, branches):
-        if config.residual != "admin":
-            return np.ones(inputs[0].shape[-1])
-        return params[stack][f"{sublayer}_residual"]["shortcut"]["omega"][layer]
-
-    return factor
+    return np.stack(rows) + weights.get("bias", 0.0)
 
 
 def turn(x: np.ndarray) -> np.ndarray:
@@ -206,23 +325,38 @@ def turn(x: np.ndarray) -> np.ndarray:
     return turned
 
 
-def _attention(weights, queries, keys, causal=False, rotary=False):
-    """softmax(q k^T / sqrt(K)) v, head by head and query by query."""
+def _attention(weights, queries, keys, config, causal=False, positioned=False, inner=False):
+    """softmax(scores) v, head by head and query by query.
+
+    positioned: whether rotary positions, if that is what there is, turn queries and keys.
+    inner: a norm over all heads' outputs before the last product.
+    """
     num_heads, head_dim = weights["query"].shape[1:]
-    out = np.zeros((len(queries), weights["output"].shape[-1]))
+    heads = np.zeros((len(queries), num_heads, head_dim))
     for head in range(num_heads):
         q = queries @ weights["query"][:, head] + weights["query_bias"][head]
         k = keys @ weights["key"][:, head]
-        if rotary:
+        if config.qk_norm:
+            q = _normalise(weights["query_norm"], q, config.norm)
+            k = _normalise(weights["key_norm"], k, config.norm)
+        if positioned and config.positions == "rotary":
             q, k = turn(q), turn(k)
         v = keys @ weights["value"][:, head] + weights["value_bias"][head]
         for t in range(len(queries)):
             end = t + 1 if causal else len(keys)
-            scores = k[:end] @ q[t] / math.sqrt(head_dim)
+            if config.attention_score == "additive":
+                scores = np.tanh(q[t] + k[:end]) @ weights["score"]["vector"][head]
+            else:
+                scores = k[:end] @ q[t]
+            if config.attention_score == "scaled_dot_product":
+                scores = scores / math.sqrt(head_dim)
             probabilities = np.exp(scores - scores.max())
             probabilities /= probabilities.sum()
-            out[t] += probabilities @ v[:end] @ weights["output"][head]
-    return out + weights["output_bias"]
+            heads[t, head] = probabilities @ v[:end]
+    out = heads.reshape(len(queries), -1)
+    if inner:
+        out = _normalise(weights["inner_norm"], out, config.norm)
+    return out @ weights["output"].reshape(out.shape[1], -1) + weights["output_bias"]
 
 
 def _gelu(x):
@@ -230,7 +364,7 @@ def _gelu(x):
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
-def _feed_forward(weights, x, config):
+def _feed_forward(weights, x, config, inner=False):
     up = x @ weights["up"] + weights["up_bias"]
     if config.activation == "relu":
         hidden = np.maximum(up, 0.0)
@@ -238,5 +372,7 @@ def _feed_forward(weights, x, config):
         hidden = _gelu(up)
     else:
         gate = x @ weights["gate"] + weights["gate_bias"]
-        hidden = gate / (1 + np.exp(-gate)) * up
+        hidden = gate * (1 + np.tanh(gate / 2)) / 2 * up
+    if inner:
+        hidden = _normalise(weights["inner_norm"], hidden, config.norm)
     return hidden @ weights["down"] + weights["down_bias"]

@@ -1,6 +1,7 @@
 """Tiny configurations, batches and parameters that the tests of the models share."""
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -8,13 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from transformer_jax.models import schemes
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.transformer import MODELS
+from transformer_jax.models.transformer import MODELS, initialise
 
-SCHEMES = ("post_ln", "pre_ln", "admin")
+SCHEMES = tuple(schemes.SCHEMES)
 SIZES: dict[str, Any] = dict(
     architecture="encoder_decoder",
-    residual="post_ln",
+    encoder_residual="post_ln",
+    decoder_residual="post_ln",
     vocab_size=23,
     bos_id=2,
     num_encoder_layers=2,
@@ -47,13 +50,19 @@ SHAPES: dict[str, dict[str, Any]] = {
     ),
     "tags": dict(architecture="encoder_only", head="tags", num_labels=5),
 }
-# Every shape with every scheme, each head with one of them.
-SHAPES_AND_SCHEMES = [
-    *(("encoder_decoder", residual) for residual in SCHEMES),
-    *(("decoder_only", residual) for residual in SCHEMES),
-    *(("masked_tokens", "post_ln"), ("mean_classes", "pre_ln")),
-    *(("first_classes", "post_ln"), ("tags", "admin")),
-]
+HEADS = ("masked_tokens", "mean_classes", "first_classes", "tags")
+POSITIONS = ("sinusoidal", "learned", "rotary")
+
+
+def _turns():
+    heads = itertools.cycle(HEADS)
+    for number, residual in enumerate(SCHEMES):
+        shape = ("encoder_decoder", "decoder_only", None)[number % 3] or next(heads)
+        yield shape, residual, POSITIONS[number // 3 % 3]
+
+
+# Every scheme once: shapes and kinds of positions take turns.
+TURNS = list(_turns())
 
 # At these sizes all but a little of the time is compilation.
 jit = functools.partial(
@@ -65,8 +74,10 @@ jit = functools.partial(
 )
 
 
-def config(**changes) -> TransformerConfig:
-    return TransformerConfig(**(SIZES | changes))
+def config(residual: Any = "post_ln", **changes: Any) -> TransformerConfig:
+    """The tiny model with changes; `residual` is of both stacks."""
+    both: dict[str, Any] = dict(encoder_residual=residual, decoder_residual=residual)
+    return TransformerConfig(**(SIZES | both | changes))
 
 
 def stacks(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
@@ -126,17 +137,16 @@ def packed_batch() -> dict:
 
 def abstract_parameters(config: TransformerConfig, batch: dict | None = None) -> dict:
     """The boxed parameter tree as shapes, without running anything."""
-    initialise = functools.partial(MODELS[config.architecture](config).init, deterministic=True)
-    batch = read_by(config, batch or packed_batch())
-    return jax.eval_shape(initialise, jax.random.key(0), batch)["params"]
+    draw = functools.partial(initialise, MODELS[config.architecture](config))
+    return jax.eval_shape(draw, jax.random.key(0), read_by(config, batch or packed_batch()))
 
 
-def random_parameters(config: TransformerConfig, seed: int = 0) -> dict:
+def random_parameters(config: TransformerConfig, seed: int = 0, deviation: float = 0.3) -> dict:
     """Random values for every leaf, biases, gains and omega included, so that none is neutral."""
     generator = np.random.default_rng(seed)
 
     def draw(path, leaf):
-        noise = generator.normal(0.0, 0.3, leaf.shape)
+        noise = generator.normal(0.0, deviation, leaf.shape)
         return jnp.asarray(noise + (path[-1].key in ("scale", "omega")), jnp.float32)
 
     return jax.tree_util.tree_map_with_path(draw, nn.unbox(abstract_parameters(config)))
@@ -158,18 +168,15 @@ def apply_function(config: TransformerConfig):
 
 @functools.cache
 def init_function(config: TransformerConfig):
-    """(keys, batch) -> boxed parameters, profiled (admin) with dropout where the rates say so."""
+    """(key, batch) -> boxed parameters, profiled (admin) with dropout where the rates say so."""
     model = MODELS[config.architecture](config)
-    return jit(
-        lambda keys, batch: model.init(keys, read_by(config, batch), deterministic=False)["params"]
-    )
+    return jit(lambda key, batch: initialise(model, key, read_by(config, batch)))
 
 
 @functools.cache
 def initial_parameters(config: TransformerConfig, seed: int = 0) -> dict:
     """What the library draws for `packed_batch`, unboxed."""
-    keys = {"params": jax.random.key(seed), "dropout": jax.random.key(seed + 1)}
-    return nn.unbox(init_function(config)(keys, packed_batch()))
+    return nn.unbox(init_function(config)(jax.random.key(seed), packed_batch()))
 
 
 def flat(tree: dict, is_leaf=None) -> dict:

@@ -23,7 +23,7 @@ def torch_transformer(config):
     stacks are handed to it.
     """
     nn = torch.nn
-    pre_ln = config.residual == "pre_ln"
+    pre_ln = config.encoder_residual == "pre_ln"
     sizes = dict(
         d_model=config.d_model,
         nhead=config.num_heads,
@@ -62,7 +62,7 @@ def to_torch(params, config) -> dict[str, np.ndarray]:
     The rows of the token table, which are not in it, are left out.
     """
     d_model = config.d_model
-    norm_name = "pre_norm" if config.residual == "pre_ln" else "post_norm"
+    norm_name = "pre_norm" if config.encoder_residual == "pre_ln" else "post_norm"
     params = jax.tree.map(np.asarray, params)
     state = {}
     for stack, sublayers in tiny.stacks(config).items():
@@ -87,7 +87,7 @@ def to_torch(params, config) -> dict[str, np.ndarray]:
                 state[name + ".in_proj_bias"] = np.concatenate([*biases, w["value_bias"].ravel()])
                 state[name + ".out_proj.weight"] = w["output"].reshape(d_model, d_model).T
                 state[name + ".out_proj.bias"] = w["output_bias"]
-        if config.residual == "pre_ln":
+        if config.encoder_residual == "pre_ln":
             state[f"{stack}.norm.weight"] = params[f"{stack}_norm"]["scale"]
             state[f"{stack}.norm.bias"] = params[f"{stack}_norm"]["bias"]
     if config.architecture == "encoder_only":

@@ -6,18 +6,16 @@ import pytest
 
 from tests.models import tiny
 
-POSITIONS = {"post_ln": "rotary", "pre_ln": "learned", "admin": "sinusoidal"}
 
-
-@pytest.mark.parametrize(("shape", "residual"), tiny.SHAPES_AND_SCHEMES)
-def test_gradients_are_zero_exactly_where_attention_may_not_look(shape, residual):
+@pytest.mark.parametrize(("shape", "residual", "positions"), tiny.TURNS)
+def test_gradients_are_zero_exactly_where_attention_may_not_look(shape, residual, positions):
     """d logits[t] / d embedding of the token in slot s, where every slot holds another token.
 
     A source token reaches all of its own example and nothing else, in the encoder and through
     cross-attention. A target token reaches the logits after it, in its own example.
     """
     config = tiny.config(
-        **tiny.SHAPES[shape], residual=residual, positions=POSITIONS[residual],
+        **tiny.SHAPES[shape], residual=residual, positions=positions,
         tied_embeddings="none", vocab_size=40,
     )  # fmt: skip
     batch = tiny.packed_batch()

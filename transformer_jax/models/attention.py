@@ -7,6 +7,8 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.dropout import Dropout
+from transformer_jax.models.norm import Norm
+from transformer_jax.models.observe import observe
 from transformer_jax.models.parameter import parameter
 from transformer_jax.models.rotary import Rotation, rotate
 
@@ -17,15 +19,35 @@ _INWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, (1, 2))
 _OUTWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", (0, 1), 2)
 
 
+class AdditiveScore(nn.Module):
+    """v tanh(q + k) of each query and key (Bahdanau et al. 2014, 1409.0473, appendix A.1.2)."""
+
+    @nn.compact
+    def __call__(
+        self, queries: Float[Array, "B T H K"], keys: Float[Array, "B S H K"]
+    ) -> Float[Array, "B H T S"]:
+        # Drawn as a kernel of K inputs and one output is.
+        init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 1, ())
+        vector = parameter(self, "vector", init, keys.shape[-2:], ("heads", "head_dim"))
+        sums = jnp.tanh(queries[:, :, None] + keys[:, None])
+        vector = vector.astype(sums.dtype)
+        return jnp.einsum("BTSHK,HK->BHTS", sums, vector, preferred_element_type=jnp.float32)
+
+
 class Attention(nn.Module):
     """softmax(Q K^T / sqrt(K)) V (Vaswani et al. 2017, equation 1), H heads at once.
 
     Keys and values are made by `keys_values`, so that self-attention, cross-attention and cached
     decoding are one path. Kernels are Xavier uniform over the true (D, H K) matrices. Keys have no
-    bias: the softmax cancels it.
+    bias: the softmax cancels it. With `config.qk_norm` each head's queries and keys are normalised
+    before they meet (Dehghani et al. 2023, 2302.05442, section 2).
+
+    Attributes:
+      inner_norm: a norm over the heads' outputs, before they are projected.
     """
 
     config: TransformerConfig
+    inner_norm: bool = False
 
     def setup(self):
         config = self.config
@@ -42,6 +64,13 @@ class Attention(nn.Module):
         )
         self.output_bias = parameter(self, "output_bias", zeros, size[:1], axes[:1])
         self.dropout = Dropout(config.attention_dropout_rate)
+        if config.attention_score == "additive":
+            self.score = AdditiveScore()
+        if config.qk_norm:
+            self.query_norm = Norm(config, axis="head_dim", bias=False)
+            self.key_norm = Norm(config, axis="head_dim", bias=False)
+        if self.inner_norm:
+            self.norm_of_heads = Norm(config, axis="heads", name="inner_norm")
 
     def keys_values(
         self, x: Float[Array, "B S D"], rotation: Rotation | None = None
@@ -49,7 +78,10 @@ class Attention(nn.Module):
         """What queries will look at, in the compute dtype; keys are turned by their positions."""
         dtype = self.config.compute_dtype
         x = x.astype(dtype)
-        keys = rotate(jnp.einsum("BSD,DHK->BSHK", x, self.key.astype(dtype)), rotation)
+        keys = jnp.einsum("BSD,DHK->BSHK", x, self.key.astype(dtype))
+        if self.config.qk_norm:
+            keys = self.key_norm(keys).astype(dtype)
+        keys = rotate(keys, rotation)
         values = jnp.einsum("BSD,DHK->BSHK", x, self.value.astype(dtype))
         return keys, values + self.value_bias.astype(dtype)[None, None]
 
@@ -69,14 +101,35 @@ class Attention(nn.Module):
         """
         dtype = self.config.compute_dtype
         queries = jnp.einsum("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
-        queries = rotate(queries + self.query_bias.astype(dtype)[None, None], rotation)
-        queries = queries * keys.shape[-1] ** -0.5
-        logits = jnp.einsum("BTHK,BSHK->BHTS", queries, keys, preferred_element_type=jnp.float32)
-        weights = jax.nn.softmax(jnp.where(mask[:, None], logits, _MASKED))
+        queries = queries + self.query_bias.astype(dtype)[None, None]
+        if self.config.qk_norm:
+            queries = self.query_norm(queries).astype(dtype)
+        logits = self._scores(rotate(queries, rotation), keys)
+        logits = jnp.where(mask[:, None], logits, _MASKED)
+        weights = jax.nn.softmax(logits)
+        self._observe(logits, weights)
         weights = self.dropout(weights, deterministic=deterministic).astype(dtype)
         heads = jnp.einsum("BHTS,BSHK->BTHK", weights, values)
+        if self.inner_norm:
+            flat = self.norm_of_heads(heads.reshape(*heads.shape[:2], -1))
+            heads = flat.astype(dtype).reshape(heads.shape)
         out = jnp.einsum(
             *("BTHK,HKD->BTD", heads, self.output.astype(dtype)),
             preferred_element_type=jnp.float32,
         )
         return out + self.output_bias[None, None]
+
+    def _scores(
+        self, queries: Float[Array, "B T H K"], keys: Float[Array, "B S H K"]
+    ) -> Float[Array, "B H T S"]:
+        match self.config.attention_score:
+            case "additive":
+                return self.score(queries, keys)
+            case "scaled_dot_product":
+                queries = queries * keys.shape[-1] ** -0.5
+        return jnp.einsum("BTHK,BSHK->BHTS", queries, keys, preferred_element_type=jnp.float32)
+
+    def _observe(self, logits: Float[Array, "B H T S"], weights: Float[Array, "B H T S"]) -> None:
+        """What diagnostics may ask for, each query's; nobody pays for it otherwise."""
+        entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
+        observe(self, entropy=entropy, largest_logit=jnp.max(logits, axis=-1))

@@ -1,7 +1,7 @@
 """Blocks of residual sublayers, and stacks of blocks: one scan each.
 
 A block takes (carry, layer, shared): the carry runs through the depth, `layer` is this layer's
-slice of stacked arrays (a cache), and `shared` is the same for every layer.
+slice of stacked arrays (the scheme's scales, a cache), and `shared` is the same for every layer.
 """
 
 import functools
@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.models.attention import Attention
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.feed_forward import FeedForward
-from transformer_jax.models.residual import Carry, ResidualSublayer
+from transformer_jax.models.residual import Carry, ResidualSublayer, Scales
 from transformer_jax.models.rotary import Rotation
+from transformer_jax.models.schemes import Stack, scheme
 
 
 class KeysValues(NamedTuple):
@@ -38,14 +39,17 @@ class Block(nn.Module):
     """Self-attention and feed-forward, each in its residual sublayer."""
 
     config: TransformerConfig
+    stack: Stack
 
     def setup(self):
-        self.self_attention = Attention(self.config)
-        self.self_attention_residual = ResidualSublayer(self.config)
-        self.feed_forward = FeedForward(self.config)
-        self.feed_forward_residual = ResidualSublayer(self.config)
+        config, stack = self.config, self.stack
+        inner_norm = scheme(config, stack).inner_norm
+        self.self_attention = Attention(config, inner_norm)
+        self.self_attention_residual = ResidualSublayer(config, stack, 0)
+        self.feed_forward = FeedForward(config, inner_norm)
+        self.feed_forward_residual = ResidualSublayer(config, stack, 1)
 
-    def __call__(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, None]:
+    def __call__(self, carry: Carry, layer: Scales, shared: tuple) -> tuple[Carry, None]:
         """All positions at once."""
         mask, rotation, real, deterministic = shared
 
@@ -55,10 +59,13 @@ class Block(nn.Module):
                 *(h, *keys_values, mask, rotation), deterministic=deterministic
             )
 
-        return self._sublayers(carry, attend, real, deterministic), None
+        return self._sublayers(carry, layer, attend, real, deterministic), None
 
-    def step(self, carry: Carry, cache: KeysValues, shared: Step) -> tuple[Carry, KeysValues]:
+    def step(
+        self, carry: Carry, layer: tuple[Scales, KeysValues], shared: Step
+    ) -> tuple[Carry, KeysValues]:
         """New tokens, x (N, T, D): reads and extends the cache, whose new slice it returns."""
+        scales, cache = layer
 
         def attend(h):
             nonlocal cache
@@ -66,30 +73,38 @@ class Block(nn.Module):
             return out
 
         real = jnp.ones(carry.x.shape[:2], bool)
-        return self._sublayers(carry, attend, real, True), cache
+        return self._sublayers(carry, scales, attend, real, True), cache
 
-    def _sublayers(self, carry, attend, real, deterministic) -> Carry:
+    def _sublayers(self, carry, scales, attend, real, deterministic) -> Carry:
         def feed_forward(h):
             return self.feed_forward(h, deterministic=deterministic)
 
-        carry = self.self_attention_residual(carry, attend, real, deterministic=deterministic)
-        return self.feed_forward_residual(carry, feed_forward, real, deterministic=deterministic)
+        sublayers = (
+            (self.self_attention_residual, attend),
+            (self.feed_forward_residual, feed_forward),
+        )
+        for residual, f in sublayers:
+            carry = residual(carry, scales, f, real, deterministic=deterministic)
+        return carry
 
 
 class CrossBlock(nn.Module):
     """Self-attention, cross-attention and feed-forward, each in its residual sublayer."""
 
     config: TransformerConfig
+    stack: Stack
 
     def setup(self):
-        self.self_attention = Attention(self.config)
-        self.self_attention_residual = ResidualSublayer(self.config)
-        self.cross_attention = Attention(self.config)
-        self.cross_attention_residual = ResidualSublayer(self.config)
-        self.feed_forward = FeedForward(self.config)
-        self.feed_forward_residual = ResidualSublayer(self.config)
+        config, stack = self.config, self.stack
+        inner_norm = scheme(config, stack).inner_norm
+        self.self_attention = Attention(config, inner_norm)
+        self.self_attention_residual = ResidualSublayer(config, stack, 0)
+        self.cross_attention = Attention(config)
+        self.cross_attention_residual = ResidualSublayer(config, stack, 1)
+        self.feed_forward = FeedForward(config, inner_norm)
+        self.feed_forward_residual = ResidualSublayer(config, stack, 2)
 
-    def __call__(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, None]:
+    def __call__(self, carry: Carry, layer: Scales, shared: tuple) -> tuple[Carry, None]:
         """All positions at once; `shared` holds the encoder's output and both masks."""
         encoded, self_mask, cross_mask, rotation, real, deterministic = shared
 
@@ -103,7 +118,7 @@ class CrossBlock(nn.Module):
             keys_values = self.cross_attention.keys_values(encoded)
             return self.cross_attention(h, *keys_values, cross_mask, deterministic=deterministic)
 
-        return self._sublayers(carry, attend, look, real, deterministic), None
+        return self._sublayers(carry, layer, attend, look, real, deterministic), None
 
     def context(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, KeysValues]:
         """This layer's keys and values of the encoder's output, made once for a translation."""
@@ -111,10 +126,10 @@ class CrossBlock(nn.Module):
         return carry, KeysValues(*self.cross_attention.keys_values(encoded))
 
     def step(
-        self, carry: Carry, layer: tuple[KeysValues, KeysValues], shared: tuple
+        self, carry: Carry, layer: tuple[Scales, KeysValues, KeysValues], shared: tuple
     ) -> tuple[Carry, KeysValues]:
         """One token, x (N, 1, D): reads and extends the cache, whose new slice it returns."""
-        source, cache = layer
+        scales, source, cache = layer
         source_mask, step = shared
 
         def attend(h):
@@ -130,15 +145,20 @@ class CrossBlock(nn.Module):
             return out.reshape(h.shape)
 
         real = jnp.ones(carry.x.shape[:2], bool)
-        return self._sublayers(carry, attend, look, real, True), cache
+        return self._sublayers(carry, scales, attend, look, real, True), cache
 
-    def _sublayers(self, carry, attend, look, real, deterministic) -> Carry:
+    def _sublayers(self, carry, scales, attend, look, real, deterministic) -> Carry:
         def feed_forward(h):
             return self.feed_forward(h, deterministic=deterministic)
 
-        carry = self.self_attention_residual(carry, attend, real, deterministic=deterministic)
-        carry = self.cross_attention_residual(carry, look, real, deterministic=deterministic)
-        return self.feed_forward_residual(carry, feed_forward, real, deterministic=deterministic)
+        sublayers = (
+            (self.self_attention_residual, attend),
+            (self.cross_attention_residual, look),
+            (self.feed_forward_residual, feed_forward),
+        )
+        for residual, f in sublayers:
+            carry = residual(carry, scales, f, real, deterministic=deterministic)
+        return carry
 
 
 def _attend_cached(
@@ -155,7 +175,8 @@ def stack(block: type[nn.Module], methods: list[str], num_layers: int) -> Any:
     """The block repeated over depth, its parameters stacked on a leading axis `layers`."""
     return nn.scan(
         block,
-        variable_axes={"params": 0},
+        # The last two hold something only where a caller asks for it.
+        variable_axes={"params": 0, "intermediates": 0, "perturbations": 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (Flax says int)
         out_axes=0,

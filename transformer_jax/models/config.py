@@ -8,7 +8,14 @@ import jax.numpy as jnp
 
 Architecture = Literal["encoder_decoder", "encoder_only", "decoder_only"]
 Head = Literal["tokens", "classes", "tags"]
-Residual = Literal["post_ln", "pre_ln", "admin"]
+# fmt: off
+Residual = Literal[
+    "post_ln", "pre_ln", "admin", "admin_constant", "deepnorm", "rezero", "t_fixup", "gpt2",
+    "sandwich", "peri_ln", "sub_ln", "layer_scale", "b2t", "residual_dual", "keel", "ds_init",
+    "depth_scaled",
+]
+# fmt: on
+AttentionScore = Literal["scaled_dot_product", "dot_product", "additive"]
 Activation = Literal["relu", "gelu", "swiglu"]
 Norm = Literal["layer_norm", "rms_norm"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
@@ -19,7 +26,9 @@ Dtype = Literal["float32", "bfloat16"]
 _CHOICES = {
     "architecture": Architecture,
     "head": Head,
-    "residual": Residual,
+    "encoder_residual": Residual,
+    "decoder_residual": Residual,
+    "attention_score": AttentionScore,
     "activation": Activation,
     "norm": Norm,
     "positions": Positions,
@@ -52,7 +61,8 @@ class TransformerConfig:
     """
 
     architecture: Architecture
-    residual: Residual
+    encoder_residual: Residual
+    decoder_residual: Residual
     vocab_size: int
     bos_id: int
     num_encoder_layers: int
@@ -63,6 +73,9 @@ class TransformerConfig:
     d_ff: int
     head: Head = "tokens"
     num_labels: int = 0
+    depth_exponent: float = 1.0
+    attention_score: AttentionScore = "scaled_dot_product"
+    qk_norm: bool = False
     activation: Activation = "relu"
     norm: Norm = "layer_norm"
     positions: Positions = "sinusoidal"
@@ -86,6 +99,8 @@ class TransformerConfig:
         for name in _SIZES:
             if getattr(self, name) < 1:
                 raise ValueError(f"model.{name}={getattr(self, name)} must be at least 1")
+        if not 0.0 <= self.depth_exponent <= 2.0:
+            raise ValueError(f"model.depth_exponent={self.depth_exponent} must lie in [0, 2]")
         for name in _RATES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"model.{name}={getattr(self, name)} must lie in [0, 1)")

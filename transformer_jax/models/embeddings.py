@@ -61,10 +61,11 @@ class Positions(nn.Module):
     """Adds a vector for each position (rotary positions: none), then drops entries of the sum.
 
     Positions count within a packed example. `length` bounds them: the row, or the cache. With
-    `embedding_norm` the sum is normalised before entries are dropped (Devlin et al. 2019, in code).
+    `norm` the sum is normalised before entries are dropped (Devlin et al. 2019, in code).
     """
 
     config: TransformerConfig
+    norm: bool
 
     @nn.compact
     def __call__(
@@ -88,7 +89,7 @@ class Positions(nn.Module):
                 x = x + parameter(self, "table", init, size, ("length", "embed"))[positions]
             case "sinusoidal":
                 x = x + jnp.asarray(sinusoids(length, config.d_model))[positions]
-        if config.embedding_norm:
+        if self.norm:
             x = Norm(config, name="norm")(x)
         drop = Dropout(config.embedding_dropout_rate, name="dropout")
         return drop(x, deterministic=deterministic)

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.dropout import Dropout
+from transformer_jax.models.norm import Norm
 from transformer_jax.models.parameter import parameter
 
 _ACTIVATIONS = {
@@ -21,9 +22,13 @@ class FeedForward(nn.Module):
 
     SwiGLU is (silu(x W_gate) * x W_up) W_down (Shazeer 2020, equation 6). Every matrix has a bias;
     kernels are Xavier uniform.
+
+    Attributes:
+      inner_norm: a norm over the hidden layer, before W_down.
     """
 
     config: TransformerConfig
+    inner_norm: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, deterministic: bool) -> Float[Array, "B T D"]:
@@ -45,6 +50,8 @@ class FeedForward(nn.Module):
         hidden = (
             activation(inward("gate")) * up if config.activation == "swiglu" else activation(up)
         )
+        if self.inner_norm:
+            hidden = Norm(config, axis="mlp", name="inner_norm")(hidden).astype(dtype)
         dropout = Dropout(config.feed_forward_dropout_rate, name="dropout")
         hidden = dropout(hidden, deterministic=deterministic)
         size = (config.d_ff, config.d_model)

@@ -8,22 +8,33 @@ from jaxtyping import Array, Float
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.parameter import parameter
 
+EPSILON = 1e-5  # what is added to the mean square
+
 
 class Norm(nn.Module):
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) over D, in float32."""
+    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) over the last axis, float32.
+
+    Attributes:
+      axis: the logical name of the last axis.
+      bias: False leaves the bias of LayerNorm out.
+    """
 
     config: TransformerConfig
+    axis: str = "embed"
+    bias: bool = True
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        size, axes = x.shape[-1:], ("embed",)
-        scale = parameter(self, "scale", nn.initializers.ones, size, axes)
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        def broadcast(name, init):
+            vector = parameter(self, name, init, x.shape[-1:], (self.axis,))
+            return jnp.expand_dims(vector, range(x.ndim - 1))
+
+        x = x.astype(jnp.float32)
+        scale = broadcast("scale", nn.initializers.ones)
         centre = self.config.norm == "layer_norm"
         if centre:
             # Centred first: E[x^2] - E[x]^2 cancels where the mean is large (deep Pre-LN).
             x = x - jnp.mean(x, axis=-1, keepdims=True)
-        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-5)
-        x = x * scale[None, None]
-        if centre:
-            x = x + parameter(self, "bias", nn.initializers.zeros, size, axes)[None, None]
-        return x
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + EPSILON)
+        x = x * scale
+        return x + broadcast("bias", nn.initializers.zeros) if centre and self.bias else x

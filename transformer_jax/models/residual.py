@@ -1,76 +1,102 @@
-"""The residual equation, once, and the table of schemes that are its rows.
+"""The residual equation, once; the rows of `schemes` fill it in.
 
-    x' = POST( s * x + BRANCH( f( PRE(x) ) ) )
-
-PRE and POST are a norm or nothing, BRANCH is dropout, and s is 1 or Admin's omega.
+x' = POST( s * x + c * BRANCH( f( PRE(x) ) ) )
 """
 
-import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.models.config import Residual, TransformerConfig
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.dropout import Dropout
 from transformer_jax.models.norm import Norm
+from transformer_jax.models.observe import observe
 from transformer_jax.models.parameter import parameter
+from transformer_jax.models.schemes import ResidualScheme, Stack, by_sublayer, depth, scheme
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ResidualScheme:
-    """One row: where norms stand, and whether the shortcut carries a profiled omega."""
+class Scales(NamedTuple):
+    """What differs between sublayers and rides through the scan; None where nothing does.
 
-    pre_norm: bool = False
-    post_norm: bool = False
-    final_norm: bool = False
-    profiled_omega: bool = False
+    Arrays are (L, kinds) of a stack, (kinds,) of a layer, () of a sublayer.
+    """
 
+    skip: Any  # s
+    branch: Any  # c
+    normed: Any  # whether POST is there
 
-SCHEMES: dict[Residual, ResidualScheme] = {
-    # Vaswani et al. 2017, section 3.1.
-    "post_ln": ResidualScheme(post_norm=True),
-    # Xiong et al. 2020 (2002.04745), with a norm at the end of each stack.
-    "pre_ln": ResidualScheme(pre_norm=True, final_norm=True),
-    # Liu et al. 2020 (2004.08249), section 4.
-    "admin": ResidualScheme(post_norm=True, profiled_omega=True),
-}
+    @classmethod
+    def of(cls, config: TransformerConfig, stack: Stack) -> "Scales":
+        """Those of all sublayers of a stack, (L, kinds)."""
+        row, at = scheme(config, stack), depth(config, stack)
+        skip, branch = (
+            jnp.asarray(by_sublayer(formula, at)) if formula else None
+            for formula in (row.skip, row.branch)
+        )
+        normed = None if row.first_post_norm else jnp.asarray(at.one_by_one() > 1)
+        return cls(skip, branch, normed)
 
-
-class Shortcut(nn.Module):
-    """omega * x. A module of its own, so that its parameter disturbs no other draw."""
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], omega: Float[Array, ""]) -> Float[Array, "B T D"]:
-        def fill(key, size):
-            return jnp.full(size, omega)
-
-        return parameter(self, "omega", fill, x.shape[-1:], ("embed",))[None, None] * x
+    def at(self, index: int) -> "Scales":
+        """Those of the sublayer `index`, where self holds one layer's."""
+        return Scales(*(None if values is None else values[index] for values in self))
 
 
 class Carry(NamedTuple):
-    """What runs through the depth: the residual stream, and the omega profiled so far."""
+    """What runs through the depth.
+
+    Attributes:
+      x: the residual stream.
+      omega: what Admin's profiling starts the next omega from.
+      beside: what the scheme keeps beside x: the sum of all branches and the stack's input, or the
+        layer's input; None where it keeps nothing.
+    """
 
     x: Float[Array, "B T D"]
     omega: Float[Array, ""]
+    beside: Any
 
     @classmethod
-    def start(cls, x: Float[Array, "B T D"]) -> "Carry":
+    def start(cls, config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]) -> "Carry":
         """The bottom of a stack, where omega is 1."""
-        return cls(x, jnp.float32(1.0))
+        row = scheme(config, stack)
+        keeps = row.summed_branches or row.layer_shortcut
+        return cls(x, jnp.float32(1.0), x if keeps else None)
+
+
+class TrainedScale(nn.Module):
+    """A trained scale, filled with one value. A module of its own, so that it disturbs no draw."""
+
+    parameter_name: str
+    size: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, value: Float[Array, ""]) -> Float[Array, "*size"]:
+        def fill(key, size):
+            return jnp.full(size, value)
+
+        axes = ("embed",) * len(self.size)
+        return parameter(self, self.parameter_name, fill, self.size, axes)
 
 
 class ResidualSublayer(nn.Module):
-    """The equation around one function f, which may be another module's call."""
+    """The equation around one function f, which may be another module's call.
+
+    Attributes:
+      index: of the sublayer in its layer.
+    """
 
     config: TransformerConfig
+    stack: Stack
+    index: int
 
     @nn.compact
     def __call__(
         self,
         carry: Carry,
+        scales: Scales,
         f: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
         real: Bool[Array, "B T"],
         *,
@@ -82,17 +108,51 @@ class ResidualSublayer(nn.Module):
         parameters are made: this sublayer's omega is what the sublayers before it measured, and
         the next is sqrt(Var[omega x] + Var[branch]) over the entries of real tokens.
         """
-        scheme = SCHEMES[self.config.residual]
-        x, omega = carry
-        branch = f(Norm(self.config, name="pre_norm")(x) if scheme.pre_norm else x)
-        dropout = Dropout(self.config.dropout_rate, name="dropout")
+        config, row = self.config, scheme(self.config, self.stack)
+        scales = scales.at(self.index)
+        x, omega, beside = carry
+        if row.layer_shortcut and self.index == 0:
+            beside = x
+
+        branch = f(Norm(config, name="pre_norm")(x) if row.pre_norm else x)
+        if row.branch_norm:
+            branch = Norm(config, name="branch_norm")(branch)
+        dropout = Dropout(config.dropout_rate, name="dropout")
         branch = dropout(branch, deterministic=deterministic)
-        if scheme.profiled_omega:
-            x = Shortcut(name="shortcut")(x, omega)
-            if self.is_initializing():
-                omega = jnp.sqrt(variance(x, real) + variance(branch, real))
-        x = x + branch
-        return Carry(Norm(self.config, name="post_norm")(x) if scheme.post_norm else x, omega)
+        scale = scales.branch
+        if row.trained_branch:
+            size = x.shape[-1:] if row.trained_branch == "vector" else ()
+            scale = TrainedScale("scale", size, name="branch_scale")(scale)
+        branch = _scaled(scale, branch)
+        skip = omega if row.profiled else scales.skip
+        if row.trained_skip:
+            skip = TrainedScale("omega", x.shape[-1:], name="shortcut")(skip)
+        shortcut = _scaled(skip, x)
+        if row.profiled and self.is_initializing():
+            omega = jnp.sqrt(variance(shortcut, real) + variance(branch, real))
+        if row.layer_shortcut and self.index == len(depth(config, self.stack).kinds) - 1:
+            shortcut = shortcut + beside
+        out = shortcut + branch
+        if row.post_norm:
+            normed = Norm(config, name="post_norm")(out)
+            out = normed if scales.normed is None else jnp.where(scales.normed, normed, out)
+        if row.summed_branches:
+            beside = beside + branch
+        observe(self, input=x, branch=branch, output=out)
+        return Carry(self.perturb("output", out), omega, beside)
+
+
+def finish(
+    row: ResidualScheme, norm: Callable[[Array], Array] | None, carry: Carry
+) -> Float[Array, "B T D"]:
+    """What leaves a stack. `norm`: the stack's last one, where `row.ends_in_norm`."""
+    if norm is None:
+        return carry.x
+    return carry.x + norm(carry.beside) if row.summed_branches else norm(carry.x)
+
+
+def _scaled(scale: Float[Array, "*size"] | None, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    return x if scale is None else jnp.broadcast_to(scale, x.shape) * x
 
 
 def variance(x: Float[Array, "B T D"], real: Bool[Array, "B T"]) -> Float[Array, ""]:

@@ -3,18 +3,22 @@
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.models import embeddings, heads
 from transformer_jax.models.blocks import Block, CrossBlock, KeysValues, Step, stack
 from transformer_jax.models.config import Architecture, TransformerConfig
 from transformer_jax.models.masks import causal_mask, segment_mask
 from transformer_jax.models.norm import Norm
-from transformer_jax.models.residual import SCHEMES, Carry
+from transformer_jax.models.observe import observe
+from transformer_jax.models.residual import Carry, Scales, finish
 from transformer_jax.models.rotary import Rotation, rotation
+from transformer_jax.models.schemes import Stack, draw_gain, scheme, stacks
 
 Batch = dict[str, Int[Array, "B _"]]
+Params = PyTree[Float[Array, "..."]]
 
 
 class Source(NamedTuple):
@@ -49,13 +53,14 @@ class EncoderDecoder(nn.Module):
             self.source_table, self.target_table = self.source_embedding, self.target_embedding
         if config.tied_embeddings == "none":
             self.logits = embeddings.OutputProjection(config)
-        self.source_positions = embeddings.Positions(config)
-        self.target_positions = embeddings.Positions(config)
-        self.encoder = stack(Block, ["__call__"], config.num_encoder_layers)(config)
+        self.source_positions = _positions(config, "encoder")
+        self.target_positions = _positions(config, "decoder")
+        self.encoder = stack(Block, ["__call__"], config.num_encoder_layers)(config, "encoder")
         decoder = stack(CrossBlock, ["__call__", "context", "step"], config.num_decoder_layers)
-        self.decoder = decoder(config)
-        if SCHEMES[config.residual].final_norm:
+        self.decoder = decoder(config, "decoder")
+        if scheme(config, "encoder").ends_in_norm:
             self.encoder_norm = Norm(config)
+        if scheme(config, "decoder").ends_in_norm:
             self.decoder_norm = Norm(config)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
@@ -76,8 +81,9 @@ class EncoderDecoder(nn.Module):
         cross_mask = segment_mask(segments, batch["inputs_segment_ids"])
         turn = _rotation(self.config, positions)
         shared = (encoded, self_mask, cross_mask, turn, segments > 0, deterministic)
-        (x, _), _ = self.decoder(Carry.start(x), None, shared)
-        return _logits(self, self.target_table, x)
+        start, scales = _bottom(self.config, "decoder", x)
+        carry, _ = self.decoder(start, scales, shared)
+        return _logits(self, self.target_table, carry)
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, KeysValues]:
         """Encodes the inputs, one example a row, for decoding at most max_length tokens.
@@ -86,8 +92,8 @@ class EncoderDecoder(nn.Module):
         """
         config = self.config
         encoded = _encode(self, self.source_table, self.source_positions, batch, True)
-        carry = Carry.start(encoded)
-        _, keys_values = self.decoder.context(carry, None, (encoded,))
+        start, _ = _bottom(config, "decoder", encoded)
+        _, keys_values = self.decoder.context(start, None, (encoded,))
         context = Source(keys_values, batch["inputs_segment_ids"] > 0)
         first = jnp.full(encoded.shape[:1], config.bos_id, jnp.int32)
         return first, context, _empty_cache(config, encoded.shape[0], max_length)
@@ -105,9 +111,10 @@ class EncoderDecoder(nn.Module):
         x = self.target_positions(x, positions, length=max_length, deterministic=True)
         seen = (jnp.arange(max_length) <= index)[None, None]
         step = Step(index, seen, _rotation(self.config, positions))
-        layers, shared = (context.keys_values, cache), (context.mask, step)
-        (x, _), cache = self.decoder.step(Carry.start(x), layers, shared)
-        return _logits(self, self.target_table, x)[:, 0], cache
+        start, scales = _bottom(self.config, "decoder", x)
+        layers, shared = (scales, context.keys_values, cache), (context.mask, step)
+        carry, cache = self.decoder.step(start, layers, shared)
+        return _logits(self, self.target_table, carry)[:, 0], cache
 
 
 class EncoderOnly(nn.Module):
@@ -118,9 +125,9 @@ class EncoderOnly(nn.Module):
     def setup(self):
         config = self.config
         self.embedding = embeddings.TokenTable(config)
-        self.positions = embeddings.Positions(config)
-        self.encoder = stack(Block, ["__call__"], config.num_encoder_layers)(config)
-        if SCHEMES[config.residual].final_norm:
+        self.positions = _positions(config, "encoder")
+        self.encoder = stack(Block, ["__call__"], config.num_encoder_layers)(config, "encoder")
+        if scheme(config, "encoder").ends_in_norm:
             self.encoder_norm = Norm(config)
         if config.head != "tokens":
             self.label_head = heads.LabelHead(config)
@@ -163,9 +170,10 @@ class DecoderOnly(nn.Module):
     def setup(self):
         config = self.config
         self.embedding = embeddings.TokenTable(config)
-        self.positions = embeddings.Positions(config)
-        self.decoder = stack(Block, ["__call__", "step"], config.num_decoder_layers)(config)
-        if SCHEMES[config.residual].final_norm:
+        self.positions = _positions(config, "decoder")
+        decoder = stack(Block, ["__call__", "step"], config.num_decoder_layers)
+        self.decoder = decoder(config, "decoder")
+        if scheme(config, "decoder").ends_in_norm:
             self.decoder_norm = Norm(config)
         if config.tied_embeddings == "none":
             self.logits = embeddings.OutputProjection(config)
@@ -182,8 +190,9 @@ class DecoderOnly(nn.Module):
         x = self.positions(x, positions, length=length, deterministic=deterministic)
         mask = segment_mask(segments, segments) & causal_mask(length)[None]
         shared = (mask, _rotation(self.config, positions), segments > 0, deterministic)
-        (x, _), _ = self.decoder(Carry.start(x), None, shared)
-        return _logits(self, self.embedding, x)
+        start, scales = _bottom(self.config, "decoder", x)
+        carry, _ = self.decoder(start, scales, shared)
+        return _logits(self, self.embedding, carry)
 
     def start(
         self, batch: Batch, max_length: int, context_length: int
@@ -213,12 +222,12 @@ class DecoderOnly(nn.Module):
 
         N is the number of prompts times hypotheses of each; those of one prompt are adjacent.
         """
-        x, cache = self._read(context, cache, tokens[:, None], context.width + index)
-        return _logits(self, self.embedding, x)[:, 0], cache
+        carry, cache = self._read(context, cache, tokens[:, None], context.width + index)
+        return _logits(self, self.embedding, carry)[:, 0], cache
 
     def _read(
         self, context: Prompt, cache: KeysValues, tokens: Int[Array, "N T"], slot: Int[Array, ""]
-    ) -> tuple[Float[Array, "N T D"], KeysValues]:
+    ) -> tuple[Carry, KeysValues]:
         """Tokens that stand from `slot` on, after what is in the cache."""
         rows, length = cache.keys.shape[1:3]
         padding = jnp.repeat(context.padding, rows // context.padding.shape[0])
@@ -234,8 +243,8 @@ class DecoderOnly(nn.Module):
         seen = ((back >= 0) & (back < context.context_length))[None]
         seen = seen & (key_slots >= padding[:, None])[:, None]
         step = Step(slot, seen, _rotation(self.config, positions))
-        (x, _), cache = self.decoder.step(Carry.start(x), cache, step)
-        return x, cache
+        start, scales = _bottom(self.config, "decoder", x)
+        return self.decoder.step(start, (scales, cache), step)
 
 
 Model = EncoderDecoder | EncoderOnly | DecoderOnly
@@ -244,6 +253,40 @@ MODELS: dict[Architecture, type[Model]] = {
     "encoder_only": EncoderOnly,
     "decoder_only": DecoderOnly,
 }
+
+
+def initialise(model: Model, key: Key[Array, ""], batch: Batch) -> Params:
+    """Draws the model's parameters, boxed with their logical axes.
+
+    The draws are those of `model.init` in training mode, on which the residual schemes' gains are
+    multiplied: so all schemes share the draw of every parameter that they have in common. Admin's
+    omegas are what `batch` says.
+
+    Raises:
+      ValueError: one stack is profiled and the other one's draws are scaled.
+    """
+    rows = [scheme(model.config, stack) for stack in stacks(model.config)]
+    if any(row.profiled for row in rows) and any(row.gained for row in rows):
+        raise ValueError(
+            f"model.encoder_residual={model.config.encoder_residual!r} and model.decoder_residual="
+            f"{model.config.decoder_residual!r} do not go together: admin profiles before the "
+            "other one scales the draws; admin_constant needs no profile"
+        )
+    params, dropout = jax.random.split(key)
+    rngs = {"params": params, "dropout": dropout}
+    drawn = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
+
+    def gained(path, draw):
+        gain = draw_gain(model.config, tuple(entry.key for entry in path))
+        if gain is None:
+            return draw
+        values = draw.unbox()
+        gain = jnp.reshape(gain, (-1,) + (1,) * (values.ndim - 1))
+        return draw.replace_boxed(gain * values)
+
+    return jax.tree_util.tree_map_with_path(
+        gained, drawn, is_leaf=lambda leaf: isinstance(leaf, nn.Partitioned)
+    )
 
 
 def shift_right(
@@ -266,17 +309,35 @@ def _encode(
     x = add_positions(x, positions, length=segments.shape[1], deterministic=deterministic)
     turn = _rotation(model.config, positions)
     shared = (segment_mask(segments, segments), turn, segments > 0, deterministic)
-    (x, _), _ = model.encoder(Carry.start(x), None, shared)
-    return model.encoder_norm(x) if SCHEMES[model.config.residual].final_norm else x
+    start, scales = _bottom(model.config, "encoder", x)
+    carry, _ = model.encoder(start, scales, shared)
+    row = scheme(model.config, "encoder")
+    x = finish(row, model.encoder_norm if row.ends_in_norm else None, carry)
+    observe(model, encoder_output=x)
+    return x
 
 
 def _logits(
-    model: EncoderDecoder | DecoderOnly, table: embeddings.TokenTable, x: Float[Array, "B T D"]
+    model: EncoderDecoder | DecoderOnly, table: embeddings.TokenTable, carry: Carry
 ) -> Float[Array, "B T V"]:
     """What the model's decoder says of the next token, by its table or a kernel of its own."""
-    if SCHEMES[model.config.residual].final_norm:
-        x = model.decoder_norm(x)
+    row = scheme(model.config, "decoder")
+    x = finish(row, model.decoder_norm if row.ends_in_norm else None, carry)
+    observe(model, decoder_output=x)
     return model.logits(x) if model.config.tied_embeddings == "none" else table.logits(x)
+
+
+def _positions(config: TransformerConfig, stack: Stack) -> embeddings.Positions:
+    return embeddings.Positions(
+        config, norm=config.embedding_norm or scheme(config, stack).embedding_norm
+    )
+
+
+def _bottom(
+    config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]
+) -> tuple[Carry, Scales]:
+    """What a stack starts from, and the scales of its layers."""
+    return Carry.start(config, stack, x), Scales.of(config, stack)
 
 
 def _rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotation | None:
