@@ -11,7 +11,7 @@ import pytest
 from configs import default
 from transformer_jax import decode, optimizer, overrides
 from transformer_jax.build import build
-from transformer_jax.data import tokenizer
+from transformer_jax.data import bigram, tokenizer
 from transformer_jax.models import config as model_config
 
 FILES = sorted(
@@ -106,6 +106,18 @@ def test_scan_takes_its_split_as_argument(split):
     scan = Path(__file__).parents[1] / "configs" / "scan.py"
     config = overrides.load(f"{scan}:{split}")
     assert all(split in name for name in (*config.data.train, *config.data.test))
+
+
+def test_a_batch_of_bigram_copy_is_32_rows_of_words_and_their_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(bigram, "SPLITS", {"train": 200, "validation": 3, "test": 2})
+    path = Path(__file__).parents[1] / "configs" / "bigram_copy.py"
+    data = build(overrides.load(str(path), {"data.cache_dir": str(tmp_path)})).data
+    batch = next(data.train_streams())
+    assert batch["targets"].shape == (32, 32) and np.all(batch["targets_segment_ids"] == 1)
+    # The last word of the text, and so of one row of the split, is eos.
+    np.testing.assert_array_equal(batch["targets"][:, :15], batch["targets"][:, 16:31])
+    assert np.count_nonzero(batch["targets"][:, 15] != batch["targets"][:, 31]) <= 1
+    assert abs(data.unigram_entropy - bigram.unigram_entropy()) < 0.1
 
 
 def test_scan_has_no_other_split():

@@ -1,11 +1,14 @@
 """A data set as a run uses it: splits, tokenizer, labels, prompts, by objective."""
 
+import collections
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
 
+from transformer_jax.data import bigram
 from transformer_jax.data.dataset import Dataset, DataSettings
 from transformer_jax.data.pipeline import batch_keys
 from transformer_jax.data.sources import SourceSettings
@@ -345,3 +348,68 @@ def test_a_saved_tokenizer_reads_the_same_prompts(folder):
     again = _dataset(folder / "nowhere", "causal_lm", tokenizer_file=folder / "tokenizer.json")
     assert load_tokenizer(folder / "tokenizer.json").fingerprint == data.tokenizer.fingerprint
     assert _rows(again.prompts(PROMPTS)) == _rows(data.prompts(PROMPTS))
+
+
+def _entropy(counts):
+    total = sum(counts.values())
+    return -sum(n / total * math.log(n / total) for n in counts.values())
+
+
+def test_unigram_entropy_is_that_of_the_targets_which_the_loss_counts(folder):
+    sentences = SENTENCES["train"]
+    ends = {"<eos>": len(sentences)}
+    words = collections.Counter(word for text in sentences for word in text.split())
+    # The German side, with its own words; eos is predicted, and never masked.
+    assert _dataset(folder).unigram_entropy == pytest.approx(_entropy(words | ends))
+    assert _dataset(folder, "causal_lm").unigram_entropy == pytest.approx(_entropy(words | ends))
+    assert _dataset(folder, "masked_lm").unigram_entropy == pytest.approx(_entropy(words))
+    # Sentences that are left out of training do not count.
+    short = [text for text in sentences if len(text.split()) < 4]
+    words = collections.Counter(word for text in short for word in text.split())
+    expected = _entropy(words | {"<eos>": len(short)})
+    cut = _dataset(folder, max_target_length=4)
+    assert 0 < len(short) < len(sentences) and cut.unigram_entropy == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("objective", ["translation", "causal_lm", "masked_lm"])
+def test_unigram_entropy_is_that_of_an_epoch_of_batches(folder, objective):
+    """Counted token by token where the loss looks; of a mask that hides all that it may."""
+    data = _dataset(folder, objective, packing=False, batch_size=13, streams=1, mask_rate=1.0)
+    batch = next(data.train_streams())
+    real = batch["targets"] > 0
+    assert _entropy(collections.Counter(batch["targets"][real].tolist())) == pytest.approx(
+        data.unigram_entropy
+    )
+
+
+@pytest.mark.parametrize("objective", ["classification", "tagging"])
+def test_labels_have_no_unigram_entropy(folder, objective):
+    with pytest.raises(ValueError, match=f"{objective!r} predicts labels.*translation, causal_lm"):
+        _ = _dataset(folder, objective).unigram_entropy
+
+
+def test_streams_and_unigram_entropy_read_the_training_data_once(folder):
+    data = _dataset(folder, "causal_lm")
+    first = next(data.train_streams())
+    (folder / "causal_lm" / "train").unlink()
+    assert data.unigram_entropy > 0
+    np.testing.assert_array_equal(next(data.train_streams())["targets"], first["targets"])
+
+
+def test_rows_of_bigram_copy_are_16_words_and_their_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(bigram, "SPLITS", {"train": 12, "validation": 3, "test": 2})
+    settings = _settings(tmp_path, "causal_lm", packing=False, max_target_length=32)
+    source = dataclasses.replace(settings.source, source="bigram_copy", dir="")
+    data = Dataset(dataclasses.replace(settings, source=source))
+    streams = data.train_streams()
+    epoch = [next(streams) for _ in range(3)]
+    assert all(np.all(batch["targets_segment_ids"] == 1) for batch in epoch)
+    assert all(np.all(batch["targets_positions"] == np.arange(32)) for batch in epoch)
+    trained = np.concatenate([batch["targets"] for batch in epoch]).tolist()
+    scored = list(_rows(data.split("validation").batches, "targets").values())
+    for rows, split in ((trained, "train"), (scored, "validation")):
+        text = [*data.tokenizer.encode([bigram.text(split)])[0], EOS_ID]
+        assert sorted(rows) == sorted(text[start : start + 32] for start in range(0, len(text), 32))
+        for row in rows:  # of which the last one ends in eos
+            assert row[16:] in (row[:16], [*row[:15], EOS_ID])
+        assert sum(row.count(EOS_ID) for row in rows) == 1

@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from configs import default
-from transformer_jax.data import sources
+from transformer_jax.data import bigram, sources
 from transformer_jax.data.sources import SourceSettings
 
 ENGLISH = ["a cat .", "", "two dogs\u2028run \x85 .", "  blanks  "]
@@ -103,7 +103,7 @@ def test_missing_file_and_folder(tmp_path):
         load("text", tmp_path, ("a",), dir=str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="needs data.dir"):
         load("scan", tmp_path, ("a",), dir="")
-    with pytest.raises(ValueError, match="data.source='txt': expected one of embedded, tfds, text"):
+    with pytest.raises(ValueError, match="data.source='txt': expected one of embedded, .*, text"):
         load("txt", tmp_path, ("a",))
 
 
@@ -388,3 +388,15 @@ def test_labels_that_no_example_has(tmp_path, monkeypatch):
     assert load("embedded", tmp_path, ("train",))["antecedent"] == [""]
     with pytest.raises(ValueError, match="data.label_feature: no example has a label"):
         load("embedded", tmp_path, ("train",), "classification", **features)
+
+
+def test_bigram_copy_is_a_document_a_split_and_needs_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(bigram, "SPLITS", {"train": 3, "validation": 1, "test": 2})
+    found = load("bigram_copy", tmp_path / "nowhere", ("train", "test"), "causal_lm", dir="")
+    assert [len(text.split()) for text in found["text"]] == [3 * 32 - 1, 2 * 32 - 1]
+    assert found["text"] == [bigram.text("train"), bigram.text("test")]
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="no split 'train.txt', which data.train.*train, valid"):
+        load("bigram_copy", tmp_path, ("train.txt",), "causal_lm")
+    with pytest.raises(ValueError, match="'bigram_copy' has no examples for the objective 'masked"):
+        load("bigram_copy", tmp_path, ("train",), "masked_lm")

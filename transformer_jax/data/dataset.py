@@ -145,9 +145,7 @@ class Dataset:
 
     def train_streams(self) -> pipeline.TrainStreams:
         """Endless training batches from the beginning of the first epoch."""
-        settings = self.settings
-        arrays = self._tokens("train", too_long="drop")
-        self._loaded.pop("train")  # the texts may be gigabytes; the arrays are on disk
+        settings, arrays = self.settings, self._train_tokens
         return pipeline.TrainStreams(
             arrays,
             batch_size=settings.batch_size,
@@ -157,6 +155,30 @@ class Dataset:
             seed=settings.seed,
             masking=self._masking(),
         )
+
+    @functools.cached_property
+    def unigram_entropy(self) -> float:
+        """Nats a token of the training targets: the least loss of a model that reads nothing.
+
+        Of masked_lm those of the tokens that can be masked.
+
+        Raises ValueError where the targets are labels.
+        """
+        objective = self.settings.objective
+        column = {"translation": "targets", "causal_lm": "targets", "masked_lm": "inputs"}
+        if objective not in column:
+            raise ValueError(
+                f"objective.name={objective!r} predicts labels: only the targets of "
+                f"{', '.join(column)} are tokens, which have a unigram entropy"
+            )
+        tokens = self._train_tokens.columns[column[objective]]
+        parts = np.array_split(tokens, 1 + len(tokens) // 2**20)  # bincount copies what it counts
+        size = self.tokenizer.vocab_size
+        counts = np.sum([np.bincount(part, minlength=size) for part in parts], axis=0)
+        if objective == "masked_lm":
+            counts[list(transforms.NEVER_MASKED)] = 0
+        shares = counts[counts > 0] / counts.sum()
+        return float(-np.sum(shares * np.log(shares)))
 
     def batch_shapes(self) -> dict[str, tuple[int, int]]:
         """The shapes (B, length) of a training batch, without the data."""
@@ -256,6 +278,12 @@ class Dataset:
                 *(split, arrays.too_long, len(next(iter(examples.values())))),
                 *(" or ".join(names), "left out" if too_long == "drop" else "cut off"),
             )
+        return arrays
+
+    @functools.cached_property
+    def _train_tokens(self) -> pipeline.TokenArrays:
+        arrays = self._tokens("train", too_long="drop")
+        self._loaded.pop("train")  # the texts may be gigabytes; the arrays are on disk
         return arrays
 
     def _row_lengths(self, names: Iterable[str]) -> dict[str, int]:

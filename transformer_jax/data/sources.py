@@ -1,4 +1,4 @@
-"""Where examples come from: the embedded corpus, files in a folder, TFDS's catalogue."""
+"""Where examples come from: what is generated, files in a folder, TFDS's catalogue."""
 
 import bisect
 import difflib
@@ -19,7 +19,7 @@ import tensorflow_datasets.translate  # noqa: F401
 from tensorflow_datasets.core.download import extractor
 from tensorflow_datasets.core.download.util import DownloadError
 
-from transformer_jax.data import files
+from transformer_jax.data import bigram, files
 from transformer_jax.data.cache import locked
 from transformer_jax.data.files import Examples
 from transformer_jax.data.grammar import EnglishGermanGrammar
@@ -43,6 +43,7 @@ _COLUMNS = {
 # The objectives that each source serves.
 SERVES = {
     "embedded": tuple(_COLUMNS),
+    "bigram_copy": ("causal_lm",),
     "tfds": tuple(_COLUMNS),
     "text": ("translation", "causal_lm", "masked_lm"),
     "scan": ("translation",),
@@ -58,7 +59,7 @@ class SourceSettings:
     """Where the examples are. Attributes:
 
     source: a key of SERVES.
-    dir: folder of the files; of all but embedded and tfds.
+    dir: folder of the files; of all but embedded, bigram_copy and tfds.
     name: name in TFDS's catalogue, such as "wmt14_translate/de-en"; tfds.
     source_language, target_language: endings of parallel files (text), features (tfds).
     text_feature, label_feature: features (embedded, tfds) or columns (tsv; conllu: the label's).
@@ -82,7 +83,8 @@ def load(settings: SourceSettings, objective: str, splits: tuple[str, ...]) -> E
 
     Args:
         splits: embedded, tfds: TFDS split expressions such as "train[:90%]"; text of translations:
-            prefixes P of the pairs P.<source_language>, P.<target_language>; others: files.
+            prefixes P of the pairs P.<source_language>, P.<target_language>; bigram_copy: keys of
+            `bigram.SPLITS`; others: files.
 
     Returns:
         Columns of str: "source", "target" of translation (and the others of the embedded corpus);
@@ -98,6 +100,8 @@ def load(settings: SourceSettings, objective: str, splits: tuple[str, ...]) -> E
     found = find_files(settings, objective, splits)
     if settings.source in ("embedded", "tfds"):
         return _read_features(settings, objective, splits)
+    if settings.source == "bigram_copy":
+        return {"text": [bigram.text(split) for split in splits]}
     return concatenate([_read_files(settings, objective, paths) for paths in found])
 
 
@@ -119,7 +123,7 @@ def find_files(
             f"data.source={source!r} has no examples for the objective {objective!r}; "
             f"sources that have: {serving or 'none'}"
         )
-    if source in ("embedded", "tfds"):
+    if source in ("embedded", "bigram_copy", "tfds"):
         return []
     if not dir:
         raise ValueError(f"data.source={source!r} needs data.dir, the folder of its files")

@@ -21,6 +21,7 @@ READ_COLUMNS: dict[str, tuple[str, ...]] = {
     "classification": ("text", "label"),
     "tagging": ("words", "tags"),
 }
+NEVER_MASKED = (PAD_ID, EOS_ID, BOS_ID)
 
 
 def encode(
@@ -170,7 +171,7 @@ def mask_tokens(
     """
     tokens = example["inputs"]
     draws, treatment, token_draws = np.moveaxis(rng.random((*tokens.shape, 3)), -1, 0)
-    maskable = ~np.isin(tokens, (PAD_ID, EOS_ID, BOS_ID))
+    maskable = ~np.isin(tokens, NEVER_MASKED)
     draws = np.where(maskable, draws, 1.0)
     starts = np.flatnonzero(example["inputs_positions"] == 0)
     lowest = np.minimum.reduceat(draws.ravel(), starts)

@@ -1,0 +1,107 @@
+"""A synthetic language of known entropy: words of a bigram chain, then a copy of them.
+
+A piece is 16 words, each drawn given the one before, and the same 16 words again. The first half
+asks for the word before, the second half for the word 16 places back. A model that learns nothing
+but how frequent words are stays at `unigram_entropy()` nats a word; none gets below `entropy()`.
+
+A split is one text of such pieces, so that consecutive pieces of 32 tokens cut from it are these.
+Its last word is left out: there the end-of-sentence token, which ends every text, stands instead.
+"""
+
+import string
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+WORDS = string.ascii_letters[:32]
+HALF = 16  # words that are drawn, and then copied
+SPLITS = {"train": 50_000, "validation": 1_000, "test": 1_000}  # pieces
+
+_SEED = 4  # of transitions that leave the stationary distribution broad: 3.28 nats of ln 32 = 3.47
+_ENTROPY_RATE = 1.5  # nats a word, to which the transitions are sharpened
+
+
+class Chain(NamedTuple):
+    """Probabilities of the next word, a row for each word before it, and of a word anywhere."""
+
+    transitions: Float64[np.ndarray, "V V"]
+    stationary: Float64[np.ndarray, " V"]
+
+
+@cache
+def chain() -> Chain:
+    """Normal logits over a temperature, which bisection finds: entropy rises with it."""
+    logits = np.random.default_rng(_SEED).standard_normal((len(WORDS), len(WORDS)))
+    low, high = 0.1, 1.0
+    for _ in range(50):  # halvings, down to the precision of float64
+        temperature = (low + high) / 2
+        if _rate(_chain(logits / temperature)) < _ENTROPY_RATE:
+            low = temperature
+        else:
+            high = temperature
+    return _chain(logits / low)
+
+
+def _chain(logits: Float64[np.ndarray, "V V"]) -> Chain:
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    transitions = weights / weights.sum(axis=1, keepdims=True)
+    # p = p P and sum(p) = 1 together: p (I - P + 1) = 1, with a 1 in each place.
+    size = len(transitions)
+    return Chain(transitions, np.linalg.solve((np.eye(size) - transitions + 1).T, np.ones(size)))
+
+
+def _rate(chain: Chain) -> float:
+    return float(chain.stationary @ _entropy(chain.transitions))
+
+
+def _entropy(probabilities: Float64[np.ndarray, "*rows V"]) -> Float64[np.ndarray, "*rows"]:
+    return -np.sum(probabilities * np.log(probabilities), axis=-1)
+
+
+def entropy_rate() -> float:
+    """Nats of a drawn word given those before it: 1.50."""
+    return _rate(chain())
+
+
+def unigram_entropy() -> float:
+    """Nats of a word given nothing: the loss of a model that knows no more than frequencies."""
+    return float(_entropy(chain().stationary))
+
+
+def entropy() -> float:
+    """Nats a word of a whole piece, about 0.81: the least expected loss of any model.
+
+    The first word comes from the stationary distribution, 15 words from the one before each, and
+    the copy is certain.
+    """
+    return (unigram_entropy() + (HALF - 1) * entropy_rate()) / (2 * HALF)
+
+
+def text(split: str) -> str:
+    """The pieces of a split, words separated by blanks, without the last word; always the same.
+
+    Raises:
+        ValueError: there is no such split.
+    """
+    if split not in SPLITS:
+        raise ValueError(
+            f"data.source='bigram_copy' has no split {split!r}, which data.train, data.validation "
+            f"or data.test names; its splits are {', '.join(SPLITS)}"
+        )
+    rng = np.random.default_rng([_SEED, list(SPLITS).index(split)])
+    half = _draw(rng, SPLITS[split])
+    words = np.concatenate([half, half], axis=1).ravel()[:-1]
+    return " ".join(np.array(list(WORDS))[words].tolist())
+
+
+def _draw(rng: np.random.Generator, count: int) -> Int64[np.ndarray, "count half"]:
+    """The drawn words of `count` pieces, by their numbers."""
+    transitions, stationary = chain()
+    # The sum of all probabilities is left out, since it may be rounded to less than a draw.
+    bounds = np.cumsum(np.vstack([transitions, stationary]), axis=1)[:, :-1]
+    words = [np.full(count, len(WORDS))]  # the row of the stationary distribution
+    for draws in rng.random((HALF, count)):
+        words.append(np.sum(draws[:, None] >= bounds[words[-1]], axis=1))
+    return np.stack(words[1:], axis=1)
