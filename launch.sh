@@ -17,6 +17,7 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   generate       --workdir=DIR [--input=FILE] [--output=FILE]: from each line
   embed          --workdir=DIR [--input=FILE] [--output=FILE]: each line as a vector
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
+  replay         --workdir=DIR --step=N: up to a bad step, in float32, to see what went wrong
   test           format, lint, types, imports, tests; further arguments go to pytest
   setup          only set up .venv, with the tools of `test`
 
@@ -155,9 +156,9 @@ done
 case $command in
     help) usage && exit ;;
     test | setup) device=${device:-cpu} ;;
-    quickstart | train | evaluate | generate | embed | inspect) ;;
-    *) fail "unknown command '$command': expected train, evaluate, generate, embed, inspect, test or \
-setup, or none for the quickstart. See launch.sh --help." ;;
+    quickstart | train | evaluate | generate | embed | inspect | replay) ;;
+    *) fail "unknown command '$command': expected train, evaluate, generate, embed, inspect, replay, \
+test or setup, or none for the quickstart. See launch.sh --help." ;;
 esac
 if [[ -z $device ]]; then
     device=cpu

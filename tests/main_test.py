@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 
@@ -28,12 +29,16 @@ CONFIG = {
     "data.row_source_length": 8,
     "data.row_target_length": 8,
     "data.batch_size": 8,
+    "model.residual": "pre_ln",
     "model.num_layers": 1,
     "model.d_model": 8,
     "model.num_heads": 2,
     "model.d_ff": 16,
     "optimizer.schedule": "constant",
-    "optimizer.learning_rate": 0.01,
+    # In six steps more is learnt than how often each word occurs.
+    "optimizer.learning_rate": 0.1,
+    "optimizer.beta1": 0.5,
+    "optimizer.beta2": 0.9,
     "optimizer.warmup_steps": 0,
     "train.steps": 6,
     "train.log_every": 2,
@@ -154,7 +159,7 @@ def _main(*arguments):
     try:
         return main.main(flags.FLAGS(argv), changes)
     finally:
-        for name in ("config", "workdir", "mode", "checkpoint", "split", "input", "output"):
+        for name in ("config", "workdir", "mode", "checkpoint", "split", "input", "output", "step"):
             flags.FLAGS[name].unparse()
 
 
@@ -174,6 +179,9 @@ def _records(workdir):
 def test_training_leaves_results_and_files(folder):
     results = _results(folder)
     assert results["status"] == "finished" and results["steps"] == 6
+    assert results["first_bad_step"] is None and results["spikes"] == []
+    assert results["train/token_loss"] == _records(folder / "run")[-1]["train/token_loss"]
+    assert results["train/token_loss"] < results["unigram_entropy"] - 0.1
     assert {"test/bleu", "test/chrf", "test/exact_match", "test/loss"} <= results.keys()
     assert np.isfinite(results["validation/loss"])
     assert [record["step"] for record in _records(folder / "run")] == [2, 4, 6]
@@ -284,7 +292,8 @@ def test_a_language_model_without_a_test_split_ends_with_scores_of_validation(
 ):
     workdir = trained("language_model")
     before = _results(folder, "language_model")
-    assert before["status"] == "finished" and before["validation/word_perplexity"] > 1
+    assert before["status"] in ("finished", "plateaued")
+    assert before["validation/word_perplexity"] > 1
     assert not [name for name in before if name.startswith("test/")]
     assert "a" in (workdir / "samples.txt").read_text()
     (workdir / "results.json").write_text(json.dumps({"status": "finished"}))
@@ -474,6 +483,21 @@ def test_a_mistake_with_another_shape_ends_in_one_message(
             ["train.evaluate_every=3", "checkpoint.every=2"],
         ),
         (["--workdir={0}/run", "--checkpoint=best"], ["--mode=train", "--checkpoint"]),
+        (["--workdir={0}/run", "--step=4"], ["--mode=train", "--step"]),
+        (["--workdir={0}/run", "--mode=replay"], ["--step=N", "1 to 6"]),
+        (["--workdir={0}/run", "--mode=replay", "--step=7"], ["--step=N", "1 to 6", "7"]),
+        (
+            ["--config={0}/config.json", "--workdir={0}/new", "--mode=replay", "--step=1"],
+            ["/new", "train there first"],
+        ),
+        (
+            [
+                "--config={0}/config.json",
+                "--workdir={0}/new",
+                "--config.train.diagnostics_every=-1",
+            ],
+            ["train.diagnostics_every=-1"],
+        ),
         (
             ["--config={0}/config.json", "--workdir={0}/new", "--config.model.d_model=9"],
             ["model.d_model=9"],
@@ -548,3 +572,135 @@ def test_a_failure_in_training_is_told_and_noted(folder, tmp_path, capsys, monke
     assert _main(f"--config={folder}/config.json", f"--workdir={tmp_path}/run") == 1
     assert capsys.readouterr().err.count("error: ") == 1
     assert _results(tmp_path)["status"] == "failed"
+
+
+# What became of a run
+
+
+def _train(folder, workdir, **changes):
+    """The exit status of a run of the module's config with changes, and its results."""
+    arguments = [f"--config.{name}={value}" for name, value in changes.items()]
+    status = _main(f"--config={folder}/config.json", f"--workdir={workdir}", *arguments)
+    return status, json.loads((workdir / "results.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("status", "learning_rate", "code"), [("plateaued", 0.0, 0), ("diverged", 3.0, 1)]
+)
+def test_a_run_that_learns_nothing_is_scored_and_shown_again_as_what_it_is(
+    folder, tmp_path, capsys, monkeypatch, status, learning_rate, code
+):
+    changes = {"model.residual": "post_ln", "optimizer.learning_rate": learning_rate}
+    found, results = _train(folder, tmp_path, **changes)
+    assert (found, results["status"], results["steps"]) == (code, status, 6)
+    assert results["first_bad_step"] is None and "test/bleu" in results
+    vocab_size = len(json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"])
+    bound = {
+        "plateaued": results["unigram_entropy"] - 0.1,
+        "diverged": np.log(vocab_size) + 1,
+    }
+    assert results["train/token_loss"] > bound[status]
+    assert (results["train/token_loss"] > bound["diverged"]) == (status == "diverged")
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(commands, "build", lambda *_: pytest.fail("it is not built again"))
+        assert _main(f"--workdir={tmp_path}") == code
+    shown = capsys.readouterr().out
+    assert status in shown and "reference" in shown and "--mode=replay" not in shown
+    if status == "plateaued":  # with more steps it goes on
+        found, results = _train(folder, tmp_path, **changes, **{"train.steps": 8})
+        assert (found, results["status"], results["steps"]) == (code, status, 8)
+        assert [record["step"] for record in _records(tmp_path)] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("every", [1, 0])
+def test_a_run_that_overflows_ends_before_it_saves_and_replay_names_the_first_tensor(
+    folder, tmp_path, capsys, every
+):
+    """Adam's first step moves every parameter by the learning rate: queries by keys are 1e50."""
+    changes = {"optimizer.learning_rate": 1e25, "checkpoint.every": every}
+    changes |= {"model.residual": "post_ln"}
+    status, results = _train(folder, tmp_path, **changes)
+    assert (status, results["status"], results["first_bad_step"]) == (1, "diverged", 2)
+    assert not [name for name in results if name.startswith("test/")]
+    saved = [path.name for path in tmp_path.glob("checkpoints/*")]
+    assert saved == (["1"] if every else [])
+    shown = capsys.readouterr().out
+    (command,) = [line for line in shown.splitlines() if "--mode=replay" in line]
+    _, _, *arguments = command.split()
+    assert arguments[0] == "transformer_jax.main"
+
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert _main(*arguments[1:]) == 0
+    shown = capsys.readouterr().out
+    assert f"from step {1 if every else 0} to 2" in shown and "Step 2 is bad" in shown
+    assert "encoder/layer 1/self_attention/largest attention logits" in shown
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+    # A rerun comes to the same end.
+    assert _train(folder, tmp_path, **changes)[1]["first_bad_step"] == 2
+
+
+def test_replay_says_where_everything_is_finite(folder, capsys):
+    assert _main(f"--workdir={folder}/run", "--mode=replay", "--step=4") == 0
+    shown = capsys.readouterr().out
+    assert "from step 2 to 4" in shown and "Everything is finite" in shown
+
+
+def test_a_spike_is_among_the_results_with_its_batch(folder, tmp_path, monkeypatch):
+    """Every loss passes for one that has any before it."""
+    monkeypatch.setattr(commands.training, "FEWEST_RECENT", 1)
+    monkeypatch.setattr(commands.training, "SPIKE_DEVIATIONS", -1e9)
+    _, results = _train(folder, tmp_path)
+    assert [spike["step"] for spike in results["spikes"]] == [2, 3, 4, 5, 6]
+    assert all(
+        spike.keys() == {"step", "loss", "median", "deviation"} for spike in results["spikes"]
+    )
+    streams = commands.build(overrides.load(str(tmp_path / "config.json")), tmp_path)
+    streams = streams.data.train_streams()
+    batches = {step: next(streams) for step in range(1, 7)}
+    for step in (2, 3, 4, 5, 6):
+        kept = np.load(tmp_path / "spikes" / f"{step}.npz")
+        assert kept.files == list(batches[step])
+        for name in kept.files:
+            np.testing.assert_array_equal(kept[name], batches[step][name])
+
+
+def test_the_profile_of_admin_and_diagnoses_are_among_the_files(folder, tmp_path):
+    _, _ = _train(folder, tmp_path, **{"model.residual": "admin", "train.diagnostics_every": 3})
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert [len(profile[stack]) for stack in ("encoder", "decoder")] == [2, 3]
+    for rows in profile.values():
+        # Only under the very dropout that the omegas were measured with is this so.
+        omegas = [1.0] + [(r["shortcut_variance"] + r["branch_variance"]) ** 0.5 for r in rows]
+        np.testing.assert_allclose([row["omega"] for row in rows], omegas[:-1], rtol=1e-5)
+    diagnoses = {
+        record["step"]: {name for name in record if name.startswith("diagnostics/")}
+        for record in _records(tmp_path)
+    }
+    assert list(diagnoses) == [2, 3, 4, 6] and diagnoses[3] == diagnoses[6]
+    assert not diagnoses[2] | diagnoses[4]
+    assert {"diagnostics/decoder/branch_variance"} <= diagnoses[3]
+    record = _records(tmp_path)[-1]
+    assert len(record["diagnostics/decoder/branch_variance"]) == 3 and "train/loss" in record
+
+
+def test_checkpoints_without_recent_losses_serve_for_scoring_but_not_to_go_on(
+    folder, tmp_path, capsys
+):
+    """Those of older versions."""
+    shutil.copytree(folder / "run", tmp_path, dirs_exist_ok=True)
+    run = commands.build(overrides.load(str(tmp_path / "config.json")), tmp_path)
+    checkpoints = commands._checkpoints(run, tmp_path)
+    restored = checkpoints.restore(6, commands._abstract_state(run))
+    assert restored is not None
+    older = {name: value for name, value in vars(restored.state).items() if name != "recent"}
+    document = json.loads((tmp_path / "checkpoints" / "6" / "config.json").read_text())
+    checkpoints.save(
+        *(6, older, restored.streams, document, restored.fingerprint, {}), scheduled=True
+    )
+    checkpoints.close()
+    assert _main(f"--workdir={tmp_path}", "--mode=evaluate") == 0
+    assert _main(f"--workdir={tmp_path}", "--config.train.steps=8") == 1
+    message = capsys.readouterr().err
+    assert message.count("error: ") == 1 and "recent: saved nothing" in message

@@ -135,7 +135,7 @@ def _state(workdir):
     restored = commands._checkpoints(run, workdir).restore("last", commands._abstract_state(run))
     assert restored is not None and restored.step == config.train.steps
     state = restored.state
-    parts = (state.params, state.ema_params, state.opt_state, state.window)
+    parts = (state.params, state.ema_params, state.opt_state, state.window, state.recent)
     leaves, structure = jax.tree.flatten(parts)
     return [np.asarray(leaf).tobytes() for leaf in leaves], structure, restored.streams
 
@@ -157,6 +157,6 @@ def test_a_run_killed_again_and_again_equals_an_unbroken_one(launch, tmp_path, a
     assert _state(broken) == _state(unbroken)
     results = [json.loads((folder / "results.json").read_text()) for folder in (broken, unbroken)]
     assert _without_times(results[0]) == _without_times(results[1])
-    assert results[0]["status"] == "finished"
+    assert results[0]["status"] in ("finished", "plateaued")
     samples = [(folder / "samples.txt").read_text() for folder in (broken, unbroken)]
     assert samples[0] == samples[1]

@@ -102,6 +102,7 @@ def test_a_bad_line_elsewhere_is_named(tmp_path):
 def test_numbers_are_valid_json(tmp_path):
     log = open_log(tmp_path)
     log.write(1, {"a": np.float32(0.5), "b": math.nan, "c": np.int64(3), "d": -math.inf})
+    log.write(2, {"e": np.array([0.5, math.nan]), "f": jnp.arange(3), "g": np.array([1.0, 2.5])})
     log.results(scores=[np.float32(math.inf), jnp.int32(1)], name="Grün", flag=True)
     log.close()
 
@@ -109,14 +110,48 @@ def test_numbers_are_valid_json(tmp_path):
         raise AssertionError(f"{constant} is not JSON")
 
     text = (tmp_path / "metrics.jsonl").read_text()
-    assert untimed([json.loads(text, parse_constant=refuse)]) == [
-        {"step": 1, "a": 0.5, "b": None, "c": 3, "d": None}
+    assert untimed([json.loads(line, parse_constant=refuse) for line in text.splitlines()]) == [
+        {"step": 1, "a": 0.5, "b": None, "c": 3, "d": None},
+        {"step": 2, "e": [0.5, None], "f": [0, 1, 2], "g": [1, 2.5]},
     ]
+    # Where all of a vector is finite, TensorBoard shows its mean.
+    events = shown_by_tensorboard(tmp_path / "tensorboard")
+    assert events == [(1, "a", 0.5), (1, "c", 3), (2, "f", 1), (2, "g", 1.75)]
     text = (tmp_path / "results.json").read_text()
     assert untimed([json.loads(text, parse_constant=refuse)]) == [
         {"scores": [None, 1], "name": "Grün", "flag": True}
     ]
     assert isinstance(json.loads(text)["scores"][1], int)
+
+
+def test_batches_are_kept_to_look_at_and_not_too_many(tmp_path):
+    for attempt in range(2):  # the second one repeats what the first one lost
+        log = open_log(tmp_path)
+        for step in range(5 * attempt + 1, 31):
+            log.keep_batch(step, {"targets": jnp.full((2, 3), step), "positions": np.arange(step)})
+        log.close()
+    kept = {int(path.stem): np.load(path) for path in (tmp_path / "spikes").iterdir()}
+    assert sorted(kept) == list(range(1, 21))
+    for step, batch in kept.items():
+        np.testing.assert_array_equal(batch["targets"], np.full((2, 3), step))
+        np.testing.assert_array_equal(batch["positions"], np.arange(step))
+
+
+def test_spikes_are_read_from_the_metrics_and_those_of_lost_steps_are_gone(tmp_path):
+    spikes = {step: {"loss": 5.0 + step, "median": 2.5, "deviation": 0.25} for step in (4, 8)}
+
+    def log_spike(log, step):
+        log.write(step, {f"spike/{name}": value for name, value in spikes[step].items()})
+
+    log = open_log(tmp_path)
+    log.write(2, {"train/loss": 1.0})
+    log_spike(log, 4)
+    log_spike(log, 8)
+    assert run_log.read_spikes(tmp_path) == [{"step": step} | spikes[step] for step in (4, 8)]
+    log.close()
+    open_log(tmp_path, restored_step=5).close()
+    assert run_log.read_spikes(tmp_path) == [{"step": 4} | spikes[4]]
+    assert run_log.read_spikes(tmp_path / "nowhere") == []
 
 
 def test_results_are_merged(tmp_path):
@@ -202,6 +237,8 @@ def test_scores_are_a_table():
             "status": "finished",
             "validation/loss": 2.5,
             "test/loss": None,
+            "first_bad_step": None,
+            "spikes": [{"step": 41, "loss": 9.0}, {"step": 1234, "loss": 8.0}],
             "test/bleu": 31.4159,
             "test/bleu_signature": "nrefs:1|case:mixed",
             "time/wall_seconds": 12345.6,
@@ -217,6 +254,8 @@ def test_scores_are_a_table():
     ]
     assert lines[2].index("31.42") + 5 == lines[0].index("test") + 4  # flush right in its column
     assert any(line.split() == ["parameters", "1,234,567"] for line in lines)
+    assert any(line.split(maxsplit=1) == ["spikes", "step 41, step 1,234"] for line in lines)
+    assert "first_bad_step" not in text and "none" in format_scores({"spikes": []})
     assert any(line.split(maxsplit=1) == ["versions", "jax 1.2.3, flax 4.5.6"] for line in lines)
     assert any(line.split() == ["time/wall_seconds", "12,345.60"] for line in lines)
     assert not format_scores({})

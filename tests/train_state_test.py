@@ -37,6 +37,7 @@ def test_state_starts_at_step_0_with_unboxed_parameters_and_an_empty_window():
     assert jax.tree.map(jnp.shape, state.params) == {"bias": (4,), "table": (11, 4)}
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
     assert state.window == {"loss": (0, 0), "gradient_norm": (0, 0)}
+    assert state.recent.shape == (train_state.RECENT,) and jnp.isnan(state.recent).all()
 
 
 def test_the_moving_average_begins_as_the_parameters_with_buffers_of_its_own():
@@ -83,6 +84,8 @@ def test_parameters_and_dropout_have_keys_of_their_own():
     keys = [state.params["key"], jax.random.key_data(state.rng), jax.random.key_data(key)]
     assert len(seen) == 1
     assert len({tuple(np.asarray(data)) for data in keys}) == 3
+    init_key, rng = train_state.split_key(key)
+    assert jnp.array_equal(jax.random.key_data(init_key), state.params["key"]) and rng == state.rng
 
 
 def test_parameter_table_names_path_shape_axes_and_count():

@@ -76,6 +76,7 @@ def make_settings(**changes):
         log_every=3,
         evaluate_every=0,
         checkpoint_every=0,
+        diagnostics_every=0,
     )
     return TrainSettings(**(settings | changes))
 
@@ -281,10 +282,15 @@ class Log:
     def __init__(self):
         self.lines = {}
         self.texts = {}
+        self.batches = {}
 
-    def write(self, step, scalars):
+    def write(self, step, values):
         assert step not in self.lines  # each step once
-        self.lines[step] = scalars
+        self.lines[step] = values
+
+    def keep_batch(self, step, batch):
+        assert step not in self.batches
+        self.batches[step] = to_numpy(batch)
 
     def progress(self, step, text):
         self.texts[step] = text
@@ -313,6 +319,10 @@ def evaluate(params):
     return {"loss": float(loss_sum / weight)}
 
 
+def diagnose(before, after, batch):
+    raise AssertionError("nobody asked")
+
+
 def loop_step(log_every=3, accumulation_steps=1, ema_decay=0.0):
     settings = make_settings(
         log_every=log_every, accumulation_steps=accumulation_steps, ema_decay=ema_decay
@@ -320,7 +330,9 @@ def loop_step(log_every=3, accumulation_steps=1, ema_decay=0.0):
     return make_step(settings, with_dropout)
 
 
-def fit(settings, state=None, streams=None, *, stop=lambda: False, train_step=None):
+def fit(
+    settings, state=None, streams=None, *, stop=lambda: False, train_step=None, diagnose=diagnose
+):
     log, saved = Log(), Saved()
     outcome = train.fit(
         state or make_state(ema=settings.ema_decay > 0),
@@ -329,6 +341,7 @@ def fit(settings, state=None, streams=None, *, stop=lambda: False, train_step=No
         train_step=train_step
         or loop_step(settings.log_every, settings.accumulation_steps, settings.ema_decay),
         evaluate=evaluate,
+        diagnose=diagnose,
         save=saved,
         log=log,
         stop=stop,
@@ -474,6 +487,202 @@ def test_a_loss_that_is_not_finite_ends_training_and_is_never_saved(bad_step, pa
     assert all(step < bad_step for step in log.lines)
 
 
+@pytest.mark.parametrize("bad_step", [3, 4])
+def test_parameters_that_are_not_finite_are_never_saved_though_the_loss_still_was(bad_step):
+    """An update that overflows: loss and gradient norm are those of the parameters before it."""
+
+    def schedule(count):
+        return jnp.where(count + 1 < bad_step, 0.01, jnp.inf)
+
+    step = train.make_train_step(
+        make_settings(),
+        objective=OBJECTIVE,
+        apply_fn=apply_fn,
+        optimizer=optax.sgd(schedule),
+        schedule=schedule,
+    )
+    seen = {}
+
+    def watched(state, batch):
+        state, metrics = step(state, batch)
+        seen[int(state.step)] = to_numpy(metrics)
+        return state, metrics
+
+    key, batch = jax.random.key(0), make_batch(0)
+    state = train_state.create(
+        init, optax.sgd(schedule), key, batch, train.WINDOW_METRICS, ema=False
+    )
+    outcome, _, saved = fit(make_settings(checkpoint_every=1), state, train_step=watched)
+    assert np.isfinite([seen[bad_step]["loss"], seen[bad_step]["gradient_norm"]]).all()
+    assert (outcome.status, outcome.step) == ("diverged", bad_step)
+    assert list(saved.checkpoints) == list(range(1, bad_step))
+
+
+# What became of a run
+
+
+@pytest.mark.parametrize(
+    ("token_loss", "status"),
+    [
+        (0.0, "finished"),
+        (2.89, "finished"),
+        (2.91, "plateaued"),
+        (np.log(32) + 0.99, "plateaued"),
+        (np.log(32) + 1.01, "diverged"),
+        (np.inf, "diverged"),
+        (np.nan, "diverged"),
+    ],
+)
+def test_a_run_is_judged_by_what_knowing_nothing_or_frequencies_alone_would_lose(
+    token_loss, status
+):
+    assert train.judge(token_loss, unigram_entropy=3.0, vocab_size=32) == status
+
+
+# Spikes
+
+
+def value_objective(apply_fn, params, batch, rng):
+    """The loss is what the batch says, whatever the parameters are."""
+    values = batch["values"] + 0.0 * params["logits"]["bias"][0]
+    loss_sum, weight = jnp.sum(values), jnp.float32(values.size)
+    return loss_sum, weight, dict.fromkeys(objectives.METRICS, (loss_sum, weight))
+
+
+class Values(Streams):
+    """Batches of which each makes the loss of its step."""
+
+    def __init__(self, values, position=0):
+        super().__init__(position)
+        self.values = values
+
+    def __next__(self):
+        self.position += 1
+        return {"values": np.full(2, self.values[self.position - 1], np.float32)}
+
+
+def fit_values(values, state=None, position=0, **arguments):
+    settings = make_settings(steps=len(values), log_every=50)
+    step = make_step(settings, objective=value_objective)
+    streams = Values(values, position)
+    return fit(settings, state, streams, train_step=step, **arguments)
+
+
+def spikes_of(values):
+    """Step -> loss, median and deviation, by the definition, in float64."""
+    found = {}
+    for n, value in enumerate(values):
+        recent = np.asarray(values[max(n - 128, 0) : n], np.float64)
+        if len(recent) < 32:
+            continue
+        median = np.median(recent)
+        deviation = 1.4826 * np.median(np.abs(recent - median))
+        deviation = max(deviation, 1e-3 * abs(median))
+        if value > median + 6 * deviation:
+            found[n + 1] = [value, median, deviation]
+    return found
+
+
+def noisy_losses(seed=0, steps=300):
+    """A falling loss with noise; rises in it of all sizes, and falls."""
+    rng = np.random.default_rng(seed)
+    values = 3 + 0.5 * np.exp(-np.arange(steps) / 100) + rng.normal(0, 0.03, steps)
+    places = rng.choice(steps, 24, replace=False)
+    values[places] += rng.uniform(-1, 2, 24)
+    values[20] += 10  # too early
+    return values.astype(np.float32)
+
+
+def logged_spikes(*logs):
+    return {
+        step: [line[f"spike/{name}"] for name in ("loss", "median", "deviation")]
+        for log in logs
+        for step, line in log.lines.items()
+        if "spike/loss" in line
+    }
+
+
+def test_spikes_are_losses_far_above_the_recent_ones_and_their_batches_are_kept():
+    values = noisy_losses()
+    _, log, _ = fit_values(values)
+    expected = spikes_of(values)
+    assert 5 < len(expected) < 24
+    found = logged_spikes(log)
+    assert list(found) == list(expected) and 21 not in found
+    for step, spike in found.items():
+        np.testing.assert_allclose(spike, expected[step], rtol=1e-4)
+    assert list(log.batches) == list(expected)
+    for step, batch in log.batches.items():
+        np.testing.assert_array_equal(batch["values"], values[step - 1])
+
+
+def test_a_resumed_run_finds_the_same_spikes_bit_for_bit():
+    values = noisy_losses(1)
+    whole, whole_log, _ = fit_values(values)
+    position, state, logs = 0, None, []
+    for cut in (40, 150, 151, 300):
+        asked = itertools.count(position + 1)
+        outcome, log, _ = fit_values(
+            values, state, position, stop=lambda asked=asked, cut=cut: next(asked) == cut
+        )
+        state, position = to_device(to_numpy(outcome.state)), outcome.step
+        logs.append(log)
+    assert logged_spikes(*logs) == logged_spikes(whole_log) != {}
+    assert [step for log in logs for step in log.batches] == list(whole_log.batches)
+    assert_trees_equal(state, whole.state)
+
+
+@pytest.mark.parametrize(("rise", "spikes"), [(0.0, False), (0.005, False), (0.007, True)])
+def test_a_loss_that_hardly_differs_makes_no_spikes(rise, spikes):
+    values = np.full(100, 2.0, np.float32)
+    values[60] *= 1 + rise
+    _, log, _ = fit_values(values)
+    assert list(logged_spikes(log)) == [61] * spikes
+
+
+# Diagnoses
+
+
+def test_diagnoses_see_the_step_and_join_its_line():
+    calls = []
+
+    def diagnose(before, after, batch):
+        calls.append(to_numpy((before, after, batch)))
+        return {"decoder/depths": np.arange(3.0)}
+
+    settings = make_settings(log_every=4, evaluate_every=8, diagnostics_every=4, checkpoint_every=1)
+    _, log, saved = fit(settings, diagnose=diagnose)
+    expected = (4, 8)
+    assert len(calls) == len(expected)
+    for (before, after, batch), step in zip(calls, expected, strict=True):
+        assert_trees_equal(before, saved.checkpoints[step - 1][0]["params"])
+        assert_trees_equal(after, saved.checkpoints[step][0]["params"])
+        assert_trees_equal(batch, make_batch(step))
+        line = log.lines[step]
+        np.testing.assert_array_equal(line["diagnostics/decoder/depths"], np.arange(3.0))
+        assert "train/loss" in line
+    assert "validation/loss" in log.lines[8]
+    assert not [name for name in log.lines[10] if name.startswith("diagnostics/")]
+
+
+def test_diagnoses_change_nothing_else():
+    plain, plain_log, _ = fit(make_settings())
+    outcome, log, _ = fit(make_settings(diagnostics_every=2), diagnose=lambda *_: {"a": 1.0})
+    assert_trees_equal(outcome.state, plain.state)
+    without = {
+        step: {name: value for name, value in line.items() if name != "diagnostics/a"}
+        for step, line in log.repeatable().items()
+    }
+    assert {step: line for step, line in without.items() if line} == plain_log.repeatable()
+
+
+def test_a_bad_step_is_not_diagnosed():
+    outcome, _, _ = fit(
+        make_settings(diagnostics_every=3), train_step=broken_from(3, "loss"), diagnose=diagnose
+    )
+    assert (outcome.status, outcome.step) == ("diverged", 3)
+
+
 def test_a_run_that_has_its_steps_does_nothing():
     state = dataclasses.replace(make_state(), step=jnp.array(10, jnp.int32))
     outcome, log, saved = fit(make_settings(), state)
@@ -498,6 +707,7 @@ def test_the_next_step_is_dispatched_before_the_last_one_is_read():
         settings=make_settings(steps=4, checkpoint_every=2),
         train_step=watched,
         evaluate=evaluate,
+        diagnose=diagnose,
         save=Saved(),
         log=log,
         stop=lambda: False,

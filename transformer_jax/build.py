@@ -22,7 +22,7 @@ from transformer_jax.data.tokenizer import BOS_ID
 from transformer_jax.decode import DecodeSettings
 from transformer_jax.evaluate import make_eval_step, make_predict_step
 from transformer_jax.models.config import Architecture, Head, TransformerConfig
-from transformer_jax.models.transformer import MODELS, Model
+from transformer_jax.models.transformer import MODELS, Model, initialise
 from transformer_jax.train import TrainSettings
 
 Params = PyTree[Float[Array, "..."]]
@@ -138,7 +138,7 @@ def build(config: Config, workdir: Path | None = None) -> Run:
         raise ValueError('evaluate.checkpoint="best" needs a checkpoint.best_metric')
     if config.seed < 0:
         raise ValueError(f"seed={config.seed} is negative")
-    _at_least("train", config.train, evaluate_every=0)
+    _at_least("train", config.train, evaluate_every=0, diagnostics_every=0)
     _at_least("checkpoint", config.checkpoint, every=0)
     _check_intervals(train, checkpoint.best_metric)
     decode = DecodeSettings(**config.decode.to_dict())
@@ -170,9 +170,7 @@ def build(config: Config, workdir: Path | None = None) -> Run:
         return model.apply({"params": params}, batch, method="embed")
 
     def init(key, batch):
-        params, dropout = jax.random.split(key)
-        rngs = {"params": params, "dropout": dropout}
-        return model.init(rngs, batch, deterministic=False)["params"]
+        return initialise(model, key, batch)
 
     def apply(params, batch, rng) -> Any:
         rngs = {} if rng is None else {"dropout": rng}
@@ -222,6 +220,10 @@ def _model_config(config: Config, task: _Task) -> TransformerConfig:
     for stack in ("num_encoder_layers", "num_decoder_layers"):
         if settings[stack] is None:
             settings[stack] = num_layers
+    residual = settings.pop("residual")
+    for stack in ("encoder_residual", "decoder_residual"):
+        if settings[stack] is None:
+            settings[stack] = residual
     if settings["head_dim"] is None:
         settings["head_dim"] = _head_dim(settings["d_model"], settings["num_heads"])
     vocab_size = settings["vocab_size"] or 4

@@ -4,8 +4,10 @@ WORKDIR/config.json      the config that the directory belongs to
 WORKDIR/tokenizer.json   the tokenizer, so that predicting needs no training data
 WORKDIR/labels.json      the classes or tags, where the model predicts such
 WORKDIR/init_from.json   what was taken from another run, where checkpoint.init_from names one
+WORKDIR/profile.json     variances and omega of each sublayer, where the scheme measures them
 WORKDIR/metrics.jsonl    the numbers of training, a step a line; the same in tensorboard/
-WORKDIR/results.json     final scores and status
+WORKDIR/spikes/STEP.npz  the batches whose losses spiked, the first of them
+WORKDIR/results.json     final scores, status, spikes and the first bad step
 WORKDIR/samples.txt      a few results on the test split
 WORKDIR/checkpoints/     one folder a step
 """
@@ -15,6 +17,7 @@ import dataclasses
 import functools
 import json
 import math
+import shlex
 import signal
 import sys
 import threading
@@ -27,11 +30,14 @@ import jax.numpy as jnp
 
 from configs import default
 from configs.default import Config
-from transformer_jax import inference, overrides, run_log, train_state
+from transformer_jax import diagnostics, inference, overrides, run_log, train_state
+from transformer_jax import replay as replaying
 from transformer_jax import train as training
 from transformer_jax.build import Params, Run, build
 from transformer_jax.checkpoint import (
     Checkpoints,
+    InitReport,
+    Restored,
     format_report,
     init_from,
     lock_workdir,
@@ -39,21 +45,27 @@ from transformer_jax.checkpoint import (
 )
 from transformer_jax.data.files import decode_lines
 from transformer_jax.data.pipeline import TrainStreams
+from transformer_jax.metrics import means
+from transformer_jax.models.schemes import scheme, stacks
+from transformer_jax.objectives import Batch
 from transformer_jax.run_log import RunLog, write_atomically
 from transformer_jax.train_state import State
 
-_EXIT_CODES = {"finished": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
+_EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
 
 
 def train(config: Config, workdir: Path) -> int:
     """Trains, or goes on training, in a work directory; then scores the test split.
 
-    A finished run only shows its results again. SIGTERM and SIGINT save and end it as "preempted".
+    A run that has made all its steps ends as "finished", "plateaued" or "diverged" (see
+    `training.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
+    "preempted"; what is not finite ends it as "diverged", and a rerun goes on from the last
+    checkpoint before.
     """
     lock_workdir(workdir)
-    if _is_finished(config, workdir):
+    if _is_done(config, workdir):
         _show(workdir)
-        return 0
+        return _EXIT_CODES[run_log.read_results(workdir)["status"]]
     run = build(config, workdir)
     # All data is read before anything is written, so that a mistake in it comes at once.
     splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
@@ -73,11 +85,14 @@ def train(config: Config, workdir: Path) -> int:
         with _stop_at_signal() as stop:
             validation = functools.partial(inference.losses, run, split=splits["validation"])
             outcome = _fit(config, run, state, streams, checkpoints, log, validation, stop)
-            status = outcome.status
-            log.results(steps=outcome.step)
+            status, spikes = outcome.status, run_log.read_spikes(workdir)
+            bad_step = outcome.step if status == "diverged" else None
+            log.results(steps=outcome.step, first_bad_step=bad_step, spikes=spikes)
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores
             if status == "finished":
+                status, grounds = _judge(run, outcome.state)
+                log.results(**grounds)
                 params = _parameters(run, workdir, run.evaluate.checkpoint)
                 for name, split in splits.items():
                     log.progress(outcome.step, f"scoring the {name} split")
@@ -155,6 +170,44 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
     return 0
 
 
+def replay(config: Config, workdir: Path, step: int | None) -> int:
+    """Trains again up to a step, in float32, and names what became non-finite first.
+
+    Starts from the last checkpoint before the step, or where there is none from the beginning.
+    Writes nothing.
+    """
+    if not (workdir / "config.json").exists():
+        raise FileNotFoundError(f"there is no run in {workdir} to replay: train there first")
+    run = build(config, workdir)
+    if step is None or not 1 <= step <= run.train.steps:
+        raise ValueError(f"--mode=replay needs a --step=N of 1 to {run.train.steps}, got {step}")
+    streams = run.data.train_streams()
+    checkpoints = _checkpoints(run, workdir)
+    before = [saved for saved in checkpoints.steps() if saved < step]
+    if before:
+        restored = checkpoints.restore(before[-1], _abstract_state(run))
+        assert restored is not None
+        state = _go_on(restored, streams)
+    else:
+        state, _, _ = _begin(run, streams)
+    print(f"Replaying from step {int(state.step)} to {step} in float32.")
+    bad = replaying.replay(run, state, streams, step)
+    if bad is None:
+        print("Everything is finite.", _why_finite(run))
+        return 0
+    print(f"Step {bad.step} is bad: loss {bad.loss}, gradient norm {bad.gradient_norm}.")
+    missing = "none, when its parts are computed one by one"
+    print(f"Its first tensor that is not finite: {bad.tensor or missing}")
+    return 0
+
+
+def _why_finite(run: Run) -> str:
+    dtype = run.model.config.dtype
+    if dtype == "float32":
+        return "If training was not, at these steps, then it ran on another machine or version."
+    return f"If training was not, at these steps, then range or rounding of {dtype} is to blame."
+
+
 def inspect(config: Config, workdir: Path | None) -> int:
     """Prints the config, its difference from the default, the parameters and a step's cost."""
     run = build(config, workdir)
@@ -188,18 +241,45 @@ def _save_vocabularies(run: Run, workdir: Path) -> None:
 def _start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStreams) -> State:
     """The state of the newest checkpoint, or a new one; the streams stand where it left them."""
     restored = checkpoints.restore("last", _abstract_state(run))
-    if restored is None:
-        beginning = streams.get_state()
-        first_batch = jax.device_put(next(streams))
-        streams.set_state(beginning)
-        key = jax.random.key(run.seed)
-        state = train_state.create(
-            *(run.init, run.optimizer, key, first_batch, training.WINDOW_METRICS),
-            ema=run.train.ema_decay > 0,
-        )
-        if run.checkpoint.init_from:
-            state = _init_from(run, workdir, state)
-        return state
+    if restored is not None:
+        return _go_on(restored, streams)
+    state, report, first_batch = _begin(run, streams)
+    if report is not None:
+        print(format_report(report))
+        write_atomically(workdir / "init_from.json", json.dumps(report._asdict(), indent=1))
+    config = run.model.config
+    if any(scheme(config, stack).profiled for stack in stacks(config)):
+        # The key of the draws, whose dropout the omegas were measured under.
+        key, _ = train_state.split_key(jax.random.key(run.seed))
+        profile = diagnostics.profile(run.model, state.params, first_batch, key)
+        write_atomically(workdir / "profile.json", json.dumps(profile, indent=1))
+    return state
+
+
+def _begin(run: Run, streams: TrainStreams) -> tuple[State, InitReport | None, Batch]:
+    """A new state, which of its parameters are another run's, and the first batch.
+
+    The streams stand before that batch.
+    """
+    beginning = streams.get_state()
+    first_batch = jax.device_put(next(streams))
+    streams.set_state(beginning)
+    key = jax.random.key(run.seed)
+    state = train_state.create(
+        *(run.init, run.optimizer, key, first_batch, training.WINDOW_METRICS),
+        ema=run.train.ema_decay > 0,
+    )
+    if not run.checkpoint.init_from:
+        return state, None, first_batch
+    params, report = init_from(run.checkpoint.init_from, state.params, labels=run.data.labels)
+    # A copy for the moving average: the training step donates both.
+    ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
+    state = dataclasses.replace(state, params=params, ema_params=ema_params)
+    return state, report, first_batch
+
+
+def _go_on(restored: Restored, streams: TrainStreams) -> State:
+    """The state of a checkpoint, with the streams set to where it left them."""
     if restored.fingerprint != streams.fingerprint:
         raise ValueError(
             f"the checkpoint of step {restored.step} was trained on other data, or on batches that "
@@ -209,16 +289,6 @@ def _start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStre
         )
     streams.set_state(restored.streams)
     return restored.state
-
-
-def _init_from(run: Run, workdir: Path, state: State) -> State:
-    """The state with the parameters that another run has for it, and a report of which they are."""
-    params, report = init_from(run.checkpoint.init_from, state.params, labels=run.data.labels)
-    print(format_report(report))
-    write_atomically(workdir / "init_from.json", json.dumps(report._asdict(), indent=1))
-    # A copy for the moving average: the training step donates both.
-    ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
-    return dataclasses.replace(state, params=params, ema_params=ema_params)
 
 
 def _fit(
@@ -238,12 +308,25 @@ def _fit(
         settings=run.train,
         train_step=_make_train_step(run),
         evaluate=validation,
+        diagnose=diagnostics.make_diagnose(run.model, run.loss),
         save=functools.partial(checkpoints.save, **origin),
         log=log,
         stop=stop,
     )
     checkpoints.wait()
     return outcome
+
+
+def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
+    """The status of a run that has made all its steps, and what it rests on."""
+    token_loss = means(state.window)["token_loss"]
+    grounds = {"train/token_loss": token_loss}
+    if run.model.config.head != "tokens":
+        return "finished", grounds
+    entropy = run.data.unigram_entropy
+    vocab_size = run.model.config.vocab_size
+    status = training.judge(token_loss, unigram_entropy=entropy, vocab_size=vocab_size)
+    return status, grounds | {"unigram_entropy": entropy}
 
 
 @contextlib.contextmanager
@@ -320,10 +403,16 @@ def _product_flops(jaxpr: Any) -> int:
     return total
 
 
-def _is_finished(config: Config, workdir: Path) -> bool:
+def _is_done(config: Config, workdir: Path) -> bool:
     """Whether exactly this config has been trained and scored here."""
-    finished = run_log.read_results(workdir).get("status") == "finished"
-    return finished and (workdir / "config.json").exists() and not _changes(config, workdir)
+    scored = _is_scored(run_log.read_results(workdir))
+    return scored and (workdir / "config.json").exists() and not _changes(config, workdir)
+
+
+def _is_scored(results: dict[str, Any]) -> bool:
+    """Whether these are the results of a run that has made all its steps."""
+    status, whole = results.get("status"), results.get("first_bad_step", 0) is None
+    return status in ("finished", "plateaued") or (status == "diverged" and whole)
 
 
 def _changes(config: Config, workdir: Path) -> list[str]:
@@ -341,8 +430,12 @@ def _check_trained(workdir: Path, checkpoint: str | None) -> None:
 def _show(workdir: Path) -> None:
     results = run_log.read_results(workdir)
     print(run_log.format_scores(results))
-    if results["status"] == "finished":
+    if _is_scored(results):
         print(f"\n{(workdir / 'samples.txt').read_text('utf-8')}")
+    elif results["status"] == "diverged":
+        where = f"--workdir={shlex.quote(str(workdir))} --step={results['first_bad_step']}"
+        print("\nWhat became non-finite first is found by")
+        print(f"  python -m transformer_jax.main --mode=replay {where}")
     print(f"\nThe files of this run are in {workdir}")
 
 

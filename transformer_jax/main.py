@@ -1,7 +1,8 @@
-"""The command line: trains, evaluates, generates or embeds with, or shows one model.
+"""The command line: trains, evaluates, generates or embeds with, shows or replays one model.
 
     python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/a [--mode=train]
     python -m transformer_jax.main --workdir=runs/a --mode=generate --input=FILE --output=FILE
+    python -m transformer_jax.main --workdir=runs/a --mode=replay --step=120
 
 `--config.KEY=VALUE` changes a setting of the config.
 """
@@ -16,12 +17,14 @@ from absl import app, flags, logging
 from configs.default import Config
 from transformer_jax import commands, overrides
 
-_READS = {  # modes, and the flags that each reads beside --config and --workdir
+# Modes, which are functions of `commands`, and the flags that each reads beside config and workdir.
+_READS = {
     "train": (),
     "evaluate": ("checkpoint", "split"),
     "generate": ("checkpoint", "input", "output"),
     "embed": ("checkpoint", "input", "output"),
     "inspect": (),
+    "replay": ("step",),
 }
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
@@ -30,6 +33,7 @@ _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "last, best, a step, or a 
 _SPLIT = flags.DEFINE_enum("split", "test", ("validation", "test"), "What to evaluate on.")
 _INPUT = flags.DEFINE_string("input", "-", "Lines to read; - is standard input.")
 _OUTPUT = flags.DEFINE_string("output", "-", "Where results go; - is standard output.")
+_STEP = flags.DEFINE_integer("step", None, "What to replay up to: the first bad step.")
 
 
 def main(argv: list[str], changes: list[str]) -> int:
@@ -37,7 +41,7 @@ def main(argv: list[str], changes: list[str]) -> int:
     try:
         if unknown := argv[1:]:
             raise ValueError(f"{unknown[0]!r} is no flag: flags are written --NAME=VALUE")
-        for flag in (_CHECKPOINT, _SPLIT, _INPUT, _OUTPUT):
+        for flag in (_CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP):
             if flag.present and flag.name not in _READS[_MODE.value]:
                 raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
         return _dispatch(_load(changes))
@@ -70,19 +74,12 @@ def _load(changes: list[str]) -> Config:
 
 
 def _dispatch(config: Config) -> int:
+    mode = _MODE.value
     workdir = Path(_WORKDIR.value) if _WORKDIR.value else None
-    if _MODE.value == "inspect":
-        return commands.inspect(config, workdir)
-    if workdir is None:
-        raise ValueError(f"--mode={_MODE.value} needs a --workdir")
-    match _MODE.value:
-        case "train":
-            return commands.train(config, workdir)
-        case "evaluate":
-            return commands.evaluate(config, workdir, _CHECKPOINT.value, _SPLIT.value)
-        case mode:
-            command = {"generate": commands.generate, "embed": commands.embed}[mode]
-            return command(config, workdir, _CHECKPOINT.value, _INPUT.value, _OUTPUT.value)
+    if workdir is None and mode != "inspect":
+        raise ValueError(f"--mode={mode} needs a --workdir")
+    arguments = [flags.FLAGS[name].value for name in _READS[mode]]
+    return getattr(commands, mode)(config, workdir, *arguments)
 
 
 def run() -> None:

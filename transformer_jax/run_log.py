@@ -14,14 +14,17 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 import jax
+import numpy as np
+from jax.typing import ArrayLike
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
 _WALL = "time/wall_seconds"
 _WIDTH = 100
+_MOST_BATCHES = 20
 
 
 class RunLog:
@@ -66,15 +69,28 @@ class RunLog:
             dynamic_ncols=True,
         )
 
-    def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
-        """Appends a record. What is not finite becomes null, which JSON can hold."""
-        record = {"step": step, **scalars, _WALL: self._wall_seconds()}
+    def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
+        """Appends a record of numbers and vectors, of which TensorBoard gets the mean.
+
+        What is not finite becomes null, which JSON can hold.
+        """
+        record = {"step": step, **values, _WALL: self._wall_seconds()}
         self._metrics.write(_line(record))
         self._metrics.flush()
-        for name, value in scalars.items():
-            if math.isfinite(value):
-                self._tensorboard.add_scalar(name, float(value), step)
+        for name, value in values.items():
+            mean = float(np.mean(np.asarray(value, np.float64)))
+            if math.isfinite(mean):
+                self._tensorboard.add_scalar(name, mean, step)
         self._tensorboard.flush()
+
+    def keep_batch(self, step: int, batch: Mapping[str, ArrayLike]) -> None:
+        """Keeps the arrays of a batch in spikes/STEP.npz, those of the first 20 such steps."""
+        folder = self._workdir / "spikes"
+        # A step that comes again after a restart is in its place already.
+        others = [path for path in folder.glob("*.npz") if path.stem != str(step)]
+        if len(others) < _MOST_BATCHES:
+            folder.mkdir(exist_ok=True)
+            np.savez_compressed(folder / f"{step}.npz", **jax.device_get(dict(batch)))
 
     def progress(self, step: int, text: str) -> None:
         """Moves the progress bar to `step`, with `text` beside it."""
@@ -120,6 +136,16 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     return records
 
 
+def read_spikes(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+    """The spikes that metrics.jsonl tells of: step, loss, and the median and deviation before."""
+    return [
+        {"step": record["step"]}
+        | {name: record[f"spike/{name}"] for name in ("loss", "median", "deviation")}
+        for record in read_metrics(workdir)
+        if "spike/loss" in record
+    ]
+
+
 def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
     """The content of results.json; empty where there is none."""
     path = _results_path(workdir)
@@ -146,16 +172,21 @@ def run_fields(*, parameters: int, steps: int) -> dict[str, Any]:
 
 
 def format_scores(results: Mapping[str, Any]) -> str:
-    """The content of results.json as text: a table of scores, a row each, a column per split."""
+    """The content of results.json as text: a table of scores, a row each, a column per split.
+
+    Facts that are null, as the first bad step of a run that has none, are left out.
+    """
     scores: dict[str, dict[str, str]] = {}
     facts: dict[str, str] = {}
     for name, value in results.items():
         split, _, score = name.partition("/")
-        if isinstance(value, Mapping):
+        if name == "spikes":
+            facts[name] = ", ".join(f"step {spike['step']:,}" for spike in value) or "none"
+        elif isinstance(value, Mapping):
             facts[name] = ", ".join(f"{key} {_text(entry)}" for key, entry in value.items())
         elif score and split != "time" and not isinstance(value, str):
             scores.setdefault(score, {})[split] = _text(value)
-        else:
+        elif value is not None:
             facts[name] = _text(value)
 
     splits = list(dict.fromkeys(split for row in scores.values() for split in row))
@@ -209,13 +240,13 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's and JAX's scalars as Python's, and what is not finite, unknown to JSON, as None."""
+    """NumPy's and JAX's arrays as numbers and lists; what is not finite, unknown to JSON: None."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
-    if hasattr(value, "item"):
-        value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

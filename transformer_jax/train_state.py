@@ -9,17 +9,18 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.objectives import Batch, Sums
 
 # key, batch -> parameters, whose leaves may be boxed with their logical axes
 Init = Callable[[Key[Array, ""], Batch], Any]
+RECENT = 128  # steps whose losses the state keeps
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["step", "params", "ema_params", "opt_state", "rng", "window"],
+    data_fields=["step", "params", "ema_params", "opt_state", "rng", "window", "recent"],
     meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +29,9 @@ class State:
 
     step: updates made. ema_params: the moving average of `params`, or None where none is kept.
     rng: the key that every step's dropout key is folded from. window: sums of the logging window
-    that is not finished yet, so that a restart in its middle loses nothing.
+    that is not finished yet, so that a restart in its middle loses nothing. recent: the losses of
+    the last steps, that of the step after n updates in place n mod R, and NaN where there was none;
+    so that a restart finds the same spikes.
     """
 
     step: Int[Array, ""]
@@ -37,6 +40,12 @@ class State:
     opt_state: optax.OptState
     rng: Key[Array, ""]
     window: Sums
+    recent: Float[Array, "R"]
+
+    @property
+    def dropout_key(self) -> Key[Array, ""]:
+        """That of the next step."""
+        return jax.random.fold_in(self.rng, self.step)
 
     @property
     def evaluated(self) -> Any:
@@ -92,8 +101,14 @@ def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Param
     return [_row(path, leaf) for path, leaf in leaves]
 
 
-def _new(init: Init, optimizer, metrics: tuple[str, ...], ema: bool, key, batch) -> State:
+def split_key(key: Key[Array, ""]) -> tuple[Key[Array, ""], Key[Array, ""]]:
+    """From a run's key those of `init` and of every step's dropout."""
     init_key, rng = jax.random.split(key)
+    return init_key, rng
+
+
+def _new(init: Init, optimizer, metrics: tuple[str, ...], ema: bool, key, batch) -> State:
+    init_key, rng = split_key(key)
     params = nn.meta.unbox(init(init_key, batch))
     return State(
         step=jnp.zeros((), jnp.int32),
@@ -102,6 +117,7 @@ def _new(init: Init, optimizer, metrics: tuple[str, ...], ema: bool, key, batch)
         opt_state=optimizer.init(params),
         rng=rng,
         window={name: (jnp.zeros(()), jnp.zeros(())) for name in metrics},
+        recent=jnp.full(RECENT, jnp.nan),
     )
 
 

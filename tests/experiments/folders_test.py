@@ -1,0 +1,98 @@
+"""Every folder of experiments: its parts, its runs, one step of each program that they train."""
+
+import functools
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments import results, run
+from experiments.sweep import ROOT, Run, part
+from transformer_jax import commands, overrides
+
+FOLDERS = {path.parent.name: path.parent for path in (ROOT / "experiments").glob("*/sweep.py")}
+SECTIONS = ["Question", "Protocol", "Results", "Conclusion", "What it does not show"]
+pytestmark = pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
+
+
+@functools.cache
+def _sweeps(folder: Path) -> dict[str, tuple[Run, ...]]:
+    """All runs, of the full and of the quick version of each sweep."""
+    sweeps = part(folder, "sweep").SWEEPS
+    return {
+        f"{name}{' --quick' * quick}": tuple(sweeps[name](quick))
+        for name, quick in itertools.product(sweeps, (False, True))
+    }
+
+
+def test_it_has_all_parts(folder):
+    assert part(folder, "__init__").__doc__, "__init__.py says the question in a sentence"
+    assert callable(part(folder, "report").report)
+    measured = any(each.measure is not None for runs in _sweeps(folder).values() for each in runs)
+    assert (folder / "measure.py").exists() == measured
+
+
+def test_its_readme_has_all_sections_and_a_place_for_each_report(folder):
+    text = (folder / "README.md").read_text()
+    assert re.findall("^## (.*)$", text, re.MULTILINE) == SECTIONS
+    shown = text[text.index("## Results") : text.index("## Conclusion")]
+    for name in part(folder, "sweep").SWEEPS:
+        results.check_markers(folder / "README.md", name)
+        assert results.markers(name)[0] in shown
+
+
+def test_its_results_are_those_that_its_readme_shows(folder):
+    """The first sweep has been run, and what its report links to is there."""
+    text = (folder / "README.md").read_text()
+    start, end = results.markers(next(iter(part(folder, "sweep").SWEEPS)))
+    generated = text[text.index(start) + len(start) : text.index(end)]
+    out = folder / "results"
+    assert "JAX" in generated, "run `python -m experiments.run FOLDER`"
+    assert results.read_json(out / "summary.json")
+    assert list(out.glob("*.csv"))
+    figures = re.findall(r"\]\(results/(.*)\.svg\)", text)
+    assert figures
+    for name in figures:
+        assert (out / f"{name}.svg").exists() and (out / f"{name}.png").exists()
+    # Nothing is left of a figure that is shown no more, and all is small enough to be kept.
+    assert {path.stem for path in out.glob("*.svg")} == set(figures)
+    assert all(path.stat().st_size < 500_000 for path in out.iterdir())
+
+
+def test_its_runs_can_be_run(folder, tmp_path):
+    """`plan` resolves and builds every config, and lets no two contents share an id."""
+    for name, runs in _sweeps(folder).items():
+        jobs = run.plan(runs, folder, tmp_path)
+        assert sum(len(job.runs) for job in jobs) == len(runs), name
+
+
+def test_its_quick_sweeps_are_smaller(folder):
+    sweeps = _sweeps(folder)
+    for name in part(folder, "sweep").SWEEPS:
+        assert len(sweeps[f"{name} --quick"]) <= len(sweeps[name])
+
+
+def test_one_step_of_each_program_lowers(folder):
+    """Without data and without compiling: shapes alone."""
+    for each in itertools.chain(*_sweeps(folder).values()):
+        if each.train and _program(each) not in _lowered:
+            _lowered.add(_program(each))
+            built = run.check(each, folder)
+            step = commands._make_train_step(built)
+            step.lower(commands._abstract_state(built), built.abstract_batch())
+
+
+_lowered: set[str] = set()  # by the tests of all folders, which have many programs in common
+# The settings that give a program other numbers and no other shape: layers are scanned.
+_NUMBERS = (
+    *("seed", "train.steps", "model.num_layers", "optimizer.learning_rate", "optimizer.beta"),
+    *("optimizer.warmup_steps", "optimizer.epsilon", "train.log_every"),
+    *(key for key in overrides.FREE_TO_CHANGE if key != "train.diagnostics_every:"),
+)
+
+
+def _program(each: Run) -> str:
+    """What the program of a training step depends on."""
+    flat = overrides.flatten(each.resolved)
+    return str([item for item in flat.items() if not f"{item[0]}:".startswith(_NUMBERS)])
