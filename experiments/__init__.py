@@ -1,0 +1,1 @@
+"""Experiments: a folder each, with a question, runs as data, a report, and what it found."""
