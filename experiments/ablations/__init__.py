@@ -1,0 +1,1 @@
+"""Which of the original paper's variations (table 3) matter in a small translator?"""

@@ -1,0 +1,1 @@
+"""Which parts of Admin's initialisation matter?"""

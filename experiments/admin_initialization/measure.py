@@ -1,0 +1,134 @@
+"""Admin's profile on other batches, and what folding does to a trained model."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from configs.default import Config
+from transformer_jax import build, diagnostics, train_state
+from transformer_jax.checkpoint import restore_parameters_from
+from transformer_jax.models import admin, schemes
+from transformer_jax.models.transformer import Batch, Model
+
+RANDOM, GRADIENT = 1e-4, 1e-3  # sizes of the steps; Adam's first is its learning rate
+DRAWS = 5  # of random steps
+
+
+def measure(config: Config, workdir: Path, *, what: str, **arguments: Any) -> list[dict[str, Any]]:
+    """The rows of `profile` or of `folding`, as `what` says, with its arguments."""
+    return {"profile": profile, "folding": folding}[what](config, workdir, **arguments)
+
+
+def profile(
+    config: Config, workdir: Path, *, sizes: Sequence[int], batches: int
+) -> list[dict[str, Any]]:
+    """A row for each size, batch and sublayer: the omega that the first `size` rows give.
+
+    The draw of the parameters is always the same: that of the config's seed. closed_form: the
+    omega of "admin_constant", which needs no batch.
+    """
+    run = build.build(config, workdir)
+    streams = run.data.train_streams()
+    drawn = [next(streams) for _ in range(batches)]
+    at = schemes.depth(run.model.config, "decoder")
+    closed_form = schemes.SCHEMES["admin_constant"].skip
+    assert closed_form is not None
+    constants = schemes.by_sublayer(closed_form, at).ravel()
+
+    @jax.jit
+    def omegas(key, batch):
+        state = train_state.create(run.init, run.optimizer, key, batch, (), ema=False)
+        return _omegas(run.model, state.params)[:, 0]
+
+    rows = []
+    for size in sizes:
+        for number, batch in enumerate(drawn):
+            cut = {name: array[:size] for name, array in batch.items()}
+            found = jax.device_get(omegas(jax.random.key(config.seed), cut))
+            for index, omega in enumerate(found):
+                row = {"size": size, "batch": number, "sublayer": index + 1, "omega": omega}
+                rows.append({**row, "closed_form": constants[index]})
+    return rows
+
+
+def folding(config: Config, workdir: Path) -> list[dict[str, Any]]:
+    """Two rows: the trained model, and the one without omega that computes the same.
+
+    largest_difference: of its logits from the trained model's, on one training batch.
+    loss: nats a target there. loss_after: after a step of `GRADIENT` against the sign of every
+    kernel's gradient. output_change: squared change of the stack's output over the width, a token,
+    over the squared size of a step of random signs; mean of `DRAWS` draws.
+    omega_spread: standard deviation over channels as a share of the mean, mean over sublayers; it
+    is 0 before training.
+    """
+    run = build.build(config, workdir)
+    batch = jax.device_put(next(run.data.train_streams()))
+    params = _trained(run, workdir)
+    folded_config, folded = admin.fold(run.model.config, params)
+    omega = np.asarray(_omegas(run.model, params))
+    spread = float(np.mean(omega.std(axis=-1) / omega.mean(axis=-1)))
+    models = {
+        "admin": (run.model, params, spread),
+        "folded": (run.model.clone(config=folded_config), folded, 0.0),
+    }
+    expected, rows = None, []
+    for name, (model, params, spread) in models.items():
+        logits, found = jax.device_get(
+            jax.jit(functools.partial(_steps, run, model))(params, batch)
+        )
+        expected = logits if expected is None else expected
+        difference = np.max(np.abs(logits - expected))
+        row = {"model": name, "largest_difference": difference, "omega_spread": spread}
+        rows.append({**row, **found})
+    return rows
+
+
+def _steps(
+    run: build.Run, model: Model, params: Any, batch: Batch
+) -> tuple[Float[Array, "B T V"], dict[str, Float[Array, ""]]]:
+    """The logits, and what steps away from the parameters do."""
+
+    def apply(params, batch, _) -> Any:
+        return model.apply({"params": params}, batch, deterministic=True)
+
+    def mean_loss(params):
+        loss_sum, weight, _ = run.loss(apply, params, batch, None)
+        return loss_sum / weight
+
+    def change(key):
+        moved = diagnostics.random_sign_step(key, params, RANDOM)
+        after = diagnostics.observe(model, moved, batch)[1]["decoder"]
+        return diagnostics.output_change(before, after, RANDOM)
+
+    loss, gradient = jax.value_and_grad(mean_loss)(params)
+    before = diagnostics.observe(model, params, batch)[1]["decoder"]
+    changes = jax.lax.map(change, jax.random.split(jax.random.key(0), DRAWS))
+    stepped = diagnostics.gradient_sign_step(gradient, params, GRADIENT)
+    return apply(params, batch, None), {
+        "loss": loss,
+        "loss_after": mean_loss(stepped),
+        "output_change": jnp.mean(changes),
+    }
+
+
+def _trained(run: build.Run, workdir: Path) -> build.Params:
+    """The parameters after the last step."""
+    abstract = train_state.abstract(
+        *(run.init, run.optimizer, jax.random.key(run.seed), run.abstract_batch(), ()), ema=False
+    )
+    return restore_parameters_from(workdir / "checkpoints" / str(run.train.steps), abstract.params)[
+        1
+    ]
+
+
+def _omegas(model: Model, params: Any) -> Float[Array, "n D"]:
+    """The decoder's omegas, in the order of its sublayers."""
+    kinds = schemes.depth(model.config, "decoder").kinds
+    omegas = [params["decoder"][f"{kind}_residual"]["shortcut"]["omega"] for kind in kinds]
+    return jnp.stack(omegas, axis=1).reshape(-1, model.config.d_model)

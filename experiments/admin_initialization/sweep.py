@@ -1,0 +1,83 @@
+"""Admin's four variants, trained and then folded; and its profile, on batches of several sizes."""
+
+from typing import Any
+
+from experiments.sweep import Run, grid
+
+VARIANTS = grid(scheme=["admin", "admin_constant"], omega=["trained", "fixed"])
+FREEZE = {"trained": (), "fixed": (("*/omega", 0.0, 0.0),)}  # optimizer.groups
+
+
+def cpu(quick: bool) -> list[Run]:
+    """Synthetic words at 18 layers, over seeds."""
+    layers, seeds = (6, range(1)) if quick else (18, range(3))
+    trained = [
+        Run(
+            config="configs/bigram_copy.py",
+            overrides={
+                "model.residual": variant["scheme"],
+                "model.num_layers": layers,
+                "optimizer.groups": FREEZE[variant["omega"]],
+                "train.steps": 60 if quick else 300,
+                "seed": seed,
+            },
+            labels={"part": "variants", **variant, "layers": layers, "seed": seed},
+            measure={"what": "folding"},
+        )
+        for seed in seeds
+        for variant in VARIANTS
+    ]
+    profiled = [
+        Run(
+            config="configs/bigram_copy.py",
+            overrides={
+                "model.residual": "admin",
+                "model.num_layers": layers,
+                "data.batch_size": 64,
+                "seed": seed,
+            },
+            labels={"part": "profile", "layers": layers, "seed": seed},
+            train=False,
+            measure={
+                "what": "profile",
+                "sizes": [1, 64] if quick else [1, 4, 16, 64],
+                "batches": 8,
+            },
+        )
+        for seed in seeds
+    ]
+    return trained + profiled
+
+
+def gpu(quick: bool) -> list[Run]:
+    """The paper's 18-18 layers at d_model 512, on Multi30k; needs --data_dir and a GPU."""
+    return [_multi30k(variant, quick) for variant in VARIANTS]
+
+
+def _multi30k(variant: dict[str, Any], quick: bool) -> Run:
+    return Run(
+        config="configs/multi30k.py",
+        overrides={
+            "model.residual": variant["scheme"],
+            "model.num_layers": 18,
+            "model.d_model": 512,
+            "model.num_heads": 8,
+            "model.d_ff": 1024,
+            "model.dropout_rate": 0.3,
+            "model.embedding_dropout_rate": 0.3,
+            "model.dtype": "bfloat16",
+            "optimizer.name": "radam",
+            "optimizer.schedule": "inverse_sqrt",
+            "optimizer.learning_rate": 7e-4,
+            "optimizer.warmup_steps": 1000,
+            "optimizer.groups": FREEZE[variant["omega"]],
+            "train.steps": 100 if quick else 6000,
+            "train.evaluate_every": 500,
+            "checkpoint.every": 250,
+            "seed": 0,
+        },
+        labels={"part": "gpu", **variant, "layers": 18, "seed": 0},
+    )
+
+
+SWEEPS = {"cpu": cpu, "gpu": gpu}

@@ -1,0 +1,92 @@
+"""Output change and dependencies of encoders that were drawn, but not trained."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from configs.default import Config
+from transformer_jax import build, diagnostics, train_state
+from transformer_jax.models.transformer import Batch, Model, initialise
+
+ROWS, LENGTH = 8, 32  # of the batch
+RANDOM, GRADIENT = 1e-4, 1e-6  # sizes of the two steps
+# Most of the time is compilation, which this halves; programs run as fast.
+_QUICKLY = {"xla_backend_optimization_level": 1}
+
+
+def measure(
+    config: Config, workdir: Path, *, layers: Sequence[int], draws: int
+) -> list[dict[str, Any]]:
+    """A row for each depth and draw: the change by both steps, and the sum of beta_ii^2.
+
+    config: of an encoder, at any depth: `layers` says the depths.
+    """
+    run, keys = build.build(config), jax.random.split(jax.random.key(config.seed), draws)
+    rows = []
+    for count in layers:
+        changes = {"num_encoder_layers": count}
+        model = run.model.clone(config=dataclasses.replace(run.model.config, **changes))
+        measure_one = functools.partial(_measure, run, model)
+        measure_all = jax.jit(
+            functools.partial(jax.lax.map, measure_one), compiler_options=_QUICKLY
+        )
+        found = jax.device_get(measure_all(keys))
+        for draw in range(draws):
+            numbers = {name: float(values[draw]) for name, values in found.items()}
+            rows.append({"sublayers": 2 * count, "draw": draw, **numbers})
+    return rows
+
+
+def _measure(run: build.Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
+    batch_key, key, step_key = jax.random.split(key, 3)
+    batch = random_batch(batch_key, model.config.vocab_size)
+    init = functools.partial(initialise, model)
+    params = train_state.create(init, run.optimizer, key, batch, (), ema=False).params
+
+    def apply(params, batch, _):
+        return model.apply({"params": params}, batch, deterministic=True)
+
+    def mean_loss(params):
+        loss_sum, weight, _ = run.loss(apply, params, batch, None)
+        return loss_sum / weight
+
+    # One after the other, so that the model is compiled once for all three.
+    moved = (
+        params,
+        diagnostics.random_sign_step(step_key, params, RANDOM),
+        diagnostics.gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT),
+    )
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moved)
+    observed = jax.lax.map(
+        lambda params: diagnostics.observe(model, params, batch)[1]["encoder"], stacked
+    )
+    before, by_random, by_gradient = (
+        jax.tree.map(lambda leaf, at=at: leaf[at], observed) for at in range(3)
+    )
+    return {
+        "random": diagnostics.output_change(before, by_random, RANDOM),
+        "gradient": diagnostics.output_change(before, by_gradient, GRADIENT),
+        "dependencies": diagnostics.sum_of_squared_dependencies(
+            model.config, params, "encoder", before
+        ),
+    }
+
+
+def random_batch(key: Key[Array, ""], vocab_size: int) -> Batch:
+    """Random tokens, one text a row, and a random target at each of them (0 would be none)."""
+    size = (ROWS, LENGTH)
+    inputs, targets = (
+        jax.random.randint(key, size, 1, vocab_size) for key in jax.random.split(key)
+    )
+    return {
+        "inputs": inputs,
+        "inputs_segment_ids": jnp.ones(size, jnp.int32),
+        "inputs_positions": jnp.broadcast_to(jnp.arange(LENGTH)[None], size),
+        "targets": targets,
+    }

@@ -1,0 +1,86 @@
+"""The dependencies beta_ij of drawn parameters, and of those that training has left."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from configs.default import Config
+from transformer_jax import build, diagnostics, train_state
+from transformer_jax.checkpoint import Checkpoints
+from transformer_jax.models.schemes import stacks
+from transformer_jax.models.transformer import Batch, Params
+
+
+def measure(
+    config: Config, workdir: Path, *, draws: int, gains: Sequence[float]
+) -> list[dict[str, Any]]:
+    """A row for each sublayer i: beta_ij in the column "a{j}".
+
+    At the moment "initial", for each draw and each factor on its queries, keys and values; and
+    "trained", where there is a checkpoint. The first draw is that of the training run.
+    """
+    run = build.build(config, workdir)
+    batch = _random_batch(run) if config.model.vocab_size else _first_batch(run)
+
+    @jax.jit
+    def draw_one(key):
+        return train_state.create(run.init, run.optimizer, key, batch, (), ema=False).params
+
+    @jax.jit
+    def dependency(params):
+        (stack,) = stacks(run.model.config)
+        _, observed = diagnostics.observe(run.model, params, batch)
+        return diagnostics.dependency(run.model.config, params, stack, observed[stack])
+
+    rows = []
+    for draw in range(draws):
+        params = draw_one(jax.random.key(run.seed + draw))
+        for gain in gains:
+            labels = {"moment": "initial", "draw": draw, "gain": gain}
+            rows += _rows(labels, dependency(_scaled(params, gain)))
+    if (workdir / "checkpoints").is_dir():
+        abstract = jax.eval_shape(draw_one, jax.random.key(run.seed))
+        labels = {"moment": "trained", "draw": 0, "gain": 1.0}
+        rows += _rows(labels, dependency(_trained(workdir, abstract)))
+    return rows
+
+
+def _trained(workdir: Path, abstract: Params) -> Params:
+    checkpoints = Checkpoints(workdir / "checkpoints", keep_last=1, best_metric="")
+    found = checkpoints.restore_parameters("last", abstract)
+    assert found is not None
+    return found[1]
+
+
+def _scaled(params: Params, gain: float) -> Params:
+    """The factor on all kernels that make queries, keys and values."""
+
+    def scaled(path, leaf):
+        return gain * leaf if path[-1].key in ("query", "key", "value") else leaf
+
+    return jax.tree_util.tree_map_with_path(scaled, params)
+
+
+def _rows(labels: dict[str, Any], beta: Float[Array, "n n+1"]) -> Iterator[dict[str, Any]]:
+    for number, betas in enumerate(np.asarray(beta), start=1):
+        components = {f"a{j}": float(value) for j, value in enumerate(betas[: number + 1])}
+        yield {**labels, "sublayer": number, **components}
+
+
+def _first_batch(run: build.Run) -> Batch:
+    """The one that training begins with."""
+    return jax.device_put(next(run.data.train_streams()))
+
+
+def _random_batch(run: build.Run) -> Batch:
+    """Random tokens, one text a row, in the shapes of a training batch."""
+    shape = run.data.batch_shapes()["inputs"]
+    tokens = jax.random.randint(jax.random.key(run.seed), shape, 0, run.model.config.vocab_size)
+    positions = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
+    ones = jnp.ones(shape, jnp.int32)
+    return {"inputs": tokens, "inputs_segment_ids": ones, "inputs_positions": positions}

@@ -1,0 +1,55 @@
+"""Encoders at initialisation, and language models before and after training."""
+
+from typing import Any
+
+from experiments.sweep import Run, grid
+
+# Xavier's draw of each of query, key and value; and of the three as one matrix, as fairseq's is.
+EACH, FUSED = 1.0, 0.5**0.5
+
+
+def cpu(quick: bool) -> list[Run]:
+    """The same schemes and depths twice: many draws, and one training run each."""
+    schemes = ["post_ln", "pre_ln", "admin", "deepnorm"]
+    rows = grid(layers=[6] if quick else [6, 18], scheme=schemes)
+    drawn = [_drawn(row, draws=3 if quick else 10) for row in rows]
+    return drawn + [_trained(row) for row in rows]
+
+
+def _drawn(labels: dict[str, Any], draws: int) -> Run:
+    """Random tokens. Admin's profiling belongs to the draw as it is, so that it gets no other."""
+    return Run(
+        config="configs/masked_lm.py",
+        overrides={
+            "model.residual": labels["scheme"],
+            "model.num_layers": labels["layers"],
+            "model.d_model": 64,
+            "model.num_heads": 4,
+            "model.d_ff": 256,
+            "model.activation": "relu",
+            "model.vocab_size": 1000,
+            "model.dropout_rate": 0.0,
+            "model.embedding_dropout_rate": 0.0,
+            "data.packing": False,
+            "data.max_source_length": 32,
+            "data.batch_size": 8,
+        },
+        labels={"model": "encoder", **labels},
+        train=False,
+        measure={
+            "draws": draws,
+            "gains": [EACH] if labels["scheme"] == "admin" else [EACH, FUSED],
+        },
+    )
+
+
+def _trained(labels: dict[str, Any]) -> Run:
+    return Run(
+        config="configs/bigram_copy.py",
+        overrides={"model.residual": labels["scheme"], "model.num_layers": labels["layers"]},
+        labels={"model": "language model", **labels},
+        measure={"draws": 1, "gains": [EACH]},
+    )
+
+
+SWEEPS = {"cpu": cpu}

@@ -1,0 +1,1 @@
+"""Where do gradients vanish: in the encoder, in the decoder, and under which norms?"""

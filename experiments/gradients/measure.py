@@ -1,0 +1,75 @@
+"""Gradient norms with respect to the outputs of all sublayers, of models that were drawn only."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from configs.default import Config
+from transformer_jax import build, diagnostics, train_state
+from transformer_jax.models.schemes import Stack, depth
+from transformer_jax.models.transformer import Batch
+
+ROWS, LENGTH = 8, 24  # of the batch
+# Most of the time is compilation, which this halves; programs run as fast.
+_QUICKLY = {"xla_backend_optimization_level": 1}
+
+
+def measure(
+    config: Config, workdir: Path, *, draws: int, gains: Sequence[float]
+) -> list[dict[str, Any]]:
+    """A row for each sublayer: the norm over the largest of all sublayers of the model.
+
+    For each draw and each factor on its queries, keys and values.
+    """
+    run = build.build(config)
+    keys = jax.random.split(jax.random.key(run.seed), draws)
+
+    @functools.partial(jax.jit, compiler_options=_QUICKLY)
+    def measure_all(gain):
+        return jax.lax.map(functools.partial(_norms, run, gain), keys)
+
+    return [row for gain in gains for row in _rows(run, gain, measure_all(gain))]
+
+
+def _rows(
+    run: build.Run, gain: float, found: dict[Stack, Float[Array, "draws n"]]
+) -> Iterator[dict[str, Any]]:
+    found, draws = jax.device_get(found), len(next(iter(found.values())))
+    for draw in range(draws):
+        largest = max(norms[draw].max() for norms in found.values())
+        for stack, norms in found.items():
+            kinds = depth(run.model.config, stack).kinds
+            for number, norm in enumerate(norms[draw] / largest):
+                layer, kind = divmod(number, len(kinds))
+                place = {"stack": stack, "layer": layer + 1, "kind": kinds[kind]}
+                yield {"gain": gain, "draw": draw, **place, "norm": float(norm)}
+
+
+def _norms(
+    run: build.Run, gain: Float[Array, ""], key: Key[Array, ""]
+) -> dict[Stack, Float[Array, "n"]]:
+    batch_key, key = jax.random.split(key)
+    batch = _random_batch(batch_key, run.model.config.vocab_size)
+    params = train_state.create(run.init, run.optimizer, key, batch, (), ema=False).params
+
+    def scaled(path, leaf):
+        return gain * leaf if path[-1].key in ("query", "key", "value") else leaf
+
+    params = jax.tree_util.tree_map_with_path(scaled, params)
+    return diagnostics.output_gradient_norms(run.model, run.loss, params, batch)
+
+
+def _random_batch(key: Key[Array, ""], vocab_size: int) -> Batch:
+    """Random tokens as sources and targets, one text a row; a target of 0 would be none."""
+    size = (ROWS, LENGTH)
+    batch = {}
+    for side, own in zip(("inputs", "targets"), jax.random.split(key), strict=True):
+        batch[side] = jax.random.randint(own, size, 1, vocab_size)
+        batch[f"{side}_segment_ids"] = jnp.ones(size, jnp.int32)
+        batch[f"{side}_positions"] = jnp.broadcast_to(jnp.arange(LENGTH)[None], size)
+    return batch

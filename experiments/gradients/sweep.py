@@ -1,0 +1,37 @@
+"""Placements of the norms in the three shapes, at 6 and 18 layers, at initialisation."""
+
+from experiments.sweep import Run, grid, zipped
+
+# Xavier's draw of each of query, key and value; and of the three as one matrix, as fairseq's is.
+EACH, FUSED = 1.0, 0.5**0.5
+MODELS = zipped(
+    architecture=[*("encoder_decoder",) * 3, "encoder_only", "decoder_only"],
+    encoder=["post_ln", "post_ln", "pre_ln", "post_ln", None],
+    decoder=["post_ln", "pre_ln", "pre_ln", None, "post_ln"],
+)
+
+
+def cpu(quick: bool) -> list[Run]:
+    """Random tokens, d_model 128; each run measures all its draws. Quick: both stacks together."""
+    return [
+        Run(
+            config="configs/quickstart.py",
+            overrides={
+                "model.architecture": row["architecture"],
+                "model.encoder_residual": row["encoder"],
+                "model.decoder_residual": row["decoder"],
+                "model.num_layers": row["layers"],
+                "model.vocab_size": 1000,
+                "model.dropout_rate": 0.0,
+                "model.embedding_dropout_rate": 0.0,
+                "objective.label_smoothing": 0.0,
+            },
+            labels=row,
+            train=False,
+            measure={"draws": 3 if quick else 10, "gains": [EACH, FUSED]},
+        )
+        for row in ({**model, **depth} for model in MODELS for depth in grid(layers=[6, 18]))
+    ]
+
+
+SWEEPS = {"cpu": cpu}

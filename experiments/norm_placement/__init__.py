@@ -1,0 +1,1 @@
+"""Which residual schemes train as the model gets deeper?"""

@@ -1,0 +1,161 @@
+"""Which runs trained, how far they came, and when paired runs part."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import figures, results
+from experiments.results import Finished
+
+Row = dict[str, Any]
+BASELINE = "pre_ln"  # what the others are paired with
+
+
+def report(runs: Sequence[Finished], out: Path) -> str:
+    """Tables and figures of one sweep; its parts are told apart by the label `part`."""
+    parts: dict[str, list[Finished]] = {}
+    for run in runs:
+        parts.setdefault(run.labels["part"], []).append(run)
+    return "\n\n".join(_part(name, members, out) for name, members in parts.items())
+
+
+def _part(part: str, runs: list[Finished], out: Path) -> str:
+    rows = [_row(run) for run in runs]
+    results.write_csv(out / f"{part}.csv", rows)
+    if part == "grid":
+        return _grid(rows, out)
+    text = _by_depth(part, runs, rows, out)
+    curves = [point for run in runs for point in _curve(run)]
+    figure = figures.lines(
+        *(curves,),
+        **{"x": "step", "y": "loss", "by": "scheme", "panel": "layers"},
+        **{"xlabel": "step", "ylabel": "training loss (nats a token)"},
+    )
+    unigram = runs[0].results["unigram_entropy"]
+    for ax in figure.axes:
+        ax.axhline(unigram, color="grey", linestyle=":", linewidth=1)
+    description = f"Training loss by step and depth; dotted: unigram entropy, {unigram:.2f} nats"
+    return f"{text}\n\n{figures.save(figure, out, f'{part}_curves', description)}"
+
+
+def _row(run: Finished) -> Row:
+    found = run.results
+    scores = {"validation_loss": found.get("validation/token_loss")}
+    if "validation/bleu" in found or "test/bleu" in found:
+        scores["bleu"] = found.get("test/bleu", found.get("validation/bleu"))
+    return {
+        **run.labels,
+        "status": found["status"],
+        "first_bad_step": found.get("first_bad_step"),
+        "spikes": len(found.get("spikes", [])),
+        "loss": found.get("train/token_loss"),  # of the last logging window
+        **scores,
+    }
+
+
+def _curve(run: Finished) -> list[Row]:
+    return [
+        {**run.labels, "step": step, "loss": loss}
+        for step, loss in zip(*run.series("train/token_loss"), strict=True)
+    ]
+
+
+def _by_depth(part: str, runs: list[Finished], rows: list[Row], out: Path) -> str:
+    """A line for each depth and scheme, paired by seed with `BASELINE`."""
+    partings = _partings(runs)
+    prefix = "" if part == "depth" else f"{part}/"
+    lines, numbers = [], {}
+    for (layers,), members in results.group(rows, "layers").items():
+        for (scheme,), mine in results.group(members, "scheme").items():
+            finished = sum(row["status"] == "finished" for row in mine)
+            line = {
+                "layers": layers,
+                "scheme": figures.title(scheme),
+                "outcome": _outcomes(mine),
+                "loss": _interval(row["loss"] for row in mine),
+                "validation loss": _interval(row["validation_loss"] for row in mine),
+            }
+            if "bleu" in mine[0]:
+                line["BLEU"] = _interval(row["bleu"] for row in mine)
+            name = f"{scheme}/{layers}"
+            numbers[f"{prefix}trains/{name}"] = finished / len(mine)
+            numbers[f"{prefix}loss/{name}"] = _median(row["loss"] for row in mine)
+            if scheme != BASELINE:
+                pair = ("scheme", scheme, BASELINE)
+                if all(row["loss"] is not None for row in members if row["scheme"] in pair):
+                    gaps = results.paired_differences(members, "loss", between=pair, on=["seed"])
+                    line[f"loss less {figures.title(BASELINE)}'s"] = _interval(gaps)
+                    numbers[f"{prefix}difference/{name}"] = _median(gaps)
+                line["parts at step"] = _range(partings[layers, scheme])
+            lines.append(line)
+    results.write_summary(out, numbers)
+    return results.table(lines)
+
+
+def _partings(runs: list[Finished]) -> dict[tuple, list[int | None]]:
+    """By depth and scheme, for each seed: the first logged step at which the loss is another."""
+    baselines = {
+        (run.labels["layers"], run.labels["seed"]): run.metrics
+        for run in runs
+        if run.labels["scheme"] == BASELINE
+    }
+    found: dict[tuple, list[int | None]] = {}
+    for run in runs:
+        layers, seed = run.labels["layers"], run.labels["seed"]
+        step = results.parting(run.metrics, baselines[layers, seed])
+        found.setdefault((layers, run.labels["scheme"]), []).append(step)
+    return found
+
+
+def _grid(rows: list[Row], out: Path) -> str:
+    figure = figures.statuses(
+        *(rows,),
+        **{"x": "learning_rate", "y": "beta2", "status": "status", "panel": "scheme"},
+        **{"xlabel": "learning rate", "ylabel": "beta2"},
+    )
+    lines, numbers = [], {}
+    for (scheme,), mine in results.group(rows, "scheme").items():
+        cells = {f"{row['learning_rate']:g}, {row['beta2']:g}": _cell(row) for row in mine}
+        trained = sum(row["status"] == "finished" for row in mine)
+        numbers[f"grid/trains/{scheme}"] = trained / len(mine)
+        lines.append({"scheme": figures.title(scheme), "train": f"{trained}/{len(mine)}", **cells})
+    # A column for each scheme, a line for each cell, since there are more cells than schemes.
+    names = [name for name in lines[0] if name != "scheme"]
+    turned = [
+        {"learning rate, beta2": name, **{line["scheme"]: line[name] for line in lines}}
+        for name in names
+    ]
+    results.write_summary(out, numbers)
+    description = "What became of the runs of the grid, by learning rate and beta2"
+    return f"{results.table(turned)}\n\n{figures.save(figure, out, 'grid', description)}"
+
+
+def _cell(row: Row) -> str:
+    loss = "" if row["loss"] is None else f"{row['loss']:.3g}"
+    return loss if row["status"] == "finished" else f"{row['status']} {loss}".strip()
+
+
+def _outcomes(rows: list[Row]) -> str:
+    found = [row["status"] for row in rows]
+    return ", ".join(f"{found.count(status)} {status}" for status in dict.fromkeys(found))
+
+
+def _median(values: Any) -> float | None:
+    values = list(values)
+    return None if None in values else results.spread(values).median
+
+
+def _interval(values: Any) -> str:
+    """The median, and its bootstrap interval where there are several values."""
+    values = list(values)
+    if None in values:
+        return ""
+    found = results.spread(values)
+    text = f"{found.median:.3g}"
+    return text if found.low is None else f"{text} ({found.low:.3g} to {found.high:.3g})"
+
+
+def _range(steps: list[int | None]) -> str:
+    known = sorted({step for step in steps if step is not None})
+    text = " to ".join(str(step) for step in dict.fromkeys([*known[:1], *known[-1:]]))
+    return text if len(known) and None not in steps else f"{text} (some never)".strip()

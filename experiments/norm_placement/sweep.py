@@ -1,0 +1,109 @@
+"""Depth, the paper's grid without warm-up in miniature, and Multi30k."""
+
+from typing import Any
+
+from experiments.sweep import Run, grid
+
+PAPER = ["post_ln", "pre_ln", "admin"]  # the schemes that Liu et al. 2020 compare
+
+
+def cpu(quick: bool) -> list[Run]:
+    """Synthetic words: schemes by depth over seeds, then learning rates by beta2 at six layers."""
+    by_depth = [
+        _bigram_copy({"part": "depth", **row}, {"train.steps": 100} if quick else {})
+        for row in grid(
+            seed=range(1 if quick else 3),
+            layers=[6, 18] if quick else [6, 18, 36],
+            scheme=[*PAPER, "deepnorm"],
+        )
+    ]
+    by_optimizer = [
+        _bigram_copy(
+            {"part": "grid", "layers": 6, "seed": 0, **row},
+            {
+                "optimizer.learning_rate": row["learning_rate"],
+                "optimizer.beta2": row["beta2"],
+                "train.steps": 100 if quick else 200,
+            },
+        )
+        for row in grid(
+            learning_rate=[1e-3, 3e-3] if quick else [3e-4, 1e-3, 3e-3],
+            beta2=[0.98] if quick else [0.98, 0.995, 0.999],
+            scheme=PAPER,
+        )
+    ]
+    return by_depth + by_optimizer
+
+
+def multi30k(quick: bool) -> list[Run]:
+    """A small translation model, deep for its width, for a few hundred steps; needs --data_dir."""
+    return [
+        Run(
+            config="configs/multi30k.py",
+            overrides={
+                "model.residual": row["scheme"],
+                "model.num_layers": row["layers"],
+                "model.dropout_rate": 0.1,
+                "model.embedding_dropout_rate": 0.1,
+                "data.batch_size": 16,
+                "data.test": (),
+                "optimizer.schedule": "constant",
+                "optimizer.learning_rate": 1e-3,
+                "optimizer.warmup_steps": 0,
+                "train.steps": 40 if quick else 400,
+                "train.log_every": 20,
+                "train.evaluate_every": 0,
+                "checkpoint.average_last": 1,
+                "decode.method": "greedy",
+                "decode.extra_length": 10,
+                "seed": row["seed"],
+            },
+            labels={"part": "multi30k", **row},
+        )
+        for row in grid(scheme=PAPER, layers=[12], seed=[0])
+    ]
+
+
+def gpu(quick: bool) -> list[Run]:
+    """The paper's 18-18 layers at d_model 512, on Multi30k; needs --data_dir and a GPU."""
+    return [
+        Run(
+            config="configs/multi30k.py",
+            overrides={
+                "model.residual": row["scheme"],
+                "model.num_layers": row["layers"],
+                "model.d_model": 512,
+                "model.num_heads": 8,
+                "model.d_ff": 1024,
+                "model.dropout_rate": 0.3,
+                "model.embedding_dropout_rate": 0.3,
+                "model.dtype": "bfloat16",
+                "optimizer.name": "radam",
+                "optimizer.schedule": "inverse_sqrt",
+                "optimizer.learning_rate": 7e-4,
+                "optimizer.warmup_steps": 1000,
+                "train.steps": 100 if quick else 6000,
+                "train.evaluate_every": 500,
+                "checkpoint.every": 250,
+                "seed": row["seed"],
+            },
+            labels={"part": "gpu", **row},
+        )
+        for row in grid(scheme=PAPER, layers=[18], seed=[0])
+    ]
+
+
+def _bigram_copy(labels: dict[str, Any], overrides: dict[str, Any]) -> Run:
+    return Run(
+        config="configs/bigram_copy.py",
+        overrides={
+            "model.residual": labels["scheme"],
+            "model.num_layers": labels["layers"],
+            "seed": labels["seed"],
+            **overrides,
+        },
+        labels=labels,
+    )
+
+
+SWEEPS = {"cpu": cpu, "multi30k": multi30k, "gpu": gpu}

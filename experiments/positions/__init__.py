@@ -1,0 +1,1 @@
+"""Do sinusoidal, learned and rotary positions train alike, and which extrapolate?"""

@@ -1,0 +1,52 @@
+"""The loss of a trained language model by position, in texts longer than it was trained on."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from configs.default import Config
+from transformer_jax import build, train_state
+from transformer_jax.checkpoint import restore_parameters_from
+from transformer_jax.data import bigram
+from transformer_jax.data.dataset import Dataset
+from transformer_jax.models.transformer import Batch
+
+
+def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any]]:
+    """A row for each half of each piece in validation texts of `length` tokens.
+
+    piece: its number in the text, from 0. half: "drawn" or "copied". token_loss: nats a word, mean
+    over positions and texts. A causal model sees nothing of what comes later, so that its loss in
+    the first tokens is that of a short text.
+    """
+    run = build.build(config, workdir)
+    abstract = train_state.abstract(
+        *(run.init, run.optimizer, jax.random.key(run.seed), run.abstract_batch(), ()), ema=False
+    )
+    trained = workdir / "checkpoints" / str(run.train.steps)
+    params = restore_parameters_from(trained, abstract.params)[1]
+    data = Dataset(dataclasses.replace(run.data.settings, max_target_length=length))
+    one = jax.jit(functools.partial(_losses, run, params))
+    sums = jax.device_get([one(batch) for batch, _ in data.split("validation").batches])
+    losses, counts = np.sum(sums, axis=0).reshape(2, -1, 2, bigram.HALF).sum(axis=-1)
+    return [
+        {"piece": piece, "half": half, "token_loss": loss / count}
+        for piece, row in enumerate(zip(losses, counts, strict=True))
+        for half, loss, count in zip(("drawn", "copied"), *row, strict=True)
+    ]
+
+
+def _losses(
+    run: build.Run, params: build.Params, batch: Batch
+) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
+    """Sum of the losses at each position, and how many texts reach it."""
+    log_p = jax.nn.log_softmax(run.apply(params, batch, None))
+    losses = -jnp.take_along_axis(log_p, batch["targets"][..., None], axis=-1)[..., 0]
+    real = batch["targets_segment_ids"] > 0
+    return jnp.sum(losses, axis=0, where=real), jnp.sum(real, axis=0, dtype=losses.dtype)

@@ -1,0 +1,1 @@
+"""Up to which learning rate does each residual scheme train?"""

@@ -1,0 +1,89 @@
+"""The grid of losses, and of every row of it the largest learning rate that trains."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import figures, results
+from experiments.results import Finished
+
+Row = dict[str, Any]
+
+
+def report(runs: Sequence[Finished], out: Path) -> str:
+    """Writes frontier.csv and the figure; returns the table of the frontier and the figure."""
+    rows = [
+        {
+            **run.labels,
+            "status": run.results["status"],
+            "first_bad_step": run.results.get("first_bad_step"),
+            "loss": run.results.get("train/token_loss"),  # of the last logging window
+            "validation_loss": run.results.get("validation/token_loss"),
+        }
+        for run in runs
+    ]
+    results.write_csv(out / "frontier.csv", rows)
+    lines, numbers = [], {}
+    for (scheme,), mine in results.group(rows, "scheme").items():
+        line = {"scheme": figures.title(scheme)}
+        for (layers, warmup), row in results.group(mine, "layers", "warmup").items():
+            largest = _frontier(row)
+            line[_setting(layers, warmup)] = _cell(largest, row)
+            numbers[f"frontier/{scheme}/{layers}/{warmup}"] = largest
+        lines.append(line)
+    results.write_summary(out, numbers)
+    description = (
+        "Training loss in the last ten steps by scheme and learning rate; "
+        "cells without a number did not train: '-' plateaued, 'x' diverged"
+    )
+    figure = _draw(rows, unigram=runs[0].results.get("unigram_entropy"))
+    return f"{results.table(lines)}\n\n{figures.save(figure, out, 'frontier', description)}"
+
+
+def _frontier(rows: Sequence[Row]) -> float | None:
+    """The largest learning rate at which the runs of all seeds trained; None: there is none."""
+    trained = [
+        rate
+        for (rate,), cell in results.group(rows, "learning_rate").items()
+        if all(row["status"] == "finished" for row in cell)
+    ]
+    return max(trained, default=None)
+
+
+def _cell(largest: float | None, rows: Sequence[Row]) -> str:
+    rates = [row["learning_rate"] for row in rows]
+    if largest is None:
+        return "none of these"
+    return f"{largest:g} or more" if largest == max(rates) else f"{largest:g}"
+
+
+def _setting(layers: int, warmup: int) -> str:
+    return f"{layers} layers, {f'{warmup} steps of' if warmup else 'no'} warm-up"
+
+
+def _draw(rows: Sequence[Row], unigram: float | None) -> Any:
+    """Schemes by learning rates, a panel for each depth and warm-up; dark cells are low losses."""
+    settings = results.group(rows, "layers", "warmup")
+    schemes = [scheme for (scheme,) in results.group(rows, "scheme")]
+    rates = sorted({row["learning_rate"] for row in rows})
+    figure, axes = figures.panels(1, len(settings), sharey=True)
+    for ax, ((layers, warmup), members) in zip(axes, settings.items(), strict=True):
+        shades = [[math.nan] * len(rates) for _ in schemes]
+        for (scheme, rate), cell in results.group(members, "scheme", "learning_rate").items():
+            line, column = schemes.index(scheme), rates.index(rate)
+            trained = all(row["status"] == "finished" for row in cell)
+            loss = results.spread(row["loss"] for row in cell).median if trained else math.nan
+            shades[line][column] = loss
+            text = f"{loss:.2f}" if trained else _mark(cell)
+            ax.text(column, line, text, ha="center", va="center", fontsize=8)
+        # Light enough for black numbers: the colours end far above the losses.
+        ax.imshow(shades, cmap="Blues_r", vmin=-2, vmax=unigram, aspect="auto")
+        ax.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+        ax.set_yticks(range(len(schemes)), [figures.title(scheme) for scheme in schemes])
+        ax.set(xlabel="learning rate", title=_setting(layers, warmup))
+    return figure
+
+
+def _mark(rows: Sequence[Row]) -> str:
+    return "x" if any(row["status"] == "diverged" for row in rows) else "-"
