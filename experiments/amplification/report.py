@@ -21,7 +21,8 @@ FITTED = ("post_ln", "pre_ln", "admin")  # those that theorem 2's corollaries ar
 
 def report(runs: Sequence[Finished], out: Path) -> str:
     """A table and a figure for each step, and the output change over the dependencies."""
-    medians = _medians(results.rows(runs))
+    draws = results.rows(runs)
+    medians = _medians(draws)
     results.write_csv(out / "amplification.csv", medians)
     parts = []
     for step, meaning in STEPS.items():
@@ -36,7 +37,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         table = results.table(
             [{"scheme": figures.title(scheme), **each} for scheme, each in found.items()]
         )
-        parts += [f"**Step {step}**, {meaning}:", table, _by_depth(rows, step, meaning, out)]
+        parts += [f"**Step {step}**, {meaning}:", table, _by_depth(draws, step, meaning, out)]
     return "\n\n".join([*parts, _by_dependencies(medians, out)])
 
 
@@ -79,14 +80,10 @@ def _fits(change: dict[int, float], dependencies: dict[int, float]) -> Row:
 
 
 def _by_depth(rows: list[Row], step: str, meaning: str, out: Path) -> str:
-    shown = [
-        {**row, "norm": _place(row["scheme"])}
-        for row in rows
-        if row["output_change"] > RESOLVED[step]
-    ]
+    shown = [{**row, "norm": _place(row["scheme"])} for row in rows if row[step] > RESOLVED[step]]
     figure = figures.lines(
         sorted(shown, key=lambda row: row["norm"]),
-        **{"x": "sublayers", "y": "output_change", "by": "scheme", "panel": "norm"},
+        **{"x": "sublayers", "y": step, "by": "scheme", "panel": "norm"},
         **{"xlabel": "sublayers", "ylabel": "output change y", "xscale": "log", "yscale": "log"},
     )
     return figures.save(figure, out, step, f"Output change by {meaning} over depth")

@@ -35,8 +35,8 @@ UNSCALED = [name for name, row in SCHEMES.items() if row.gain is None]
 @pytest.mark.parametrize(
     ("shape", "schemes"),
     [
-        ("encoder_decoder", UNSCALED),
-        ("decoder_only", ("post_ln", "residual_dual", "admin")),
+        ("encoder_decoder", ("post_ln", "admin", "sandwich", "residual_dual")),
+        ("decoder_only", UNSCALED),
         ("masked_tokens", ("post_ln", "peri_ln", "rezero")),
     ],
 )
