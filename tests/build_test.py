@@ -71,6 +71,10 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
+        (
+            {"model__encoder_residual": "admin", "model__decoder_residual": "deepnorm"},
+            ["model.encoder_residual='admin'", "'deepnorm'", "admin_constant"],
+        ),
         ({"model__d_model": 9}, ["model.d_model=9", "model.num_heads=2"]),
         ({"model__num_encoder_layers": 0}, ["num_encoder_layers=0"]),
         ({"model__dropout_rate": 1.0}, ["dropout_rate=1.0"]),

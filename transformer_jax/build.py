@@ -21,6 +21,7 @@ from transformer_jax.data.sources import SourceSettings
 from transformer_jax.data.tokenizer import BOS_ID
 from transformer_jax.decode import DecodeSettings
 from transformer_jax.evaluate import make_eval_step, make_predict_step
+from transformer_jax.models import schemes
 from transformer_jax.models.config import Architecture, Head, TransformerConfig
 from transformer_jax.models.transformer import MODELS, Model, initialise
 from transformer_jax.train import TrainSettings
@@ -147,6 +148,7 @@ def build(config: Config, workdir: Path | None = None) -> Run:
     # Once with the least sizes, so that a mistake in the model does not wait for the data.
     task = _TASKS[objective]
     model_config = _model_config(config, task)
+    schemes.check(model_config)
     schedule, transform = _optimizer(config)
     loss = _loss(config, task)
 

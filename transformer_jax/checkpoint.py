@@ -511,9 +511,8 @@ def _check_match(folder: Path, saved: PyTree, expected: PyTree) -> None:
     if differences:
         more = f"\n  and {len(differences) - 8} more" if len(differences) > 8 else ""
         raise ValueError(
-            f"the checkpoint {folder} does not fit the model and optimizer of this config:\n  "
-            + "\n  ".join(differences[:8])
-            + more
+            f"the checkpoint {folder} does not fit the model and optimizer of this config, or is "
+            "of another version of this code:\n  " + "\n  ".join(differences[:8]) + more
         )
 
 

@@ -189,7 +189,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         assert restored is not None
         state = _go_on(restored, streams)
     else:
-        state, _, _ = _begin(run, streams)
+        state, _, _, _ = _begin(run, streams)
     print(f"Replaying from step {int(state.step)} to {step} in float32.")
     bad = replaying.replay(run, state, streams, step)
     if bad is None:
@@ -205,7 +205,9 @@ def _why_finite(run: Run) -> str:
     dtype = run.model.config.dtype
     if dtype == "float32":
         return "If training was not, at these steps, then it ran on another machine or version."
-    return f"If training was not, at these steps, then range or rounding of {dtype} is to blame."
+    return (
+        f"If training was not, at these steps, then range or rounding of {dtype} may be to blame."
+    )
 
 
 def inspect(config: Config, workdir: Path | None) -> int:
@@ -243,23 +245,23 @@ def _start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStre
     restored = checkpoints.restore("last", _abstract_state(run))
     if restored is not None:
         return _go_on(restored, streams)
-    state, report, first_batch = _begin(run, streams)
+    state, drawn, report, first_batch = _begin(run, streams)
     if report is not None:
         print(format_report(report))
         write_atomically(workdir / "init_from.json", json.dumps(report._asdict(), indent=1))
     config = run.model.config
     if any(scheme(config, stack).profiled for stack in stacks(config)):
-        # The key of the draws, whose dropout the omegas were measured under.
+        # Of the draws, with their key: so of what the omegas were measured on.
         key, _ = train_state.split_key(jax.random.key(run.seed))
-        profile = diagnostics.profile(run.model, state.params, first_batch, key)
+        profile = diagnostics.profile(run.model, drawn, first_batch, key)
         write_atomically(workdir / "profile.json", json.dumps(profile, indent=1))
     return state
 
 
-def _begin(run: Run, streams: TrainStreams) -> tuple[State, InitReport | None, Batch]:
-    """A new state, which of its parameters are another run's, and the first batch.
+def _begin(run: Run, streams: TrainStreams) -> tuple[State, Params, InitReport | None, Batch]:
+    """A new state, the parameters as drawn, which of its own are another run's, and a batch.
 
-    The streams stand before that batch.
+    That is the first one, before which the streams stand.
     """
     beginning = streams.get_state()
     first_batch = jax.device_put(next(streams))
@@ -270,12 +272,13 @@ def _begin(run: Run, streams: TrainStreams) -> tuple[State, InitReport | None, B
         ema=run.train.ema_decay > 0,
     )
     if not run.checkpoint.init_from:
-        return state, None, first_batch
-    params, report = init_from(run.checkpoint.init_from, state.params, labels=run.data.labels)
+        return state, state.params, None, first_batch
+    drawn = state.params
+    params, report = init_from(run.checkpoint.init_from, drawn, labels=run.data.labels)
     # A copy for the moving average: the training step donates both.
     ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
     state = dataclasses.replace(state, params=params, ema_params=ema_params)
-    return state, report, first_batch
+    return state, drawn, report, first_batch
 
 
 def _go_on(restored: Restored, streams: TrainStreams) -> State:

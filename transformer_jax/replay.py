@@ -54,14 +54,16 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
         optimizer=run.optimizer,
         schedule=run.schedule,
     )
-    while int(state.step) < step:
-        batch = jax.device_put(next(streams))
-        before = jax.tree.map(jnp.copy, state)  # the step takes its state
-        state, metrics = train_step(state, batch)
-        loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
-        if not (math.isfinite(loss + gradient_norm) and metrics["finite_parameters"]):
-            parts = tensors(model, run.loss, run.optimizer, run.train, before, batch)
-            return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
+    # Products of GPUs and TPUs are of lower precision otherwise.
+    with jax.default_matmul_precision("highest"):
+        while int(state.step) < step:
+            batch = jax.device_put(next(streams))
+            before = jax.tree.map(jnp.copy, state)  # the step takes its state
+            state, metrics = train_step(state, batch)
+            loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
+            if not (math.isfinite(loss + gradient_norm) and metrics["finite_parameters"]):
+                parts = tensors(model, run.loss, run.optimizer, run.train, before, batch)
+                return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
     return None
 
 

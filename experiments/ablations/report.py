@@ -19,12 +19,13 @@ _SCORES = {
 
 def report(runs: list[Finished], out: Path) -> str:
     """Writes variations.csv, a figure and the numbers; returns the text."""
-    rows = [_row(run) for run in runs]
+    # A run that came to nothing has no scores.
+    rows = [_row(run) for run in runs if "test/bleu" in run.results]
     results.write_csv(out / "variations.csv", rows)
     changes = [str(change) for (change,) in results.group(rows, "change")]
     differences = {
         change: results.paired_differences(
-            rows, "loss", between=("change", change, ""), on=["seed"]
+            _pairs(rows, change), "loss", between=("change", change, ""), on=["seed"]
         )
         for change in changes
         if change
@@ -48,6 +49,12 @@ def report(runs: list[Finished], out: Path) -> str:
 def _row(run: Finished) -> dict[str, Any]:
     scores = {name: run.results[key] for name, key in _SCORES.items()}
     return {**run.labels, "parameters": run.results["parameters"], **scores}
+
+
+def _pairs(rows: Sequence[Row], change: str) -> list[Row]:
+    """A variation, and the base of the same seeds."""
+    seeds = {row["seed"] for row in rows if row["change"] == change}
+    return [row for row in rows if row["change"] in (change, "") and row["seed"] in seeds]
 
 
 def _table(rows: Sequence[Row], differences: dict[str, list[float]]) -> str:

@@ -68,6 +68,8 @@ def folding(config: Config, workdir: Path) -> list[dict[str, Any]]:
     is 0 before training.
     """
     run = build.build(config, workdir)
+    if not _trained_folder(run, workdir).exists():  # training became non-finite
+        return []
     batch = jax.device_put(next(run.data.train_streams()))
     params = _trained(run, workdir)
     folded_config, folded = admin.fold(run.model.config, params)
@@ -122,9 +124,7 @@ def _trained(run: build.Run, workdir: Path) -> build.Params:
     abstract = train_state.abstract(
         *(run.init, run.optimizer, jax.random.key(run.seed), run.abstract_batch(), ()), ema=False
     )
-    return restore_parameters_from(workdir / "checkpoints" / str(run.train.steps), abstract.params)[
-        1
-    ]
+    return restore_parameters_from(_trained_folder(run, workdir), abstract.params)[1]
 
 
 def _omegas(model: Model, params: Any) -> Float[Array, "n D"]:

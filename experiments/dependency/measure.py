@@ -45,16 +45,12 @@ def measure(
             rows += _rows(labels, dependency(_scaled(params, gain)))
     if (workdir / "checkpoints").is_dir():
         abstract = jax.eval_shape(draw_one, jax.random.key(run.seed))
-        labels = {"moment": "trained", "draw": 0, "gain": 1.0}
-        rows += _rows(labels, dependency(_trained(workdir, abstract)))
+        checkpoints = Checkpoints(workdir / "checkpoints", keep_last=1, best_metric="")
+        found = checkpoints.restore_parameters("last", abstract)
+        if found is not None:  # what became non-finite has saved nothing
+            labels = {"moment": "trained", "draw": 0, "gain": 1.0}
+            rows += _rows(labels, dependency(found[1]))
     return rows
-
-
-def _trained(workdir: Path, abstract: Params) -> Params:
-    checkpoints = Checkpoints(workdir / "checkpoints", keep_last=1, best_metric="")
-    found = checkpoints.restore_parameters("last", abstract)
-    assert found is not None
-    return found[1]
 
 
 def _scaled(params: Params, gain: float) -> Params:

@@ -13,7 +13,7 @@ def cpu(quick: bool) -> list[Run]:
     schemes = ["post_ln", "pre_ln", "admin", "deepnorm"]
     rows = grid(layers=[6] if quick else [6, 18], scheme=schemes)
     drawn = [_drawn(row, draws=3 if quick else 10) for row in rows]
-    return drawn + [_trained(row) for row in rows]
+    return drawn + [_trained(row, steps=100 if quick else 300) for row in rows]
 
 
 def _drawn(labels: dict[str, Any], draws: int) -> Run:
@@ -43,10 +43,14 @@ def _drawn(labels: dict[str, Any], draws: int) -> Run:
     )
 
 
-def _trained(labels: dict[str, Any]) -> Run:
+def _trained(labels: dict[str, Any], steps: int) -> Run:
     return Run(
         config="configs/bigram_copy.py",
-        overrides={"model.residual": labels["scheme"], "model.num_layers": labels["layers"]},
+        overrides={
+            "model.residual": labels["scheme"],
+            "model.num_layers": labels["layers"],
+            "train.steps": steps,
+        },
         labels={"model": "language model", **labels},
         measure={"draws": 1, "gains": [EACH]},
     )

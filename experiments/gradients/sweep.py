@@ -12,7 +12,7 @@ MODELS = zipped(
 
 
 def cpu(quick: bool) -> list[Run]:
-    """Random tokens, d_model 128; each run measures all its draws. Quick: both stacks together."""
+    """Random tokens, d_model 128; each run measures all its draws."""
     return [
         Run(
             config="configs/quickstart.py",

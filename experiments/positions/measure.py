@@ -30,6 +30,8 @@ def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any
         *(run.init, run.optimizer, jax.random.key(run.seed), run.abstract_batch(), ()), ema=False
     )
     trained = workdir / "checkpoints" / str(run.train.steps)
+    if not trained.exists():  # training became non-finite
+        return []
     params = restore_parameters_from(trained, abstract.params)[1]
     data = Dataset(dataclasses.replace(run.data.settings, max_target_length=length))
     one = jax.jit(functools.partial(_losses, run, params))

@@ -81,7 +81,8 @@ def _losses(
 ) -> dict[str, list[float]]:
     """A value for each seed: of validation as trained, and of each half in each part of a text."""
     own = [run for run in runs if run.labels["positions"] == positions]
-    losses = {"validation": [run.results["validation/token_loss"] for run in own]}
+    scores = (run.results.get("validation/token_loss") for run in own)
+    losses = {"validation": [score for score in scores if score is not None]}
     for half in _HALVES:
         for reach, numbers in _REACH.items():
             rows = [

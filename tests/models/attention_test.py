@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from tests.models import tiny
-from transformer_jax.models.attention import Attention
+from transformer_jax.models.attention import AdditiveScore, Attention
 
 B, T, S = 2, 5, 7
 
@@ -101,6 +101,17 @@ def test_without_the_root_of_the_head_size_queries_count_twice_as_much(case):
     found = apply(module, doubled, x, y, mask)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert not np.allclose(apply(module, params, x, y, mask), expected)
+
+
+def test_the_additive_vector_is_drawn_as_a_kernel_of_one_output_for_each_head():
+    """Xavier's variance 2 / (K + 1), however many heads there are."""
+    heads, size = 32, 64
+    module = AdditiveScore()
+    zeros = jnp.zeros((1, 1, heads, size))
+    draw = nn.unbox(module.init(jax.random.key(0), zeros, zeros)["params"])["vector"]
+    # The squares of uniform draws deviate by 0.9 of their mean.
+    deviation = 0.9 / math.sqrt(heads * size)
+    np.testing.assert_allclose(np.var(draw), 2 / (size + 1), rtol=4 * deviation)
 
 
 def test_normalised_queries_and_keys_do_not_see_how_large_their_kernels_are(case):

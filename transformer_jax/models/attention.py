@@ -27,7 +27,7 @@ class AdditiveScore(nn.Module):
         self, queries: Float[Array, "B T H K"], keys: Float[Array, "B S H K"]
     ) -> Float[Array, "B H T S"]:
         # Drawn as a kernel of K inputs and one output is.
-        init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 1, ())
+        init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 1, (), 0)
         vector = parameter(self, "vector", init, keys.shape[-2:], ("heads", "head_dim"))
         sums = jnp.tanh(queries[:, :, None] + keys[:, None])
         vector = vector.astype(sums.dtype)

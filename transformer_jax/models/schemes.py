@@ -250,6 +250,20 @@ def stacks(config: TransformerConfig) -> tuple[Stack, ...]:
     }[config.architecture]
 
 
+def check(config: TransformerConfig) -> None:
+    """Raises ValueError where the schemes of the two stacks do not go together.
+
+    Admin's profile would be that of draws on which the other stack's gains are not yet multiplied.
+    """
+    rows = [scheme(config, stack) for stack in stacks(config)]
+    if any(row.profiled for row in rows) and any(row.gained for row in rows):
+        raise ValueError(
+            f"model.encoder_residual={config.encoder_residual!r} and model.decoder_residual="
+            f"{config.decoder_residual!r} do not go together: one is profiled before the draws of "
+            "the other are scaled; take admin_constant in the place of admin"
+        )
+
+
 def by_sublayer(formula: Formula, depth: Depth) -> Float[np.ndarray, "L kinds"]:
     """A formula's value for each sublayer, float32."""
     size = (depth.layers, len(depth.kinds))

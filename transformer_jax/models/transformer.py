@@ -15,7 +15,7 @@ from transformer_jax.models.norm import Norm
 from transformer_jax.models.observe import observe
 from transformer_jax.models.residual import Carry, Scales, finish
 from transformer_jax.models.rotary import Rotation, rotation
-from transformer_jax.models.schemes import Stack, draw_gain, scheme, stacks
+from transformer_jax.models.schemes import Stack, check, draw_gain, scheme
 
 Batch = dict[str, Int[Array, "B _"]]
 Params = PyTree[Float[Array, "..."]]
@@ -263,15 +263,9 @@ def initialise(model: Model, key: Key[Array, ""], batch: Batch) -> Params:
     omegas are what `batch` says.
 
     Raises:
-      ValueError: one stack is profiled and the other one's draws are scaled.
+      ValueError: as `schemes.check`.
     """
-    rows = [scheme(model.config, stack) for stack in stacks(model.config)]
-    if any(row.profiled for row in rows) and any(row.gained for row in rows):
-        raise ValueError(
-            f"model.encoder_residual={model.config.encoder_residual!r} and model.decoder_residual="
-            f"{model.config.decoder_residual!r} do not go together: admin profiles before the "
-            "other one scales the draws; admin_constant needs no profile"
-        )
+    check(model.config)
     params, dropout = jax.random.split(key)
     rngs = {"params": params, "dropout": dropout}
     drawn = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
