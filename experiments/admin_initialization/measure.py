@@ -127,6 +127,10 @@ def _trained(run: build.Run, workdir: Path) -> build.Params:
     return restore_parameters_from(_trained_folder(run, workdir), abstract.params)[1]
 
 
+def _trained_folder(run: build.Run, workdir: Path) -> Path:
+    return workdir / "checkpoints" / str(run.train.steps)
+
+
 def _omegas(model: Model, params: Any) -> Float[Array, "n D"]:
     """The decoder's omegas, in the order of its sublayers."""
     kinds = schemes.depth(model.config, "decoder").kinds

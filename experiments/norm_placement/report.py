@@ -9,6 +9,13 @@ from experiments.results import Finished
 
 Row = dict[str, Any]
 BASELINE = "pre_ln"  # what the others are paired with
+TITLES = {
+    "depth": "Depth: logits by a kernel of their own",
+    "tied": "Depth: logits by the token table",
+    "grid": "Learning rate and beta2, 6 layers, logits by the token table",
+    "multi30k": "Multi30k",
+    "gpu": "Multi30k, 18-18 layers, d_model 512",
+}
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
@@ -16,7 +23,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     parts: dict[str, list[Finished]] = {}
     for run in runs:
         parts.setdefault(run.labels["part"], []).append(run)
-    return "\n\n".join(_part(name, members, out) for name, members in parts.items())
+    return "\n\n".join(
+        f"### {TITLES[name]}\n\n{_part(name, members, out)}" for name, members in parts.items()
+    )
 
 
 def _part(part: str, runs: list[Finished], out: Path) -> str:
