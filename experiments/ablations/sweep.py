@@ -33,7 +33,7 @@ _BASE = {
     "model.head_dim": 16,
     "optimizer.learning_rate": 3e-3,
     "optimizer.warmup_steps": 100,
-    "train.steps": 300,
+    "train.steps": 250,
     "train.evaluate_every": 0,
     "checkpoint.every": 0,
     "checkpoint.best_metric": "",

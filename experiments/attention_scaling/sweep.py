@@ -30,7 +30,7 @@ def _run(labels: dict[str, Any], quick: bool, **arguments: Any) -> Run:
             "data.batch_size": 16,
             "optimizer.learning_rate": 3e-3,
             "optimizer.warmup_steps": 50,
-            "train.steps": 400 if quick else 1000,
+            "train.steps": 400 if quick else 800,
             "train.log_every": 40,
             "seed": labels.get("seed", 0),
         },
