@@ -9,8 +9,8 @@ FREEZE = {"trained": (), "fixed": (("*/omega", 0.0, 0.0),)}  # optimizer.groups
 
 
 def cpu(quick: bool) -> list[Run]:
-    """Synthetic words at 12 layers, over seeds."""
-    layers, seeds = (6, range(1)) if quick else (12, range(2))
+    """Synthetic words at 18 layers, over seeds."""
+    layers, seeds = (6, range(1)) if quick else (18, range(3))
     trained = [
         Run(
             config="configs/bigram_copy.py",

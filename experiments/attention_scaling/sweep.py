@@ -30,7 +30,7 @@ def _run(labels: dict[str, Any], quick: bool, **arguments: Any) -> Run:
             "data.batch_size": 16,
             "optimizer.learning_rate": 3e-3,
             "optimizer.warmup_steps": 50,
-            "train.steps": 400 if quick else 800,
+            "train.steps": 400 if quick else 1000,
             "train.log_every": 40,
             "seed": labels.get("seed", 0),
         },
@@ -40,12 +40,14 @@ def _run(labels: dict[str, Any], quick: bool, **arguments: Any) -> Run:
 
 
 def cpu(quick: bool) -> list[Run]:
-    """One seed of training, ten draws of the start, times of 9 rounds."""
+    """Three seeds of training (one of heads of 1024), ten draws of the start, times of 9 rounds."""
     shapes = [shape for shape in _SHAPES if not quick or shape[0] * shape[1] <= 8192]
     head_dims = [16, 256] if quick else HEAD_DIMS
+    queries = ["normalised"] if quick else ["Xavier", "normalised"]
     trained = [
         _run(row, quick)
-        for row in grid(queries=["normalised"], head_dim=head_dims, score=SCORES, seed=[0])
+        for row in grid(queries=queries, head_dim=head_dims, score=SCORES, seed=range(3))
+        if row["seed"] == 0 or not (quick or row["head_dim"] == HEAD_DIMS[-1])
     ]
     start = [
         _run(
@@ -59,7 +61,7 @@ def cpu(quick: bool) -> list[Run]:
                 "draws": 3 if quick else 10,
             },
         )
-        for name in (["normalised"] if quick else ["Xavier", "normalised", "wide"])
+        for name in (queries if quick else [*queries, "wide"])
     ]
     cost = _run(
         {"measured": "cost"},

@@ -2,10 +2,8 @@
 
 from experiments.sweep import Run, grid
 
-LEARNING_RATES = [1e-3, 3e-3, 1e-2]
-SCHEMES = ["post_ln", "pre_ln", "admin", "deepnorm"]
-# Layers, and steps of warm-up.
-SETTINGS = [(6, 0), (18, 0), (18, 50)]
+LEARNING_RATES = [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+SCHEMES = ["post_ln", "pre_ln", "admin", "deepnorm", "rezero", "peri_ln"]
 
 
 def cpu(quick: bool) -> list[Run]:
@@ -23,13 +21,12 @@ def cpu(quick: bool) -> list[Run]:
             },
             labels=row,
         )
-        for layers, warmup in SETTINGS[: 1 if quick else None]
         for row in grid(
             seed=[0],
-            layers=[layers],
-            warmup=[warmup],
+            layers=[6] if quick else [6, 18],
+            warmup=[0] if quick else [0, 50],
             scheme=SCHEMES[:3] if quick else SCHEMES,
-            learning_rate=LEARNING_RATES[::2] if quick else LEARNING_RATES,
+            learning_rate=LEARNING_RATES[1::2] if quick else LEARNING_RATES,
         )
     ]
 
