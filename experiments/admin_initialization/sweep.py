@@ -1,7 +1,5 @@
 """Admin's four variants, trained and then folded; and its profile, on batches of several sizes."""
 
-from typing import Any
-
 from experiments.sweep import Run, grid
 
 VARIANTS = grid(scheme=["admin", "admin_constant"], omega=["trained", "fixed"])
@@ -51,33 +49,18 @@ def cpu(quick: bool) -> list[Run]:
 
 def gpu(quick: bool) -> list[Run]:
     """The paper's 18-18 layers at d_model 512, on Multi30k; needs --data_dir and a GPU."""
-    return [_multi30k(variant, quick) for variant in VARIANTS]
-
-
-def _multi30k(variant: dict[str, Any], quick: bool) -> Run:
-    return Run(
-        config="configs/multi30k.py",
-        overrides={
-            "model.residual": variant["scheme"],
-            "model.num_layers": 18,
-            "model.d_model": 512,
-            "model.num_heads": 8,
-            "model.d_ff": 1024,
-            "model.dropout_rate": 0.3,
-            "model.embedding_dropout_rate": 0.3,
-            "model.dtype": "bfloat16",
-            "optimizer.name": "radam",
-            "optimizer.schedule": "inverse_sqrt",
-            "optimizer.learning_rate": 7e-4,
-            "optimizer.warmup_steps": 1000,
-            "optimizer.groups": FREEZE[variant["omega"]],
-            "train.steps": 100 if quick else 6000,
-            "train.evaluate_every": 500,
-            "checkpoint.every": 250,
-            "seed": 0,
-        },
-        labels={"part": "gpu", **variant, "layers": 18, "seed": 0},
-    )
+    return [
+        Run(
+            config="configs/multi30k_18_18.py",
+            overrides={
+                "model.residual": variant["scheme"],
+                "optimizer.groups": FREEZE[variant["omega"]],
+                **({"train.steps": 100} if quick else {}),
+            },
+            labels={"part": "gpu", **variant, "layers": 18, "seed": 0},
+        )
+        for variant in VARIANTS
+    ]
 
 
 SWEEPS = {"cpu": cpu, "gpu": gpu}

@@ -72,24 +72,11 @@ def gpu(quick: bool) -> list[Run]:
     """The paper's 18-18 layers at d_model 512, on Multi30k; needs --data_dir and a GPU."""
     return [
         Run(
-            config="configs/multi30k.py",
+            config="configs/multi30k_18_18.py",
             overrides={
                 "model.residual": row["scheme"],
-                "model.num_layers": row["layers"],
-                "model.d_model": 512,
-                "model.num_heads": 8,
-                "model.d_ff": 1024,
-                "model.dropout_rate": 0.3,
-                "model.embedding_dropout_rate": 0.3,
-                "model.dtype": "bfloat16",
-                "optimizer.name": "radam",
-                "optimizer.schedule": "inverse_sqrt",
-                "optimizer.learning_rate": 7e-4,
-                "optimizer.warmup_steps": 1000,
-                "train.steps": 100 if quick else 6000,
-                "train.evaluate_every": 500,
-                "checkpoint.every": 250,
                 "seed": row["seed"],
+                **({"train.steps": 100} if quick else {}),
             },
             labels={"part": "gpu", **row},
         )
