@@ -47,7 +47,9 @@ def _measure(run: build.Run, model: Model, key: Key[Array, ""]) -> dict[str, Flo
     batch_key, key, step_key = jax.random.split(key, 3)
     batch = random_batch(batch_key, model.config.vocab_size)
     init = functools.partial(initialise, model)
-    params = train_state.create(init, run.optimizer, key, batch, (), ema=False).params
+    params = train_state.create(
+        *(init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
+    ).params
 
     def apply(params, batch, _):
         return model.apply({"params": params}, batch, deterministic=True)

@@ -29,7 +29,9 @@ def measure(
 
     @jax.jit
     def draw_one(key):
-        return train_state.create(run.init, run.optimizer, key, batch, (), ema=False).params
+        return train_state.create(
+            *(run.init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
+        ).params
 
     @jax.jit
     def dependency(params):

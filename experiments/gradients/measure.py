@@ -55,7 +55,9 @@ def _norms(
 ) -> dict[Stack, Float[Array, "n"]]:
     batch_key, key = jax.random.split(key)
     batch = _random_batch(batch_key, run.model.config.vocab_size)
-    params = train_state.create(run.init, run.optimizer, key, batch, (), ema=False).params
+    params = train_state.create(
+        *(run.init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
+    ).params
 
     def scaled(path, leaf):
         return gain * leaf if path[-1].key in ("query", "key", "value") else leaf

@@ -2,7 +2,7 @@
 
 from experiments.sweep import Run, grid
 
-LEARNING_RATES = [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+LEARNING_RATES = [1e-3, 3e-3, 1e-2, 3e-2]
 SCHEMES = ["post_ln", "pre_ln", "admin", "deepnorm", "rezero", "peri_ln"]
 
 
@@ -26,7 +26,7 @@ def cpu(quick: bool) -> list[Run]:
             layers=[6] if quick else [6, 18],
             warmup=[0] if quick else [0, 50],
             scheme=SCHEMES[:3] if quick else SCHEMES,
-            learning_rate=LEARNING_RATES[1::2] if quick else LEARNING_RATES,
+            learning_rate=LEARNING_RATES[::2] if quick else LEARNING_RATES,
         )
     ]
 
