@@ -191,6 +191,8 @@ def _model() -> Config:
     model.d_ff = 2048  # hidden width of the feed-forward sublayer
     # Of query and key: their product over sqrt(head_dim), their product, or v tanh(q + k).
     model.attention_score = "scaled_dot_product"
+    # On the draws of query, key and value. 0.5**0.5 draws them as one matrix, as fairseq does.
+    model.attention_gain = 1.0
     model.qk_norm = False  # a norm over each head's query and key, before their product
     model.activation = "relu"
     model.norm = "layer_norm"

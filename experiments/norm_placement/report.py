@@ -10,7 +10,8 @@ from experiments.results import Finished
 Row = dict[str, Any]
 BASELINE = "pre_ln"  # what the others are paired with
 TITLES = {
-    "depth": "Depth: logits by a kernel of their own",
+    "as_one": "Depth: logits by a kernel of their own; query, key and value drawn as one matrix",
+    "depth": "Depth: logits by a kernel of their own; query, key and value drawn each for itself",
     "tied": "Depth: logits by the token table",
     "grid": "Learning rate and beta2, 6 layers, logits by the token table",
     "multi30k": "Multi30k",
@@ -72,7 +73,7 @@ def _curve(run: Finished) -> list[Row]:
 def _by_depth(part: str, runs: list[Finished], rows: list[Row], out: Path) -> str:
     """A line for each depth and scheme, paired by seed with `BASELINE`."""
     partings = _partings(runs)
-    prefix = "" if part == "depth" else f"{part}/"
+    prefix = "" if part == "as_one" else f"{part}/"
     lines, numbers = [], {}
     for (layers,), members in results.group(rows, "layers").items():
         for (scheme,), mine in results.group(members, "scheme").items():

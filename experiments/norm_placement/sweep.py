@@ -1,4 +1,4 @@
-"""Depth, twice; the paper's grid without warm-up in miniature; and Multi30k."""
+"""Depth, three times; the paper's grid without warm-up in miniature; and Multi30k."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ PAPER = ["post_ln", "pre_ln", "admin"]  # the schemes that Liu et al. 2020 compa
 def cpu(quick: bool) -> list[Run]:
     """Synthetic words: schemes by depth over seeds, then learning rates by beta2 at six layers.
 
-    Schemes by depth come with a kernel of their own for logits, and with the token table for that.
+    Schemes by depth come with a kernel of their own for logits, with query, key and value drawn as
+    one matrix or each for itself, and with the token table for logits.
     """
     rows = grid(
         seed=range(1 if quick else 3),
@@ -18,8 +19,10 @@ def cpu(quick: bool) -> list[Run]:
         scheme=[*PAPER, "deepnorm"],
     )
     untied = {"model.tied_embeddings": "none", "train.steps": 100 if quick else 200}
-    by_depth = [_bigram_copy({"part": "depth", **row}, untied) for row in rows]
+    as_one = {**untied, "model.attention_gain": 0.5**0.5}  # as fairseq, and so the paper
+    by_depth = [_bigram_copy({"part": "as_one", **row}, as_one) for row in rows]
     if not quick:
+        by_depth += [_bigram_copy({"part": "depth", **row}, untied) for row in rows]
         by_depth += [_bigram_copy({"part": "tied", **row}, {}) for row in rows]
     by_optimizer = [
         _bigram_copy(

@@ -68,6 +68,14 @@ def test_the_exponent_of_depth_lies_in_0_to_2(wrong):
         tiny.config(depth_exponent=wrong)
 
 
+@pytest.mark.parametrize("wrong", [0.0, -1.0, 10.1, float("nan")])
+def test_the_attention_gain_is_positive(wrong):
+    for right in (0.5**0.5, 10.0):
+        assert tiny.config(attention_gain=right).attention_gain == right
+    with pytest.raises(ValueError, match=f"attention_gain={wrong}"):
+        tiny.config(attention_gain=wrong)
+
+
 def test_sinusoids_come_in_pairs():
     with pytest.raises(ValueError, match="even.*15"):
         tiny.config(d_model=15, num_heads=3)

@@ -175,3 +175,18 @@ def test_kernels_are_xavier_uniform_over_their_true_matrices(shape, kernels):
             assert abs(ratio - 1) < 5 * (0.8 / kernel.size) ** 0.5, path
             checked += 1
     assert checked == kernels
+
+
+@pytest.mark.parametrize("shape", ["encoder_decoder", "tags"])
+def test_the_attention_gain_draws_query_key_and_value_as_one_matrix(shape):
+    """As a matrix from D inputs to 3 D outputs, whose Xavier bound is sqrt(6 / 4 D)."""
+    sizes = tiny.SHAPES[shape] | dict(d_model=48, num_heads=4, head_dim=12)
+    each = tiny.flat(tiny.initial_parameters(tiny.config(**sizes)))
+    as_one = tiny.flat(tiny.initial_parameters(tiny.config(**sizes, attention_gain=0.5**0.5)))
+    for path, kernel in as_one.items():
+        if path.split("/")[-1] in ("query", "key", "value"):
+            np.testing.assert_allclose(kernel, 0.5**0.5 * each[path], rtol=1e-6)
+            bound = (6 / (4 * 48)) ** 0.5
+            assert 0.99 * bound < np.max(np.abs(kernel)) <= bound, path
+        else:
+            np.testing.assert_array_equal(kernel, each[path], err_msg=path)

@@ -15,7 +15,6 @@ from transformer_jax.models.rotary import Rotation, rotate
 # Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
 _MASKED = -1e30
 
-_INWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, (1, 2))
 _OUTWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", (0, 1), 2)
 
 
@@ -38,9 +37,10 @@ class Attention(nn.Module):
     """softmax(Q K^T / sqrt(K)) V (Vaswani et al. 2017, equation 1), H heads at once.
 
     Keys and values are made by `keys_values`, so that self-attention, cross-attention and cached
-    decoding are one path. Kernels are Xavier uniform over the true (D, H K) matrices. Keys have no
-    bias: the softmax cancels it. With `config.qk_norm` each head's queries and keys are normalised
-    before they meet (Dehghani et al. 2023, 2302.05442, section 2).
+    decoding are one path. Kernels are Xavier uniform over the true (D, H K) matrices, those inward
+    times `config.attention_gain`. Keys have no bias: the softmax cancels it. With `config.qk_norm`
+    each head's queries and keys are normalised before they meet (Dehghani et al. 2023, 2302.05442,
+    section 2).
 
     Attributes:
       inner_norm: a norm over the heads' outputs, before they are projected.
@@ -53,11 +53,13 @@ class Attention(nn.Module):
         config = self.config
         size = (config.d_model, config.num_heads, config.head_dim)
         axes = ("embed", "heads", "head_dim")
+        variance = config.attention_gain**2
+        inward = nn.initializers.variance_scaling(variance, "fan_avg", "uniform", 0, (1, 2))
         zeros = nn.initializers.zeros
-        self.query = parameter(self, "query", _INWARD, size, axes)
+        self.query = parameter(self, "query", inward, size, axes)
         self.query_bias = parameter(self, "query_bias", zeros, size[1:], axes[1:])
-        self.key = parameter(self, "key", _INWARD, size, axes)
-        self.value = parameter(self, "value", _INWARD, size, axes)
+        self.key = parameter(self, "key", inward, size, axes)
+        self.value = parameter(self, "value", inward, size, axes)
         self.value_bias = parameter(self, "value_bias", zeros, size[1:], axes[1:])
         self.output = parameter(
             *(self, "output", _OUTWARD, (*size[1:], size[0]), (*axes[1:], axes[0]))

@@ -75,6 +75,7 @@ class TransformerConfig:
     num_labels: int = 0
     depth_exponent: float = 1.0
     attention_score: AttentionScore = "scaled_dot_product"
+    attention_gain: float = 1.0
     qk_norm: bool = False
     activation: Activation = "relu"
     norm: Norm = "layer_norm"
@@ -101,6 +102,8 @@ class TransformerConfig:
                 raise ValueError(f"model.{name}={getattr(self, name)} must be at least 1")
         if not 0.0 <= self.depth_exponent <= 2.0:
             raise ValueError(f"model.depth_exponent={self.depth_exponent} must lie in [0, 2]")
+        if not 0.0 < self.attention_gain <= 10.0:
+            raise ValueError(f"model.attention_gain={self.attention_gain} must lie in (0, 10]")
         for name in _RATES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"model.{name}={getattr(self, name)} must lie in [0, 1)")
