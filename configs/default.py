@@ -36,6 +36,8 @@ CHOICES = {
     "model.pooling": ("mean", "first"),
     "model.tied_embeddings": ("all", "decoder", "none"),
     "model.dtype": ("float32", "bfloat16"),
+    "model.remat": ("none", "dots", "full"),
+    "model.attention_kernel": ("xla", "splash"),
     "optimizer.name": ("adam", "adamw", "radam", "adafactor", "lion", "muon"),
     "optimizer.schedule": (
         *("noam", "inverse_sqrt", "cosine", "linear", "constant"),
@@ -59,6 +61,16 @@ def get_config(arg: str = "") -> Config:
 
     config.data = _data()
     config.model = _model()
+
+    # How the devices are laid out: the product of the sizes is their number, -1 stands for the rest
+    # of them (at most once). Results do not depend on it, beyond rounding.
+    config.mesh = mesh = config_dict.ConfigDict()
+    mesh.data = -1  # a batch's rows are cut over it
+    mesh.fsdp = 1  # rows too; and parameters, gradients and the optimizer's state
+    mesh.tensor = 1  # heads, hidden units and vocabulary are cut over it
+    mesh.sequence = 1  # the tokens of a row are cut over it
+    # What `preflight` compiles for, as "v5e-16" or "2xv5e-256" (two slices) ("": the devices here).
+    mesh.topology = ""
 
     config.objective = objective = config_dict.ConfigDict()
     # None: what the architecture is for, "translation" (encoder_decoder), "masked_lm"
@@ -209,4 +221,10 @@ def _model() -> Config:
     model.attention_dropout_rate = 0.0  # on the attention weights
     model.feed_forward_dropout_rate = 0.0  # on the hidden layer of the feed-forward sublayer
     model.dtype = "float32"  # of the products; parameters, residual stream and logits stay float32
+    # What the backward pass computes again instead of keeping it, in each layer: nothing, all but
+    # the products with parameters, or everything.
+    model.remat = "none"
+    # What computes attention: plain products, or ("splash", TPU only) a kernel that never holds the
+    # weights of a whole row.
+    model.attention_kernel = "xla"
     return model

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from configs import default
+from tests.devices import devices
 from transformer_jax import overrides
 from transformer_jax.build import build
 from transformer_jax.data.pipeline import batch_keys
@@ -143,6 +144,40 @@ def test_a_config_that_cannot_be_is_refused_before_the_data_is_read(tmp_path, ch
         build(config)
     assert all(part in str(error.value) for part in parts), error.value
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"data__batch_size": 12}, ["data.batch_size=12 rows", "8 devices", "mesh.data=8 * "]),
+        (
+            {"data__batch_size": 16, "train__accumulation_steps": 4, "mesh__fsdp": 4},
+            ["data.batch_size=16 / train.accumulation_steps=4 rows", "mesh.data=2 * mesh.fsdp=4"],
+        ),
+        (
+            {"mesh__sequence": 8},
+            ["data.row_source_length=12 tokens", "mesh.sequence=8"],
+        ),
+        (
+            {"mesh__sequence": 8, "data__packing": False, "data__max_target_length": 9},
+            ["data.max_target_length=9 tokens", "mesh.sequence=8"],
+        ),
+        ({"mesh__tensor": 3}, ["mesh.tensor=3", "3 devices do not fit into the 8", "divides 8"]),
+        ({"mesh__tensor": -1}, ["mesh.data and mesh.tensor are -1"]),
+    ],
+)
+def test_a_mesh_that_cannot_share_a_batch_is_refused(tmp_path, changes, parts):
+    with pytest.raises(ValueError) as error:
+        build(_config(tmp_path / "nowhere", **changes), devices=devices(8))
+    assert all(part in str(error.value) for part in parts), error.value
+
+
+def test_devices_have_equal_parts_of_batches_to_score_too(folder):
+    run = build(_config(folder, data__batch_size=8, evaluate__batch_size=3), devices=devices(8))
+    assert run.mesh.shape["data"] == 8
+    (batch, numbers) = run.data.split("test").batches[0]
+    assert {rows.shape[0] for rows in batch.values()} == {8}
+    assert sorted(numbers) == [-1] * 4 + list(range(4))
 
 
 def test_missing_data_is_told(tmp_path):

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax import checkpoint, optimizer
+from transformer_jax import checkpoint, hosts, optimizer
 from transformer_jax.checkpoint import Checkpoints
 
 STREAMS = {"0": {"next": 3, "buffer": [1, 2]}, "1": {"next": 4, "buffer": []}}
@@ -640,3 +640,11 @@ def test_work_directory_has_one_process_at_a_time(tmp_path):
     checkpoint.lock_workdir(tmp_path)
     checkpoint.lock_workdir(tmp_path)
     assert str(os.getpid()) in (tmp_path / ".lock").read_text()
+
+
+def test_hosts_that_share_no_work_directory_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "index", lambda: 1)
+    with pytest.raises(FileNotFoundError, match=f"host 1 does not see .* into {tmp_path}: .*share"):
+        checkpoint.lock_workdir(tmp_path)
+    (tmp_path / ".lock").touch()  # by the first
+    checkpoint.lock_workdir(tmp_path)

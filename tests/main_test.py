@@ -692,7 +692,7 @@ def test_checkpoints_without_recent_losses_serve_for_scoring_but_not_to_go_on(
     shutil.copytree(folder / "run", tmp_path, dirs_exist_ok=True)
     run = commands.build(overrides.load(str(tmp_path / "config.json")), tmp_path)
     checkpoints = commands._checkpoints(run, tmp_path)
-    restored = checkpoints.restore(6, commands._abstract_state(run))
+    restored = checkpoints.restore(6, run.abstract_state())
     assert restored is not None
     older = {name: value for name, value in vars(restored.state).items() if name != "recent"}
     document = json.loads((tmp_path / "checkpoints" / "6" / "config.json").read_text())

@@ -260,6 +260,8 @@ def test_difference_names_the_keys_that_differ():
         *("train.log_every=3", "train.evaluate_every=0", "train.steps=200000"),
         *("checkpoint.every=3", "evaluate.batch_size=3", "decode.method=greedy"),
         *("data.dir=elsewhere", "data.cache_dir=elsewhere"),
+        *("mesh.data=4", "mesh.topology=v5e-16", "model.remat=full"),
+        "model.attention_kernel=splash",
     ],
 )
 def test_a_work_directory_lets_harmless_things_change(text):

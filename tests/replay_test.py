@@ -12,6 +12,7 @@ import pytest
 from tests.models import tiny
 from transformer_jax import objectives, replay, train_state
 from transformer_jax.models.transformer import MODELS
+from transformer_jax.sharding import MeshSettings, make_mesh
 from transformer_jax.train import WINDOW_METRICS, TrainSettings, make_train_step
 
 LOSS = functools.partial(objectives.next_token, label_smoothing=0.0, z_loss=0.0)
@@ -42,7 +43,8 @@ def make_settings(accumulation_steps=1):
 def make_state(params, optimizer=None) -> Any:
     optimizer = optimizer or optax.sgd(0.1)
     create = functools.partial(train_state.create, lambda key, batch: params, optimizer)
-    return create(jax.random.key(0), {}, WINDOW_METRICS, ema=False)
+    mesh = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
+    return create(jax.random.key(0), {}, WINDOW_METRICS, ema=False, mesh=mesh)
 
 
 def make_batch(config, rows=2):
@@ -222,6 +224,7 @@ def test_the_parts_are_those_of_the_training_step():
         apply_fn=apply,
         optimizer=optimizer,
         schedule=lambda count: jnp.float32(0.1),
+        layout=train_state.layout(state),
     )
     after, metrics = step(state, batch)
     np.testing.assert_allclose(parts["mean loss"], metrics["loss"], rtol=1e-5)

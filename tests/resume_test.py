@@ -132,7 +132,7 @@ def _without_times(values):
 def _state(workdir):
     config = overrides.load(str(workdir / "config.json"))
     run = build(config, workdir)
-    restored = commands._checkpoints(run, workdir).restore("last", commands._abstract_state(run))
+    restored = commands._checkpoints(run, workdir).restore("last", run.abstract_state())
     assert restored is not None and restored.step == config.train.steps
     state = restored.state
     parts = (state.params, state.ema_params, state.opt_state, state.window, state.recent)

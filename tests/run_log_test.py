@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
-from transformer_jax import run_log
-from transformer_jax.run_log import RunLog, format_samples, format_scores
+from transformer_jax import hosts, run_log
+from transformer_jax.run_log import NoLog, RunLog, format_samples, format_scores
 
 TOTAL = 10
 
@@ -190,6 +190,27 @@ def test_results_are_old_or_new_but_never_half(tmp_path, monkeypatch):
             log.results(status="finished")
     assert run_log.read_results(tmp_path) == before
     log.close()
+
+
+def test_one_host_writes(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    monkeypatch.setattr(hosts, "index", lambda: 1)
+    run_log.write_results(tmp_path, {"status": "running"})
+    assert not path.exists()
+    log = NoLog()
+    log.write(1, {"train/loss": 1.0})
+    log.keep_batch(1, {"inputs": np.ones(3)})
+    log.progress(1, "loss 1.0")
+    log.results(status="finished")
+    log.close()
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    run_log.write_results(tmp_path, {"status": "running"})
+    assert path.exists()
+    # Whatever training asks of the one, the other has too.
+    assert [name for name in dir(RunLog) if name[0] != "_"] == [
+        name for name in dir(NoLog) if name[0] != "_"
+    ]
 
 
 def test_wall_time_adds_up_over_restarts(tmp_path, monkeypatch):

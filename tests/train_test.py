@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax import objectives, optimizer, train, train_state
+from transformer_jax.sharding import MeshSettings, make_mesh
 from transformer_jax.train import TrainSettings
 
 B, T, V, D = 4, 6, 9, 5
@@ -25,6 +27,7 @@ SCHEDULE = optimizer.make_schedule(
     final_learning_rate=0.0,
     d_model=D,
 )
+MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
 OPTIMIZER = optimizer.make_optimizer(
     name="adamw",
     schedule=SCHEDULE,
@@ -84,7 +87,10 @@ def make_settings(**changes):
 @functools.cache
 def initial_arrays(ema):
     key, batch = jax.random.key(0), make_batch(0)
-    return to_numpy(train_state.create(init, OPTIMIZER, key, batch, train.WINDOW_METRICS, ema=ema))
+    state = train_state.create(
+        *(init, OPTIMIZER, key, batch, train.WINDOW_METRICS), ema=ema, mesh=MESH
+    )
+    return to_numpy(state)
 
 
 def make_state(ema=False):
@@ -95,7 +101,12 @@ def make_state(ema=False):
 @functools.cache
 def make_step(settings, apply_fn=apply_fn, objective=OBJECTIVE):
     return train.make_train_step(
-        settings, objective=objective, apply_fn=apply_fn, optimizer=OPTIMIZER, schedule=SCHEDULE
+        settings,
+        objective=objective,
+        apply_fn=apply_fn,
+        optimizer=OPTIMIZER,
+        schedule=SCHEDULE,
+        layout=train_state.layout(make_state(settings.ema_decay > 0)),
     )
 
 
@@ -114,7 +125,8 @@ def to_numpy(state):
 
 def to_device(arrays):
     arrays = jax.tree.map(jnp.array, arrays)
-    return train_state.State(**(arrays | {"rng": jax.random.wrap_key_data(arrays["rng"])}))
+    state = train_state.State(**(arrays | {"rng": jax.random.wrap_key_data(arrays["rng"])}))
+    return jax.device_put(state, NamedSharding(MESH, PartitionSpec()))
 
 
 # The step
@@ -338,6 +350,7 @@ def fit(
         state or make_state(ema=settings.ema_decay > 0),
         streams or Streams(),
         settings=settings,
+        mesh=MESH,
         train_step=train_step
         or loop_step(settings.log_every, settings.accumulation_steps, settings.ema_decay),
         evaluate=evaluate,
@@ -494,12 +507,18 @@ def test_parameters_that_are_not_finite_are_never_saved_though_the_loss_still_wa
     def schedule(count):
         return jnp.where(count + 1 < bad_step, 0.01, jnp.inf)
 
+    optimizer = optax.sgd(schedule)
+    key, batch = jax.random.key(0), make_batch(0)
+    state = train_state.create(
+        *(init, optimizer, key, batch, train.WINDOW_METRICS), ema=False, mesh=MESH
+    )
     step = train.make_train_step(
         make_settings(),
         objective=OBJECTIVE,
         apply_fn=apply_fn,
-        optimizer=optax.sgd(schedule),
+        optimizer=optimizer,
         schedule=schedule,
+        layout=train_state.layout(state),
     )
     seen = {}
 
@@ -508,10 +527,6 @@ def test_parameters_that_are_not_finite_are_never_saved_though_the_loss_still_wa
         seen[int(state.step)] = to_numpy(metrics)
         return state, metrics
 
-    key, batch = jax.random.key(0), make_batch(0)
-    state = train_state.create(
-        init, optax.sgd(schedule), key, batch, train.WINDOW_METRICS, ema=False
-    )
     outcome, _, saved = fit(make_settings(checkpoint_every=1), state, train_step=watched)
     assert np.isfinite([seen[bad_step]["loss"], seen[bad_step]["gradient_norm"]]).all()
     assert (outcome.status, outcome.step) == ("diverged", bad_step)
@@ -705,6 +720,7 @@ def test_the_next_step_is_dispatched_before_the_last_one_is_read():
         make_state(),
         Streams(),
         settings=make_settings(steps=4, checkpoint_every=2),
+        mesh=MESH,
         train_step=watched,
         evaluate=evaluate,
         diagnose=diagnose,

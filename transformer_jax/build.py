@@ -6,16 +6,18 @@ anything is compiled. What costs (reading, tokenising) happens when it is first 
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from configs.default import Config
-from transformer_jax import objectives, optimizer
+from transformer_jax import objectives, optimizer, sharding, train_state
 from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings
 from transformer_jax.data.sources import SourceSettings
 from transformer_jax.data.tokenizer import BOS_ID
@@ -24,7 +26,9 @@ from transformer_jax.evaluate import make_eval_step, make_predict_step
 from transformer_jax.models import schemes
 from transformer_jax.models.config import Architecture, Head, TransformerConfig
 from transformer_jax.models.transformer import MODELS, Model, initialise
-from transformer_jax.train import TrainSettings
+from transformer_jax.sharding import MeshSettings, make_mesh
+from transformer_jax.train import WINDOW_METRICS, StepFn, TrainSettings, make_train_step
+from transformer_jax.train_state import State
 
 Params = PyTree[Float[Array, "..."]]
 
@@ -86,6 +90,7 @@ class Run:
     """Everything that a run consists of, as plain values and functions.
 
     Attributes:
+      mesh: of the devices, which whoever computes puts in use (`sharding.use`).
       objective: its name: what the model is trained for, and so what is scored and generated.
       init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
       apply: (params, batch, dropout key or None) -> logits (B, T, V or C); None is deterministic.
@@ -96,6 +101,7 @@ class Run:
     """
 
     seed: int
+    mesh: Mesh
     objective: str
     data: Dataset
     model: Model
@@ -115,18 +121,52 @@ class Run:
     decode: DecodeSettings
 
     def abstract_batch(self) -> dict[str, Any]:
-        """The shapes of a training batch, without the data."""
-        shapes = self.data.batch_shapes()
-        return {name: jax.ShapeDtypeStruct(shape, "int32") for name, shape in shapes.items()}
+        """The shapes of a training batch and where its parts lie, without the data."""
+
+        def array(shape: tuple[int, int]) -> jax.ShapeDtypeStruct:
+            layout = sharding.batch_sharding(self.mesh, shape)
+            return jax.ShapeDtypeStruct(shape, "int32", sharding=layout)
+
+        return {name: array(shape) for name, shape in self.data.batch_shapes().items()}
+
+    def new_state(self, batch: objectives.Batch) -> State:
+        """The state before the first step, whose batch this is."""
+        return self._state(train_state.create, jax.random.key(self.seed), batch)
+
+    def abstract_state(self) -> State:
+        """Shapes and shardings of the state that training carries; nothing is computed."""
+        # Not even a key, as the devices may be none that are here.
+        key = jax.eval_shape(jax.random.key, self.seed)
+        return self._state(train_state.abstract, key, self.abstract_batch())
+
+    def _state(
+        self, make: Callable[..., State], key: Key[Array, ""], batch: objectives.Batch
+    ) -> State:
+        ema = self.train.ema_decay > 0
+        return make(
+            *(self.init, self.optimizer, key, batch, WINDOW_METRICS), ema=ema, mesh=self.mesh
+        )
+
+    def train_step(self, apply: objectives.ApplyFn | None = None) -> StepFn:
+        """The compiled step of training (see `train.train_step`); `apply` in place of its own."""
+        return make_train_step(
+            self.train,
+            objective=self.loss,
+            apply_fn=apply or self.apply,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            layout=train_state.layout(self.abstract_state()),
+        )
 
 
-def build(config: Config, workdir: Path | None = None) -> Run:
+def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | None = None) -> Run:
     """Builds the run that a checked config describes.
 
     Args:
       config: from `overrides.load`.
       workdir: its tokenizer and labels are used where they exist: so a work directory needs no
         training data to translate.
+      devices: that the mesh is made of (None: all that JAX finds).
 
     Raises:
       ValueError, FileNotFoundError, OSError: with one message on what cannot be and how to mend it.
@@ -145,6 +185,9 @@ def build(config: Config, workdir: Path | None = None) -> Run:
     decode = DecodeSettings(**config.decode.to_dict())
     objective = _objective_name(config)
     _check_data(config, objective)
+    settings = MeshSettings(**config.mesh.to_dict())
+    mesh = make_mesh(settings, jax.devices() if devices is None else devices)
+    _check_mesh(config, objective, mesh)
     # Once with the least sizes, so that a mistake in the model does not wait for the data.
     task = _TASKS[objective]
     model_config = _model_config(config, task)
@@ -152,7 +195,7 @@ def build(config: Config, workdir: Path | None = None) -> Run:
     schedule, transform = _optimizer(config)
     loss = _loss(config, task)
 
-    data = Dataset(_data_settings(config, objective, workdir))
+    data = Dataset(_data_settings(config, objective, mesh, workdir))
     # A model of a given size can be inspected without its data.
     vocab_size = config.model.vocab_size or data.tokenizer.vocab_size
     sizes = {"vocab_size": vocab_size, "num_labels": len(data.labels)}
@@ -169,7 +212,8 @@ def build(config: Config, workdir: Path | None = None) -> Run:
         return model.apply({"params": params}, *arguments, method="step")
 
     def embed(params, batch) -> Any:
-        return model.apply({"params": params}, batch, method="embed")
+        vectors: Any = model.apply({"params": params}, batch, method="embed")
+        return sharding.constrain(vectors)
 
     def init(key, batch):
         return initialise(model, key, batch)
@@ -180,6 +224,7 @@ def build(config: Config, workdir: Path | None = None) -> Run:
 
     return Run(
         seed=config.seed,
+        mesh=mesh,
         objective=objective,
         data=data,
         model=model,
@@ -281,8 +326,13 @@ def _loss(config: Config, task: _Task) -> Callable[..., tuple]:
     return functools.partial(task.loss, label_smoothing=label_smoothing, z_loss=z_loss)
 
 
-def _data_settings(config: Config, objective: str, workdir: Path | None) -> DataSettings:
+def _data_settings(
+    config: Config, objective: str, mesh: Mesh, workdir: Path | None
+) -> DataSettings:
     settings = config.data.to_dict()
+    # Rows of padding fill up the last batch anyhow: so there are as many as every device can share.
+    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    evaluation_batch_size = math.ceil(config.evaluate.batch_size / parts) * parts
     tokenizer = settings.pop("tokenizer")
     names = [field.name for field in dataclasses.fields(SourceSettings)]
     return DataSettings(
@@ -294,7 +344,7 @@ def _data_settings(config: Config, objective: str, workdir: Path | None) -> Data
         model_vocab_size=config.model.vocab_size,
         mask_rate=config.objective.mask_rate,
         seed=config.seed,
-        evaluation_batch_size=config.evaluate.batch_size,
+        evaluation_batch_size=evaluation_batch_size,
         tokenizer_file=_tokenizer_file(config, workdir),
         labels_file=workdir / "labels.json" if workdir else None,
         **settings,
@@ -357,6 +407,33 @@ def _check_data(config: Config, objective: str) -> None:
         raise ValueError(f"objective.mask_rate={config.objective.mask_rate} lies not in (0, 1]")
     if config.model.positions == "learned":
         _check_learned_positions(config, objective)
+
+
+def _check_mesh(config: Config, objective: str, mesh: Mesh) -> None:
+    """Checks that the devices can share a training batch evenly, and run the attention kernel."""
+    platform = mesh.devices.flat[0].platform
+    if config.model.attention_kernel == "splash" and platform != "tpu":
+        raise ValueError(
+            "model.attention_kernel='splash' is for TPUs, and the devices are of kind "
+            f"{platform!r}: set it to 'xla'"
+        )
+    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    rows, accumulation_steps = config.data.batch_size, config.train.accumulation_steps
+    if rows // accumulation_steps % parts:
+        micro = f" / train.accumulation_steps={accumulation_steps}" * (accumulation_steps > 1)
+        raise ValueError(
+            f"data.batch_size={rows}{micro} rows cannot be dealt out evenly to {parts} devices "
+            f"(mesh.data={mesh.shape['data']} * mesh.fsdp={mesh.shape['fsdp']}): make them a "
+            "multiple, or set mesh.data to fewer devices"
+        )
+    kind = "row" if config.data.packing else "max"
+    for side in _TASKS[objective].sides:
+        name = f"{kind}_{side}_length"
+        if config.data[name] % mesh.shape["sequence"]:
+            raise ValueError(
+                f"data.{name}={config.data[name]} tokens cannot be dealt out evenly to "
+                f"mesh.sequence={mesh.shape['sequence']} devices: make them a multiple"
+            )
 
 
 def _check_learned_positions(config: Config, objective: str) -> None:

@@ -1,5 +1,9 @@
 """Checkpoints: saved in the background, whole or passed over. The only importer of Orbax.
 
+All hosts of a job save and restore together. Each writes and reads what its own devices hold; the
+first decides which checkpoint counts, and writes all else. What one mesh and number of hosts have
+saved any other restores.
+
 DIRECTORY/120/state/         Orbax; a nested dict of plain keys: params/..., opt_state/0/..., and
                              ema_params/... where a moving average of the parameters is kept
 DIRECTORY/120/progress.json  step, whether scheduled, data fingerprint, state of every data stream
@@ -32,7 +36,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
+
+from transformer_jax import hosts
 
 _MANIFEST = "manifest.json"
 _locks: dict[Path, int] = {}
@@ -79,7 +85,7 @@ class Checkpoints:
         self._directory = Path(directory).absolute()
         self._keep_last = keep_last
         self._best_metric = best_metric
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self._broken: set[int] = set()
 
@@ -96,29 +102,40 @@ class Checkpoints:
     ) -> None:
         """Copies `state` off the devices, then writes it in the background.
 
+        streams: the states of the data streams that this host reads, by their numbers.
         scheduled: whether the step is one that every run of this config saves (see the class).
 
         The state may be donated as soon as this returns. Waits for the save before it. The
         process must hold the lock of the work directory: leftovers of killed saves are removed.
         """
         self.wait()
-        documents = {
-            "progress.json": {
-                "step": step,
-                "scheduled": scheduled,
-                "fingerprint": fingerprint,
-                "streams": streams,
-            },
-            "config.json": config,
-        }
-        if metrics:
-            documents["metrics.json"] = {
-                name: float(value) if math.isfinite(value) else None
-                for name, value in metrics.items()
+        folder = self._directory / f"{step}.tmp"
+        with _telling(step, folder):
+            if hosts.is_first():
+                self._tidy()
+                folder.mkdir(parents=True)
+            # Also tells the others that the folder is there.
+            parts = map(json.loads, hosts.gather("streams", json.dumps(streams)))
+            documents = {
+                "progress.json": {
+                    "step": step,
+                    "scheduled": scheduled,
+                    "fingerprint": fingerprint,
+                    "streams": {stream: state for part in parts for stream, state in part.items()},
+                },
+                "config.json": config,
             }
-        # Text now: the caller goes on to change what it handed over.
-        texts = {name: json.dumps(content, indent=1) for name, content in documents.items()}
-        self._pending = self._writer.submit(self._write, step, _nested(_to_host(state)), texts)
+            if metrics:
+                documents["metrics.json"] = {
+                    name: float(value) if math.isfinite(value) else None
+                    for name, value in metrics.items()
+                }
+            # Text now: the caller goes on to change what it handed over.
+            texts = {name: json.dumps(content, indent=1) for name, content in documents.items()}
+            writer = ocp.AsyncCheckpointer(_handler(), multiprocessing_options=_all_hosts())
+            arrays = ocp.args.PyTreeSave(_nested(_keys_to_data(state)))
+            writer.save(folder / "state", arrays)
+        self._pending = self._background.submit(self._finish, step, folder, texts, writer)
 
     def restore(self, which: str | int, abstract_state: PyTree) -> Restored | None:
         """The checkpoint `which`: "last", "best" or a step. None if "last" or "best" finds none.
@@ -132,7 +149,7 @@ class Checkpoints:
             best metric, or when there are checkpoints and none is whole.
           ValueError: when shapes, dtypes or structure differ from `abstract_state`.
         """
-        folder = self._select(which)
+        folder = self._agreed(which)
         return None if folder is None else _restore(folder, abstract_state)
 
     def restore_parameters(
@@ -142,7 +159,7 @@ class Checkpoints:
 
         They are the moving average where one was kept, here and in all that reads parameters alone.
         """
-        folder = self._select(which)
+        folder = self._agreed(which)
         return None if folder is None else _restore_parameters(folder, abstract_params)
 
     def average(self, k: int, abstract_params: PyTree) -> tuple[int, PyTree] | None:
@@ -154,26 +171,32 @@ class Checkpoints:
         """
         if k < 1:
             raise ValueError(f"checkpoint.average_last is {k}; it must be at least 1")
-        folders = list(itertools.islice(self._counted(), k))
-        if not folders:
+        self.wait()
+        newest = hosts.first(lambda: [str(path) for path in itertools.islice(self._counted(), k)])
+        if not newest:
             return None
-        if len(folders) < k:
-            logging.warning("averaging %d checkpoints, not %d: no more are kept", len(folders), k)
-
-        total = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), abstract_params)
+        if len(newest) < k:
+            logging.warning("averaging %d checkpoints, not %d: no more are kept", len(newest), k)
+        folders = [Path(path) for path in newest]
+        total: PyTree = None
         for folder in folders:
             params = _read_parameters(folder, abstract_params)
-            total = jax.tree.map(lambda total, leaf: np.add(total, leaf, out=total), total, params)
-        mean = jax.tree.map(
-            lambda total, leaf: (total / len(folders)).astype(leaf.dtype), total, abstract_params
-        )
-        return _progress(folders[0])["step"], _place(mean, abstract_params)
+            pieces = jax.tree.map(_pieces, params)
+            total = pieces if total is None else jax.tree.map(np.add, total, pieces)
+
+        def mean(leaf: Any, pieces: dict[str, Float[np.ndarray, "..."]]) -> jax.Array:
+            def piece(index: Any) -> np.ndarray:
+                return (pieces[str(index)] / len(folders)).astype(leaf.dtype)
+
+            return jax.make_array_from_callback(leaf.shape, _sharding(leaf), piece)
+
+        step = _progress(folders[0])["step"]
+        return step, jax.tree.map(mean, abstract_params, total)
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, oldest first. Reads and hashes every file."""
         self.wait()
-        folders = self._folders()
-        return [step for step in sorted(folders) if self._is_whole(step, folders[step])]
+        return hosts.first(self._whole)
 
     def wait(self) -> None:
         """Returns when the last save is on disk; raises what went wrong with it."""
@@ -186,7 +209,11 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._writer.shutdown()
+            self._background.shutdown()
+
+    def _whole(self) -> list[int]:
+        folders = self._folders()
+        return [step for step in sorted(folders) if self._is_whole(step, folders[step])]
 
     def _folders(self) -> dict[int, Path]:
         """Folders by step, broken ones included."""
@@ -211,7 +238,6 @@ class Checkpoints:
         Hashes no more checkpoints than are asked for. Raises FileNotFoundError where all of those
         that there are are broken.
         """
-        self.wait()
         folders = self._folders()
         newest = None
         for step, folder in sorted(folders.items(), reverse=True):
@@ -230,6 +256,12 @@ class Checkpoints:
                 "Move that folder away to start anew, or choose another --workdir"
             )
 
+    def _agreed(self, which: str | int) -> Path | None:
+        """What the first host selects."""
+        self.wait()
+        found = hosts.first(lambda: str(self._select(which) or ""))
+        return Path(found) if found else None
+
     def _select(self, which: str | int) -> Path | None:
         if which == "last":
             return next(self._counted(), None)
@@ -244,14 +276,13 @@ class Checkpoints:
                 return found
             reason = f"no whole checkpoint holds the metric {self._best_metric}"
         elif isinstance(which, int):
-            self.wait()
             folders = self._folders()
             if which in folders and self._is_whole(which, folders[which]):
                 return folders[which]
             reason = f"checkpoint {which} is {'broken' if which in folders else 'missing'}"
         else:
             raise ValueError(f'checkpoint {which!r} is none of "last", "best" and a step')
-        listed = ", ".join(map(str, self.steps())) or "none"
+        listed = ", ".join(map(str, self._whole())) or "none"
         raise FileNotFoundError(f"{reason} in {self._directory}; whole checkpoints: {listed}")
 
     def _best(self, folders: Iterable[Path]) -> Path | None:
@@ -264,29 +295,20 @@ class Checkpoints:
                 ranked.append((sign * value, _progress(folder)["step"], folder))
         return min(ranked)[-1] if ranked else None
 
-    def _write(self, step: int, arrays: dict[str, Any], texts: dict[str, str]) -> None:
-        """One save, from leftovers to pruning; runs in the background thread."""
-        folder = self._directory / f"{step}.tmp"
-        try:
-            self._tidy()
-            folder.mkdir(parents=True)
-            with _quiet(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-                checkpointer.save(folder / "state", ocp.args.PyTreeSave(arrays))
-            for name, text in texts.items():
-                (folder / name).write_text(text)
-            _write_manifest(folder)
-            self._publish(folder, step)
-            self._prune(step)
-        except Exception as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            if _disk_full(error):
-                raise OSError(
-                    errno.ENOSPC,
-                    f"no space left for the checkpoint of step {step}; older checkpoints are "
-                    "untouched. Free some space and run again, or lower checkpoint.keep_last",
-                    str(self._directory),
-                ) from error
-            raise RuntimeError(f"the checkpoint of step {step} was not saved: {error}") from error
+    def _finish(
+        self, step: int, folder: Path, texts: dict[str, str], writer: ocp.AsyncCheckpointer
+    ) -> None:
+        """What is left of a save once the arrays are copied; runs in the background thread."""
+        with _telling(step, folder):
+            with _quiet(), contextlib.closing(writer):
+                writer.wait_until_finished()  # of all hosts
+            if hosts.is_first():
+                for name, text in texts.items():
+                    (folder / name).write_text(text)
+                _write_manifest(folder)
+                self._publish(folder, step)
+                self._prune(step)
+            hosts.gather("saved", "")
 
     def _tidy(self) -> None:
         """Removes what killed processes left behind."""
@@ -331,7 +353,7 @@ def restore_parameters_from(path: str | os.PathLike, abstract_params: PyTree) ->
     Raises FileNotFoundError where it is missing or broken, ValueError where it does not match.
     """
     folder = Path(path).absolute()
-    if fault := _fault(folder):
+    if fault := hosts.first(lambda: _fault(folder)):
         raise FileNotFoundError(f"{folder} is not a whole checkpoint: {fault}")
     return _restore_parameters(folder, abstract_params)
 
@@ -349,7 +371,8 @@ def init_from(
       FileNotFoundError: when there is no whole checkpoint.
       ValueError: when nothing fits.
     """
-    folder = _newest_or_itself(Path(path).expanduser().absolute())
+    start = Path(path).expanduser().absolute()
+    folder = Path(hosts.first(lambda: str(_newest_or_itself(start))))
     saved = _saved(folder)
     name = _evaluated(saved)
     ours, theirs = _flat(params), _flat(saved[name])
@@ -366,10 +389,10 @@ def init_from(
     wanted = _map_paths(lambda path, leaf: leaf if path in taken else None, params)
     found = _flat(_load(folder, {name: wanted})[name])
 
-    def replace(path, leaf):
-        return jax.device_put(found[path].astype(leaf.dtype), leaf.sharding)
+    def replace(path: str, leaf: jax.Array) -> jax.Array:
+        return found[path].astype(leaf.dtype) if path in found else leaf
 
-    result = _map_paths(lambda path, leaf: replace(path, leaf) if path in found else leaf, params)
+    result = _map_paths(replace, params)
     new = tuple(path for path in ours if path not in found)
     return result, InitReport(str(folder), taken, new, left)
 
@@ -386,13 +409,30 @@ def format_report(report: InitReport) -> str:
 
 
 def lock_workdir(workdir: str | os.PathLike) -> None:
-    """Keeps other processes from training in `workdir` until this one ends, however it ends.
+    """Keeps other jobs from training in `workdir` until this one ends, however it ends.
 
-    Raises RuntimeError naming the live process that has it. Locking twice is locking once.
+    Locking twice is locking once. Of a job's hosts the first holds the lock, which the others must
+    see.
+
+    Raises:
+      RuntimeError: a live process has it, which is named.
+      FileNotFoundError: the hosts have each a folder of this name, and not one in common.
     """
     path = Path(workdir).resolve() / ".lock"
     if path in _locks:
         return
+    if hosts.is_first():
+        _locks[path] = _lock(path, workdir)
+    hosts.gather("lock", "")
+    if not path.exists():
+        raise FileNotFoundError(
+            f"host {hosts.index()} does not see what host 0 has written into {workdir}: the hosts "
+            "of a job need a --workdir that they share, as a network file system or a mounted "
+            "bucket"
+        )
+
+
+def _lock(path: Path, workdir: str | os.PathLike) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     # A bare descriptor, since a file object would give up the lock when it is collected.
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -407,7 +447,8 @@ def lock_workdir(workdir: str | os.PathLike) -> None:
         ) from None
     os.ftruncate(lock, 0)
     os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
-    _locks[path] = lock
+    os.fsync(lock)  # so that other hosts see it, also through a mounted bucket
+    return lock
 
 
 def _progress(folder: Path) -> dict[str, Any]:
@@ -420,19 +461,18 @@ def _metrics(folder: Path) -> dict[str, float | None]:
 
 
 def _restore(folder: Path, abstract_state: PyTree) -> Restored:
-    _check_match(folder, _saved(folder), jax.eval_shape(_keys_to_data, abstract_state))
+    _check_match(folder, _saved(folder), _stored(abstract_state))
     progress = _progress(folder)
     return Restored(
         step=progress["step"],
-        state=_place(_load(folder, abstract_state), abstract_state),
+        state=_load(folder, abstract_state),
         streams=progress["streams"],
         fingerprint=progress["fingerprint"],
     )
 
 
 def _restore_parameters(folder: Path, abstract_params: PyTree) -> tuple[int, PyTree]:
-    params = _read_parameters(folder, abstract_params)
-    return _progress(folder)["step"], _place(params, abstract_params)
+    return _progress(folder)["step"], _read_parameters(folder, abstract_params)
 
 
 def _read_parameters(folder: Path, abstract_params: PyTree) -> PyTree:
@@ -444,8 +484,8 @@ def _read_parameters(folder: Path, abstract_params: PyTree) -> PyTree:
 
 def _saved(folder: Path) -> dict[str, Any]:
     """The nested dict that a checkpoint holds, with shapes and dtypes for arrays."""
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-        return checkpointer.metadata(folder / "state").item_metadata.tree
+    with ocp.Checkpointer(_handler()) as reader:
+        return reader.metadata(folder / "state").item_metadata.tree
 
 
 def _evaluated(saved: dict[str, Any]) -> str:
@@ -454,19 +494,27 @@ def _evaluated(saved: dict[str, Any]) -> str:
 
 
 def _load(folder: Path, abstract: PyTree) -> PyTree:
-    """The leaves of `abstract`, all of which must be there, as NumPy arrays in its structure."""
-    stored = jax.eval_shape(_keys_to_data, abstract)
+    """The leaves of `abstract`, all of which must be there, in its structure and shardings."""
+    stored = _stored(abstract)
     item = _nested(stored)
     arguments = ocp.args.PyTreeRestore(
         item=item,
-        restore_args=jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item),
+        restore_args=jax.tree.map(lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding), item),
         partial_restore=True,
     )
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-        arrays = _flat(checkpointer.restore(folder / "state", arguments))
-    return jax.tree.unflatten(
-        jax.tree.structure(abstract), [arrays[path] for path in _flat(stored)]
-    )
+    with ocp.Checkpointer(_handler(), multiprocessing_options=_all_hosts()) as reader:
+        arrays = _flat(reader.restore(folder / "state", arguments))
+    return _map_paths(lambda path, leaf: _as_key(arrays[path], leaf), abstract)
+
+
+def _handler() -> ocp.PyTreeCheckpointHandler:
+    return ocp.PyTreeCheckpointHandler(multiprocessing_options=_all_hosts())
+
+
+def _all_hosts() -> ocp.options.MultiprocessingOptions:
+    # Where they are named they meet at barriers of the coordination service. Otherwise they would
+    # meet in a computation on the devices, from the background and so in any order with training's.
+    return ocp.options.MultiprocessingOptions(active_processes=set(range(hosts.count())))
 
 
 def _newest_or_itself(path: Path) -> Path:
@@ -516,24 +564,31 @@ def _check_match(folder: Path, saved: PyTree, expected: PyTree) -> None:
         )
 
 
-def _place(arrays: PyTree, abstract: PyTree) -> PyTree:
-    def place(array: np.ndarray, leaf: Any) -> jax.Array:
-        value = array
-        if _is_key(leaf):
-            implementation = jax.random.key_impl(jnp.empty((), leaf.dtype))
-            value = jax.random.wrap_key_data(jnp.asarray(array), impl=implementation)
-        return jax.device_put(value, leaf.sharding)
-
-    return jax.tree.map(place, arrays, abstract)
+def _pieces(array: jax.Array) -> dict[str, Float[np.ndarray, "..."]]:
+    """What this host's devices hold of an array, by place, each piece once."""
+    return {str(s.index): np.asarray(s.data, np.float64) for s in array.addressable_shards}
 
 
-def _to_host(tree: PyTree) -> PyTree:
-    tree = _keys_to_data(tree)
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, jax.Array):
-            leaf.copy_to_host_async()
-    # A copy also on CPU, where NumPy would see the very buffer that the next step overwrites.
-    return jax.tree.map(lambda leaf: np.array(leaf, copy=True), tree)
+def _sharding(leaf: Any) -> jax.sharding.Sharding:
+    return leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+
+def _stored(abstract: PyTree) -> PyTree:
+    """What is stored of the leaves: shapes, dtypes and shardings, of random keys their words."""
+
+    def of(leaf: Any) -> jax.ShapeDtypeStruct:
+        words = jax.eval_shape(_keys_to_data, leaf)
+        return jax.ShapeDtypeStruct(words.shape, words.dtype, sharding=_sharding(leaf))
+
+    return jax.tree.map(of, abstract)
+
+
+def _as_key(array: jax.Array, leaf: Any) -> jax.Array:
+    """The array, or where `leaf` is one the random key of these words."""
+    if not _is_key(leaf):
+        return array
+    implementation = jax.random.key_impl(jnp.empty((), leaf.dtype))
+    return jax.random.wrap_key_data(array, impl=implementation)
 
 
 def _is_key(leaf: Any) -> bool:
@@ -616,6 +671,24 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _telling(step: int, folder: Path) -> Iterator[None]:
+    """Says what the save was of that failed, and removes what there is of it."""
+    try:
+        yield
+    except Exception as error:
+        if hosts.is_first():
+            shutil.rmtree(folder, ignore_errors=True)
+        if _disk_full(error):
+            raise OSError(
+                errno.ENOSPC,
+                f"no space left for the checkpoint of step {step}; older checkpoints are "
+                "untouched. Free some space and run again, or lower checkpoint.keep_last",
+                str(folder.parent),
+            ) from error
+        raise RuntimeError(f"the checkpoint of step {step} was not saved: {error}") from error
 
 
 @contextlib.contextmanager

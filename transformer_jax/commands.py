@@ -16,11 +16,9 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import shlex
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,16 @@ import jax.numpy as jnp
 
 from configs import default
 from configs.default import Config
-from transformer_jax import diagnostics, inference, overrides, run_log, train_state
+from transformer_jax import (
+    diagnostics,
+    hosts,
+    inference,
+    overrides,
+    run_log,
+    sharding,
+    train_state,
+)
+from transformer_jax import preflight as preflighting
 from transformer_jax import replay as replaying
 from transformer_jax import train as training
 from transformer_jax.build import Params, Run, build
@@ -48,7 +55,7 @@ from transformer_jax.data.pipeline import TrainStreams
 from transformer_jax.metrics import means
 from transformer_jax.models.schemes import scheme, stacks
 from transformer_jax.objectives import Batch
-from transformer_jax.run_log import RunLog, write_atomically
+from transformer_jax.run_log import NoLog, RunLog, write_atomically
 from transformer_jax.train_state import State
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
@@ -63,26 +70,39 @@ def train(config: Config, workdir: Path) -> int:
     checkpoint before.
     """
     lock_workdir(workdir)
-    if _is_done(config, workdir):
+    status = hosts.first(lambda: _final_status(config, workdir))
+    if status is None:
+        with _built(config, workdir) as run:
+            status = _train(config, workdir, run)
+    if hosts.is_first():
         _show(workdir)
-        return _EXIT_CODES[run_log.read_results(workdir)["status"]]
-    run = build(config, workdir)
+    return _EXIT_CODES[status]
+
+
+def _train(config: Config, workdir: Path, run: Run) -> str:
+    """Trains and scores; returns the status."""
     # All data is read before anything is written, so that a mistake in it comes at once.
     splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
-    streams = run.data.train_streams()
+    streams = _train_streams(run)
     checkpoints = _checkpoints(run, workdir)
     state = _start(run, workdir, checkpoints, streams)
-    _save_vocabularies(run, workdir)
+    if hosts.is_first():
+        _save_vocabularies(run, workdir)
+        if run.mesh.size > 1:
+            print(_mesh_line(run))
 
-    log = RunLog(workdir, restored_step=int(state.step), total_steps=run.train.steps, progress=True)
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    log.results(
-        status="running", **run_log.run_fields(parameters=parameters, steps=int(state.step))
+    restored_step, total_steps = int(state.step), run.train.steps
+    log = (
+        RunLog(workdir, restored_step=restored_step, total_steps=total_steps, progress=True)
+        if hosts.is_first()
+        else NoLog()
     )
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    log.results(status="running", **run_log.run_fields(parameters=parameters, steps=restored_step))
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         write_atomically(workdir / "config.json", overrides.to_json(config))
-        with _stop_at_signal() as stop:
+        with hosts.stop_at_signal() as stop:
             validation = functools.partial(inference.losses, run, split=splits["validation"])
             outcome = _fit(config, run, state, streams, checkpoints, log, validation, stop)
             status, spikes = outcome.status, run_log.read_spikes(workdir)
@@ -113,8 +133,7 @@ def train(config: Config, workdir: Path) -> int:
             checkpoints.close()
         finally:
             log.close()
-    _show(workdir)
-    return _EXIT_CODES[status]
+    return status
 
 
 def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -> int:
@@ -126,11 +145,11 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
     own = checkpoint is None and not _changes(config, workdir)
     if own:
         lock_workdir(workdir)
-    run = build(config, workdir)
-    params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
-    split = run.data.split(name)
-    scores, samples = inference.score(run, params, split)
-    results = _named(name, inference.losses(run, params, split) | scores)
+    with _built(config, workdir) as run:
+        params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
+        split = run.data.split(name)
+        scores, samples = inference.score(run, params, split)
+        results = _named(name, inference.losses(run, params, split) | scores)
     if own:
         run_log.write_results(workdir, run_log.read_results(workdir) | results)
     print(run_log.format_scores(results), samples, sep="\n\n")
@@ -146,15 +165,15 @@ def generate(
     output come as they are made, line breaks and all.
     """
     _check_trained(workdir, checkpoint)
-    lines = _read_lines(source)
-    run = build(config, workdir)
-    params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
-    if target == "-" and run.objective == "causal_lm" and run.decode.method != "beam":
-        for number, line in enumerate(lines):
-            for piece in inference.stream(run, params, line, number):
-                _write("-", piece)
-        return 0
-    texts = [text for found in inference.results(run, params, lines) for text in found]
+    lines = hosts.first(lambda: _read_lines(source))
+    with _built(config, workdir) as run:
+        params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
+        if target == "-" and run.objective == "causal_lm" and run.decode.method != "beam":
+            for number, line in enumerate(lines):
+                for piece in inference.stream(run, params, line, number):
+                    _write("-", piece)
+            return 0
+        texts = [text for found in inference.results(run, params, lines) for text in found]
     _write(target, "".join(" ".join(text.splitlines()) + "\n" for text in texts))
     return 0
 
@@ -162,10 +181,10 @@ def generate(
 def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, target: str) -> int:
     """Writes the vector of each of a file's lines as a line of numbers."""
     _check_trained(workdir, checkpoint)
-    lines = _read_lines(source)
-    run = build(config, workdir)
-    params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
-    vectors = inference.embed(run, params, lines) if lines else []
+    lines = hosts.first(lambda: _read_lines(source))
+    with _built(config, workdir) as run:
+        params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
+        vectors = inference.embed(run, params, lines) if lines else []
     _write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))
     return 0
 
@@ -178,27 +197,29 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
     """
     if not (workdir / "config.json").exists():
         raise FileNotFoundError(f"there is no run in {workdir} to replay: train there first")
-    run = build(config, workdir)
-    if step is None or not 1 <= step <= run.train.steps:
-        raise ValueError(f"--mode=replay needs a --step=N of 1 to {run.train.steps}, got {step}")
-    streams = run.data.train_streams()
-    checkpoints = _checkpoints(run, workdir)
-    before = [saved for saved in checkpoints.steps() if saved < step]
-    if before:
-        restored = checkpoints.restore(before[-1], _abstract_state(run))
-        assert restored is not None
-        state = _go_on(restored, streams)
-    else:
-        state, _, _, _ = _begin(run, streams)
-    print(f"Replaying from step {int(state.step)} to {step} in float32.")
-    bad = replaying.replay(run, state, streams, step)
-    if bad is None:
-        print("Everything is finite.", _why_finite(run))
+    with _built(config, workdir) as run:
+        if step is None or not 1 <= step <= run.train.steps:
+            raise ValueError(
+                f"--mode=replay needs a --step=N of 1 to {run.train.steps}, got {step}"
+            )
+        streams = _train_streams(run)
+        checkpoints = _checkpoints(run, workdir)
+        before = [saved for saved in checkpoints.steps() if saved < step]
+        if before:
+            restored = checkpoints.restore(before[-1], run.abstract_state())
+            assert restored is not None
+            state = _go_on(restored, streams)
+        else:
+            state, _, _, _ = _begin(run, streams)
+        print(f"Replaying from step {int(state.step)} to {step} in float32.")
+        bad = replaying.replay(run, state, streams, step)
+        if bad is None:
+            print("Everything is finite.", _why_finite(run))
+            return 0
+        print(f"Step {bad.step} is bad: loss {bad.loss}, gradient norm {bad.gradient_norm}.")
+        missing = "none, when its parts are computed one by one"
+        print(f"Its first tensor that is not finite: {bad.tensor or missing}")
         return 0
-    print(f"Step {bad.step} is bad: loss {bad.loss}, gradient norm {bad.gradient_norm}.")
-    missing = "none, when its parts are computed one by one"
-    print(f"Its first tensor that is not finite: {bad.tensor or missing}")
-    return 0
 
 
 def _why_finite(run: Run) -> str:
@@ -212,23 +233,69 @@ def _why_finite(run: Run) -> str:
 
 def inspect(config: Config, workdir: Path | None) -> int:
     """Prints the config, its difference from the default, the parameters and a step's cost."""
-    run = build(config, workdir)
-    changes = overrides.difference(default.get_config(), config)
-    print(overrides.to_json(config))
-    print("Changes from the default:", *(changes or ["none"]), sep="\n  ")
+    with _built(config, workdir) as run:
+        changes = overrides.difference(default.get_config(), config)
+        print(overrides.to_json(config))
+        print("Changes from the default:", *(changes or ["none"]), sep="\n  ")
 
-    key, batch = jax.random.key(run.seed), run.abstract_batch()
-    table = train_state.parameter_table(run.init, key, batch)
-    width = max(len(row.path) for row in table)
-    print("\nParameters:")
-    for path, shape, axes, count in table:
-        named = ", ".join(f"{axis} {size}" for axis, size in zip(axes, shape, strict=True))
-        print(f"  {path:{width}}  {count:>13,}  {named}")
-    print(f"  {'total':{width}}  {sum(row.count for row in table):>13,}")
+        key, batch = jax.random.key(run.seed), run.abstract_batch()
+        table = train_state.parameter_table(run.init, key, batch)
+        width = max(len(row.path) for row in table)
+        print("\nParameters:")
+        for row in table:
+            print(f"  {row.path:{width}}  {row.count:>13,}  {_dimensions(run, row)}")
+        print(f"  {'total':{width}}  {sum(row.count for row in table):>13,}")
 
-    jaxpr = jax.make_jaxpr(_make_train_step(run))(_abstract_state(run), batch)
-    print(f"\nMatrix products of one training step: {_product_flops(jaxpr.jaxpr):.3e} FLOPs")
+        flops = preflighting.product_flops(run.train_step(), run.abstract_state(), batch)
+        print(f"\nMatrix products of one training step: {flops:.3e} FLOPs")
+        return 0
+
+
+def preflight(config: Config, workdir: Path | None, search: bool) -> int:
+    """Prints what the run needs of the devices of mesh.topology, without having or using them.
+
+    search: instead which meshes and remat policies fit, fastest first.
+    """
+    target = preflighting.target(config.mesh.topology)
+
+    def make(changes: dict[str, Any]) -> Run:
+        return build(overrides.replace(config, changes), workdir, target.devices)
+
+    for text in (preflighting.search if search else preflighting.report)(make, target):
+        print(text, flush=True)
     return 0
+
+
+def _dimensions(run: Run, row: train_state.Parameter) -> str:
+    """The axes and sizes of a parameter, over what each is cut, and what should be and cannot."""
+    cuts = sharding.spec(run.mesh, row.axes, row.shape)
+    over = ["".join(f" / {name} {run.mesh.shape[name]}" for name in cut or ()) for cut in cuts]
+    dimensions = zip(row.axes, row.shape, over, strict=True)
+    text = ", ".join(f"{axis} {size}{cut}" for axis, size, cut in dimensions)
+    whole = sharding.undivided(run.mesh, row.axes, row.shape)
+    return f"{text} (whole: {', '.join(whole)})" if whole else text
+
+
+def _mesh_line(run: Run) -> str:
+    """How the devices are laid out, and which parameters they cannot share."""
+    sizes = [f"{name} {size}" for name, size in run.mesh.shape.items() if size > 1]
+    kind = run.mesh.devices.flat[0].device_kind
+    line = f"{run.mesh.size} devices ({kind}) as {' * '.join(sizes)}."
+    table = train_state.parameter_table(run.init, jax.random.key(0), run.abstract_batch())
+    rows = [(row.path, sharding.undivided(run.mesh, row.axes, row.shape)) for row in table]
+    whole = [f"{path} ({', '.join(dimensions)})" for path, dimensions in rows if dimensions]
+    if not whole:
+        return line
+    more = f" and {len(whole) - 3} more" if len(whole) > 3 else ""
+    return f"{line} Not divided as they should be: {'; '.join(whole[:3])}{more}."
+
+
+@contextlib.contextmanager
+def _built(config: Config, workdir: Path | None) -> Iterator[Run]:
+    """The run of a config, with its mesh in use."""
+    run = build(config, workdir)
+    with sharding.use(run.mesh):
+        yield run
 
 
 def _save_vocabularies(run: Run, workdir: Path) -> None:
@@ -240,9 +307,24 @@ def _save_vocabularies(run: Run, workdir: Path) -> None:
         write_atomically(workdir / "labels.json", text)
 
 
+def _train_streams(run: Run) -> TrainStreams:
+    """Training batches: of each the rows that this host's devices hold.
+
+    Raises RuntimeError where the hosts have made different batches, since each holds a part of all.
+    """
+    streams = run.data.train_streams(sharding.local_rows(run.mesh, run.data.settings.batch_size))
+    found = hosts.gather("fingerprint", streams.fingerprint)
+    if others := [host for host, fingerprint in enumerate(found) if fingerprint != found[0]]:
+        raise RuntimeError(
+            f"the hosts {others} have made other training data of the same config than host 0: "
+            "give all hosts the same files, tokenizer and versions of the libraries"
+        )
+    return streams
+
+
 def _start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStreams) -> State:
     """The state of the newest checkpoint, or a new one; the streams stand where it left them."""
-    restored = checkpoints.restore("last", _abstract_state(run))
+    restored = checkpoints.restore("last", run.abstract_state())
     if restored is not None:
         return _go_on(restored, streams)
     state, drawn, report, first_batch = _begin(run, streams)
@@ -264,13 +346,9 @@ def _begin(run: Run, streams: TrainStreams) -> tuple[State, Params, InitReport |
     That is the first one, before which the streams stand.
     """
     beginning = streams.get_state()
-    first_batch = jax.device_put(next(streams))
+    first_batch = sharding.place(run.mesh, next(streams))
     streams.set_state(beginning)
-    key = jax.random.key(run.seed)
-    state = train_state.create(
-        *(run.init, run.optimizer, key, first_batch, training.WINDOW_METRICS),
-        ema=run.train.ema_decay > 0,
-    )
+    state = run.new_state(first_batch)
     if not run.checkpoint.init_from:
         return state, state.params, None, first_batch
     drawn = state.params
@@ -300,7 +378,7 @@ def _fit(
     state: State,
     streams: TrainStreams,
     checkpoints: Checkpoints,
-    log: RunLog,
+    log: RunLog | NoLog,
     validation: Callable[[Params], dict[str, float]],
     stop: Callable[[], bool],
 ) -> training.Outcome:
@@ -309,7 +387,8 @@ def _fit(
         state,
         streams,
         settings=run.train,
-        train_step=_make_train_step(run),
+        mesh=run.mesh,
+        train_step=run.train_step(),
         evaluate=validation,
         diagnose=diagnostics.make_diagnose(run.model, run.loss),
         save=functools.partial(checkpoints.save, **origin),
@@ -332,41 +411,6 @@ def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
     return status, grounds | {"unigram_entropy": entropy}
 
 
-@contextlib.contextmanager
-def _stop_at_signal() -> Iterator[Callable[[], bool]]:
-    """Yields whether SIGTERM or SIGINT has come; the second one ends the process as usual."""
-    stopped = threading.Event()
-
-    def stop(number, frame):
-        stopped.set()
-        signal.signal(number, previous[number])
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped.is_set
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _make_train_step(run: Run) -> training.StepFn:
-    return training.make_train_step(
-        run.train,
-        objective=run.loss,
-        apply_fn=run.apply,
-        optimizer=run.optimizer,
-        schedule=run.schedule,
-    )
-
-
-def _abstract_state(run: Run) -> State:
-    key, batch = jax.random.key(run.seed), run.abstract_batch()
-    return train_state.abstract(
-        *(run.init, run.optimizer, key, batch, training.WINDOW_METRICS),
-        ema=run.train.ema_decay > 0,
-    )
-
-
 def _checkpoints(run: Run, workdir: Path) -> Checkpoints:
     return Checkpoints(
         workdir / "checkpoints",
@@ -377,7 +421,7 @@ def _checkpoints(run: Run, workdir: Path) -> Checkpoints:
 
 def _parameters(run: Run, workdir: Path, which: str) -> Params:
     """Those of "last" (the mean of checkpoint.average_last), "best", a step, or a folder."""
-    checkpoints, abstract = _checkpoints(run, workdir), _abstract_state(run).params
+    checkpoints, abstract = _checkpoints(run, workdir), run.abstract_state().params
     if which == "last":
         found = checkpoints.average(run.checkpoint.average_last, abstract)
     elif which == "best" or which.isdecimal():
@@ -389,27 +433,11 @@ def _parameters(run: Run, workdir: Path, which: str) -> Params:
     return found[1]
 
 
-def _product_flops(jaxpr: Any) -> int:
-    """Multiplications and additions of all matrix products. XLA's own count leaves out loops."""
-    total = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            summed = math.prod(left[axis] for axis in contracted)
-            total += 2 * summed * equation.outvars[0].aval.size
-        # A Jaxpr has equations; a ClosedJaxpr has one.
-        parameters = jax.tree.leaves(list(equation.params.values()))
-        inner = [getattr(parameter, "jaxpr", parameter) for parameter in parameters]
-        repeats = equation.params["length"] if equation.primitive.name == "scan" else 1
-        total += repeats * sum(_product_flops(part) for part in inner if hasattr(part, "eqns"))
-    return total
-
-
-def _is_done(config: Config, workdir: Path) -> bool:
-    """Whether exactly this config has been trained and scored here."""
-    scored = _is_scored(run_log.read_results(workdir))
-    return scored and (workdir / "config.json").exists() and not _changes(config, workdir)
+def _final_status(config: Config, workdir: Path) -> str | None:
+    """The status with which exactly this config has been trained and scored here, if it has."""
+    results = run_log.read_results(workdir)
+    done = _is_scored(results) and (workdir / "config.json").exists()
+    return results["status"] if done and not _changes(config, workdir) else None
 
 
 def _is_scored(results: dict[str, Any]) -> bool:
@@ -447,7 +475,9 @@ def _named(split: str, scores: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(target: str, text: str) -> None:
-    """Into a file, or to standard output ("-") at once."""
+    """Into a file, or to standard output ("-") at once; from the first host alone."""
+    if not hosts.is_first():
+        return
     if target != "-":
         Path(target).write_text(text, "utf-8", newline="\n")
         return

@@ -328,7 +328,15 @@ def _repeat(cache: Cache, times: int) -> Cache:
 
 
 def _reorder(cache: Cache, parents: Int[Array, "B K"]) -> Cache:
-    """Row (b, k) of axis 1 becomes what row (b, parents[b, k]) was."""
-    batch_size, beam_size = parents.shape
-    rows = (jnp.arange(batch_size)[:, None] * beam_size + parents).reshape(-1)
-    return jax.tree.map(lambda leaf: leaf.at[:, rows].get(mode="promise_in_bounds"), cache)
+    """Row (b, k) of axis 1 becomes what row (b, parents[b, k]) was.
+
+    Sentence by sentence, so that devices that have whole sentences exchange nothing.
+    """
+
+    def reorder(leaf: Array) -> Array:
+        rows = leaf.reshape(leaf.shape[0], *parents.shape, *leaf.shape[2:])
+        index = jnp.expand_dims(parents, (0, *range(3, rows.ndim)))
+        rows = jnp.take_along_axis(rows, index, axis=2, mode="promise_in_bounds")
+        return rows.reshape(leaf.shape)
+
+    return jax.tree.map(reorder, cache)

@@ -21,6 +21,7 @@ from transformer_jax.models.schemes import Kind, Stack, depth, scheme, stacks
 from transformer_jax.models.transformer import Batch, Model, Params
 from transformer_jax.objectives import Objective
 from transformer_jax.optimizer import decays
+from transformer_jax.sharding import constrain
 
 # Rows of a batch that `make_diagnose` looks at.
 ROWS = 8
@@ -281,7 +282,7 @@ def make_diagnose(
             for kind in seen.entropy:
                 found[f"{stack}/{kind}/entropy"] = attention_entropy(seen, kind)
                 found[f"{stack}/{kind}/largest_logit"] = largest_logit(seen, kind)
-        return found
+        return jax.tree.map(constrain, found)
 
     return jax.jit(diagnose)
 
@@ -305,7 +306,7 @@ def profile(
 
     def measure(params, batch):
         _, observed = observe(model, params, batch, dropout)
-        return {
+        found = {
             stack: (
                 jnp.mean(_sublayers(config, params, stack).skip, axis=-1),
                 shortcut_variance(config, params, stack, observed[stack]),
@@ -314,6 +315,7 @@ def profile(
             for stack in observed
             if scheme(config, stack).profiled
         }
+        return jax.tree.map(constrain, found)
 
     def rows(stack, values):
         kinds = depth(config, stack).kinds

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key, Shaped
 from transformer_jax import decode as decoding
 from transformer_jax import metrics
 from transformer_jax.decode import DecodeSettings, Hypotheses
+from transformer_jax.sharding import constrain
 
 Batch = Mapping[str, Shaped[Array | np.ndarray, "B ..."]]
 # A batch and the number of the example in each of its rows; -1 marks a row of padding.
@@ -31,7 +32,7 @@ LimitFn = Callable[[Int[np.ndarray, "B"]], Int[np.ndarray, "B"]]
 def eval_step(params: Any, batch: Batch, *, objective: Callable, apply_fn: Callable) -> Sums:
     """What the objective reports of a batch without dropout, as (sum, weight)."""
     _, _, sums = objective(apply_fn, params, batch, None)
-    return sums
+    return jax.tree.map(constrain, sums)
 
 
 def make_eval_step(objective: Callable, apply_fn: Callable) -> Callable[[Any, Batch], Sums]:
@@ -86,7 +87,7 @@ def generate(
     decoded = []
     for batch, numbers in batches:
         prompts = _prompts(batch, numbers, settings, key, limit)
-        tokens = _decode_batch(
+        tokens = decode_batch(
             params,
             prompts.inputs,
             prompts.limit,
@@ -232,7 +233,7 @@ def _keys_of_samples(
 @functools.partial(
     jax.jit, static_argnames=("start", "step", "settings", "length", "eos_id", "pad_id")
 )
-def _decode_batch(
+def decode_batch(
     params: Any,
     inputs: dict[str, Int[Array, "B S"]],
     limit: Int[Array, "B"],
@@ -250,7 +251,7 @@ def _decode_batch(
     next_logits = functools.partial(step, params, context)
     sizes = {"num_results": settings.num_samples, "length": length, "limit": limit}
     if settings.method == "beam":
-        return decoding.beam_search(
+        decoded = decoding.beam_search(
             next_logits,
             first,
             cache,
@@ -259,11 +260,13 @@ def _decode_batch(
             eos_id=eos_id,
             pad_id=pad_id,
             **sizes,
-        ).tokens
-    choose = _choose(settings, keys)
-    return decoding.complete(
-        next_logits, first, cache, choose, eos_id=eos_id, pad_id=pad_id, **sizes
-    ).tokens
+        )
+    else:
+        choose = _choose(settings, keys)
+        decoded = decoding.complete(
+            next_logits, first, cache, choose, eos_id=eos_id, pad_id=pad_id, **sizes
+        )
+    return constrain(decoded.tokens)
 
 
 @functools.partial(jax.jit, static_argnames=("start", "num_samples", "length", "pad_id"))
@@ -304,7 +307,8 @@ def _extend(
 ) -> Hypotheses:
     next_logits = functools.partial(step, params, context)
     choose = _choose(settings, keys)
-    return decoding.extend(hypotheses, next_logits, choose, eos_id=eos_id, pad_id=pad_id)
+    extended = decoding.extend(hypotheses, next_logits, choose, eos_id=eos_id, pad_id=pad_id)
+    return extended._replace(last=constrain(extended.last))
 
 
 def _choose(settings: DecodeSettings, keys: Key[Array, "N"]) -> decoding.ChooseFn:
@@ -347,7 +351,7 @@ def make_predict_step(apply: Callable) -> Callable[[Any, Batch], Int[Array, "B T
     """The likeliest class at every token, without dropout, compiled once per shape of a batch."""
 
     def predict_step(params: Any, batch: Batch) -> Int[Array, "B T"]:
-        return jnp.argmax(apply(params, batch, None), axis=-1)
+        return constrain(jnp.argmax(apply(params, batch, None), axis=-1))
 
     return jax.jit(predict_step)
 

@@ -1,6 +1,7 @@
 """What a trained model makes of a split or of lines, by its objective: scores, samples, results."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -99,7 +100,11 @@ def stream(run: Run, params: Params, line: str, number: int = 0) -> Iterator[str
     ((batch, _),) = run.data.prompts([line])
     alone = {name: rows[:1] for name, rows in batch.items()}, np.array([number])
     pieces = evaluate.stream(
-        params, alone, settings=run.decode, decode=_decoder(run, line), **_model(run)
+        *(params, alone),
+        settings=run.decode,
+        decode=_decoder(run, line),
+        **_model(run),
+        **_bounds(run),
     )
     yield line
     others: dict[int, str] = {}
@@ -142,29 +147,47 @@ def _generate(
     batches: Iterable[evaluate.NumberedBatch],
     settings: DecodeSettings,
 ) -> list[list[list[int]]]:
-    return evaluate.generate(params, batches, settings=settings, **_model(run))
+    return evaluate.generate(params, batches, settings=settings, **_model(run), **_bounds(run))
+
+
+def decoding(run: Run, params: Params) -> tuple[Callable[..., Any], tuple]:
+    """The compiled function that decodes, and the shapes of a batch of the longest prompts.
+
+    For whoever wants to know what it costs; params: or their shapes.
+    """
+    settings = run.data.settings
+    side = "source" if run.objective == "translation" else "target"
+    rows, width = settings.evaluation_batch_size, getattr(settings, f"max_{side}_length")
+    names = ("inputs", "inputs_segment_ids", "inputs_positions")
+    inputs = {name: jax.ShapeDtypeStruct((rows, width), "int32") for name in names}
+    keys = jax.eval_shape(
+        lambda: jax.random.split(jax.random.key(0), rows * run.decode.num_samples)
+    )
+    longest = int(np.max(_limit(run, np.arange(1, width + 1))))
+    fixed = {"settings": run.decode, "length": longest, **_model(run)}
+    decode = jax.jit(functools.partial(evaluate.decode_batch, **fixed))
+    return decode, (params, inputs, jax.ShapeDtypeStruct((rows,), "int32"), keys)
 
 
 def _model(run: Run) -> dict[str, Any]:
-    """What decoding needs of the model and its objective."""
+    """What decoding needs of the model."""
+    return {"start": run.start, "step": run.step, "eos_id": EOS_ID, "pad_id": PAD_ID}
 
-    def limit(prompt_tokens: np.ndarray) -> np.ndarray:
-        extra, model = run.decode.extra_length, run.model.config
-        if run.objective == "translation":
-            return prompt_tokens + extra
-        if model.positions != "learned":
-            return np.full_like(prompt_tokens, extra)
-        # The last token is written and not read, so it needs no position.
-        return np.minimum(extra, model.max_length + 1 - prompt_tokens)
 
-    return {
-        "start": run.start,
-        "step": run.step,
-        "eos_id": EOS_ID,
-        "pad_id": PAD_ID,
-        "key": jax.random.key(run.seed),
-        "limit": limit,
-    }
+def _bounds(run: Run) -> dict[str, Any]:
+    """What decoding draws with, and where it ends."""
+    return {"key": jax.random.key(run.seed), "limit": functools.partial(_limit, run)}
+
+
+def _limit(run: Run, prompt_tokens: np.ndarray) -> np.ndarray:
+    """Most tokens that follow prompts of so many."""
+    extra, model = run.decode.extra_length, run.model.config
+    if run.objective == "translation":
+        return prompt_tokens + extra
+    if model.positions != "learned":
+        return np.full_like(prompt_tokens, extra)
+    # The last token is written and not read, so it needs no position.
+    return np.minimum(extra, model.max_length + 1 - prompt_tokens)
 
 
 def _score_translations(run: Run, params: Params, split: Split) -> tuple[dict[str, Any], str]:

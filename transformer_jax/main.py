@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from configs.default import Config
-from transformer_jax import commands, overrides
+from transformer_jax import commands, hosts, overrides
 
 # Modes, which are functions of `commands`, and the flags that each reads beside config and workdir.
 _READS = {
@@ -25,6 +25,7 @@ _READS = {
     "embed": ("checkpoint", "input", "output"),
     "inspect": (),
     "replay": ("step",),
+    "preflight": ("search",),
 }
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
@@ -34,6 +35,7 @@ _SPLIT = flags.DEFINE_enum("split", "test", ("validation", "test"), "What to eva
 _INPUT = flags.DEFINE_string("input", "-", "Lines to read; - is standard input.")
 _OUTPUT = flags.DEFINE_string("output", "-", "Where results go; - is standard output.")
 _STEP = flags.DEFINE_integer("step", None, "What to replay up to: the first bad step.")
+_SEARCH = flags.DEFINE_bool("search", False, "Whether to try all meshes and remat policies.")
 
 
 def main(argv: list[str], changes: list[str]) -> int:
@@ -41,10 +43,12 @@ def main(argv: list[str], changes: list[str]) -> int:
     try:
         if unknown := argv[1:]:
             raise ValueError(f"{unknown[0]!r} is no flag: flags are written --NAME=VALUE")
-        for flag in (_CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP):
+        for flag in (_CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH):
             if flag.present and flag.name not in _READS[_MODE.value]:
                 raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
-        return _dispatch(_load(changes))
+        status = _dispatch(_load(changes))
+        hosts.finish()
+        return status
     except (ValueError, OSError, RuntimeError) as error:
         # With --verbosity=1 also where it came from.
         logging.debug("The error below was raised here:", exc_info=True)
@@ -52,6 +56,7 @@ def main(argv: list[str], changes: list[str]) -> int:
         # The checkpoint and the cache, which name their folder, have told what to do.
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
             print("Free some disk space and run the same command again.", file=sys.stderr)
+        hosts.fail(error)
         return 1
 
 
@@ -68,7 +73,7 @@ def _load(changes: list[str]) -> Config:
             raise ValueError("give --config=FILE.py, or a --workdir that holds a config.json")
         return overrides.load(_CONFIG.value, changes)
     config = overrides.load(_CONFIG.value or str(saved), changes)
-    if _MODE.value != "inspect":
+    if _MODE.value not in ("inspect", "preflight"):
         overrides.check_workdir(overrides.load(str(saved)), config)
     return config
 
@@ -76,10 +81,21 @@ def _load(changes: list[str]) -> Config:
 def _dispatch(config: Config) -> int:
     mode = _MODE.value
     workdir = Path(_WORKDIR.value) if _WORKDIR.value else None
-    if workdir is None and mode != "inspect":
+    if workdir is None and mode not in ("inspect", "preflight"):
         raise ValueError(f"--mode={mode} needs a --workdir")
     arguments = [flags.FLAGS[name].value for name in _READS[mode]]
     return getattr(commands, mode)(config, workdir, *arguments)
+
+
+def _join_and_run(argv: list[str], changes: list[str]) -> int:
+    """`main`, together with the other hosts of the job where there are any."""
+    try:
+        if _MODE.value != "preflight":  # which needs no devices, and so nobody else
+            hosts.start()
+    except (ValueError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return main(argv, changes)
 
 
 def run() -> None:
@@ -90,7 +106,7 @@ def run() -> None:
         sys.exit(f"error: {error}")
     # Warnings and worse, unless told otherwise: absl's own default would show Orbax at work.
     argv.insert(1, f"--verbosity={logging.WARNING}")
-    app.run(functools.partial(main, changes=changes), argv=argv)
+    app.run(functools.partial(_join_and_run, changes=changes), argv=argv)
 
 
 if __name__ == "__main__":

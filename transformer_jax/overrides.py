@@ -25,6 +25,7 @@ FREE_TO_CHANGE = (
     *("data.dir:", "data.cache_dir:"),
     *("checkpoint.every:", "checkpoint.keep_last:", "checkpoint.best_metric:"),
     *("checkpoint.average_last:", "evaluate.", "decode."),
+    *("mesh.", "model.remat:", "model.attention_kernel:"),
 )
 # The schedules whose learning rate at a step does not depend on the number of steps to come.
 OPEN_ENDED_SCHEDULES = ("noam", "inverse_sqrt", "constant")
@@ -37,7 +38,8 @@ NEWER_KEYS = (
     *("optimizer.decay_steps", "optimizer.groups", "train.ema_decay", "checkpoint.init_from"),
     *("decode.num_samples", "decode.stop", "train.diagnostics_every"),
     *("model.encoder_residual", "model.decoder_residual", "model.depth_exponent"),
-    *("model.attention_score", "model.qk_norm"),
+    *("model.attention_score", "model.qk_norm", "model.remat", "model.attention_kernel"),
+    *("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.sequence", "mesh.topology"),
 )
 
 
@@ -62,6 +64,11 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
     # Through the ConfigDict, so that what a file derives by `get_ref` follows its override.
     config.update_from_flattened_dict(checked)
     return FrozenConfigDict(_nest(_check_all(schema, flatten(config))))
+
+
+def replace(config: Config, changes: Mapping[str, object]) -> Config:
+    """The config with other values, by dotted key; they are not checked."""
+    return FrozenConfigDict(_nest(flatten(config) | dict(changes)))
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -111,8 +118,9 @@ def check_workdir(saved: Config, config: Config) -> None:
     """Checks that a work directory made with `saved` may go on with `config`.
 
     Free to change are intervals of logging, evaluation and saving, the settings of checkpoints,
-    evaluation and decoding, and folders. `train.steps` may grow under a schedule whose learning
-    rates do not depend on it.
+    evaluation and decoding, folders, and what is about how and not what is computed (the mesh,
+    what the backward pass computes again, the attention kernel). `train.steps` may grow under a
+    schedule whose learning rates do not depend on it.
 
     Raises:
       ValueError: with the difference, when anything else has changed.

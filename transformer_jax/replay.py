@@ -16,8 +16,8 @@ from transformer_jax.build import Params, Run
 from transformer_jax.models.schemes import Kind, Stack, depth, stacks
 from transformer_jax.models.transformer import Model
 from transformer_jax.objectives import Batch, Objective
-from transformer_jax.sharding import Streams
-from transformer_jax.train import TrainSettings, make_train_step, micro_batches
+from transformer_jax.sharding import Streams, place
+from transformer_jax.train import TrainSettings, micro_batches
 from transformer_jax.train_state import State
 
 Named = tuple[str, np.ndarray]
@@ -47,17 +47,11 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     def apply(params, batch, rng) -> Any:
         return model.apply({"params": params}, batch, deterministic=False, rngs={"dropout": rng})
 
-    train_step = make_train_step(
-        run.train,
-        objective=run.loss,
-        apply_fn=apply,
-        optimizer=run.optimizer,
-        schedule=run.schedule,
-    )
+    train_step = run.train_step(apply)
     # Products of GPUs and TPUs are of lower precision otherwise.
     with jax.default_matmul_precision("highest"):
         while int(state.step) < step:
-            batch = jax.device_put(next(streams))
+            batch = place(run.mesh, next(streams))
             before = jax.tree.map(jnp.copy, state)  # the step takes its state
             state, metrics = train_step(state, batch)
             loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])

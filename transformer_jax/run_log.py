@@ -22,6 +22,8 @@ from jax.typing import ArrayLike
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
+from transformer_jax import hosts
+
 _WALL = "time/wall_seconds"
 _WIDTH = 100
 _MOST_BATCHES = 20
@@ -77,6 +79,8 @@ class RunLog:
         record = {"step": step, **values, _WALL: self._wall_seconds()}
         self._metrics.write(_line(record))
         self._metrics.flush()
+        # On disk before the checkpoint of this step is, with which a restart keeps the line.
+        os.fsync(self._metrics.fileno())
         for name, value in values.items():
             mean = float(np.mean(np.asarray(value, np.float64)))
             if math.isfinite(mean):
@@ -110,6 +114,25 @@ class RunLog:
 
     def _wall_seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)
+
+
+class NoLog:
+    """The log of the hosts that write none."""
+
+    def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
+        pass
+
+    def keep_batch(self, step: int, batch: Mapping[str, ArrayLike]) -> None:
+        pass
+
+    def progress(self, step: int, text: str) -> None:
+        pass
+
+    def results(self, **fields: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
@@ -251,7 +274,9 @@ def _plain(value: Any) -> Any:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Old content or new, never half of it, whatever happens meanwhile."""
+    """Old content or new, never half of it, whatever happens meanwhile. The first host writes."""
+    if not hosts.is_first():
+        return
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)

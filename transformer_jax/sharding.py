@@ -1,12 +1,41 @@
-"""Placing batches on the device before they are needed."""
+"""The mesh of devices, the table of what is cut over which of its axes, and the placing of batches.
 
+Arrays name their dimensions (logical axes); `RULES` says which mesh axes each of them is cut over.
+A dimension that does not divide stays whole.
+"""
+
+import contextlib
+import dataclasses
+import math
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+import flax.linen as nn
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Shaped
+
+# From the least talkative to the most: neighbours on the last axis are near each other.
+AXES = ("data", "fsdp", "tensor", "sequence")
+# The D axis of an activation has no name, as its rows are cut over fsdp already.
+RULES: dict[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "looked_up": ("data",),  # rows of a batch beside "embed", before they are cut over fsdp
+    "length": ("sequence",),
+    "embed": ("fsdp",),
+    "heads": ("tensor",),
+    "mlp": ("tensor",),
+    "vocab": ("tensor",),
+    "head_dim": (),
+    "embed_out": (),
+    "labels": (),
+    "layers": (),
+    "positions": (),
+}
 
 
 class Streams(Protocol):
@@ -20,8 +49,227 @@ class Streams(Protocol):
 Placed = tuple[dict[str, jax.Array], dict[str, Any]]
 
 
-def place_ahead(streams: Streams, depth: int = 2) -> Generator[Placed]:
-    """Yields (batch on the device, state of the streams after it), prepared by a thread.
+@dataclasses.dataclass(frozen=True)
+class MeshSettings:
+    """`config.mesh`: how many devices each axis has; -1 on one of them is the rest.
+
+    topology: what preflight compiles for; nothing else reads it.
+    """
+
+    data: int
+    fsdp: int
+    tensor: int
+    sequence: int
+    topology: str
+
+    def __post_init__(self):
+        for axis, size in zip(AXES, self.sizes, strict=True):
+            if size < 1 and size != -1:
+                raise ValueError(f"mesh.{axis}={size} is neither a number of devices nor -1")
+        if self.sizes.count(-1) > 1:
+            rest = " and ".join(f"mesh.{axis}" for axis in AXES if getattr(self, axis) == -1)
+            raise ValueError(f"{rest} are -1, but only one axis can be the rest of the devices")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """In the order of `AXES`."""
+        return self.data, self.fsdp, self.tensor, self.sequence
+
+
+def make_mesh(settings: MeshSettings, devices: Sequence[Any]) -> Mesh:
+    """The mesh of these devices, or of the first of them where no axis is the rest.
+
+    Devices of several TPU slices are laid out so that only `data` reaches across slices.
+
+    Raises:
+      ValueError: the sizes do not fit the number of devices or of slices.
+    """
+    asked = ", ".join(
+        f"mesh.{axis}={size}" for axis, size in zip(AXES, settings.sizes, strict=True)
+    )
+    named = math.prod(size for size in settings.sizes if size != -1)
+    rest = len(devices) // named
+    if rest == 0 or (-1 in settings.sizes and len(devices) % named):
+        raise ValueError(
+            f"{asked}: {named} devices do not fit into the {len(devices)} at hand, "
+            f"{devices[0].device_kind}; choose sizes whose product "
+            f"{'divides' if -1 in settings.sizes else 'is at most'} {len(devices)}"
+        )
+    sizes = tuple(rest if size == -1 else size for size in settings.sizes)
+    devices = devices[: math.prod(sizes)]
+    if jax.process_count() > 1 and {d.process_index for d in devices} != set(
+        range(jax.process_count())
+    ):
+        raise ValueError(
+            f"{asked} leaves hosts without a device: give one axis the rest of the devices (-1)"
+        )
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices > 1:
+        if sizes[0] % slices:
+            raise ValueError(
+                f"mesh.data={sizes[0]} is no multiple of the {slices} slices, across which nothing "
+                "but `data` is cut: make it one, or give `data` the rest of the devices (-1)"
+            )
+        inner, outer = (sizes[0] // slices, *sizes[1:]), (slices, 1, 1, 1)
+        grid = mesh_utils.create_hybrid_device_mesh(
+            inner, outer, devices, allow_split_physical_axes=True
+        )
+    else:
+        grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+@contextlib.contextmanager
+def use(mesh: Mesh) -> Iterator[None]:
+    """Whatever is compiled inside is compiled for this mesh: the one place that enters it.
+
+    Flax's own rules for logical axes are left out: where parameters are made, whoever compiles that
+    says where they lie, and `constrain` does all else. Flax would cut what does not divide.
+    """
+    with jax.set_mesh(mesh):
+        yield
+
+
+def spec(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
+    """The mesh axes that each dimension is cut over, by its logical axis (None: by none).
+
+    Mesh axes of one device are left out, and a dimension that does not divide stays whole.
+
+    Raises:
+      ValueError: a logical axis has no rule, or two of them would be cut over one mesh axis.
+    """
+    taken: dict[str, str] = {}
+    parts: list[tuple[str, ...] | None] = []
+    for axis, size in zip(axes, shape, strict=True):
+        if axis is not None and axis not in RULES:
+            raise ValueError(f"the logical axis {axis!r} has no rule: there are {', '.join(RULES)}")
+        over = RULES[axis] if axis else ()
+        for mesh_axis in over:
+            if mesh_axis in taken:
+                raise ValueError(
+                    f"{taken[mesh_axis]!r} and {axis!r} of one array {tuple(axes)} are both cut "
+                    f"over the mesh axis {mesh_axis!r}: name one of them None"
+                )
+            taken[mesh_axis] = str(axis)
+        over = tuple(mesh_axis for mesh_axis in over if mesh.shape[mesh_axis] > 1)
+        divides = size % math.prod(mesh.shape[mesh_axis] for mesh_axis in over) == 0
+        parts.append(over if over and divides else None)
+    return PartitionSpec(*parts)
+
+
+def undivided(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> list[str]:
+    """What `spec` leaves whole since it does not divide, as "heads 3 over tensor 2"."""
+    found = []
+    for axis, size, cut in zip(axes, shape, spec(mesh, axes, shape), strict=True):
+        if axis is None or cut is not None:
+            continue
+        over = [f"{name} {mesh.shape[name]}" for name in RULES[axis] if mesh.shape[name] > 1]
+        if over:
+            found.append(f"{axis} {size} over {' * '.join(over)}")
+    return found
+
+
+def constrain(x: Shaped[Array, "..."], *axes: str | None) -> Shaped[Array, "..."]:
+    """Cuts an activation over the mesh in use as `spec` says; without one, or on one device, not.
+
+    Logical axes stand for the dimensions from the first, and those that are not named stay whole:
+    so without axes the array is whole on every device, where every host can read it.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return x
+    axes = (*axes, *[None] * (x.ndim - len(axes)))
+    return jax.lax.with_sharding_constraint(x, spec(mesh, axes, x.shape))
+
+
+def shardings(mesh: Mesh, boxed: Any) -> Any:
+    """The sharding of each parameter, from arrays or shapes that are boxed with logical axes.
+
+    What is not boxed stays whole on every device.
+    """
+
+    def of(leaf: Any) -> NamedSharding:
+        boxed = isinstance(leaf, nn.Partitioned)
+        array = leaf.value if boxed else leaf
+        axes = leaf.names if boxed else (None,) * array.ndim
+        return NamedSharding(mesh, spec(mesh, axes, array.shape))
+
+    return jax.tree.map(of, boxed, is_leaf=lambda leaf: isinstance(leaf, nn.Partitioned))
+
+
+def follow(mesh: Mesh, state: Any, params: Any, layout: Any) -> Any:
+    """The sharding of each leaf of an optimizer's state (shapes): that of its parameter.
+
+    A leaf belongs to the parameter whose path stands in its own. Where its shape is another, as of
+    second moments that are factored, or of matrices whose heads are folded, each of its dimensions
+    follows those of the parameter that it is the product of. Any other leaf stays whole.
+    """
+    of_path = {
+        _names(path): (leaf.shape, sharding.spec)
+        for (path, leaf), sharding in zip(
+            jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(layout), strict=True
+        )
+    }
+
+    def of(path: tuple, leaf: Any) -> NamedSharding:
+        names = _names(path)
+        runs = (names[i:j] for i in range(len(names)) for j in range(len(names), i, -1))
+        found = max((run for run in runs if run in of_path), key=len, default=None)
+        if found is None:
+            return NamedSharding(mesh, PartitionSpec())
+        return NamedSharding(mesh, _folded(leaf.shape, *of_path[found]))
+
+    return jax.tree_util.tree_map_with_path(of, state)
+
+
+def _names(path: tuple) -> tuple[str, ...]:
+    return tuple(jax.tree_util.keystr((entry,), simple=True) for entry in path)
+
+
+def _folded(shape: Sequence[int], whole: Sequence[int], cut: Sequence[Any]) -> PartitionSpec:
+    """The cuts of `shape`, whose dimensions are products of consecutive ones of `whole`, in order.
+
+    A product is cut as its first factor is. What is no such product stays whole.
+    """
+    parts, start = [], 0
+    for size in shape:
+        runs = (
+            (first, end)
+            for first in range(start, len(whole))
+            for end in range(first + 1, len(whole) + 1)
+            if math.prod(whole[first:end]) == size
+        )
+        first, start = next(runs, (None, start))
+        parts.append(None if first is None else cut[first])
+    return PartitionSpec(*parts)
+
+
+def batch_sharding(mesh: Mesh, shape: Sequence[int]) -> NamedSharding:
+    """Where an array of a batch lies, whose shape is (B, length) or (B,)."""
+    return NamedSharding(mesh, spec(mesh, ("batch", "length")[: len(shape)], shape))
+
+
+def local_rows(mesh: Mesh, rows: int) -> list[int]:
+    """Which of the rows of a global batch lie on devices of this host."""
+    held = batch_sharding(mesh, (rows,)).addressable_devices_indices_map((rows,)).values()
+    return sorted({row for index in held if index is not None for row in range(rows)[index[0]]})
+
+
+def place(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    """A global batch on the devices of the mesh.
+
+    batch: in its global shape, of which each host reads its `local_rows` alone.
+    """
+
+    def put(array: np.ndarray) -> jax.Array:
+        layout = batch_sharding(mesh, array.shape)
+        return jax.make_array_from_process_local_data(layout, array, array.shape)
+
+    return {name: put(array) for name, array in batch.items()}
+
+
+def place_ahead(streams: Streams, mesh: Mesh, depth: int = 2) -> Generator[Placed]:
+    """Yields (batch on the devices, state of the streams after it), prepared by a thread.
 
     Up to `depth` batches are ready or in the making while the caller works. The state belongs to
     its batch, however far ahead the thread is: streams set to it go on with the next batch. What
@@ -29,17 +277,17 @@ def place_ahead(streams: Streams, depth: int = 2) -> Generator[Placed]:
     `contextlib.closing`) ends the thread.
     """
 
-    def place() -> Placed:
+    def next_placed() -> Placed:
         batch = next(streams)
-        return jax.device_put(batch), streams.get_state()
+        return place(mesh, batch), streams.get_state()
 
     # One worker: batches are made one after the other, in the order of their futures.
     executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="place_ahead")
     try:
-        ahead = deque(executor.submit(place) for _ in range(depth))
+        ahead = deque(executor.submit(next_placed) for _ in range(depth))
         while True:
             placed = ahead.popleft().result()
-            ahead.append(executor.submit(place))
+            ahead.append(executor.submit(next_placed))
             yield placed
     finally:
         executor.shutdown(cancel_futures=True)

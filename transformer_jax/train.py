@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import optax
 from absl import logging
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_jax import objectives
+from transformer_jax import hosts, objectives
 from transformer_jax.metrics import means
 from transformer_jax.objectives import ApplyFn, Batch, Objective, Sums
-from transformer_jax.sharding import Streams, place_ahead
+from transformer_jax.sharding import Streams, constrain, place_ahead
 from transformer_jax.train_state import State
 
 # What a step adds to the logging window.
@@ -100,8 +101,12 @@ def make_train_step(
     apply_fn: ApplyFn,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
+    layout: Any,
 ) -> StepFn:
-    """Compiles `train_step`. The state is donated: the one passed in is gone after the call."""
+    """Compiles `train_step`. The state is donated: the one passed in is gone after the call.
+
+    layout: a `State` of the arrays' shardings, which the next state keeps.
+    """
     step = functools.partial(
         train_step,
         objective=objective,
@@ -112,7 +117,8 @@ def make_train_step(
         ema_decay=settings.ema_decay,
         log_every=settings.log_every,
     )
-    return jax.jit(step, donate_argnums=0)
+    # The numbers lie where that of the step does: whole on every device.
+    return jax.jit(step, donate_argnums=0, out_shardings=(layout, layout.step))
 
 
 def train_step(
@@ -238,7 +244,8 @@ def micro_batches(
     Raises ValueError where the rows cannot be cut.
     """
     keys = rng[None] if parts == 1 else jax.random.split(rng, parts)
-    return jax.tree.map(functools.partial(_cut_rows, parts), batch), keys
+    cut = jax.tree.map(functools.partial(_cut_rows, parts), batch)
+    return jax.tree.map(lambda rows: constrain(rows, None, "batch", "length"), cut), keys
 
 
 def _cut_rows(parts: int, array: Array) -> Array:
@@ -256,6 +263,7 @@ def fit(
     streams: Streams,
     *,
     settings: TrainSettings,
+    mesh: Mesh,
     train_step: StepFn,
     evaluate: Callable[[Any], dict[str, float]],
     diagnose: Callable[[Any, Any, Batch], dict[str, Any]],
@@ -287,7 +295,7 @@ def fit(
     report = _Report(settings, log)
     newest = None  # batch and metrics of the last step, while nothing of them is read
     try:
-        with contextlib.closing(place_ahead(streams)) as batches:
+        with contextlib.closing(place_ahead(streams, mesh)) as batches:
             while step < settings.steps:
                 batch, streams_after = next(batches)
                 diagnosing = _due(step + 1, settings.diagnostics_every)
@@ -374,7 +382,7 @@ class _Report:
         spike = {name: float(metrics[metric]) for name, metric in names.items()}
         if not spike["loss"] > spike["median"] + SPIKE_DEVIATIONS * spike["deviation"]:
             return {}
-        self._log.keep_batch(step, batch)
+        self._log.keep_batch(step, hosts.whole(batch))
         return _prefixed("spike", spike)
 
 

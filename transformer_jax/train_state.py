@@ -9,8 +9,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
+from transformer_jax import sharding
 from transformer_jax.objectives import Batch, Sums
 
 # key, batch -> parameters, whose leaves may be boxed with their logical axes
@@ -70,14 +72,23 @@ def create(
     metrics: Iterable[str],
     *,
     ema: bool,
+    mesh: Mesh,
 ) -> State:
-    """The state before the first step.
+    """The state before the first step, every array of it made where it stays on the mesh.
 
     `batch` is one global batch: `init` sees its shapes, and Admin's `init` its values. `metrics`
     are the names that the train step sums over a logging window (`train.WINDOW_METRICS`). `ema`:
     whether a moving average of the parameters is kept; it begins as they do.
     """
-    return jax.jit(functools.partial(_new, init, optimizer, tuple(metrics), ema))(key, batch)
+    metrics = tuple(metrics)
+    shapes = abstract(init, optimizer, key, batch, metrics, ema=ema, mesh=mesh)
+
+    def new(key: Key[Array, ""], batch: Batch) -> State:
+        init_key, rng = split_key(key)
+        params = _unboxed(init(init_key, batch))
+        return _first(params, optimizer, rng, metrics, ema)
+
+    return jax.jit(new, out_shardings=layout(shapes))(key, batch)
 
 
 def abstract(
@@ -88,10 +99,32 @@ def abstract(
     metrics: Iterable[str],
     *,
     ema: bool,
+    mesh: Mesh,
 ) -> State:
-    """As `create`, but of `jax.ShapeDtypeStruct`s: nothing is computed."""
-    new = functools.partial(_new, init, optimizer, tuple(metrics), ema)
-    return jax.eval_shape(new, key, batch)
+    """As `create`, but of `jax.ShapeDtypeStruct`s with shardings: nothing is computed."""
+    boxed = jax.eval_shape(init, key, batch)
+    params, where = _unboxed(boxed), sharding.shardings(mesh, boxed)
+
+    def first(params: Any, rng: Key[Array, ""]) -> State:
+        return _first(params, optimizer, rng, tuple(metrics), ema)
+
+    shapes = jax.eval_shape(first, params, key)
+    whole = NamedSharding(mesh, PartitionSpec())
+    everywhere = dataclasses.replace(
+        jax.tree.map(lambda _: whole, shapes),
+        params=where,
+        ema_params=where if ema else None,
+        opt_state=sharding.follow(mesh, shapes.opt_state, params, where),
+    )
+    return jax.tree.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        *(shapes, everywhere),
+    )
+
+
+def layout(state: State) -> Any:
+    """A `State` of the shardings of this one's arrays; it may be abstract."""
+    return jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
 def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Parameter]:
@@ -107,9 +140,9 @@ def split_key(key: Key[Array, ""]) -> tuple[Key[Array, ""], Key[Array, ""]]:
     return init_key, rng
 
 
-def _new(init: Init, optimizer, metrics: tuple[str, ...], ema: bool, key, batch) -> State:
-    init_key, rng = split_key(key)
-    params = nn.meta.unbox(init(init_key, batch))
+def _first(
+    params: Any, optimizer, rng: Key[Array, ""], metrics: tuple[str, ...], ema: bool
+) -> State:
     return State(
         step=jnp.zeros((), jnp.int32),
         params=params,
@@ -121,12 +154,18 @@ def _new(init: Init, optimizer, metrics: tuple[str, ...], ema: bool, key, batch)
     )
 
 
+def _unboxed(boxed: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: leaf.value if _is_boxed(leaf) else leaf, boxed, is_leaf=_is_boxed
+    )
+
+
 def _is_boxed(leaf: Any) -> bool:
     return isinstance(leaf, nn.Partitioned)
 
 
 def _row(path: tuple, leaf: Any) -> Parameter:
-    array = nn.meta.unbox(leaf)
+    array = _unboxed(leaf)
     axes = leaf.names if _is_boxed(leaf) else ()
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     return Parameter(name, array.shape, axes, array.size)

@@ -43,7 +43,9 @@ def profile(
 
     @jax.jit
     def omegas(key, batch):
-        state = train_state.create(run.init, run.optimizer, key, batch, (), ema=False)
+        state = train_state.create(
+            *(run.init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
+        )
         return _omegas(run.model, state.params)[:, 0]
 
     rows = []
@@ -121,10 +123,7 @@ def _steps(
 
 def _trained(run: build.Run, workdir: Path) -> build.Params:
     """The parameters after the last step."""
-    abstract = train_state.abstract(
-        *(run.init, run.optimizer, jax.random.key(run.seed), run.abstract_batch(), ()), ema=False
-    )
-    return restore_parameters_from(_trained_folder(run, workdir), abstract.params)[1]
+    return restore_parameters_from(_trained_folder(run, workdir), run.abstract_state().params)[1]
 
 
 def _trained_folder(run: build.Run, workdir: Path) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from configs.default import Config
-from transformer_jax import build, train_state
+from transformer_jax import build
 from transformer_jax.checkpoint import restore_parameters_from
 from transformer_jax.data import bigram
 from transformer_jax.data.dataset import Dataset
@@ -26,13 +26,10 @@ def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any
     the first tokens is that of a short text.
     """
     run = build.build(config, workdir)
-    abstract = train_state.abstract(
-        *(run.init, run.optimizer, jax.random.key(run.seed), run.abstract_batch(), ()), ema=False
-    )
     trained = workdir / "checkpoints" / str(run.train.steps)
     if not trained.exists():  # training became non-finite
         return []
-    params = restore_parameters_from(trained, abstract.params)[1]
+    params = restore_parameters_from(trained, run.abstract_state().params)[1]
     data = Dataset(dataclasses.replace(run.data.settings, max_target_length=length))
     one = jax.jit(functools.partial(_losses, run, params))
     sums = jax.device_get([one(batch) for batch, _ in data.split("validation").batches])

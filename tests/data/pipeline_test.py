@@ -272,6 +272,48 @@ def test_resuming_reads_no_more_at_a_late_step_than_at_an_early_one(packing):
     assert len(reads) <= 2 * first
 
 
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_hosts_have_the_rows_of_one_that_reads_all_and_any_number_of_them_goes_on(packing, seed):
+    draw = np.random.default_rng(seed)
+    arrays = make_arrays(60)
+    settings: dict[str, Any] = dict(packing=packing, batch_size=8, streams=4)
+    alone = make_streams(arrays, **settings)
+    states = alone.get_state()
+    for hosts in (3, 1, 2):
+        # Any device may hold any row, and two devices the same one.
+        first, second = draw.permuted(np.arange(8) % hosts), draw.integers(hosts, size=8)
+        wanted = [np.flatnonzero((first == host) | (second == host)) for host in range(hosts)]
+        read = [make_streams(arrays, **settings, rows=rows.tolist()) for rows in wanted]
+        for streams in read:
+            streams.set_state(json.loads(json.dumps(states)))
+        for _ in range(5):
+            batch = next(alone)
+            for streams, rows in zip(read, wanted, strict=True):
+                own_batch = next(streams)
+                assert own_batch.keys() == batch.keys()
+                for name, values in own_batch.items():
+                    assert values.shape == batch[name].shape
+                    np.testing.assert_array_equal(values[rows], batch[name][rows])
+        found = [streams.get_state() for streams in read]
+        for state, rows in zip(found, wanted, strict=True):
+            assert set(state) == {str(row // 2) for row in rows}  # and no other stream was read
+        states = dict(collections.ChainMap(*found))
+        assert states == alone.get_state()
+
+
+def test_the_streams_that_hosts_could_share_are_named(monkeypatch):
+    told = []
+    monkeypatch.setattr(pipeline.logging, "warning", lambda text, *values: told.append(values))
+    arrays = make_arrays(20)
+    for rows, number in (([0, 1], None), ([2, 3, 6, 7], None), ([2], 8), ([0, 1, 2], 8), ([4], 8)):
+        make_streams(arrays, packing=True, streams=4, rows=rows)
+        assert [values for values in told if values] == ([(4, number)] if number else [])
+        told.clear()
+    make_streams(arrays, packing=True, streams=1, rows=[4, 5, 6, 7])
+    assert told == [(1, 2)]
+
+
 def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
     arrays = make_arrays(10)
     lengths = {"inputs": 20, "targets": 20}

@@ -9,7 +9,7 @@ import pytest
 
 from experiments import results, run
 from experiments.sweep import ROOT, Run, part
-from transformer_jax import commands, overrides
+from transformer_jax import overrides
 
 FOLDERS = {path.parent.name: path.parent for path in (ROOT / "experiments").glob("*/sweep.py")}
 SECTIONS = ["Question", "Protocol", "Results", "Conclusion", "What it does not show"]
@@ -81,8 +81,8 @@ def test_one_step_of_each_program_lowers(folder):
         if each.train and _program(each) not in _lowered:
             _lowered.add(_program(each))
             built = run.check(each, folder)
-            step = commands._make_train_step(built)
-            step.lower(commands._abstract_state(built), built.abstract_batch())
+            step = built.train_step()
+            step.lower(built.abstract_state(), built.abstract_batch())
 
 
 _lowered: set[str] = set()  # by the tests of all folders, which have many programs in common

@@ -143,8 +143,8 @@ class Dataset:
         held_out = split == "validation" and self.settings.validation_size
         return bool(self.settings.splits[split] or held_out)
 
-    def train_streams(self) -> pipeline.TrainStreams:
-        """Endless training batches from the beginning of the first epoch."""
+    def train_streams(self, rows: Sequence[int] | None = None) -> pipeline.TrainStreams:
+        """Endless training batches, of which these rows (None: all), from the first epoch on."""
         settings, arrays = self.settings, self._train_tokens
         return pipeline.TrainStreams(
             arrays,
@@ -154,6 +154,7 @@ class Dataset:
             lengths=self._row_lengths(arrays.columns),
             seed=settings.seed,
             masking=self._masking(),
+            rows=rows,
         )
 
     @functools.cached_property

@@ -17,7 +17,8 @@ import grain
 import grain.experimental
 import numpy as np
 import tokenizers
-from jaxtyping import Int32, Int64
+from absl import logging
+from jaxtyping import Bool, Int32, Int64
 
 from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.sources import Examples
@@ -227,6 +228,8 @@ class TrainStreams:
 
     The shuffled order is dealt out to the streams in turn, so every epoch has each example once,
     whatever the number of streams. A stream gives batch_size / streams adjacent rows of a batch.
+    Only the streams are read that the wanted rows are of; those of the others are zeros. So hosts
+    that each want the rows of their devices have, among them, the batches of one that wants all.
 
     Attributes:
         fingerprint: SHA-256 of everything that decides the batches. A state means nothing to
@@ -245,6 +248,7 @@ class TrainStreams:
         lengths: dict[str, int],
         seed: int,
         masking: Masking | None = None,
+        rows: Sequence[int] | None = None,
     ):
         """Streams over the examples of `arrays`.
 
@@ -254,6 +258,7 @@ class TrainStreams:
             lengths: tokens of a row, by columns.
             seed: decides the order and the masks.
             masking: for masked_lm: masks are drawn anew for every batch.
+            rows: the numbers of the rows of a batch that are wanted, ascending (None: all).
 
         Raises:
             ValueError: batch_size is no multiple of streams, or an example is longer than a row.
@@ -274,11 +279,22 @@ class TrainStreams:
         masks = dataclasses.asdict(masking) if masking else None
         self.fingerprint = fingerprint(arrays.fingerprint, *settings, masks)
         order = grain.MapDataset.source(arrays).seed(seed).shuffle().repeat()
-        self._streams = [
-            iter(
+        size = batch_size // streams
+        wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)
+        by_stream = wanted.reshape(streams, size)
+        if np.any(by_stream.any(axis=1) != by_stream.all(axis=1)):
+            logging.warning(
+                "data.streams=%d: some streams are read by several hosts, each for a part of its "
+                "rows. With data.streams=%d each would be read by one, but the order of the data "
+                "would be another",
+                *(streams, batch_size // _largest_pieces(wanted)),
+            )
+        self._count = streams
+        self._streams = {
+            stream: iter(
                 _rows(
                     order[stream::streams],
-                    rows=batch_size // streams,
+                    rows=size,
                     packing=packing,
                     lengths=lengths,
                     seed=seed,
@@ -286,32 +302,46 @@ class TrainStreams:
                     mask_seed=seed * streams + stream,  # else all streams drew the same masks
                 )
             )
-            for stream in range(streams)
-        ]
+            for stream in np.flatnonzero(by_stream.any(axis=1)).tolist()
+        }
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        parts = [next(stream) for stream in self._streams]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        parts = {stream: next(batches) for stream, batches in self._streams.items()}
+        # Zeros take no memory as long as nobody looks at them.
+        batch = {
+            name: np.zeros((self._count, *part.shape), part.dtype)
+            for name, part in next(iter(parts.values())).items()
+        }
+        for stream, part in parts.items():
+            for name, rows in part.items():
+                batch[name][stream] = rows
+        return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in batch.items()}
 
     def get_state(self) -> dict[str, dict[str, Any]]:
-        """JSON-able state of each stream, by its number, after the batch given last."""
-        return {str(i): stream.get_state() for i, stream in enumerate(self._streams)}
+        """JSON-able state of each stream that is read, by its number, after the last batch."""
+        return {str(i): stream.get_state() for i, stream in self._streams.items()}
 
     def set_state(self, states: dict[str, dict[str, Any]]) -> None:
         """Continues with the batch after the one at which get_state gave `states`.
 
+        Those of streams that are not read may be among them.
+
         Raises:
             ValueError: the states are of another number of streams.
         """
-        if set(states) != {str(i) for i in range(len(self._streams))}:
-            raise ValueError(
-                f"states of {len(states)} streams, but data.streams={len(self._streams)}"
-            )
-        for i, stream in enumerate(self._streams):
+        if states.keys() not in (set(map(str, self._streams)), set(map(str, range(self._count)))):
+            raise ValueError(f"states of {len(states)} streams, but data.streams={self._count}")
+        for i, stream in self._streams.items():
             stream.set_state(states[str(i)])
+
+
+def _largest_pieces(wanted: Bool[np.ndarray, " B"]) -> int:
+    """The most rows of equal pieces of a batch of which each is wanted as a whole or not at all."""
+    ends = np.flatnonzero(np.diff(wanted)) + 1
+    return int(np.gcd.reduce(np.append(ends, len(wanted))))
 
 
 def _rows(

@@ -7,10 +7,13 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.dropout import Dropout
+from transformer_jax.models.masks import Segments
 from transformer_jax.models.norm import Norm
 from transformer_jax.models.observe import observe
 from transformer_jax.models.parameter import parameter
 from transformer_jax.models.rotary import Rotation, rotate
+from transformer_jax.models.splash import splash_attention
+from transformer_jax.sharding import constrain
 
 # Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
 _MASKED = -1e30
@@ -85,33 +88,40 @@ class Attention(nn.Module):
             keys = self.key_norm(keys).astype(dtype)
         keys = rotate(keys, rotation)
         values = jnp.einsum("BSD,DHK->BSHK", x, self.value.astype(dtype))
-        return keys, values + self.value_bias.astype(dtype)[None, None]
+        values = values + self.value_bias.astype(dtype)[None, None]
+        # Whole rows, since every query may look at every key.
+        return constrain(keys, "batch", None, "heads"), constrain(values, "batch", None, "heads")
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         keys: Float[Array, "B S H K"],
         values: Float[Array, "B S H K"],
-        mask: Bool[Array, "#B #T S"],
+        mask: Bool[Array, "#B #T S"] | Segments,
         rotation: Rotation | None = None,
         *,
         deterministic: bool,
     ) -> Float[Array, "B T D"]:
-        """Attends from x; mask is True where a query sees a key. Softmax in float32.
+        """Attends from x. Softmax in float32.
 
-        rotation: of the queries, where positions are rotary.
+        Args:
+          mask: True where a query sees a key; or the segments that this follows from, for splash
+            attention, which shows nothing to diagnostics.
+          rotation: of the queries, where positions are rotary.
         """
         dtype = self.config.compute_dtype
         queries = jnp.einsum("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
         queries = queries + self.query_bias.astype(dtype)[None, None]
         if self.config.qk_norm:
             queries = self.query_norm(queries).astype(dtype)
-        logits = self._scores(rotate(queries, rotation), keys)
-        logits = jnp.where(mask[:, None], logits, _MASKED)
-        weights = jax.nn.softmax(logits)
-        self._observe(logits, weights)
-        weights = self.dropout(weights, deterministic=deterministic).astype(dtype)
-        heads = jnp.einsum("BHTS,BSHK->BTHK", weights, values)
+        queries = constrain(rotate(queries, rotation), "batch", "length", "heads")
+        if self.config.attention_score == "scaled_dot_product":
+            queries = queries * keys.shape[-1] ** -0.5
+        if isinstance(mask, Segments):
+            heads = splash_attention(queries, keys, values, mask)
+        else:
+            heads = self._attend(queries, keys, values, mask, deterministic)
+        heads = constrain(heads, "batch", "length", "heads")
         if self.inner_norm:
             flat = self.norm_of_heads(heads.reshape(*heads.shape[:2], -1))
             heads = flat.astype(dtype).reshape(heads.shape)
@@ -121,14 +131,25 @@ class Attention(nn.Module):
         )
         return out + self.output_bias[None, None]
 
+    def _attend(
+        self,
+        queries: Float[Array, "B T H K"],
+        keys: Float[Array, "B S H K"],
+        values: Float[Array, "B S H K"],
+        mask: Bool[Array, "#B #T S"],
+        deterministic: bool,
+    ) -> Float[Array, "B T H K"]:
+        logits = jnp.where(mask[:, None], self._scores(queries, keys), _MASKED)
+        weights = jax.nn.softmax(logits)
+        self._observe(logits, weights)
+        weights = self.dropout(weights, deterministic=deterministic).astype(values.dtype)
+        return jnp.einsum("BHTS,BSHK->BTHK", weights, values)
+
     def _scores(
         self, queries: Float[Array, "B T H K"], keys: Float[Array, "B S H K"]
     ) -> Float[Array, "B H T S"]:
-        match self.config.attention_score:
-            case "additive":
-                return self.score(queries, keys)
-            case "scaled_dot_product":
-                queries = queries * keys.shape[-1] ** -0.5
+        if self.config.attention_score == "additive":
+            return self.score(queries, keys)
         return jnp.einsum("BTHK,BSHK->BHTS", queries, keys, preferred_element_type=jnp.float32)
 
     def _observe(self, logits: Float[Array, "B H T S"], weights: Float[Array, "B H T S"]) -> None:

@@ -4,6 +4,7 @@ A block takes (carry, layer, shared): the carry runs through the depth, `layer` 
 slice of stacked arrays (the scheme's scales, a cache), and `shared` is the same for every layer.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -13,11 +14,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.attention import Attention
-from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.config import Remat, TransformerConfig
 from transformer_jax.models.feed_forward import FeedForward
+from transformer_jax.models.masks import Segments
 from transformer_jax.models.residual import Carry, ResidualSublayer, Scales
 from transformer_jax.models.rotary import Rotation
 from transformer_jax.models.schemes import Stack, scheme
+from transformer_jax.sharding import constrain
+
+_dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+# What of each layer is kept for the backward pass; the rest is computed again.
+_KEPT = {"dots": _dots, "full": jax.checkpoint_policies.nothing_saveable}
 
 
 class KeysValues(NamedTuple):
@@ -25,6 +32,27 @@ class KeysValues(NamedTuple):
 
     keys: Float[Array, "*L B S H K"]
     values: Float[Array, "*L B S H K"]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["mask", "rotation", "real", "encoded", "cross_mask"],
+    meta_fields=["deterministic"],
+)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows:
+    """What all layers see of whole rows: which keys their queries see, positions, real tokens.
+
+    encoded, cross_mask: the encoder's output (B, S, D) and which of its tokens a query sees
+    (B, T, S), for a decoder that has an encoder.
+    """
+
+    mask: Bool[Array, "#B T T"] | Segments
+    rotation: Rotation | None
+    real: Bool[Array, "B T"]
+    deterministic: bool
+    encoded: Any = None
+    cross_mask: Any = None
 
 
 class Step(NamedTuple):
@@ -49,17 +77,10 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config, inner_norm)
         self.feed_forward_residual = ResidualSublayer(config, stack, 1)
 
-    def __call__(self, carry: Carry, layer: Scales, shared: tuple) -> tuple[Carry, None]:
+    def __call__(self, carry: Carry, layer: Scales, shared: Rows) -> tuple[Carry, None]:
         """All positions at once."""
-        mask, rotation, real, deterministic = shared
-
-        def attend(h):
-            keys_values = self.self_attention.keys_values(h, rotation)
-            return self.self_attention(
-                *(h, *keys_values, mask, rotation), deterministic=deterministic
-            )
-
-        return self._sublayers(carry, layer, attend, real, deterministic), None
+        attend = functools.partial(_attend, self.self_attention, shared)
+        return self._sublayers(carry, layer, attend, shared.real, shared.deterministic), None
 
     def step(
         self, carry: Carry, layer: tuple[Scales, KeysValues], shared: Step
@@ -104,19 +125,16 @@ class CrossBlock(nn.Module):
         self.feed_forward = FeedForward(config, inner_norm)
         self.feed_forward_residual = ResidualSublayer(config, stack, 2)
 
-    def __call__(self, carry: Carry, layer: Scales, shared: tuple) -> tuple[Carry, None]:
-        """All positions at once; `shared` holds the encoder's output and both masks."""
-        encoded, self_mask, cross_mask, rotation, real, deterministic = shared
-
-        def attend(h):
-            keys_values = self.self_attention.keys_values(h, rotation)
-            return self.self_attention(
-                *(h, *keys_values, self_mask, rotation), deterministic=deterministic
-            )
+    def __call__(self, carry: Carry, layer: Scales, shared: Rows) -> tuple[Carry, None]:
+        """All positions at once."""
+        attend = functools.partial(_attend, self.self_attention, shared)
+        real, deterministic = shared.real, shared.deterministic
 
         def look(h):
-            keys_values = self.cross_attention.keys_values(encoded)
-            return self.cross_attention(h, *keys_values, cross_mask, deterministic=deterministic)
+            keys_values = self.cross_attention.keys_values(shared.encoded)
+            return self.cross_attention(
+                *(h, *keys_values, shared.cross_mask), deterministic=deterministic
+            )
 
         return self._sublayers(carry, layer, attend, look, real, deterministic), None
 
@@ -161,18 +179,33 @@ class CrossBlock(nn.Module):
         return carry
 
 
+def _attend(attention: Attention, shared: Rows, h: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    keys_values = attention.keys_values(h, shared.rotation)
+    return attention(
+        *(h, *keys_values, shared.mask, shared.rotation), deterministic=shared.deterministic
+    )
+
+
 def _attend_cached(
     attention: Attention, h: Float[Array, "N T D"], cache: KeysValues, step: Step
 ) -> tuple[Float[Array, "N T D"], KeysValues]:
     new = KeysValues(*attention.keys_values(h, step.rotation))
     write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
     cache = jax.tree.map(lambda old, new: write(old, new, step.slot), cache, new)
+    cache = jax.tree.map(lambda rows: constrain(rows, "batch", None, "heads"), cache)
     out = attention(h, *cache, step.seen, step.rotation, deterministic=True)
     return out, cache
 
 
-def stack(block: type[nn.Module], methods: list[str], num_layers: int) -> Any:
-    """The block repeated over depth, its parameters stacked on a leading axis `layers`."""
+def stack(block: type[nn.Module], methods: list[str], num_layers: int, remat: Remat) -> Any:
+    """The block repeated over depth, its parameters stacked on a leading axis `layers`.
+
+    remat: what `__call__`'s backward pass computes again (Chen et al. 2016, section 4.1): "none",
+    "dots" (all but the products with parameters) or "full".
+    """
+    if remat != "none":
+        # A scan keeps forward and backward pass apart by itself.
+        block = nn.remat(block, policy=_KEPT[remat], prevent_cse=False)
     return nn.scan(
         block,
         # The last two hold something only where a caller asks for it.

@@ -22,6 +22,8 @@ Positions = Literal["sinusoidal", "learned", "rotary"]
 Pooling = Literal["mean", "first"]
 TiedEmbeddings = Literal["all", "decoder", "none"]
 Dtype = Literal["float32", "bfloat16"]
+Remat = Literal["none", "dots", "full"]
+AttentionKernel = Literal["xla", "splash"]
 
 _CHOICES = {
     "architecture": Architecture,
@@ -35,6 +37,8 @@ _CHOICES = {
     "pooling": Pooling,
     "tied_embeddings": TiedEmbeddings,
     "dtype": Dtype,
+    "remat": Remat,
+    "attention_kernel": AttentionKernel,
 }
 _SIZES = (
     *("vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "num_heads"),
@@ -89,6 +93,8 @@ class TransformerConfig:
     attention_dropout_rate: float = 0.0
     feed_forward_dropout_rate: float = 0.0
     dtype: Dtype = "float32"
+    remat: Remat = "none"
+    attention_kernel: AttentionKernel = "xla"
 
     def __post_init__(self):
         for name, choices in _CHOICES.items():
@@ -113,6 +119,17 @@ class TransformerConfig:
             raise ValueError(
                 f"rotary positions need an even head size, got {self.head_dim} (model.head_dim, or "
                 "model.d_model / model.num_heads)"
+            )
+        if self.attention_kernel == "splash" and self.attention_score == "additive":
+            raise ValueError(
+                "model.attention_kernel='splash' has products of queries and keys alone: with "
+                "model.attention_score='additive' set it to 'xla'"
+            )
+        if self.attention_kernel == "splash" and self.attention_dropout_rate:
+            raise ValueError(
+                "model.attention_kernel='splash' never holds the attention weights, so it cannot "
+                f"drop any: set model.attention_dropout_rate={self.attention_dropout_rate} to 0, "
+                "or the kernel to 'xla'"
             )
         if self.head != "tokens" and (self.architecture != "encoder_only" or self.num_labels < 1):
             raise ValueError(

@@ -9,6 +9,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.dropout import Dropout
 from transformer_jax.models.norm import Norm
 from transformer_jax.models.parameter import parameter
+from transformer_jax.sharding import constrain
 
 
 class TokenTable(nn.Module):
@@ -23,15 +24,24 @@ class TokenTable(nn.Module):
 
     def embed(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Rows times sqrt(D), which brings them to unit variance."""
-        return self.table[ids] * self.config.d_model**0.5
+        return _look_up(self.table, ids) * self.config.d_model**0.5
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Products with every row: the tied output projection."""
         dtype = self.config.compute_dtype
-        return jnp.einsum(
+        logits = jnp.einsum(
             *("BTD,VD->BTV", x.astype(dtype), self.table.astype(dtype)),
             preferred_element_type=jnp.float32,
         )
+        return constrain(logits, "batch", "length", "vocab")
+
+
+def _look_up(table: Float[Array, "V D"], ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+    """Rows of a table, which lies cut along D where batches are cut along B.
+
+    In two moves, or the compiler would gather all rows of the batch on every device in between.
+    """
+    return constrain(constrain(table[ids], "looked_up", "length", "embed"), "batch", "length")
 
 
 class OutputProjection(nn.Module):
@@ -45,10 +55,11 @@ class OutputProjection(nn.Module):
         init = nn.initializers.xavier_uniform()
         kernel = parameter(self, "kernel", init, size, ("embed", "vocab"))
         dtype = self.config.compute_dtype
-        return jnp.einsum(
+        logits = jnp.einsum(
             *("BTD,DV->BTV", x.astype(dtype), kernel.astype(dtype)),
             preferred_element_type=jnp.float32,
         )
+        return constrain(logits, "batch", "length", "vocab")
 
 
 def sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
@@ -86,7 +97,8 @@ class Positions(nn.Module):
                     )
                 init = nn.initializers.normal(0.02)
                 size = (config.max_length, config.d_model)
-                x = x + parameter(self, "table", init, size, ("length", "embed"))[positions]
+                table = parameter(self, "table", init, size, ("positions", "embed"))
+                x = x + _look_up(table, positions)
             case "sinusoidal":
                 x = x + jnp.asarray(sinusoids(length, config.d_model))[positions]
         if self.norm:

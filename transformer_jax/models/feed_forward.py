@@ -9,6 +9,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.dropout import Dropout
 from transformer_jax.models.norm import Norm
 from transformer_jax.models.parameter import parameter
+from transformer_jax.sharding import constrain
 
 _ACTIVATIONS = {
     "relu": jax.nn.relu,
@@ -50,6 +51,7 @@ class FeedForward(nn.Module):
         hidden = (
             activation(inward("gate")) * up if config.activation == "swiglu" else activation(up)
         )
+        hidden = constrain(hidden, "batch", "length", "mlp")
         if self.inner_norm:
             hidden = Norm(config, axis="mlp", name="inner_norm")(hidden).astype(dtype)
         dropout = Dropout(config.feed_forward_dropout_rate, name="dropout")

@@ -1,7 +1,32 @@
 """Attention masks: True where a query may look at a key."""
 
+import dataclasses
+import functools
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["queries", "keys"], meta_fields=["causal"]
+)
+@dataclasses.dataclass(frozen=True)
+class Segments:
+    """What a mask follows from, for a kernel that never holds the mask of all pairs.
+
+    queries, keys: the example that each token belongs to (0 is padding). causal: whether a query
+    sees no key that stands after it.
+    """
+
+    queries: Int[Array, "B T"]
+    keys: Int[Array, "B S"]
+    causal: bool
+
+    def pairs(self) -> Bool[Array, "B T S"]:
+        """The mask: as `segment_mask`, and where it is causal as `causal_mask` too."""
+        mask = segment_mask(self.queries, self.keys)
+        return mask & causal_mask(self.queries.shape[1])[None] if self.causal else mask
 
 
 def segment_mask(

@@ -16,6 +16,7 @@ from transformer_jax.models.norm import Norm
 from transformer_jax.models.observe import observe
 from transformer_jax.models.parameter import parameter
 from transformer_jax.models.schemes import ResidualScheme, Stack, by_sublayer, depth, scheme
+from transformer_jax.sharding import constrain
 
 
 class Scales(NamedTuple):
@@ -115,6 +116,7 @@ class ResidualSublayer(nn.Module):
             beside = x
 
         branch = f(Norm(config, name="pre_norm")(x) if row.pre_norm else x)
+        branch = constrain(branch, "batch", "length")
         if row.branch_norm:
             branch = Norm(config, name="branch_norm")(branch)
         dropout = Dropout(config.dropout_rate, name="dropout")
@@ -138,6 +140,7 @@ class ResidualSublayer(nn.Module):
             out = normed if scales.normed is None else jnp.where(scales.normed, normed, out)
         if row.summed_branches:
             beside = beside + branch
+        out = constrain(out, "batch", "length")
         observe(self, input=x, branch=branch, output=out)
         return Carry(self.perturb("output", out), omega, beside)
 

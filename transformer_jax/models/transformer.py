@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.models import embeddings, heads
-from transformer_jax.models.blocks import Block, CrossBlock, KeysValues, Step, stack
+from transformer_jax.models.blocks import Block, CrossBlock, KeysValues, Rows, Step, stack
 from transformer_jax.models.config import Architecture, TransformerConfig
-from transformer_jax.models.masks import causal_mask, segment_mask
+from transformer_jax.models.masks import Segments, segment_mask
 from transformer_jax.models.norm import Norm
 from transformer_jax.models.observe import observe
 from transformer_jax.models.residual import Carry, Scales, finish
@@ -55,8 +55,10 @@ class EncoderDecoder(nn.Module):
             self.logits = embeddings.OutputProjection(config)
         self.source_positions = _positions(config, "encoder")
         self.target_positions = _positions(config, "decoder")
-        self.encoder = stack(Block, ["__call__"], config.num_encoder_layers)(config, "encoder")
-        decoder = stack(CrossBlock, ["__call__", "context", "step"], config.num_decoder_layers)
+        encoder = stack(Block, ["__call__"], config.num_encoder_layers, config.remat)
+        self.encoder = encoder(config, "encoder")
+        methods = ["__call__", "context", "step"]
+        decoder = stack(CrossBlock, methods, config.num_decoder_layers, config.remat)
         self.decoder = decoder(config, "decoder")
         if scheme(config, "encoder").ends_in_norm:
             self.encoder_norm = Norm(config)
@@ -77,10 +79,14 @@ class EncoderDecoder(nn.Module):
         tokens = shift_right(batch["targets"], positions, self.config.bos_id)
         x = self.target_table.embed(tokens)
         x = self.target_positions(x, positions, length=length, deterministic=deterministic)
-        self_mask = segment_mask(segments, segments) & causal_mask(length)[None]
-        cross_mask = segment_mask(segments, batch["inputs_segment_ids"])
-        turn = _rotation(self.config, positions)
-        shared = (encoded, self_mask, cross_mask, turn, segments > 0, deterministic)
+        shared = Rows(
+            mask=_mask(self.config, segments, segments, causal=True),
+            rotation=_rotation(self.config, positions),
+            real=segments > 0,
+            deterministic=deterministic,
+            encoded=encoded,
+            cross_mask=_mask(self.config, segments, batch["inputs_segment_ids"], causal=False),
+        )
         start, scales = _bottom(self.config, "decoder", x)
         carry, _ = self.decoder(start, scales, shared)
         return _logits(self, self.target_table, carry)
@@ -126,7 +132,8 @@ class EncoderOnly(nn.Module):
         config = self.config
         self.embedding = embeddings.TokenTable(config)
         self.positions = _positions(config, "encoder")
-        self.encoder = stack(Block, ["__call__"], config.num_encoder_layers)(config, "encoder")
+        encoder = stack(Block, ["__call__"], config.num_encoder_layers, config.remat)
+        self.encoder = encoder(config, "encoder")
         if scheme(config, "encoder").ends_in_norm:
             self.encoder_norm = Norm(config)
         if config.head != "tokens":
@@ -171,7 +178,7 @@ class DecoderOnly(nn.Module):
         config = self.config
         self.embedding = embeddings.TokenTable(config)
         self.positions = _positions(config, "decoder")
-        decoder = stack(Block, ["__call__", "step"], config.num_decoder_layers)
+        decoder = stack(Block, ["__call__", "step"], config.num_decoder_layers, config.remat)
         self.decoder = decoder(config, "decoder")
         if scheme(config, "decoder").ends_in_norm:
             self.decoder_norm = Norm(config)
@@ -188,8 +195,12 @@ class DecoderOnly(nn.Module):
         length = segments.shape[1]
         x = self.embedding.embed(shift_right(batch["targets"], positions, self.config.bos_id))
         x = self.positions(x, positions, length=length, deterministic=deterministic)
-        mask = segment_mask(segments, segments) & causal_mask(length)[None]
-        shared = (mask, _rotation(self.config, positions), segments > 0, deterministic)
+        shared = Rows(
+            mask=_mask(self.config, segments, segments, causal=True),
+            rotation=_rotation(self.config, positions),
+            real=segments > 0,
+            deterministic=deterministic,
+        )
         start, scales = _bottom(self.config, "decoder", x)
         carry, _ = self.decoder(start, scales, shared)
         return _logits(self, self.embedding, carry)
@@ -301,8 +312,12 @@ def _encode(
     segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
     x = table.embed(batch["inputs"])
     x = add_positions(x, positions, length=segments.shape[1], deterministic=deterministic)
-    turn = _rotation(model.config, positions)
-    shared = (segment_mask(segments, segments), turn, segments > 0, deterministic)
+    shared = Rows(
+        mask=_mask(model.config, segments, segments, causal=False),
+        rotation=_rotation(model.config, positions),
+        real=segments > 0,
+        deterministic=deterministic,
+    )
     start, scales = _bottom(model.config, "encoder", x)
     carry, _ = model.encoder(start, scales, shared)
     row = scheme(model.config, "encoder")
@@ -319,6 +334,14 @@ def _logits(
     x = finish(row, model.decoder_norm if row.ends_in_norm else None, carry)
     observe(model, decoder_output=x)
     return model.logits(x) if model.config.tied_embeddings == "none" else table.logits(x)
+
+
+def _mask(
+    config: TransformerConfig, queries: Int[Array, "B T"], keys: Int[Array, "B S"], *, causal: bool
+) -> Bool[Array, "B T S"] | Segments:
+    """Which keys each query sees, by their segments, as the attention kernel reads it."""
+    segments = Segments(queries, keys, causal)
+    return segments if config.attention_kernel == "splash" else segments.pairs()
 
 
 def _positions(config: TransformerConfig, stack: Stack) -> embeddings.Positions:

@@ -1,0 +1,357 @@
+"""The processes of one job: how they start together, agree, and end together.
+
+JAX runs one process on each host of a TPU slice, so a process is called a host here. All hosts run
+the same program on the same arguments, and so make the same calls in the same order; what only one
+of them does (logs, results, lines on the screen) the first does. In a job of one process nothing of
+this costs anything.
+"""
+
+import collections
+import contextlib
+import ctypes
+import faulthandler
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+import jax
+from absl import logging
+from jax._src.distributed import global_state  # its store of texts is not public
+from jax.experimental import multihost_utils
+
+T = TypeVar("T")
+
+COORDINATOR = "TRANSFORMER_JAX_COORDINATOR"
+PROCESSES = "TRANSFORMER_JAX_PROCESSES"
+PROCESS = "TRANSFORMER_JAX_PROCESS"
+# JAX's own has become 8482, which the firewalls of TPU slices made for 8476 shut (jax#35905).
+PORT = 8476
+
+LONELY_SECONDS = 30.0  # a host that has waited so long for the others says so
+START_SECONDS = 1800  # JAX's own 300 are too few for a slice that starts cold
+BEAT_SECONDS = 5.0
+GONE_SECONDS = 40.0  # without a beat; more than any call of Python takes that lets no thread run
+
+_GONE = "is gone; run the same command on all hosts again, which goes on from the last checkpoint"
+
+_turns: dict[str, Iterator[int]] = collections.defaultdict(itertools.count)
+_leaving = threading.Event()
+
+
+def start() -> None:
+    """Joins the other processes of the job, where the environment says that there are any.
+
+    On plain machines TRANSFORMER_JAX_COORDINATOR (HOST or HOST:PORT of process 0),
+    TRANSFORMER_JAX_PROCESSES (how many) and TRANSFORMER_JAX_PROCESS (which, from 0) say so; Cloud
+    TPU, GKE, Slurm and Open MPI have told JAX themselves. To be called before any use of a device.
+
+    Raises:
+      ValueError: some of the three variables are missing, or no numbers.
+      RuntimeError: not all hosts came within `START_SECONDS`.
+    """
+    arguments = _arguments()
+    if arguments is None or not _initialize(arguments):
+        return
+    names = gather("names", socket.gethostname())
+    if not is_first():
+        # What all hosts know alike need not be told by all.
+        sys.stdout = open(os.devnull, "w")
+    _explain_abort(names)
+    sys.excepthook = _fail_at_exception
+    threading.Thread(target=_watch, args=(names,), daemon=True, name="hosts").start()
+
+
+def finish() -> None:
+    """Waits until all hosts have done their work. To be called last."""
+    gather("finish", "")
+    _leaving.set()
+
+
+def fail(error: BaseException) -> None:
+    """Ends this process, after which the others end too; does nothing where there are none.
+
+    An error that another host's end may have caused is held back until that host can be named.
+    """
+    if count() == 1:
+        return
+    if isinstance(error, RuntimeError):
+        logging.warning("Waiting whether it is because another host is gone ...")
+        time.sleep(GONE_SECONDS + 2 * BEAT_SECONDS)
+    text = str(error).partition("\n")[0] or type(error).__name__
+    with contextlib.suppress(RuntimeError):
+        _client().key_value_set(f"hosts/failed/{index()}", text)
+        if is_first():  # the others can read this only as long as this host lives
+            time.sleep(2 * BEAT_SECONDS)
+    _exit()
+
+
+def count() -> int:
+    """How many processes run this job."""
+    return global_state.num_processes
+
+
+def index() -> int:
+    """Which of them this is, from 0."""
+    return global_state.process_id
+
+
+def is_first() -> bool:
+    """Whether this is the one that writes."""
+    return index() == 0
+
+
+def gather(name: str, text: str) -> list[str]:
+    """The texts of all hosts, in their order.
+
+    All have to call it equally often for each name, which need not be in the same thread.
+
+    Raises:
+      RuntimeError: a host has not come within `START_SECONDS`.
+    """
+    if count() == 1:
+        return [text]
+    turn = next(_turns[name])
+    client, folder = _client(), f"hosts/{name}"
+    client.key_value_set(f"{folder}/{turn}/{index()}", text)
+    texts = []
+    for host in range(count()):
+        try:
+            value = client.blocking_key_value_get(f"{folder}/{turn}/{host}", START_SECONDS * 1000)
+        except jax.errors.JaxRuntimeError as error:
+            raise RuntimeError(f"host {host} did not come to {name!r}: {error}") from error
+        texts.append(value)
+    if turn:  # all have come here, so that all have read what came before
+        client.key_value_delete(f"{folder}/{turn - 1}/{index()}")
+    return texts
+
+
+def first(f: Callable[[], T]) -> T:
+    """What f(), which is called on the first host alone, returns there: on all hosts.
+
+    It has to be of JSON.
+    """
+    if count() == 1:
+        return f()
+    return json.loads(gather("first", json.dumps(f()) if is_first() else "")[0])
+
+
+def whole(tree: T) -> T:
+    """The arrays of the tree as NumPy's, whole on every host, of whichever devices they lie on."""
+    if count() == 1:
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+@contextlib.contextmanager
+def stop_at_signal() -> Iterator[Callable[[], bool]]:
+    """Yields whether all hosts shall stop, to be asked by all of them after every step.
+
+    They stop after one and the same step when SIGTERM or SIGINT has come to any of them. In a job
+    of one process a second signal ends it as usual.
+    """
+    if count() > 1:
+        with _agree_to_stop() as stop:
+            yield stop
+        return
+    stopped = threading.Event()
+
+    def note(number: int, frame: Any) -> None:
+        stopped.set()
+        signal.signal(number, previous[number])
+
+    numbers = (int(signal.SIGTERM), int(signal.SIGINT))
+    previous = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield stopped.is_set
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _agree_to_stop() -> Iterator[Callable[[], bool]]:
+    """JAX listens for SIGTERM itself, and tells all hosts after which of their steps to stop."""
+    steps = itertools.count()
+    stopped = False
+
+    def stop() -> bool:
+        nonlocal stopped
+        stopped = stopped or multihost_utils.reached_preemption_sync_point(next(steps))
+        return stopped
+
+    def as_sigterm(number: int, frame: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    previous = signal.signal(signal.SIGINT, as_sigterm)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _arguments() -> dict[str, Any] | None:
+    """Those of jax.distributed.initialize; None where this process is alone for certain."""
+    named = {
+        name: os.environ[name] for name in (COORDINATOR, PROCESSES, PROCESS) if name in os.environ
+    }
+    if not named:
+        # JAX would give a single task of Slurm one of its devices alone.
+        return None if os.environ.get("SLURM_NTASKS") == "1" else {}
+    if len(named) < 3:
+        raise ValueError(
+            f"of {COORDINATOR}, {PROCESSES} and {PROCESS} only {', '.join(named)} is set: set all "
+            "three on every host, or none where there is only one"
+        )
+    try:
+        processes, process = int(named[PROCESSES]), int(named[PROCESS])
+    except ValueError:
+        raise ValueError(
+            f"{PROCESSES}={named[PROCESSES]!r} and {PROCESS}={named[PROCESS]!r} must be numbers"
+        ) from None
+    if not 0 <= process < processes:
+        raise ValueError(
+            f"{PROCESS}={process} does not lie in 0 to {PROCESSES} - 1 = {processes - 1}"
+        )
+    if processes == 1:
+        return None
+    host, _, port = named[COORDINATOR].partition(":")
+    return {
+        "coordinator_address": f"{host}:{port or PORT}",
+        "num_processes": processes,
+        "process_id": process,
+        "cluster_detection_method": "deactivate",
+    }
+
+
+def _initialize(arguments: dict[str, Any]) -> bool:
+    """Whether there are several processes, which have come together then.
+
+    On CPUs they compute together through Gloo, JAX's default.
+    """
+    if "SLURM_JOB_ID" not in os.environ:  # whose ports JAX derives from the number of the job
+        os.environ.setdefault("JAX_COORDINATOR_PORT", str(PORT))
+    lonely = threading.Timer(LONELY_SECONDS, _say_lonely)
+    lonely.daemon = True
+    lonely.start()
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of pods that are no job of several
+            jax.distributed.initialize(initialization_timeout=START_SECONDS, **arguments)
+    except ValueError as error:
+        if arguments or "coordinator_address" not in str(error):
+            raise
+        return False  # nothing that JAX knows runs several processes here
+    finally:
+        lonely.cancel()
+    if count() == 1:
+        jax.distributed.shutdown()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which JAX has listened for
+    return count() > 1
+
+
+def _say_lonely() -> None:
+    address = global_state.coordinator_address
+    _tell(
+        f"host {index()} ({socket.gethostname()}) has waited {LONELY_SECONDS:.0f} s for the other "
+        f"hosts of this job to come to {address}. Start the same command on all of them; their "
+        "firewalls must let that port through"
+    )
+
+
+def _watch(names: list[str]) -> None:
+    """Ends this process when another host has failed or is gone, with a message that names it."""
+    client, last = _client(), {}
+    started = time.monotonic()
+    for beat in itertools.count():
+        try:
+            client.key_value_set(f"hosts/beats/{index()}", str(beat), allow_overwrite=True)
+            beats = _numbered(client.key_value_dir_get("hosts/beats/"))
+            failed = _numbered(client.key_value_dir_get("hosts/failed/"))
+        except jax.errors.JaxRuntimeError:
+            if not _leaving.is_set():
+                _end(names, 0, _GONE)
+            return
+        for host in failed.keys() - {index()}:
+            _end(names, host, f"has failed: {failed[host]}")
+        now = time.monotonic()
+        for host in range(count()):
+            newest = beats.get(host)
+            if newest != last.get(host, (None, started))[0]:
+                last[host] = newest, now
+            elif now - last.get(host, (None, started))[1] > GONE_SECONDS:
+                _end(names, host, _GONE)
+        if _leaving.wait(BEAT_SECONDS):
+            return
+
+
+def _numbered(entries: list[tuple[str, str]]) -> dict[int, str]:
+    return {int(key.rpartition("/")[2]): value for key, value in entries}
+
+
+def _explain_abort(names: list[str]) -> None:
+    """Has the end of another host explained where it makes libraries of C++ abort this process.
+
+    So does JAX when the first host is gone, and Gloo may when any of them is.
+    """
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def explain(_: int) -> None:
+        if not is_first() and not _reaches_first():
+            _end(names, 0, _GONE)
+        time.sleep(GONE_SECONDS + 2 * BEAT_SECONDS)  # `_watch` ends it, if there is something
+        _tell(f"error: host {index()} ({names[index()]}) was aborted, as told above")
+        faulthandler.dump_traceback()
+        os._exit(1)
+
+    _kept.append(explain)
+    ctypes.CDLL(None).signal(signal.SIGABRT, explain)
+
+
+_kept: list[Any] = []  # what C calls, which must not be collected
+
+
+def _reaches_first() -> bool:
+    host, _, port = (global_state.coordinator_address or "").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def _end(names: list[str], host: int, what: str) -> None:
+    me = f"host {index()} ({names[index()]})"
+    _tell(f"error: host {host} ({names[host]}) of {len(names)} {what}\n{me} ends too")
+    _exit()
+
+
+def _tell(text: str) -> None:
+    # Neither a lock nor a buffer, since the process may be about to die.
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{text}\n".encode())
+
+
+def _exit() -> None:
+    """Ends the process, not waiting for threads, devices and other hosts that never answer."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _fail_at_exception(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    sys.__excepthook__(kind, error, trace)
+    fail(error)
+
+
+def _client() -> Any:
+    assert global_state.client is not None
+    return global_state.client
