@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from configs import default
-from transformer_jax import decode, optimizer, overrides
+from transformer_jax import chips, decode, optimizer, overrides
 from transformer_jax.build import build
 from transformer_jax.data import bigram, tokenizer
 from transformer_jax.models import config as model_config
+from transformer_jax.sharding import AXES
 
 FILES = sorted(
     path for path in (Path(__file__).parents[1] / "configs").glob("*.py") if path.stem[0] != "_"
@@ -31,14 +32,26 @@ def test_a_config_loads(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_config_builds_without_its_data_where_vocabularies_are_given(path, tmp_path):
-    """So that all its settings fit together; a model's vocabulary may be smaller than planned."""
+    """So that all its settings fit together; a model's vocabulary may be smaller than planned.
+
+    On one device: what is meant for a TPU slice is left to preflight.
+    """
     tokenizer.train_tokenizer("bytes", (), 0, mask=True).save(tmp_path / "tokenizer.json")
     (tmp_path / "labels.json").write_text(json.dumps(["yes", "no"]))
-    config = overrides.load(str(path))
+    one_device = {f"mesh.{axis}": 1 for axis in AXES} | {"model.attention_kernel": "xla"}
+    config = overrides.load(str(path), one_device)
     run = build(config, tmp_path)
     assert run.model.config.architecture == config.model.architecture
     if run.objective in ("classification", "tagging"):
         assert run.model.config.num_labels == 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_slice_that_a_config_is_meant_for_exists_and_its_header_names_it(path):
+    topology = overrides.load(str(path)).mesh.topology
+    if topology:
+        header = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert chips.parse(topology).name in header
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

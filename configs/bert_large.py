@@ -1,0 +1,27 @@
+"""BERT large (Devlin et al. 2019): the architecture and optimizer of its pre-training.
+
+    ./launch.sh train --config=configs/bert_large.py --workdir=runs/bert_large
+
+It differs from the paper as configs/bert_base.py does, in data and vocabulary, draws and biases,
+and in that there is one objective.
+
+Meant for a TPU v5e-16, for which it has not been compiled yet. Not run: no time, no score.
+"""
+
+from configs import bert_base, default
+
+
+def get_config(arg: str = "") -> default.Config:
+    """Returns the config; it takes no argument."""
+    config = bert_base.get_config(arg)
+    config.data.streams = 16
+    config.model.num_layers = 24
+    config.model.d_model = 1024
+    config.model.num_heads = 16
+    config.model.d_ff = 4096
+    config.model.remat = "dots"
+
+    config.mesh.topology = "v5e-16"
+    config.mesh.data = 1
+    config.mesh.fsdp = -1
+    return config

@@ -1,0 +1,64 @@
+"""A decoder of 8.8 billion parameters with a context of 8,192, after Llama 3 8B (2407.21783).
+
+    ./launch.sh train --config=configs/decoder_8b.py --workdir=runs/decoder_8b
+
+It differs from Llama 3: each head has keys and values of its own, where there four share them (8.8
+instead of 8.0 billion parameters); most projections have biases; rotary angles begin at 10,000, not
+500,000; kernels are drawn as everywhere here (Xavier); the data are the English articles of
+Wiki-40B, see configs/gpt2.py. A step has 2,097,152 tokens, in 4 micro-batches of 64 rows.
+
+Meant for a TPU v5e-256. Not run: no time, no score. Preflight (21 November 2026, libtpu 0.0.42):
+the training step needs 8.61 of 15.75 GiB of each chip and at least 3.55 s, 74% of all FLOPs;
+decoding 64 prompts of 8,192 tokens needs 4.68 GiB.
+"""
+
+from configs import default
+
+
+def get_config(arg: str = "") -> default.Config:
+    """Returns the config; it takes no argument."""
+    config = default.get_config(arg)
+
+    config.data.source = "tfds"
+    config.data.name = "wiki40b/en"
+    config.data.text_feature = "text"
+    config.data.tokenizer.vocab_size = 128_256
+    config.data.max_target_length = 8192
+    config.data.row_target_length = 8192
+    config.data.batch_size = 256
+
+    config.model.architecture = "decoder_only"
+    config.model.residual = "pre_ln"
+    config.model.vocab_size = 128_256
+    config.model.num_layers = 32
+    config.model.d_model = 4096
+    config.model.num_heads = 32
+    config.model.d_ff = 14_336
+    config.model.activation = "swiglu"
+    config.model.norm = "rms_norm"
+    config.model.positions = "rotary"
+    config.model.tied_embeddings = "none"
+    config.model.dropout_rate = 0.0
+    config.model.embedding_dropout_rate = 0.0
+    config.model.dtype = "bfloat16"
+    config.model.attention_kernel = "splash"
+    config.model.remat = "full"
+
+    config.mesh.topology = "v5e-256"
+    config.mesh.fsdp = -1
+    config.mesh.data = 1
+    config.mesh.tensor = 4
+
+    config.objective.label_smoothing = 0.0
+    config.optimizer.name = "adamw"
+    config.optimizer.schedule = "cosine"
+    config.optimizer.learning_rate = 3e-4
+    config.optimizer.final_learning_rate = 3e-5
+    config.optimizer.warmup_steps = 8000
+    config.optimizer.beta2 = 0.95
+    config.optimizer.epsilon = 1e-8
+    config.optimizer.weight_decay = 0.1
+    config.optimizer.clip_norm = 1.0
+    config.train.accumulation_steps = 4
+    config.decode.method = "sample"
+    return config

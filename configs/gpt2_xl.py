@@ -1,0 +1,31 @@
+"""GPT-2, the largest of the four (Radford et al. 2019): 48 layers, d_model 1,600, context 1,024.
+
+    ./launch.sh train --config=configs/gpt2_xl.py --workdir=runs/gpt2_xl
+
+It differs from the paper as configs/gpt2.py does, in data and vocabulary, draws and biases. The
+batch of 512 rows is the paper's; the learning rate is GPT-3's for this size (Brown et al. 2020).
+
+Meant for a TPU v5e-64, for which it has not been compiled yet. Not run: no time, no score.
+"""
+
+from configs import default, gpt2
+
+
+def get_config(arg: str = "") -> default.Config:
+    """Returns the config; it takes no argument."""
+    config = gpt2.get_config(arg)
+    config.data.batch_size = 512
+    config.data.streams = 64
+    config.model.num_layers = 48
+    config.model.d_model = 1600
+    config.model.num_heads = 25
+    config.model.d_ff = 6400
+    config.model.remat = "full"
+
+    config.mesh.topology = "v5e-64"
+    config.mesh.data = 1
+    config.mesh.fsdp = -1
+
+    config.optimizer.learning_rate = 2e-4
+    config.optimizer.final_learning_rate = 2e-5
+    return config
