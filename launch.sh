@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sets up .venv if needed, then trains, evaluates, generates or tests. `./launch.sh --help` says how.
+# Sets up .venv if needed, then trains, evaluates, generates, tests or launches on a TPU slice.
+# `./launch.sh --help` says how.
 set -euo pipefail
 
 repository=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 venv=$repository/.venv
-stamp=$venv/installed.stamp
 
 usage() {
     cat <<'END'
@@ -18,10 +18,15 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   embed          --workdir=DIR [--input=FILE] [--output=FILE]: each line as a vector
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
   replay         --workdir=DIR --step=N: up to a bad step, in float32, to see what went wrong
+  preflight      --config=FILE [--config.mesh.topology=v5e-16] [--search]: does it fit, how fast
+  experiment     NAME [--quick] [--executor=local|slurm|tpu|skypilot]: its runs and its report
+  tpu            --accelerator=v5e-16 --zone=ZONE COMMAND ... --workdir=gs://BUCKET/FOLDER:
+                 one of the commands above on all hosts of a Cloud TPU slice (`tpu --help`)
   test           format, lint, types, imports, tests; further arguments go to pytest
   setup          only set up .venv, with the tools of `test`
 
-Every command first sets up .venv if pyproject.toml, constraints.txt or the device ask for it.
+Every command first sets up .venv if pyproject.toml, constraints.txt or the device ask for it;
+preflight .venv-preflight, with libtpu; tpu needs Python alone.
 --device   default: cuda where nvidia-smi lists a GPU, else cpu (test and setup: cpu).
 Paths are relative to the current directory. A --config that is not there is looked up in the
 repository, so that --config=configs/multi30k.py works from anywhere.
@@ -66,7 +71,7 @@ import fcntl
 try:
     fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
-    print("Waiting for another launch.sh that is setting up .venv ...", flush=True)
+    print("Waiting for another launch.sh that is setting up the environment ...", flush=True)
     fcntl.flock(9, fcntl.LOCK_EX)
 END
 }
@@ -74,8 +79,8 @@ END
 # set_up EXTRA...: brings .venv to pyproject.toml with these extras. The stamp's first line names the
 # extras, the rest the ingredients. It is written last: an installation that broke off has none.
 set_up() {
-    local python extra extras='' missing=''
-    exec 9>"$repository/.venv.lock"
+    local python extra extras='' missing='' stamp=$venv/installed.stamp
+    exec 9>"$venv.lock"
     python=$venv/bin/python
     "$python" -c '' 2>/dev/null || python=$(find_python)
     lock "$python"
@@ -137,6 +142,11 @@ if [[ $# -gt 0 && $1 != -* ]]; then
     shift
 fi
 
+if [[ $command == tpu ]]; then # its flags belong to the hosts
+    python=$(find_python)
+    exec "$python" -P "$repository/experiments/tpu.py" "$@"
+fi
+
 device=''
 for argument; do
     shift
@@ -156,9 +166,10 @@ done
 case $command in
     help) usage && exit ;;
     test | setup) device=${device:-cpu} ;;
-    quickstart | train | evaluate | generate | embed | inspect | replay) ;;
+    preflight) device=${device:-cpu} venv+=-preflight ;;
+    quickstart | train | evaluate | generate | embed | inspect | replay | experiment) ;;
     *) fail "unknown command '$command': expected train, evaluate, generate, embed, inspect, replay, \
-test or setup, or none for the quickstart. See launch.sh --help." ;;
+preflight, experiment, tpu, test or setup, or none for the quickstart. See launch.sh --help." ;;
 esac
 if [[ -z $device ]]; then
     device=cpu
@@ -182,6 +193,14 @@ case $command in
         set_up ${extra:+"$extra"}
         run_main train --config="$repository/configs/quickstart.py" \
             --workdir="$repository/runs/quickstart" "$@"
+        ;;
+    preflight)
+        set_up preflight ${extra:+"$extra"}
+        run_main preflight "$@"
+        ;;
+    experiment)
+        set_up ${extra:+"$extra"}
+        exec "$venv/bin/python" -P -m experiments.run "$@"
         ;;
     *)
         set_up ${extra:+"$extra"}

@@ -22,7 +22,8 @@ case "$*" in
     "-m venv --clear "*)
         rm -rf "${{@: -1}}" && mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
     *"-m pip "*) printf '%s\\n' "${{@: -1}}" >>"$PIP_CALLS"; eval "${{PIP_DOES:-}}" ;;
-    *"-m transformer_jax.main "*) printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ;;
+    *"-m transformer_jax.main "* | *"-m experiments.run "*)
+        printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ;;
     *) exec '{sys.executable}' "$@" ;;
 esac
 """
@@ -160,6 +161,21 @@ def test_an_installation_that_broke_off_is_done_again(clone: Clone, accident: st
     assert status != 0
     clone.launch("inspect")
     assert clone.installed() == ["[dev]", ""]
+
+
+def test_preflight_has_an_environment_of_its_own(clone: Clone):
+    clone.launch("inspect")
+    status, out, _ = clone.launch("preflight", "--config.mesh.topology=v5e-16")
+    expected = ["cpu", str(clone.cwd), "--mode=preflight", "--config.mesh.topology=v5e-16"]
+    assert (status, out[-4:], clone.installed()) == (0, expected, ["", "[preflight]"])
+    clone.launch("preflight")
+    clone.launch("inspect")
+    assert clone.installed() == []
+
+
+def test_an_experiment_is_run_from_anywhere(clone: Clone):
+    status, out, _ = clone.launch("experiment", "dependency", "--quick")
+    assert (status, out[-4:]) == (0, ["cpu", str(clone.cwd), "dependency", "--quick"])
 
 
 def test_pip_comes_from_outside_where_python_cannot_make_one(clone: Clone):

@@ -6,6 +6,7 @@ The experiment is a throw-away folder. Most of its runs are measured alone, whic
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import run
+from experiments import local, run
 from experiments.sweep import ROOT, Run
 
 SWEEP = """
@@ -229,11 +230,90 @@ def test_a_trained_run_is_scored_again_where_scores_are_asked_for_otherwise(tmp_
     assert len(run.Job(tmp_path, tmp_path, (first,)).commands()) == 1
 
 
+def test_a_flag_that_an_executor_does_not_read_is_refused(command, capsys):
+    assert run.main(command("measured", "--options=--gres=gpu:1")) == 1
+    assert "--executor=local does not read --options" in capsys.readouterr().err
+
+
+def test_one_run_can_be_run_alone_and_gets_no_report(folder, command, tmp_path, capsys):
+    assert run.main(command("measured", "--dry_run")) == 0
+    second = capsys.readouterr().out.splitlines()[-1].split()[1]
+    assert run.main(command("measured", f"--run={second}")) == 0
+    assert "0 of 1 run done" in capsys.readouterr().out
+    workdir = tmp_path / "runs" / "question" / second
+    assert len(json.loads((workdir / "measurements.json").read_text())["rows"]) == 2
+    assert not (folder / "results").exists()
+    assert run.main(command("measured", "--run=0123")) == 1
+    assert "question, sweep measured, has no run 0123" in capsys.readouterr().err
+
+
+# In place of launch.sh, on a host where a bucket is a folder: gs://b is $BUCKET.
+LAUNCH = f"""#!/bin/sh
+echo "$*" >"$BUCKET/launched"
+cd '{ROOT}'
+set -- "$FOLDER" --sweep=measured --quick --runs_dir="$BUCKET/runs"
+exec '{sys.executable}' -m experiments.run "$@"
+"""
+GCLOUD = """#!/bin/sh
+for target; do source=${before}; before=$target; done
+case "$2" in
+    ls) test -e "$BUCKET/${target#gs://b/}" ;;
+    rsync) cp -r "$BUCKET/${source#gs://b/}/." "$target" ;;
+esac
+"""
+
+
+def test_a_sweep_runs_on_a_slice_and_its_results_come_back(folder, tmp_path, monkeypatch):
+    clone = tmp_path / "clone"
+    shutil.copytree(folder, clone / "experiments/question")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bucket").mkdir()
+    for path, script in ((clone / "launch.sh", LAUNCH), (tmp_path / "bin/gcloud", GCLOUD)):
+        path.write_text(script)
+        path.chmod(0o755)
+    monkeypatch.setenv("BUCKET", str(tmp_path / "bucket"))
+    monkeypatch.setenv("FOLDER", str(folder))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(run, "ROOT", clone)
+    flags = ["question", "--sweep=measured", "--quick", f"--runs_dir={tmp_path / 'runs'}"]
+    slice_ = ["--executor=tpu", "--options=--accelerator=v6e-8 --spot", "--bucket=gs://b/runs"]
+    assert run.main([*flags, *slice_]) == 0
+    assert (tmp_path / "bucket/launched").read_text().split() == [
+        *("tpu", "--accelerator=v6e-8", "--spot"),
+        *("experiment", "question", "--sweep=measured", "--quick", "--runs_dir=gs://b/runs"),
+    ]
+    report = tmp_path / "runs/question/quick/README.md"
+    assert "| 1 | 0 | False |" in report.read_text()
+
+
 @pytest.mark.parametrize(("jobs", "cores"), [(1, 4), (2, 2), (3, 1), (4, 1), (8, 1)])
 def test_runs_at_once_have_as_many_cores_each(monkeypatch, jobs, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 4, 8, 9}, raising=False)
-    shares = run._shares(jobs)
+    shares = [slot.cores for slot in local.slots(jobs)]
     assert [len(share) for share in shares] == [cores] * jobs
     used = [core for share in shares for core in share]
     assert set(used) <= {3, 4, 8, 9}
     assert len(set(used)) == min(jobs * cores, 4)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "visible", "expected"),
+    [
+        (None, "", ["0", "1", "2", "3"]),
+        (2, "", ["0,1", "2,3"]),
+        (1, "", ["0,1,2,3"]),
+        (6, "", ["0", "1", "2", "3", "0", "1"]),
+        (None, "4,5,GPU-1,7", ["4", "5", "GPU-1", "7"]),
+    ],
+)
+def test_runs_share_out_the_gpus(monkeypatch, jobs, visible, expected):
+    monkeypatch.setattr(local, "_devices", lambda: ("gpu", 4))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    slots = local.slots(jobs)
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots] == expected
+
+
+def test_a_tpu_takes_one_run_at_a_time(monkeypatch):
+    monkeypatch.setattr(local, "_devices", lambda: ("tpu", 4))
+    (slot,) = local.slots(None)
+    assert slot.environment == {}

@@ -20,6 +20,7 @@ def run(**changes):
         {"labels": {"scheme": "post_ln"}},
         {"overrides": {"seed": 1, "data.dir": "elsewhere", "data.cache_dir": "there"}},
         {"overrides": {"seed": 1, "checkpoint.every": 7, "decode.beam_size": 2}},
+        {"overrides": {"seed": 1, "mesh.fsdp": 8, "model.remat": "full"}},
         {"overrides": {"seed": 1, "model.num_layers": 6}},  # as the config has it
     ],
 )
