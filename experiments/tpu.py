@@ -157,7 +157,10 @@ class Ended(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns 0 once the command is done on all hosts."""
-    signals = (signal.SIGTERM, signal.SIGHUP)
+    # Also where a shell has started this in the background, whose SIGINT is ignored otherwise.
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup, which is to go on
+        signals.append(signal.SIGHUP)
     previous = {number: signal.signal(number, signal.default_int_handler) for number in signals}
     try:
         launch, dry_run = _parse(sys.argv[1:] if argv is None else list(argv))
