@@ -139,8 +139,10 @@ def environment(monkeypatch):
 def test_a_process_that_is_alone_needs_nobody(environment):
     for values in ({}, {"SLURM_NTASKS": "1"}, dict(zip(VARIABLES, ("a", "1", "0"), strict=True))):
         environment(**values)
-        hosts.start()
-        assert not jax.distributed.is_initialized()
+        # In a process of its own: before any use of a device.
+        program = "from transformer_jax import hosts; hosts.start(); print(hosts.count())"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
     assert (hosts.count(), hosts.index(), hosts.is_first()) == (1, 0, True)
     assert hosts.gather("a", "text") == ["text"]
     unlike_json = object()

@@ -154,7 +154,7 @@ def test_a_job_that_is_stopped_and_killed_equals_an_unbroken_one_on_any_number_o
     pair = start(broken, 2, devices=4)
     wait_for_save(broken, pair, after=stopped)
     pair[1].kill()
-    assert pair[0].wait(timeout=60) == 1
+    assert [process.wait(timeout=60) for process in pair] == [1, -signal.SIGKILL]
     gone = f"error: host 1 ({socket.gethostname()}) of 2 is gone"
     assert gone in output(broken, 0)
 

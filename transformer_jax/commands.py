@@ -268,10 +268,13 @@ def preflight(config: Config, workdir: Path | None, search: bool) -> int:
 
 def _dimensions(run: Run, row: train_state.Parameter) -> str:
     """The axes and sizes of a parameter, over what each is cut, and what should be and cannot."""
+    dimensions = []
     cuts = sharding.spec(run.mesh, row.axes, row.shape)
-    over = ["".join(f" / {name} {run.mesh.shape[name]}" for name in cut or ()) for cut in cuts]
-    dimensions = zip(row.axes, row.shape, over, strict=True)
-    text = ", ".join(f"{axis} {size}{cut}" for axis, size, cut in dimensions)
+    for axis, size, cut in zip(row.axes, row.shape, cuts, strict=True):
+        names = (cut,) if isinstance(cut, str) else cut or ()  # one alone stands without a tuple
+        over = "".join(f" / {name} {run.mesh.shape[name]}" for name in names)
+        dimensions.append(f"{axis} {size}{over}")
+    text = ", ".join(dimensions)
     whole = sharding.undivided(run.mesh, row.axes, row.shape)
     return f"{text} (whole: {', '.join(whole)})" if whole else text
 

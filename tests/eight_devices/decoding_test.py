@@ -25,12 +25,19 @@ BEAM = DecodeSettings(
 MESHES = ["data, fsdp and tensor", "fsdp, tensor and sequence"]
 
 
+@functools.cache
+def parameters(run):
+    """On the host; with kernels so large that what is written depends on the prompt."""
+    params = run.first().params
+    return jax.tree.map(lambda leaf: leaf * 3 if leaf.ndim > 1 else leaf, params)
+
+
 def on(name, run, compute):
     """compute(parameters) on the mesh of this name."""
     mesh = small.mesh(name)
     with sharding.use(mesh):
         layout = train_state.layout(run.state(train_state.abstract, mesh).params)
-        return compute(jax.device_put(run.drawn().params, layout))
+        return compute(jax.device_put(parameters(run), layout))
 
 
 def written(run, params):
@@ -59,7 +66,7 @@ def written(run, params):
 
 @pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only"])
 def test_beam_search_writes_the_same(shape):
-    run = Small(shape)
+    run = Small(shape, "pre_ln")
     expected = on("one device", run, functools.partial(written, run))
     assert len({tuple(ids) for (ids,) in expected}) > ROWS // 2
     for mesh in MESHES[: 2 if shape == "encoder_decoder" else 1]:

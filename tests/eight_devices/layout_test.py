@@ -172,8 +172,8 @@ def test_inspect_shows_over_what_each_parameter_is_cut(capsys):
         **{"mesh.data": 1, "mesh.fsdp": 4, "mesh.tensor": 2},
     }
     assert commands.inspect(overrides.load(default.__file__, changes), None) == 0
-    lines = capsys.readouterr().out.splitlines()
-    shown = {line.split()[0]: line.split(maxsplit=2)[2] for line in lines if line.count("  ") > 1}
+    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    shown = {row[0]: row[2] for row in rows if len(row) == 3}
     assert shown["embedding/table"] == "vocab 40 / tensor 2, embed 12 / fsdp 4"
     assert shown["encoder/self_attention/query"] == (
         "layers 1, embed 12 / fsdp 4, heads 3, head_dim 4 (whole: heads 3 over tensor 2)"

@@ -85,14 +85,12 @@ class Small:
         parts = (self.init, self._transform, jax.random.key(0), first, train.WINDOW_METRICS)
         return make(*parts, ema=False, mesh=mesh)
 
-    def drawn(self) -> State:
-        """A first state whose parameters are random, none neutral, on the host."""
-        shapes = self.state(train_state.abstract, mesh("one device"))
-        zeros = jax.tree.map(
-            lambda leaf: np.zeros(leaf.shape, leaf.dtype), dataclasses.replace(shapes, rng=None)
-        )
-        params = jax.tree.map(np.asarray, tiny.random_parameters(self.model.config))
-        return dataclasses.replace(zeros, params=params, rng=jax.random.key(1))
+    def first(self) -> State:
+        """The first state, as drawn on one device, on the host; without its key."""
+        alone = mesh("one device")
+        with sharding.use(alone):
+            state = self.state(train_state.create, alone)
+        return jax.tree.map(np.asarray, dataclasses.replace(state, rng=None))
 
     def step(self, mesh: jax.sharding.Mesh) -> Any:
         settings = train.TrainSettings(

@@ -1,5 +1,6 @@
 """A sweep on a real Slurm of one node, whose daemons live in the test's temporary folder."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -176,9 +177,14 @@ def test_a_preempted_run_is_requeued_and_goes_on(cluster, folder, tmp_path, caps
     home = tmp_path / "runs" / "question"
     flags = [str(folder), f"--runs_dir={tmp_path / 'runs'}", "--executor=slurm"]
 
+    @contextlib.contextmanager
     def launch():
         command = [sys.executable, "-c", COMMAND, *flags]
-        return subprocess.Popen(command, cwd=run.ROOT, stdout=subprocess.PIPE, text=True)
+        with subprocess.Popen(command, cwd=run.ROOT, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     with launch() as first:
         _wait_for(lambda: any(path.stat().st_size for path in home.glob("*/metrics.jsonl")), first)
@@ -192,7 +198,6 @@ def test_a_preempted_run_is_requeued_and_goes_on(cluster, folder, tmp_path, caps
     with launch() as second:
         while second.poll() is None:
             _hurry()
-            time.sleep(0.2)
         out = second.communicate()[0]
     assert second.returncode == 0, out
     assert " in the queue already, 0 new" in out
@@ -215,11 +220,15 @@ def test_a_preempted_run_is_requeued_and_goes_on(cluster, folder, tmp_path, caps
 
 
 def _hurry() -> None:
-    """Lets tasks begin that Slurm has put back: it waits for two minutes otherwise."""
-    for line in _call("squeue", "--noheader", "--array", "--format=%i %T").splitlines():
-        task, state = line.split()
-        if state == "PENDING":
-            subprocess.run(["scontrol", "update", f"JobId={task}", "StartTime=now"], check=False)
+    """Lets tasks begin that Slurm has put back: it waits for two minutes otherwise.
+
+    Not within a second, in which Slurm holds the new start for the revoked one and fails it.
+    """
+    pending = ("squeue", "--noheader", "--array", "--states=PENDING", "--format=%i")
+    tasks = _call(*pending).split()
+    time.sleep(2)
+    for task in tasks:
+        subprocess.run(["scontrol", "update", f"JobId={task}", "StartTime=now"], check=False)
 
 
 # In place of a run: each line of its file says how its next start goes. The last one is "end".
@@ -271,7 +280,6 @@ def test_what_ends_a_task_says_whether_it_is_requeued(cluster, tmp_path, monkeyp
             if story(jobs[4]):
                 names = _call("squeue", "--noheader", "--array", "--format=%i").split()
                 subprocess.run(["scancel", *(name for name in names if name.endswith("_4"))])
-            done.wait(0.2)
 
     done = threading.Event()
     with ThreadPoolExecutor(1) as thread:
