@@ -8,22 +8,12 @@ words split); sacreBLEU on plain text gives lower figures for the same translati
 Meant for a TPU v5e-8, for which it has not been compiled yet. Not run: no time, no score.
 """
 
-from configs import default
+from configs import default, wmt14_en_de_base
 
 
 def get_config(arg: str = "") -> default.Config:
     """Returns the config; it takes no argument."""
-    config = default.get_config(arg)
-
-    config.data.source = "tfds"
-    config.data.name = "wmt14_translate/de-en"  # newstest2013 is its validation, 2014 its test
-    config.data.tokenizer.kind = "bpe"
-    config.data.tokenizer.vocab_size = 37_000
-    config.data.max_source_length = 256
-    config.data.max_target_length = 256
-    config.data.batch_size = 96  # full rows of 256: about 25,000 target tokens
-
-    config.model.vocab_size = 37_000  # so that --mode=inspect needs no data
+    config = wmt14_en_de_base.get_config(arg)
     config.model.d_model = 1024
     config.model.num_heads = 16
     config.model.d_ff = 4096
@@ -33,15 +23,7 @@ def get_config(arg: str = "") -> default.Config:
 
     config.mesh.topology = "v5e-8"
 
-    config.optimizer.schedule = "noam"
-    config.optimizer.learning_rate = 1.0
-    config.optimizer.warmup_steps = 4000
-
     config.train.steps = 300_000
-    config.train.evaluate_every = 5000
-    config.checkpoint.every = 1000  # the paper's: every ten minutes
     config.checkpoint.keep_last = 20
     config.checkpoint.average_last = 20
-    config.decode.beam_size = 4
-    config.decode.length_penalty = 0.6
     return config

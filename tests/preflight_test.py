@@ -1,7 +1,10 @@
 """What preflight counts, against formulas; what it says of programs that do not fit."""
 
 import dataclasses
+import json
 import math
+import os
+import subprocess
 from pathlib import Path
 
 import jax
@@ -185,16 +188,36 @@ def test_splash_is_refused_where_there_is_no_tpu():
         make({"model.attention_kernel": "splash"})
 
 
+# Compiles one step and tells what it exchanges, and the bytes of its arguments and parameters.
+SCRIPT = """
+import json, sys, jax
+from transformer_jax import overrides, preflight
+from transformer_jax.build import build
+
+of = preflight.target("v5e-4")
+run = build(overrides.load(sys.argv[1], json.loads(sys.argv[2])), None, of.devices)
+program = preflight.compile_step(run, of.memory)
+exchanges = [[found.kind, found.axes] for found in program.exchanges]
+parameters = sum(leaf.size * 4 for leaf in jax.tree.leaves(run.abstract_state().params))
+print(json.dumps([exchanges, program.arguments, parameters]))
+"""
+
+
 @pytest.mark.parametrize("kernel", ["xla", "splash"])
 def test_a_step_compiles_for_a_tpu_slice_that_is_not_there(kernel):
-    """Real libtpu, where it is installed; parameters are cut over fsdp, and gathered over it."""
-    pytest.importorskip("libtpu")
-    of = preflight.target("v5e-4")
+    """By libtpu in its own environment; parameters are cut over fsdp, and gathered over it."""
+    python = CONFIGS.parent / ".venv-preflight/bin/python"
+    if not python.exists():
+        pytest.skip("needs .venv-preflight, which `./launch.sh preflight` makes")
     changes = {"mesh.fsdp": 2, "mesh.tensor": 2, "model.attention_kernel": kernel}
     changes |= {"data.row_target_length": 128, "model.d_model": 256}
-    config = overrides.load(str(CONFIGS / "language_model.py"), TINY | changes)
-    run = build(config, None, of.devices)
-    program = preflight.compile_step(run, of.memory)
-    assert ("all-gather", ("fsdp",)) in {(found.kind, found.axes) for found in program.exchanges}
-    whole = sum(leaf.size * 4 for leaf in jax.tree.leaves(run.abstract_state().params))
-    assert program.arguments < 3 * whole / 2  # parameters and two moments, most cut in four
+    done = subprocess.run(
+        [python, "-c", SCRIPT, CONFIGS / "language_model.py", json.dumps(TINY | changes)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    exchanges, arguments, parameters = json.loads(done.stdout)
+    assert ["all-gather", ["fsdp"]] in exchanges
+    assert arguments < 3 * parameters / 2  # parameters and two moments, most cut in four
