@@ -1,6 +1,7 @@
 """Accelerators by the names that Google gives them."""
 
 import importlib.util
+import types
 
 import pytest
 
@@ -59,6 +60,21 @@ def test_a_chip_with_two_devices_shares_its_speed_and_memory_between_them():
     one, half = chips.parse("v5p-8"), chips.parse("tpu7x-8")
     assert one.peak.flops == 459e12
     assert half.peak.flops == pytest.approx(2307e12 / 2) and half.memory < 96 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("kind", "flops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40S", None),
+        ("cpu", None),
+    ],
+)
+def test_gpus_are_known_by_their_whole_names(kind, flops):
+    peak = chips.local_peak(types.SimpleNamespace(device_kind=kind))
+    assert (peak and peak.flops) == flops
 
 
 def test_without_libtpu_the_message_says_how_to_get_it(monkeypatch):

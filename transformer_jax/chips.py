@@ -173,7 +173,8 @@ def devices(of: Slice) -> list[Any]:
 
 def local_peak(device: Any) -> Peak | None:
     """Of a device of this machine; None where it is not known, as that of a CPU."""
-    return next((peak for name, peak in _GPUS.items() if name in device.device_kind), None)
+    names = re.findall(r"\w+", device.device_kind)  # an L40S is no L4
+    return next((peak for name, peak in _GPUS.items() if name in names), None)
 
 
 def local_memory(device: Any) -> float:

@@ -55,7 +55,7 @@ class Collective(NamedTuple):
 
 def _sent(kind: str, payload: float, group: int) -> float:
     if kind == "collective-permute":
-        return payload
+        return payload if group > 1 else 0.0
     return (2 if kind == "all-reduce" else 1) * payload * (group - 1) / group
 
 
@@ -311,13 +311,22 @@ def _used(module: Module, inside: list[_Instruction], name: str, whole: float) -
                 continue
             if user.op in ("dynamic-slice", "slice", "gather") and position == 0:
                 needed += _bytes(user.type)
-            elif user.op == "bitcast":
+            elif user.op == "bitcast" or _lays_out(module, inside, user):
                 needed += _used(module, inside, user.name, whole)
             elif user.op == "fusion":
                 needed += _read(module, _called(user)[0], position)
             elif user.op != "dynamic-update-slice" or position != 0:  # written in place
                 return whole
     return min(needed, whole)
+
+
+def _lays_out(module: Module, inside: list[_Instruction], instruction: _Instruction) -> bool:
+    """Whether it only gives what is used further inside another layout, as TPUs do before cuts."""
+    steps = [instruction]
+    if instruction.op == "fusion":
+        steps = module.computations[_called(instruction)[0]]
+    copies = all(step.op in ("copy", "parameter") for step in steps)
+    return copies and any(instruction.name in other.operands for other in inside)
 
 
 def _written(module: Module, name: str) -> list[float]:
