@@ -51,10 +51,16 @@ class Job:
         return "\n".join(f"  {line}" for line in (*lines[-_LOG_LINES:], path))
 
 
-def wait(jobs: Sequence[Job], queued: Callable[[], set[str] | None], seconds: float) -> None:
+def wait(
+    jobs: Sequence[Job],
+    queued: Callable[[], set[str] | None],
+    seconds: float,
+    state: Callable[[Job], str],
+) -> None:
     """Waits until none of the jobs is in a queue, and prints which have left it.
 
     queued: the ids in the queue, asked for every so many seconds; None where it gave no answer.
+    state: what is known here of a job that has left it.
     """
     waiting = {job.id: job for job in jobs}
     while waiting:
@@ -64,5 +70,4 @@ def wait(jobs: Sequence[Job], queued: Callable[[], set[str] | None], seconds: fl
             continue
         for job in [job for id, job in waiting.items() if id not in ids]:
             del waiting[job.id]
-            state = "not done" if job.commands() else "done"
-            print(f"[{len(jobs) - len(waiting)}/{len(jobs)}] {state}  {job}", flush=True)
+            print(f"[{len(jobs) - len(waiting)}/{len(jobs)}] {state(job)}  {job}", flush=True)

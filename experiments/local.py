@@ -22,6 +22,7 @@ from experiments.jobs import Job
 from experiments.sweep import ROOT
 from transformer_jax import run_log
 
+_SIGN_SECONDS = 300.0  # between the lines that say that a run goes on
 _MEMORY_PER_RUN = 2 << 30  # bytes: what a process of the larger CPU sweeps takes, with room
 # Tells a run to save and end. Not SIGTERM: on some clusters Slurm sends that to every process of a
 # task as well, and the second signal of a kind ends a run without saving.
@@ -188,8 +189,25 @@ class _Pool:
             self._processes.add(process)
             if self._stopping.is_set():
                 process.send_signal(_STOP)  # `stop` has come before the process was in the set
-            process.wait()
+            _follow(process, job)
             self._processes.discard(process)
+
+
+def _follow(process: subprocess.Popen, job: Job) -> None:
+    """Waits for its end. Says now and then that it goes on, as long as it writes into its log.
+
+    `launch.sh tpu` takes a sweep without output for one that hangs.
+    """
+    log = job.workdir / "log.txt"
+    started, size = time.monotonic(), log.stat().st_size
+    while True:
+        try:
+            process.wait(_SIGN_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            before, size = size, log.stat().st_size
+            if size > before:
+                print(f"running for {time.monotonic() - started:.0f} s  {job}", flush=True)
 
 
 def _environment(compiled: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ import argparse
 import dataclasses
 import inspect
 import json
+import math
 import re
 import shlex
 import shutil
@@ -34,10 +35,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import jax
+
 from experiments import local, results, skypilot, slurm
 from experiments.jobs import Job
 from experiments.sweep import ROOT, Run, part
-from transformer_jax import build, overrides, run_log
+from transformer_jax import build, overrides, run_log, sharding
 from transformer_jax.data import tokenizer
 
 # Executors, and the flags that each reads beside the others.
@@ -75,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
+    # The devices are for the runs, which inherit the environment and not this: a TPU serves one
+    # process only.
+    jax.config.update("jax_platforms", "cpu")
     for flag in ("jobs", "options", "bucket"):
         if getattr(arguments, flag) is not None and flag not in _READS[arguments.executor]:
             raise ValueError(f"--executor={arguments.executor} does not read --{flag}")
@@ -85,6 +91,7 @@ def _main(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{folder.name} has no sweep {name!r}, but {', '.join(sweeps)}")
     runs = sweeps[name](arguments.quick)
     if arguments.data_dir is not None:
+        arguments.data_dir = _data_dir(arguments.data_dir, arguments.executor)
         runs = [_with_data(run, arguments.data_dir) for run in runs]
     if arguments.run is not None:
         runs = [run for run in runs if run.id == arguments.run]
@@ -162,7 +169,13 @@ def _execute(
     if arguments.executor == "tpu":
         at_once = [f"--jobs={arguments.jobs}"] * (arguments.jobs is not None)
         launch = [ROOT / "launch.sh", "tpu", *options, *again, *at_once]
-        status = subprocess.run(launch).returncode
+        # Ctrl-C is for the launcher, which saves and deletes the slice. By default `subprocess.run`
+        # kills it then; a handler that is no function would be inherited by it.
+        previous = signal.signal(signal.SIGINT, lambda number, frame: None)
+        try:
+            status = subprocess.run(launch).returncode
+        finally:
+            signal.signal(signal.SIGINT, previous)
         if status > 128:
             return [], status - 128
     else:
@@ -189,10 +202,20 @@ def _fetch(bucket: str | None, home: Path) -> None:
         raise ValueError(f"could not copy {source} to {home}: see the message of gcloud above")
 
 
+def _data_dir(place: str, executor: str) -> str:
+    """The folder or address as machines of the executor find it, wherever they start a run."""
+    if "://" in place:
+        return place
+    if "bucket" in _READS[executor]:
+        raise ValueError(
+            f"--data_dir={place}: the machines of --executor={executor} do not have this folder: "
+            "copy it into the bucket, and give its gs:// address"
+        )
+    return str(Path(place).expanduser().resolve())
+
+
 def _with_data(run: Run, place: str) -> Run:
-    """The run with this data.dir, a folder or an address."""
-    if "://" not in place:
-        place = str(Path(place).expanduser().resolve())
+    """The run with this data.dir."""
     return dataclasses.replace(run, overrides={**run.overrides, "data.dir": place})
 
 
@@ -221,7 +244,8 @@ def plan(runs: Sequence[Run], folder: Path, home: Path) -> list[Job]:
 def check(run: Run, folder: Path) -> build.Run:
     """Builds what the config describes, without data, and fits the arguments to `measure`.
 
-    Where the vocabulary comes from the data, a stand-in takes its place.
+    Where the vocabulary comes from the data, a stand-in takes its place; and the CPU that of every
+    device that the mesh names, as a run's devices are its own.
 
     Raises:
       ValueError, FileNotFoundError: naming the run.
@@ -231,13 +255,20 @@ def check(run: Run, folder: Path) -> build.Run:
         tokenizer.train_tokenizer("bytes", (), 0, mask=True).save(workdir / "tokenizer.json")
         run_log.write_atomically(workdir / "labels.json", json.dumps(["a", "b"]))
         try:
-            built = build.build(run.resolved, workdir)
+            devices = jax.devices()[:1] * _named_devices(run)
+            built = build.build(run.resolved, workdir, devices)
             if run.measure is not None:
                 measure: Callable = part(folder, "measure").measure
                 inspect.signature(measure).bind(run.resolved, workdir, **run.measure)
         except (ValueError, FileNotFoundError, TypeError) as error:
             raise ValueError(f"the run {run}: {error}") from error
     return built
+
+
+def _named_devices(run: Run) -> int:
+    """How many the mesh needs at least."""
+    sizes = (run.resolved.mesh[axis] for axis in sharding.AXES)
+    return math.prod(size for size in sizes if size > 0)
 
 
 def _find(name: str) -> Path:

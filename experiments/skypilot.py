@@ -18,6 +18,8 @@ from experiments.sweep import ROOT
 
 MOUNT = "/bucket"
 _POLL_SECONDS = 60.0
+# SkyPilot's error before the first launch, and once the machine that looks after jobs has stopped.
+_NO_CONTROLLER = "No in-progress managed jobs"
 _TASK = """\
 name: {name}
 workdir: {root}
@@ -73,7 +75,8 @@ def run_all(
         names = _queued()
         return None if names is None else {job.id for job in jobs if _name(job) in names}
 
-    wait(jobs, queued, _POLL_SECONDS)
+    # Whether they are done is told by the bucket, which is copied once all have ended.
+    wait(jobs, queued, _POLL_SECONDS, lambda job: "ended")
 
 
 def write(
@@ -122,10 +125,14 @@ def _name(job: Job) -> str:
 
 
 def _queued() -> set[str] | None:
-    """The words of the queue, among them the names of all jobs that have not ended."""
-    command = ["sky", "jobs", "queue", "--all", "--skip-finished", "--verbose"]
+    """The names of all jobs that have not ended; None without an answer."""
+    # As a table, a failed query ends well too, with a message in place of the jobs.
+    command = ["sky", "jobs", "queue", "--all", "--skip-finished", "--output=json"]
     answer = subprocess.run(command, capture_output=True, text=True)
-    if answer.returncode:
-        print(answer.stderr.strip(), file=sys.stderr)
+    if _NO_CONTROLLER in answer.stderr:
+        return set()
+    try:
+        return {record["job_name"] for record in json.loads(answer.stdout)}
+    except json.JSONDecodeError:
+        print(f"{answer.stdout}{answer.stderr}".strip(), file=sys.stderr)
         return None
-    return set(answer.stdout.split())

@@ -70,10 +70,14 @@ def run_all(
         f"there, and the same command goes on. `scancel --name={name}` takes them out.",
         flush=True,
     )
-    wait(jobs, lambda: _queued(name), _POLL_SECONDS)
+    wait(jobs, lambda: _queued(name), _POLL_SECONDS, _state)
     if left := [job for job in jobs if job.commands()]:
         print(f"What tasks print beside their runs is in {logs}")
     return left
+
+
+def _state(job: Job) -> str:
+    return "not done" if job.commands() else "done"
 
 
 def _submit(

@@ -30,6 +30,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -110,6 +111,11 @@ class Launch:
         return f"tpu-{words[:40]}-{hashlib.sha256(content).hexdigest()[:8]}"
 
     @property
+    def logs_steps(self) -> bool:
+        """Whether the work directory tells how far it is; not that of an experiment's many runs."""
+        return self.command[0] != "experiment"
+
+    @property
     def bucket(self) -> str:
         return "/".join(self.home.split("/")[:3])
 
@@ -186,8 +192,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(launch: Launch, code: Code) -> None:
     """Ships, supervises, and deletes the slice whatever happens."""
-    ship(launch, code)
     try:
+        ship(launch, code)
         supervise(launch, code)
     except (KeyboardInterrupt, OutOfTime):
         with contextlib.suppress(KeyboardInterrupt):  # a second one: without saving
@@ -198,7 +204,7 @@ def run(launch: Launch, code: Code) -> None:
     finally:
         if launch.keep:
             say(f"{launch.name} stays (--keep) and costs. To delete it:")
-            say(f"  {shlex.join(delete_command(launch))}")
+            say(f"  {shlex.join(delete_commands(launch)[0])}")
         else:
             delete(launch)
 
@@ -224,7 +230,7 @@ def supervise(launch: Launch, code: Code) -> None:
         what = f"It {ended.how} at step {step}: {ended.detail}"
         if ended.hopeless:
             raise Stop(what)
-        if step in failed_at:
+        if launch.logs_steps and step in failed_at:
             raise Stop(f"{what}\nIt is the second time at this step, so there is no third.")
         failed_at.append(step)
         if len(failed_at) > launch.max_failures:
@@ -248,10 +254,11 @@ def create_command(launch: Launch) -> list[str]:
     return [*create, launch.name, *common, *node, *launch.create, "--async"]
 
 
-def delete_command(launch: Launch) -> list[str]:
-    """Ends the request and the slice."""
-    kind, flags = ("queued-resources", ["--force"]) if launch.queued else ("tpu-vm", [])
-    return ["gcloud", "compute", "tpus", kind, "delete", launch.name, *_place(launch), *flags]
+def delete_commands(launch: Launch) -> list[list[str]]:
+    """Ends the request and its slice, if that is queued, and then a slice without a request."""
+    tpus, named = ["gcloud", "compute", "tpus"], ["delete", launch.name, *_place(launch)]
+    request, node = [*tpus, "queued-resources", *named, "--force"], [*tpus, "tpu-vm", *named]
+    return [request, node] if launch.queued else [node]
 
 
 def describe_commands(launch: Launch) -> list[list[str]]:
@@ -334,17 +341,18 @@ def delete(launch: Launch) -> None:
         say(f"Deleting {launch.name} ...")
         for trial in range(_SSH_TRIES):
             time.sleep(launch.poll_seconds * bool(trial))
-            gcloud(delete_command(launch))
-            state = look(launch)
-            if state.word == "absent":
-                say(f"{launch.name} is deleted.")
-                return
+            for command in delete_commands(launch):
+                gcloud(command)
+                state = look(launch)
+                if state.word == "absent":
+                    say(f"{launch.name} is deleted.")
+                    return
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
     raise Stop(
         f"{launch.name} may still be there and cost money ({state.detail}). Delete it:\n"
-        f"  {shlex.join(delete_command(launch))}"
+        + "\n".join(f"  {shlex.join(command)}" for command in delete_commands(launch))
     )
 
 
@@ -421,21 +429,21 @@ def follow(launch: Launch, label: str) -> Ended:
         if len(exits) == launch.hosts or since_failure > _FAILED_POLLS or lost or hangs:
             break
         pause(launch, launch.poll_seconds)
-    stopped = failed and all(exit.code == 128 + signal.SIGTERM for exit in failed)
-    if lost or stopped or look(launch).word != "ready":
+    by_themselves = [exit for exit in failed if exit.code != 128 + signal.SIGTERM]
+    if lost or (failed and not by_themselves) or look(launch).word != "ready":
         return Ended("preempted", progress=seen > 0)
     if not failed:
         return Ended("hung", f"no output for {launch.hang_minutes:g} minutes")
-    first, told = min(failed), min(exits)  # host 0 writes the work directory
+    first, told = min(by_themselves), min(exits)  # host 0 writes the work directory
+    # What has never made a step is a mistake in what was asked for; "diverged" is a result.
+    mistaken = launch.logs_steps and told.status == "none" and last_step(launch) == "-"
     tail = gcloud(["gcloud", "storage", "cat", f"{launch.folder}/{label}/log-{first.worker}"]).out
     lines = [line for line in tail.replace("\r", "\n").splitlines() if line.strip()]
     return Ended(
         "failed",
         f"host {first.worker} ended with {first.code}\n"
         + "\n".join(f"  {line}" for line in lines[-_LOG_LINES:]),
-        # Before training has begun it is a mistake in what was asked for; "diverged" is a result.
-        hopeless=told.status not in ("running", "failed")
-        or re.search(_DISK_FULL, tail) is not None,
+        hopeless=mistaken or told.status == "diverged" or re.search(_DISK_FULL, tail) is not None,
         progress=seen > 0,
     )
 
@@ -564,9 +572,20 @@ def lease(launch: Launch) -> Iterator[None]:
             )
         say("Taking over from a launcher that has not shown a sign of life for long.")
         gcloud(lease_command(launch), _sign_of_life())
+    ended = threading.Event()
+
+    def show_signs_of_life():
+        while not ended.wait(launch.poll_seconds):
+            gcloud(lease_command(launch), _sign_of_life())
+
+    # Beside all else, since installing may take longer than a lease without them counts.
+    thread = threading.Thread(target=show_signs_of_life, daemon=True)
+    thread.start()
     try:
         yield
     finally:
+        ended.set()
+        thread.join()  # or a last sign would come after the end
         gcloud(["gcloud", "storage", "rm", "--quiet", path])
 
 
@@ -581,23 +600,18 @@ def backoff(launch: Launch, count: int) -> float:
 
 
 def pause(launch: Launch, seconds: float) -> None:
-    """Sleeps, showing signs of life. Raises OutOfTime at the deadline. All waiting is here."""
-    until = time.monotonic() + seconds
-    while True:
-        gcloud(lease_command(launch), _sign_of_life())
-        if time.monotonic() > launch.deadline:
-            raise OutOfTime("--max_hours are over")
-        left = until - time.monotonic()
-        if left <= 0:
-            return
-        time.sleep(min(left, launch.poll_seconds))
+    """Sleeps. Raises OutOfTime at the deadline. All waiting is here."""
+    left = launch.deadline - time.monotonic()
+    time.sleep(max(0.0, min(seconds, left)))
+    if left < seconds:
+        raise OutOfTime("--max_hours are over")
 
 
 # Commands ----------------------------------------------------------------------------------------
 
 
 def check_commands(launch: Launch) -> list[list[str]]:
-    """Asks for the account, and where the bucket is."""
+    """Asks for the account, and where the bucket is, which the account may not be told."""
     return [
         ["gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)"],
         ["gcloud", "storage", "buckets", "describe", launch.bucket, "--format=value(location)"],
@@ -609,10 +623,10 @@ def check(launch: Launch) -> None:
     account, bucket = map(gcloud, check_commands(launch))
     if not account.out:
         raise Stop("gcloud has no account: gcloud auth login")
-    if not bucket.ok:
+    if not bucket.ok and not re.search(_FORBIDDEN, bucket.error, re.I):
         raise Stop(f"{launch.bucket}: {_hopeless(bucket.error) or bucket.error}")
     region = launch.zone.rpartition("-")[0]
-    if bucket.out.lower() not in (region, region.partition("-")[0]):
+    if bucket.ok and bucket.out.lower() not in (region, region.partition("-")[0]):
         say(f"Note: {launch.bucket} is in {bucket.out}, the slice in {region}: slow, and it costs.")
 
 
@@ -634,7 +648,7 @@ def dry(launch: Launch, code: Code) -> Iterable[str]:
         ["gcloud", "storage", "cat", "--range=0-", log],
         ["gcloud", "storage", "cat", f"{launch.folder}/{label}/exit-*"],
         ["gcloud", "storage", "cat", "--range=-65536", f"{launch.home}/metrics.jsonl"],
-        *([] if launch.keep else [delete_command(launch)]),
+        *([] if launch.keep else delete_commands(launch)[:1]),
         ["gcloud", "storage", "rm", "--quiet", f"{launch.folder}/lease"],
     ]
     return map(shlex.join, commands)
@@ -675,12 +689,13 @@ def _place(launch: Launch) -> list[str]:
 
 
 _DISK_FULL = r"No space left on device|ENOSPC"
+_FORBIDDEN = r"HTTPError 403|PERMISSION_DENIED|does not have \S+ access"
 _HOPELESS = {
     r"quota": "the quota of the project does not allow it: ask for more at "
     "https://console.cloud.google.com/iam-admin/quotas, or try --spot or another --zone",
     _DISK_FULL: "its disk is full (100 GB unless --create='--boot-disk=...' "
     "or a --data-disk says otherwise): keep data and work directory in the bucket",
-    r"HTTPError 403|PERMISSION_DENIED|does not have \S+ access": "not allowed: give the account "
+    _FORBIDDEN: "not allowed: give the account "
     "(on a host its service account) the role that it needs, as Storage Object User of the bucket",
     r"SERVICE_DISABLED": "the API is off: gcloud services enable tpu.googleapis.com",
     r"HTTPError 404|bucket does not exist": "there is no such thing",

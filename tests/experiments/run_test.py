@@ -263,7 +263,9 @@ esac
 """
 
 
-def test_a_sweep_runs_on_a_slice_and_its_results_come_back(folder, tmp_path, monkeypatch):
+@pytest.fixture
+def clone(folder, tmp_path, monkeypatch):
+    """In place of the repository: the experiment, and launch.sh beside the stand-in for gcloud."""
     clone = tmp_path / "clone"
     shutil.copytree(folder, clone / "experiments/question")
     (tmp_path / "bin").mkdir()
@@ -275,6 +277,10 @@ def test_a_sweep_runs_on_a_slice_and_its_results_come_back(folder, tmp_path, mon
     monkeypatch.setenv("FOLDER", str(folder))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(run, "ROOT", clone)
+    return clone
+
+
+def test_a_sweep_runs_on_a_slice_and_its_results_come_back(clone, tmp_path):
     flags = ["question", "--sweep=measured", "--quick", f"--runs_dir={tmp_path / 'runs'}"]
     slice_ = ["--executor=tpu", "--options=--accelerator=v6e-8 --spot", "--bucket=gs://b/runs"]
     assert run.main([*flags, *slice_]) == 0
@@ -284,6 +290,94 @@ def test_a_sweep_runs_on_a_slice_and_its_results_come_back(folder, tmp_path, mon
     ]
     report = tmp_path / "runs/question/quick/README.md"
     assert "| 1 | 0 | False |" in report.read_text()
+
+
+# In place of launch.sh: takes its time to delete the slice.
+SLOW = """#!/bin/sh
+trap 'sleep 2; touch "$BUCKET/deleted"; exit 130' INT
+touch "$BUCKET/launched"
+while :; do sleep 0.05; done
+"""
+# The command, in the clone.
+COMMAND = """
+import sys
+from pathlib import Path
+from experiments import run
+run.ROOT = Path(sys.argv[1])
+sys.exit(run.main(sys.argv[2:]))
+"""
+
+
+def test_ctrl_c_leaves_the_launcher_the_time_to_delete_the_slice(clone, tmp_path):
+    (clone / "launch.sh").write_text(SLOW)
+    flags = ["question", "--sweep=measured", "--quick", f"--runs_dir={tmp_path / 'runs'}"]
+    slice_ = ["--executor=tpu", "--bucket=gs://b/runs"]
+    command = [sys.executable, "-c", COMMAND, clone, *flags, *slice_]
+    sweep = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    _wait_for((tmp_path / "bucket/launched").exists, sweep)
+    os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does
+    assert sweep.wait() == 128 + signal.SIGINT
+    assert (tmp_path / "bucket/deleted").exists()
+
+
+@pytest.mark.parametrize("executor", ["tpu", "skypilot"])
+def test_a_folder_that_other_machines_lack_is_refused(clone, tmp_path, capsys, executor):
+    flags = ["question", f"--executor={executor}", "--bucket=gs://b/runs", "--data_dir=data"]
+    assert run.main(flags) == 1
+    assert f"--data_dir=data: the machines of --executor={executor}" in capsys.readouterr().err
+    assert not (tmp_path / "bucket/launched").exists()
+
+
+def test_tasks_get_the_whole_path_of_the_data(command, tmp_path, monkeypatch):
+    tasks = []
+    monkeypatch.setattr(
+        run.slurm, "run_all", lambda jobs, task, *_, **__: tasks.append(task) or jobs
+    )
+    monkeypatch.chdir(tmp_path)
+    assert run.main(command("measured", "--executor=slurm", "--data_dir=data")) == 1
+    assert f"--data_dir={tmp_path / 'data'}" in tasks[0]
+
+
+def test_the_devices_are_left_to_the_runs(command):
+    arguments = [sys.executable, "-m", "experiments.run", *command("measured")]
+    environment = os.environ | {"JAX_PLATFORMS": "nowhere"}
+
+    def call(*flags):
+        call = [*arguments, *flags]
+        return subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    planned = call("--dry_run")
+    assert planned.returncode == 0, planned.stderr
+    run_there = call()
+    assert run_there.returncode == 1 and "JAX finds no device" in run_there.stderr
+    assert "nowhere" in run_there.stderr
+
+
+def test_a_mesh_is_checked_without_its_devices(tmp_path):
+    def check(**mesh):
+        overrides = {"data.batch_size": 8} | {f"mesh.{axis}": n for axis, n in mesh.items()}
+        return run.check(
+            Run(config="configs/bigram_copy.py", overrides=overrides, labels={}), tmp_path
+        )
+
+    assert check(tensor=64).mesh.shape == {"data": 1, "fsdp": 1, "tensor": 64, "sequence": 1}
+    with pytest.raises(ValueError, match="cannot be dealt out evenly to 3 devices"):
+        check(fsdp=3)
+
+
+def test_a_run_shows_that_it_goes_on_as_long_as_it_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(local, "_SIGN_SECONDS", 0.2)
+    one = Run(config="configs/bigram_copy.py", overrides={}, labels={"seed": 0})
+    job = run.Job(tmp_path, tmp_path, (one,))
+
+    def follow(script):
+        with (tmp_path / "log.txt").open("ab") as log:
+            local._follow(subprocess.Popen(["sh", "-c", script], stdout=log), job)
+        return capsys.readouterr().out
+
+    writes = "for i in $(seq 30); do echo; sleep 0.1; done"
+    assert re.match(r"running for \d+ s  \w+  seed=0\n", follow(writes))
+    assert follow("sleep 1") == ""
 
 
 @pytest.mark.parametrize(("jobs", "cores"), [(1, 4), (2, 2), (3, 1), (4, 1), (8, 1)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments import run, skypilot
-from experiments.jobs import Job
+from experiments.jobs import Job, wait
 from experiments.sweep import ROOT, Run
 
 # Prints what SkyPilot has understood of the file that it is given.
@@ -56,31 +56,66 @@ def test_options_are_fields_of_resources():
 
 
 # Launches into the folder $SKY, in which a file stands for a job, and ends a job whenever it is
-# asked what there is.
+# asked what there is. What it says without jobs, or while $SKY.down is there, SkyPilot 0.14 says.
 SKY = r"""#!/bin/sh
 case "$2" in
     launch) for f; do :; done
         touch "$SKY/$(sed -n 's/^name: //p' "$f")"; echo "$f" >>"$SKY.launched" ;;
-    queue) ls "$SKY"; rm -f "$(find "$SKY" -type f | head -n 1)" ;;
+    queue)
+        if test -e "$SKY.down"; then
+            echo "Failed to query managed jobs: [builtins.ValueError] no connection"
+        elif test -z "$(ls "$SKY")"; then
+            echo "sky.exceptions.ClusterNotUpError: No in-progress managed jobs." >&2
+            exit 1
+        else
+            echo "[$(ls "$SKY" | sed 's/.*/{"job_name": "&", "task_name": "x"}/' | paste -sd,)]"
+            rm -f "$(find "$SKY" -type f | head -n 1)"
+        fi ;;
 esac
 """
 
 
-def test_only_jobs_that_skypilot_does_not_have_are_launched(job, tmp_path, monkeypatch, capsys):
-    other = Run(config="configs/bigram_copy.py", overrides={"seed": 1}, labels={"seed": 1})
-    jobs = [job, Job(job.folder, job.workdir.with_name(other.id), (other,))]
+@pytest.fixture
+def sky(tmp_path, monkeypatch):
+    """The folder of the jobs."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/sky").write_text(SKY)
     (tmp_path / "bin/sky").chmod(0o755)
     (tmp_path / "sky").mkdir()
-    (tmp_path / "sky" / f"my-question-{job.id}").touch()
     monkeypatch.setenv("SKY", str(tmp_path / "sky"))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setattr(skypilot, "_POLL_SECONDS", 0.0)
+    return tmp_path / "sky"
+
+
+def test_only_jobs_that_skypilot_does_not_have_are_launched(job, sky, tmp_path, capsys):
+    other = Run(config="configs/bigram_copy.py", overrides={"seed": 1}, labels={"seed": 1})
+    jobs = [job, Job(job.folder, job.workdir.with_name(other.id), (other,))]
+    (sky / f"my-question-{job.id}").touch()
     skypilot.run_all(jobs, COMMAND, tmp_path / "runs", bucket="gs://b/runs", options=[])
     launched = (tmp_path / "sky.launched").read_text().split()
     assert launched == [str(tmp_path / f"runs/skypilot/{other.id}.yaml")]
-    assert "[2/2] not done" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "[2/2] ended" in out and "done" not in out  # which the bucket alone knows
+
+
+def test_the_first_jobs_are_launched(job, sky, tmp_path):
+    skypilot.run_all([job], COMMAND, tmp_path / "runs", bucket="gs://b/runs", options=[])
+    assert len((tmp_path / "sky.launched").read_text().split()) == 1
+
+
+def test_a_failed_query_is_no_answer(job, sky, tmp_path, capsys):
+    (tmp_path / "sky.down").touch()
+    with pytest.raises(ValueError, match="sky jobs queue does not answer"):
+        skypilot.run_all([job], COMMAND, tmp_path / "runs", bucket="gs://b/runs", options=[])
+    assert "Failed to query managed jobs" in capsys.readouterr().err
+    assert not (tmp_path / "sky.launched").exists()
+
+
+def test_no_answer_ends_no_waiting(job):
+    answers = iter([{job.id}, None, {job.id}, set()])
+    wait([job], lambda: next(answers), 0.0, lambda job: "ended")
+    assert list(answers) == []
 
 
 def test_what_is_missing_is_told(tmp_path, monkeypatch, capsys, job):

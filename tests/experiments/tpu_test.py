@@ -39,7 +39,9 @@ for argument; do [[ $argument == --* ]] || words+=("$argument"); done
 case "${words[*]}" in
     "auth list") echo "${ACCOUNT-me@example.com}" ;;
     "config get-value project") echo "${PROJECT-a-project}" ;;
-    "storage buckets describe "*) echo "${BUCKET_REGION-us-west4}" ;;
+    "storage buckets describe "*)
+        eval "${ON_BUCKET-}"
+        echo "${BUCKET_REGION-us-west4}" ;;
     "storage cp "*)
         source=${words[2]} target=$(path "${words[3]}")
         if [[ ${words[2]} == gs://* ]]; then
@@ -73,12 +75,14 @@ case "${words[*]}" in
         [[ ${words[2]} == tpu-vm ]] || folder=requests
         cat "$CLOUD/$folder/$slice" 2>/dev/null || refuse "NOT_FOUND: $slice" ;;
     "compute tpus "*" delete "*)
-        slice=${words[4]}
+        slice=${words[4]} folder=slices
         eval "${ON_DELETE-}"
+        [[ ${words[2]} == tpu-vm ]] || folder=requests
+        [[ -e $CLOUD/$folder/$slice ]] || refuse "NOT_FOUND: $slice"
         for pid in $(cat "$CLOUD"/host-*/transformer_jax/pid 2>/dev/null); do
             kill -KILL -- "-$pid" 2>/dev/null
         done
-        rm -rf "$CLOUD/slices/$slice" "$CLOUD/requests/$slice" "$CLOUD"/host-* ;;
+        rm -rf "$CLOUD/$folder/$slice" "$CLOUD/slices/$slice" "$CLOUD"/host-* ;;
     "compute tpus tpu-vm ssh "*)
         worker=$(flag worker)
         eval "${ON_SSH-}"
@@ -95,15 +99,15 @@ GCSFUSE = r"""#!/usr/bin/env bash
 rmdir "${@: -1}" 2>/dev/null || rm -f "${@: -1}"
 mkdir -p "$CLOUD/objects/${@: -2:1}" && ln -s "$CLOUD/objects/${@: -2:1}" "${@: -1}"
 """
-# Makes an environment out of a copy of itself; as the job it runs $JOB.
+# Makes an environment out of a copy of itself; as the job, a run or a sweep, it runs $JOB.
 PYTHON = f"""#!/usr/bin/env bash
 case "$*" in
     "-c import ensurepip") ;;
     "-m venv --clear "*)
         rm -rf "${{@: -1}}" && mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
     *"-m pip "*) eval "${{PIP_DOES-}}" ;;
-    *"-m transformer_jax.main "*)
-        for argument; do [[ $argument != --workdir=* ]] || run=${{argument#*=}}; done
+    *"-m transformer_jax.main "* | *"-m experiments.run "*)
+        for argument; do [[ $argument != --@(workdir|runs_dir)=* ]] || run=${{argument#*=}}; done
         mkdir -p "$run"
         echo "host $WORKER: $JAX_PLATFORMS $*"
         first() {{ [[ $WORKER == 0 ]]; }}
@@ -338,6 +342,17 @@ def test_what_is_lacking_is_told_before_a_slice_costs(cloud, lacks, message):
     assert not cloud.calls("create")
 
 
+def test_the_bucket_need_not_tell_where_it_is(cloud):
+    status, out = cloud.launch(BUCKET_REGION="eu")
+    assert status == 0 and "Note: gs://bucket is in eu, the slice in us-west4" in out
+    forbidden = "refuse 'HTTPError 403: me does not have storage.buckets.get access'"
+    status, out = cloud.launch(ON_BUCKET=forbidden)
+    assert status == 0 and "Note:" not in out
+    status, out = cloud.launch(ON_BUCKET="refuse 'HTTPError 404: no such bucket'")
+    assert status == 1 and "gs://bucket: there is no such thing" in out
+    assert len(cloud.calls("create")) == 2
+
+
 def test_no_capacity_is_asked_for_again(cloud):
     refusal = "There is no more capacity in the zone; RESOURCE_EXHAUSTED"
     create = f'[[ $(count create) -gt 2 ]] || refuse "{refusal}"'
@@ -396,6 +411,35 @@ def test_a_failure_is_tried_again_while_it_gets_further(cloud):
     assert status == 0 and out.count("Going on from the last checkpoint.") == 2
     assert "It failed at step 2: host 0 ended with 1" in out and "  broken wire" in out
     assert len(cloud.calls("create")) == 1 and cloud.is_clean()
+
+
+def test_a_resumed_run_that_fails_before_it_trains_is_tried_again(cloud):
+    job = """case $attempt in
+        1) status preempted; step 900; exit 143 ;;
+        2) echo Unable to initialize backend tpu; exit 1 ;;
+        *) step 1000; status finished ;;
+    esac"""
+    status, out = cloud.launch(JOB=job)
+    assert status == 0 and "It failed at step 900: host 0 ended with 1\n" in out, out
+
+
+def test_a_host_that_fails_while_the_others_save_is_tried_again(cloud):
+    job = """
+        [[ $attempt == 1 ]] || exit 0
+        step 5; status preempted; [[ $WORKER != 2 ]] || exit 1; exit 143
+    """
+    status, out = cloud.launch(accelerator="v5e-16", JOB=job)
+    assert status == 0 and "It failed at step 5: host 2 ended with 1\n" in out, out
+
+
+def test_a_sweep_is_tried_again_whatever_its_folder_says(cloud):
+    command = ("experiment", "question", "--runs_dir=gs://bucket/runs/a b")
+    job = "case $attempt in 1|2) echo a run has failed; exit 1 ;; 3) sleep 1000 ;; esac"
+    flags = ["--hang_minutes=0.05"]
+    status, out = cloud.launch(*flags, command=command, JOB=job)
+    assert status == 0 and out.count("It failed at step -") == 2 and "It hung at" in out, out
+    status, out = cloud.launch("--max_failures=1", command=command, JOB="exit 1")
+    assert status == 1 and "That makes 2, and --max_failures allows no more." in out
 
 
 @pytest.mark.parametrize(
@@ -481,6 +525,18 @@ def test_a_launch_beside_another_one_is_refused_and_ctrl_c_saves_and_deletes(clo
     assert cloud.launch(JOB="step 8; status finished")[0] == 0
 
 
+def test_a_lease_shows_signs_of_life_while_a_host_installs(cloud):
+    lease, go = cloud.workdir / "launch/lease", cloud.folder / "go"
+    wait = "touch $CLOUD/installs; until [[ -e $CLOUD/go ]]; do sleep 0.05; done"
+    launch = cloud.start(PIP_DOES=wait)
+    _wait_for((cloud.folder / "installs").exists, launch)
+    since = time.time()
+    _wait_for(lambda: json.loads(lease.read_text())["time"] > since + 1, launch)
+    go.touch()
+    assert launch.communicate(timeout=300) and launch.returncode == 0
+    assert cloud.is_clean()
+
+
 def test_a_lease_without_a_sign_of_life_is_taken_over(cloud):
     lease = cloud.workdir / "launch/lease"
     lease.parent.mkdir(parents=True)
@@ -490,7 +546,8 @@ def test_a_lease_without_a_sign_of_life_is_taken_over(cloud):
 
 
 def test_what_a_killed_launcher_left_is_taken_over(cloud):
-    first = cloud.start(JOB=UNTIL_STOPPED)
+    once = "[[ $target != */lease || $(count lease) == 1 ]] || exit 0"  # none comes after the kill
+    first = cloud.start(JOB=UNTIL_STOPPED, ON_WRITE=once)
     _wait_for(lambda: (cloud.workdir / "results.json").exists(), first)
     first.kill()
     first.communicate()
@@ -524,7 +581,22 @@ def test_a_deletion_is_tried_until_it_is_seen(cloud):
     assert status == 0 and len(cloud.calls("delete")) == 3 and cloud.is_clean()
     status, out = cloud.launch(ON_DELETE='refuse "internal error"')
     assert status == 1 and "may still be there and cost money" in out
-    assert "gcloud compute tpus queued-resources delete" in out.splitlines()[-1]
+    assert "gcloud compute tpus queued-resources delete" in out.splitlines()[-2]
+    assert "gcloud compute tpus tpu-vm delete" in out.splitlines()[-1]
+
+
+def test_a_slice_from_before_is_deleted_however_it_was_asked_for(cloud):
+    assert cloud.launch("--now", "--keep")[0] == 0
+    status, out = cloud.launch()
+    assert status == 0 and "was without its request: deleting it" in out and cloud.is_clean()
+
+
+def test_a_slice_from_before_is_deleted_where_the_code_cannot_be_shipped(cloud):
+    assert cloud.launch("--keep")[0] == 0 and not cloud.is_clean()
+    full = "[[ $target != *.tar.gz ]] || refuse 'no space'"
+    (cloud.clone / "configs/mine.py").write_text("changed = True\n")
+    status, out = cloud.launch(ON_WRITE=full)
+    assert status == 1 and "could not copy the code to" in out and cloud.is_clean()
 
 
 def test_hosts_on_which_nothing_was_started_are_noticed(cloud):
