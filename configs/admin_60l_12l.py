@@ -7,7 +7,8 @@ diverges at this depth. The paper and the authors' scripts differ in details: th
 learning rate and warm-up and the dropout of the scripts; the batch is 131,072 target tokens.
 
 Meant for a TPU v5p-32, of 16 chips. Not run: no time, no score. Preflight (21 November 2026,
-libtpu 0.0.42): the training step needs 43.70 of 95.74 GiB of each chip, decoding 1.98.
+libtpu 0.0.42): the training step needs 43.70 of 95.74 GiB of each chip and at least 97.3 ms, 31% of
+all FLOPs; decoding needs 1.98 GiB.
 """
 
 from configs import default
