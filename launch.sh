@@ -27,7 +27,7 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
 
 Every command first sets up .venv if pyproject.toml, constraints.txt or the device ask for it;
 preflight .venv-preflight, with libtpu; tpu needs Python alone.
---device   default: cuda where nvidia-smi lists a GPU, else cpu (test and setup: cpu).
+--device   default: cuda where nvidia-smi lists a GPU, else cpu (preflight, test and setup: cpu).
 Paths are relative to the current directory. A --config that is not there is looked up in the
 repository, so that --config=configs/multi30k.py works from anywhere.
 END

@@ -334,7 +334,7 @@ def remove_array(folder: Path) -> None:
     [
         (flip_a_bit, "SHA-256"),
         (truncate, "progress.json has"),
-        (remove_manifest, "no manifest.json"),
+        (remove_manifest, "manifest.json is missing"),
         (tear_manifest, "manifest.json cannot be parsed"),
         (remove_array, "is missing"),
     ],
@@ -394,6 +394,27 @@ def test_a_broken_checkpoint_takes_no_place_among_the_last(tmp_path):
     flip_a_bit(tmp_path / "4")
     assert checkpoints.steps() == [1]
     save(checkpoints, 2)
+    assert checkpoints.steps() == [1, 2]
+    checkpoints.close()
+
+
+def test_a_checkpoint_that_the_disk_does_not_give_now_is_kept(tmp_path, monkeypatch):
+    checkpoints = folder_with(tmp_path, 1)
+    read_text = Path.read_text
+
+    def fail(path, *arguments, **named):
+        if path == tmp_path / "1" / "manifest.json":
+            raise OSError(errno.EIO, "Input/output error")
+        return read_text(path, *arguments, **named)
+
+    message = f"kept as it is .Input/output error, of manifest.json.: .* '{tmp_path / '1'}'"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", fail)
+        with pytest.raises(OSError, match=message):
+            checkpoints.restore("last", abstract(make_state(0)))
+        save(checkpoints, 2)
+        with pytest.raises(OSError, match=message):
+            checkpoints.wait()
     assert checkpoints.steps() == [1, 2]
     checkpoints.close()
 
@@ -619,7 +640,7 @@ def test_killed_halfway_leaves_only_whole_or_ignored_checkpoints(tmp_path):
         assert names(directory) == {"3"}
 
 
-def test_work_directory_has_one_process_at_a_time(tmp_path):
+def test_work_directory_has_one_process_at_a_time(tmp_path, monkeypatch):
     code = (
         "import sys; from transformer_jax.checkpoint import lock_workdir;"
         "lock_workdir(sys.argv[1]); print('locked', flush=True); sys.stdin.read()"
@@ -637,8 +658,11 @@ def test_work_directory_has_one_process_at_a_time(tmp_path):
         checkpoint.lock_workdir(tmp_path)
     holder.kill()
     holder.communicate()
+    met = []
+    monkeypatch.setattr(hosts, "gather", lambda name, text: met.append(name))
     checkpoint.lock_workdir(tmp_path)
     checkpoint.lock_workdir(tmp_path)
+    assert met == ["lock", "lock"]  # as the other hosts do, which hold no lock
     assert str(os.getpid()) in (tmp_path / ".lock").read_text()
 
 

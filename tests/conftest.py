@@ -1,4 +1,4 @@
-"""What every test runs under: the CPU, and no silent broadcasting of unequal ranks."""
+"""What every test runs under: the CPU, quick compilation, and no silent broadcasting."""
 
 import os
 
@@ -7,7 +7,10 @@ import pytest
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that tests start
+# Compiling is what takes the time in most tests.
+jax.config.update("jax_disable_most_optimizations", True)
+# For the processes that tests start
+os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
 @pytest.fixture

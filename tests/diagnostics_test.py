@@ -45,7 +45,7 @@ def observe_function(config):
         }
         return logits, observed, measured
 
-    return tiny.jit(look)
+    return jax.jit(look)
 
 
 def seen(config):
@@ -232,7 +232,7 @@ def test_token_similarity_is_the_mean_cosine_of_pairs_of_a_text():
             np.testing.assert_allclose(found[number], np.mean(cosines), rtol=1e-4, atol=1e-6)
 
 
-random_sign_step = tiny.jit(diagnostics.random_sign_step)
+random_sign_step = jax.jit(diagnostics.random_sign_step)
 
 
 def test_steps_move_the_kernels_of_sublayers_alone():
@@ -241,7 +241,7 @@ def test_steps_move_the_kernels_of_sublayers_alone():
     gradient = jax.tree.map(lambda leaf: leaf - 0.5, params)
     stepped = {
         "random": random_sign_step(jax.random.key(0), params, 0.25),
-        "gradient": tiny.jit(diagnostics.gradient_sign_step)(gradient, params, 0.25),
+        "gradient": jax.jit(diagnostics.gradient_sign_step)(gradient, params, 0.25),
     }
     kernels = ("query", "key", "value", "output", "up", "down")
     for name, after in stepped.items():
@@ -304,7 +304,7 @@ def gradient_function():
         norms = diagnostics.output_gradient_norms(model, LOSS, params, batch)
         return norms, jax.grad(functools.partial(mean_loss, apply))(params, batch)
 
-    return tiny.jit(gradients)
+    return jax.jit(gradients)
 
 
 def test_a_single_tokens_output_gradient_is_that_of_the_bias_that_is_added_to_it():
@@ -335,7 +335,7 @@ def test_an_output_gradient_is_of_the_mean_loss_and_over_all_tokens():
 def test_update_ratio_is_of_the_kernels_of_a_layer():
     config = tiny.config("admin")
     before, after = (jax.device_get(tiny.random_parameters(config, seed)) for seed in (0, 1))
-    found = tiny.jit(diagnostics.update_ratio)(before, after)
+    found = jax.jit(diagnostics.update_ratio)(before, after)
     assert set(found) == {"encoder", "decoder"}
     kernels = ("query", "key", "value", "output", "up", "down")
     for stack, ratios in found.items():
@@ -380,7 +380,7 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
     monkeypatch.setattr(diagnostics, "ROWS", len(packed["inputs"]))
     batch = jax.tree.map(lambda *rows: np.concatenate(rows), packed, more)
     before, after = (tiny.random_parameters(POST_LN, seed) for seed in (0, 1))
-    found = tiny.jit(diagnostics.make_diagnose(make(POST_LN), LOSS))(before, after, batch)
+    found = jax.jit(diagnostics.make_diagnose(make(POST_LN), LOSS))(before, after, batch)
 
     look = observe_function(POST_LN)
     (_, olds, measured), (_, news, _) = look(before, packed), look(after, packed)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import jax
 import pytest
 
 from configs import default
@@ -11,6 +12,14 @@ from transformer_jax.build import build
 from transformer_jax.data import grammar
 
 CONFIGS = Path(default.__file__).parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_well():
+    """Training is what takes the time here."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="module")

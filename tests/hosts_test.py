@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from jax._src.clusters import ClusterEnv
 
 from transformer_jax import hosts
 
@@ -22,7 +23,8 @@ import os, signal, sys, threading, time
 from transformer_jax import hosts
 
 hosts.LONELY_SECONDS, hosts.BEAT_SECONDS, hosts.GONE_SECONDS = 2, 0.5, 10
-case, first = sys.argv[1], os.environ[hosts.PROCESS] == "0"
+case, process = sys.argv[1], int(os.environ[hosts.PROCESS])
+first, last = process == 0, process == int(os.environ[hosts.PROCESSES]) - 1
 if case == "alone" and not first:
     sys.exit()
 hosts.start()
@@ -41,10 +43,14 @@ if case == "agree":
     print("stopped after", step, file=sys.stderr)
     print("the first alone prints")
     hosts.finish()
+    time.sleep(first)  # so that the other need not do without it
+    os.kill(os.getpid(), signal.SIGTERM)  # which ends it again
     sys.exit()
-if case.endswith("killed") and first == case.startswith("first"):
+if case == "first killed" and first:
     os.kill(os.getpid(), signal.SIGKILL)
-if case == "failed" and not first:
+if case == "second killed" and not first:
+    os.kill(os.getpid(), signal.SIGTERM)  # to which nobody listens
+if case == "failed" and last:
     hosts.fail(ValueError("no such file\\nand more"))
 if case == "raised" and first:
     raise KeyError("a mistake")
@@ -56,17 +62,17 @@ threading.Event().wait()
 
 @pytest.fixture
 def jobs(tmp_path):
-    """case -> the exit statuses and outputs of its two processes; all cases run at once."""
+    """case -> the exit statuses and outputs of its processes; all cases run at once."""
     (tmp_path / "torch.py").write_text("raise ImportError")  # which others import, in seconds
     paths = [str(tmp_path), str(Path(hosts.__file__).parents[1])]
     started = {}
 
-    def run(*cases):
-        for case in cases:
+    def run(**cases):
+        for case, count in cases.items():
             with socket.create_server(("", 0)) as server:
                 port = server.getsockname()[1]
-            for process in range(2):
-                values = (f"localhost:{port}", "2", str(process))
+            for process in range(count):
+                values = (f"localhost:{port}", str(count), str(process))
                 environment = dict(zip(VARIABLES, values, strict=True))
                 with (tmp_path / f"{case}.{process}").open("w") as output:
                     started[case, process] = subprocess.Popen(
@@ -94,11 +100,11 @@ def jobs(tmp_path):
 def test_hosts_agree_and_none_outlives_another(jobs):
     run, ended, told = jobs
     name = socket.gethostname()
-    cases = ("first killed", "second killed", "failed", "raised", "aborted")
-    run("agree", "alone", *cases)
+    cases = dict.fromkeys(("agree", "alone", "first killed", "second killed", "raised"), 2)
+    run(**cases, failed=3, aborted=2)
 
     (status, text), (other_status, other) = (ended("agree", process) for process in range(2))
-    assert status == other_status == 0
+    assert status == other_status == -signal.SIGTERM
     for turn in range(3):
         assert f"['{turn}0', '{turn}1'] ['x', 'x']" in text and text.count(f"'{turn}0'") == 1
     (stopped,) = [line for line in text.splitlines() if line.startswith("stopped after")]
@@ -108,13 +114,15 @@ def test_hosts_agree_and_none_outlives_another(jobs):
     assert "the first alone prints" in text and "the first alone prints" not in other
 
     gone = "error: host {} ({}) of 2 is gone; run the same command on all hosts again"
-    for case, dead in (("first killed", 0), ("second killed", 1), ("aborted", 1)):
+    for case, dead in (("first killed", 0), ("second killed", 1)):
         status, text = ended(case, 1 - dead)
         assert status == 1
         assert gone.format(dead, name) in text
         assert f"host {1 - dead} ({name}) ends too" in text
-    assert ended("failed", 0)[0] == ended("failed", 1)[0] == 1
-    assert f"error: host 1 ({name}) of 2 has failed: no such file\n" in ended("failed", 0)[1]
+    assert ended("failed", 2)[0] == 1
+    for process in range(2):
+        status, text = ended("failed", process)
+        assert status == 1 and f"error: host 2 ({name}) of 3 has failed: no such file\n" in text
     status, text = ended("raised", 0)
     assert status == 1 and "KeyError: 'a mistake'" in text
     status, text = ended("raised", 1)
@@ -122,6 +130,9 @@ def test_hosts_agree_and_none_outlives_another(jobs):
     told("alone", 0, f"host 0 ({name}) has waited 2 s for the other hosts of this job to come to")
     status, text = ended("aborted", 1)
     assert status == 1 and f"error: host 1 ({name}) was aborted" in text
+    # It is told, and need not miss beats for GONE_SECONDS more.
+    status, text = ended("aborted", 0)
+    assert status == 1 and f"error: host 1 ({name}) of 2 has failed: it was aborted" in text
 
 
 @pytest.fixture
@@ -150,6 +161,24 @@ def test_a_process_that_is_alone_needs_nobody(environment):
     hosts.fail(ValueError())
     hosts.finish()
     assert not any(thread.name == "hosts" for thread in threading.enumerate())
+
+
+def test_the_only_task_of_a_slurm_node_has_all_its_devices(environment):
+    step = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_NODELIST": "node[1-2]",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "0",
+    }
+    for tasks, expected in (("2", []), ("16", [0])):  # [0]: the first; []: no choice, so all
+        environment(**step, SLURM_NTASKS=tasks)
+        arguments = hosts._arguments()
+        assert arguments is not None
+        *_, chosen = ClusterEnv.auto_detect_unset_distributed_params(
+            None, None, None, arguments.get("local_device_ids"), None, None
+        )
+        assert chosen == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -83,7 +83,6 @@ def compiled_once(tmp_path_factory):
     settings = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_disable_most_optimizations": True,  # compiling is what takes the time here
     }
     before = {name: jax.config.values[name] for name in settings}
     for name, value in settings.items():

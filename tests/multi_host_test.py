@@ -48,7 +48,7 @@ TINY = {
 PROGRAM = "from transformer_jax import hosts, main; hosts.GONE_SECONDS = 20; main.run()"
 
 
-def start(workdir: Path, processes: int, devices: int) -> list[subprocess.Popen]:
+def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subprocess.Popen]:
     """Trains in a work directory with so many processes of so many devices each."""
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
@@ -58,7 +58,6 @@ def start(workdir: Path, processes: int, devices: int) -> list[subprocess.Popen]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(folder), str(Path(default.__file__).parents[1])]),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
@@ -74,6 +73,7 @@ def start(workdir: Path, processes: int, devices: int) -> list[subprocess.Popen]
                         *(sys.executable, "-c", PROGRAM, f"--workdir={workdir}"),
                         f"--config={folder / 'config.json'}",
                         f"--config.data.cache_dir={folder / 'cache'}",
+                        *flags,
                     ],
                     env=environment | {hosts.PROCESS: str(process)}
                     if processes > 1
@@ -159,11 +159,31 @@ def test_a_job_that_is_stopped_and_killed_equals_an_unbroken_one_on_any_number_o
     assert gone in output(broken, 0)
 
     for devices in (8, 2, 1):
-        shutil.copytree(broken, folder / f"alone_{devices}")
-        (alone,) = start(folder / f"alone_{devices}", 1, devices)
+        workdir = folder / f"alone_{devices}"
+        shutil.copytree(broken, workdir)
+        (alone,) = start(workdir, 1, max(devices, 2), f"--config.mesh.fsdp={devices}")
         assert alone.wait() == 0
-        assert_equal_runs(folder / f"alone_{devices}", unbroken)
+        assert_equal_runs(workdir, unbroken)
+        assert results(workdir)["devices"] == devices
     assert [process.wait() for process in start(broken, 2, devices=4)] == [0, 0]
     assert_equal_runs(broken, unbroken)
     # The first alone shows how it goes, and what came of it.
     assert "spikes" in output(broken, 0) and "spikes" not in output(broken, 1)
+
+
+def test_two_hosts_find_what_became_non_finite_first(folder):
+    changes = {
+        "data.dir": str(folder),
+        "model.architecture": "decoder_only",
+        "model.residual": "admin",
+        "optimizer.learning_rate": 1e30,  # the first update spoils all parameters
+    }
+    workdir = folder / "diverging"
+    workdir.mkdir()
+    config = overrides.to_json(overrides.load(default.__file__, TINY | changes))
+    (workdir / "config.json").write_text(config)
+    flags = ("--mode=replay", "--step=3", f"--config={workdir / 'config.json'}")
+    pair = start(workdir, 2, 1, *flags)
+    assert [process.wait() for process in pair] == [0, 0]
+    assert "Step 2 is bad" in output(workdir, 0)
+    assert "first tensor that is not finite: decoder/layer 1" in output(workdir, 0)

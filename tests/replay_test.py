@@ -19,15 +19,6 @@ LOSS = functools.partial(objectives.next_token, label_smoothing=0.0, z_loss=0.0)
 MOST = float(np.finfo(np.float32).max)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_fast():
-    """Compiling is what takes the time here."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 def make_settings(accumulation_steps=1):
     return TrainSettings(
         steps=9,
@@ -192,7 +183,7 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
         loss, weight, _ = LOSS(lambda p, b, _: tiny.logits(config, p, b), params, batch, None)
         return loss / weight
 
-    gradient = tiny.flat(jax.device_get(tiny.jit(jax.grad(mean_loss))(params)))
+    gradient = tiny.flat(jax.device_get(jax.jit(jax.grad(mean_loss))(params)))
     largest = {path: np.abs(leaf).max() for path, leaf in gradient.items()}
     bound = 1.5 * largest[next(iter(gradient))]
     first = next(path for path in gradient if largest[path] > bound)

@@ -1,6 +1,7 @@
 """The mesh, the table of what is cut over it, and the thread that places batches ahead."""
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 from typing import Any
@@ -13,7 +14,7 @@ import optax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from tests.devices import devices
+from tests.devices import Device, devices
 from transformer_jax import optimizer, sharding
 from transformer_jax.sharding import AXES, MeshSettings, make_mesh, place_ahead
 
@@ -22,9 +23,24 @@ MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
 CUBE: Any = AbstractMesh((2, 4, 2, 1), AXES)
 
 
-def sizes(data, fsdp, tensor, sequence, count=8, slices=1):
+def sizes(data, fsdp, tensor, sequence, on=None):
     settings = MeshSettings(data, fsdp, tensor, sequence, "")
-    return make_mesh(settings, devices(count, slices)).devices.shape
+    return make_mesh(settings, on or devices(8)).devices.shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Tpu(Device):
+    """One of two slices, each a line of eight."""
+
+    platform: str = "tpu"
+    core_on_chip: int = 0
+
+    @property
+    def coords(self):
+        return self.id % 8, 0, 0
+
+
+TWO_SLICES = [Tpu(device.id, device.slice_index) for device in devices(16, slices=2)]
 
 
 # The mesh
@@ -64,13 +80,19 @@ def test_sizes_that_do_not_fit_are_refused(settings, message):
 
 
 def test_only_data_reaches_across_slices():
-    mesh = make_mesh(MeshSettings(-1, 2, 2, 1, ""), devices(16, slices=2))
+    mesh = make_mesh(MeshSettings(-1, 2, 2, 1, ""), TWO_SLICES)
     slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
     assert mesh.devices.shape == (4, 2, 2, 1)
     assert slices[:2].tolist() == np.zeros((2, 2, 2, 1)).tolist()
     assert slices[2:].tolist() == np.ones((2, 2, 2, 1)).tolist()
     with pytest.raises(ValueError, match="mesh.data=1 is no multiple of the 2 slices"):
-        sizes(1, -1, 1, 1, count=16, slices=2)
+        sizes(1, -1, 1, 1, TWO_SLICES)
+
+
+def test_any_axis_reaches_across_hosts_of_gpus():
+    """Each of which XLA counts as a slice."""
+    gpus = [dataclasses.replace(device, platform="gpu") for device in devices(16, slices=2)]
+    assert sizes(1, -1, 1, 1, gpus) == (1, 16, 1, 1)
 
 
 # What is cut over it

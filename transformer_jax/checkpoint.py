@@ -147,6 +147,7 @@ class Checkpoints:
         Raises:
           FileNotFoundError: when the step is missing or broken, when no whole checkpoint has the
             best metric, or when there are checkpoints and none is whole.
+          OSError: when a checkpoint cannot be read, whole or not.
           ValueError: when shapes, dtypes or structure differ from `abstract_state`.
         """
         folder = self._agreed(which)
@@ -307,8 +308,9 @@ class Checkpoints:
                     (folder / name).write_text(text)
                 _write_manifest(folder)
                 self._publish(folder, step)
-                self._prune(step)
-            hosts.gather("saved", "")
+        if hosts.is_first():
+            self._prune(step)  # what goes wrong with others does not harm what is saved
+        hosts.gather("saved", "")
 
     def _tidy(self) -> None:
         """Removes what killed processes left behind."""
@@ -419,9 +421,7 @@ def lock_workdir(workdir: str | os.PathLike) -> None:
       FileNotFoundError: the hosts have each a folder of this name, and not one in common.
     """
     path = Path(workdir).resolve() / ".lock"
-    if path in _locks:
-        return
-    if hosts.is_first():
+    if hosts.is_first() and path not in _locks:
         _locks[path] = _lock(path, workdir)
     hosts.gather("lock", "")
     if not path.exists():
@@ -639,23 +639,31 @@ def _write_manifest(folder: Path) -> None:
 
 
 def _fault(folder: Path, *, hash_state: bool = True) -> str | None:
-    """Why `folder` is not a whole checkpoint, or None. Unhashed, the state's sizes are checked."""
+    """Why `folder` is not a whole checkpoint, or None. Unhashed, the state's sizes are checked.
+
+    Raises OSError where that cannot be read: a disk that does not answer is no fault of it, for
+    which it would be passed over and removed.
+    """
+    name = _MANIFEST
     try:
-        files = json.loads((folder / _MANIFEST).read_text())["files"]
+        files = json.loads((folder / name).read_text())["files"]
         for name, file in files.items():
             path = folder / name
-            if not path.is_file():
-                return f"{name} is missing"
             if (size := path.stat().st_size) != file["size"]:
                 return f"{name} has {size} bytes, the manifest says {file['size']}"
             if (hash_state or not name.startswith("state/")) and _sha256(path) != file["sha256"]:
                 return f"the content of {name} has changed since it was saved (SHA-256 differs)"
-    except FileNotFoundError:
-        return f"it has no {_MANIFEST}"
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{name} is missing"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"its {_MANIFEST} cannot be parsed"
     except OSError as error:
-        return str(error)
+        raise OSError(
+            error.errno,
+            f"a checkpoint cannot be read, and is kept as it is ({error.strerror}, of {name}): run "
+            "the same command again when it can be",
+            str(folder),
+        ) from error
     return None
 
 

@@ -98,7 +98,8 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
         else NoLog()
     )
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    log.results(status="running", **run_log.run_fields(parameters=parameters, steps=restored_step))
+    fields = run_log.run_fields(parameters=parameters, steps=restored_step)
+    log.results(status="running", **fields, devices=run.mesh.size)
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         write_atomically(workdir / "config.json", overrides.to_json(config))
@@ -110,20 +111,21 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
             log.results(steps=outcome.step, first_bad_step=bad_step, spikes=spikes)
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores
-            if status == "finished":
-                status, grounds = _judge(run, outcome.state)
-                log.results(**grounds)
-                params = _parameters(run, workdir, run.evaluate.checkpoint)
-                for name, split in splits.items():
-                    log.progress(outcome.step, f"scoring the {name} split")
-                    scores = inference.losses(run, params, split)
-                    # Translating takes long, so that only what ends the run is translated.
-                    if name == list(splits)[-1] or run.objective != "translation":
-                        found, samples = inference.score(run, params, split)
-                        scores |= found
-                        write_atomically(workdir / "samples.txt", samples)
-                    log.results(**_named(name, scores))
-            log.results(status=status)
+        # From here on a signal ends the process as usual, since the rerun scores too.
+        if status == "finished":
+            status, grounds = _judge(run, outcome.state)
+            log.results(**grounds)
+            params = _parameters(run, workdir, run.evaluate.checkpoint)
+            for name, split in splits.items():
+                log.progress(outcome.step, f"scoring the {name} split")
+                scores = inference.losses(run, params, split)
+                # Translating takes long, so that only what ends the run is translated.
+                if name == list(splits)[-1] or run.objective != "translation":
+                    found, samples = inference.score(run, params, split)
+                    scores |= found
+                    write_atomically(workdir / "samples.txt", samples)
+                log.results(**_named(name, scores))
+        log.results(status=status)
     except Exception:
         with contextlib.suppress(OSError):  # the disk may be full, which is what to tell of
             log.results(status="failed")

@@ -38,7 +38,9 @@ PORT = 8476
 
 LONELY_SECONDS = 30.0  # a host that has waited so long for the others says so
 START_SECONDS = 1800  # JAX's own 300 are too few for a slice that starts cold
-BEAT_SECONDS = 5.0
+# For all later meetings: one host alone may hash terabytes, and `_watch` tells of those that die.
+MEET_SECONDS = 7 * 24 * 3600
+BEAT_SECONDS = 3.0
 GONE_SECONDS = 40.0  # without a beat; more than any call of Python takes that lets no thread run
 
 _GONE = "is gone; run the same command on all hosts again, which goes on from the last checkpoint"
@@ -61,7 +63,7 @@ def start() -> None:
     arguments = _arguments()
     if arguments is None or not _initialize(arguments):
         return
-    names = gather("names", socket.gethostname())
+    names = gather("names", socket.gethostname(), seconds=START_SECONDS)
     if not is_first():
         # What all hosts know alike need not be told by all.
         sys.stdout = open(os.devnull, "w")
@@ -86,11 +88,7 @@ def fail(error: BaseException) -> None:
     if isinstance(error, RuntimeError):
         logging.warning("Waiting whether it is because another host is gone ...")
         time.sleep(GONE_SECONDS + 2 * BEAT_SECONDS)
-    text = str(error).partition("\n")[0] or type(error).__name__
-    with contextlib.suppress(RuntimeError):
-        _client().key_value_set(f"hosts/failed/{index()}", text)
-        if is_first():  # the others can read this only as long as this host lives
-            time.sleep(2 * BEAT_SECONDS)
+    _tell_others(str(error).partition("\n")[0] or type(error).__name__)
     _exit()
 
 
@@ -109,13 +107,13 @@ def is_first() -> bool:
     return index() == 0
 
 
-def gather(name: str, text: str) -> list[str]:
+def gather(name: str, text: str, *, seconds: int = MEET_SECONDS) -> list[str]:
     """The texts of all hosts, in their order.
 
     All have to call it equally often for each name, which need not be in the same thread.
 
     Raises:
-      RuntimeError: a host has not come within `START_SECONDS`.
+      RuntimeError: a host has not come within so many seconds.
     """
     if count() == 1:
         return [text]
@@ -125,7 +123,7 @@ def gather(name: str, text: str) -> list[str]:
     texts = []
     for host in range(count()):
         try:
-            value = client.blocking_key_value_get(f"{folder}/{turn}/{host}", START_SECONDS * 1000)
+            value = client.blocking_key_value_get(f"{folder}/{turn}/{host}", seconds * 1000)
         except jax.errors.JaxRuntimeError as error:
             raise RuntimeError(f"host {host} did not come to {name!r}: {error}") from error
         texts.append(value)
@@ -144,7 +142,7 @@ def first(f: Callable[[], T]) -> T:
     return json.loads(gather("first", json.dumps(f()) if is_first() else "")[0])
 
 
-def whole(tree: T) -> T:
+def whole(tree: Any) -> Any:
     """The arrays of the tree as NumPy's, whole on every host, of whichever devices they lie on."""
     if count() == 1:
         return jax.device_get(tree)
@@ -156,7 +154,7 @@ def stop_at_signal() -> Iterator[Callable[[], bool]]:
     """Yields whether all hosts shall stop, to be asked by all of them after every step.
 
     They stop after one and the same step when SIGTERM or SIGINT has come to any of them. In a job
-    of one process a second signal ends it as usual.
+    of one process a second signal ends it as usual. To be entered once by a job of several.
     """
     if count() > 1:
         with _agree_to_stop() as stop:
@@ -180,6 +178,9 @@ def stop_at_signal() -> Iterator[Callable[[], bool]]:
 @contextlib.contextmanager
 def _agree_to_stop() -> Iterator[Callable[[], bool]]:
     """JAX listens for SIGTERM itself, and tells all hosts after which of their steps to stop."""
+    # Not before: from then on the process is deaf to SIGTERM but for whoever asks.
+    jax.config.update("jax_enable_preemption_service", True)
+    global_state.initialize_preemption_sync_manager()
     steps = itertools.count()
     stopped = False
 
@@ -196,6 +197,7 @@ def _agree_to_stop() -> Iterator[Callable[[], bool]]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, previous)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # in place of JAX's
 
 
 def _arguments() -> dict[str, Any] | None:
@@ -204,8 +206,13 @@ def _arguments() -> dict[str, Any] | None:
         name: os.environ[name] for name in (COORDINATOR, PROCESSES, PROCESS) if name in os.environ
     }
     if not named:
-        # JAX would give a single task of Slurm one of its devices alone.
-        return None if os.environ.get("SLURM_NTASKS") == "1" else {}
+        tasks = os.environ.get("SLURM_NTASKS")
+        if tasks == "1":
+            return None
+        if tasks and tasks == os.environ.get("SLURM_STEP_NUM_NODES"):
+            # JAX would give the only task of a node one of its devices; where none is named, all.
+            return {"local_device_ids": []}
+        return {}
     if len(named) < 3:
         raise ValueError(
             f"of {COORDINATOR}, {PROCESSES} and {PROCESS} only {', '.join(named)} is set: set all "
@@ -237,6 +244,7 @@ def _initialize(arguments: dict[str, Any]) -> bool:
 
     On CPUs they compute together through Gloo, JAX's default.
     """
+    jax.config.update("jax_enable_preemption_service", False)  # see `_agree_to_stop`
     if "SLURM_JOB_ID" not in os.environ:  # whose ports JAX derives from the number of the job
         os.environ.setdefault("JAX_COORDINATOR_PORT", str(PORT))
     lonely = threading.Timer(LONELY_SECONDS, _say_lonely)
@@ -253,7 +261,6 @@ def _initialize(arguments: dict[str, Any]) -> bool:
         lonely.cancel()
     if count() == 1:
         jax.distributed.shutdown()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which JAX has listened for
     return count() > 1
 
 
@@ -309,6 +316,10 @@ def _explain_abort(names: list[str]) -> None:
         time.sleep(GONE_SECONDS + 2 * BEAT_SECONDS)  # `_watch` ends it, if there is something
         _tell(f"error: host {index()} ({names[index()]}) was aborted, as told above")
         faulthandler.dump_traceback()
+        # In another thread: the client may need the one that was aborted, and never come back.
+        telling = threading.Thread(target=_tell_others, args=("it was aborted",), daemon=True)
+        telling.start()
+        telling.join(4 * BEAT_SECONDS)
         os._exit(1)
 
     _kept.append(explain)
@@ -330,7 +341,21 @@ def _reaches_first() -> bool:
 def _end(names: list[str], host: int, what: str) -> None:
     me = f"host {index()} ({names[index()]})"
     _tell(f"error: host {host} ({names[host]}) of {len(names)} {what}\n{me} ends too")
+    _let_others_read()
     _exit()
+
+
+def _tell_others(text: str) -> None:
+    """Tells the other hosts why this one ends, which makes them end too."""
+    with contextlib.suppress(RuntimeError):
+        _client().key_value_set(f"hosts/failed/{index()}", text)
+        _let_others_read()
+
+
+def _let_others_read() -> None:
+    """They read through the first host why the job ends, and would name that one if it left."""
+    if is_first():
+        time.sleep(2 * BEAT_SECONDS)
 
 
 def _tell(text: str) -> None:

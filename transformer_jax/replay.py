@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Key
 
+from transformer_jax import hosts
 from transformer_jax.build import Params, Run
 from transformer_jax.models.schemes import Kind, Stack, depth, stacks
 from transformer_jax.models.transformer import Model
@@ -81,7 +82,7 @@ def tensors(
 
     They are the parameters; of each micro-batch in turn those of `_in_order`; and then the mean
     loss, the mean gradient, its norm, the updates and the new parameters. Nothing is computed
-    before it is asked for.
+    before it is asked for, which all hosts have to do alike.
     """
     yield from _by_path("parameter", state.params)
 
@@ -95,14 +96,14 @@ def tensors(
         )
         sums.append((loss_sum, weight, gradient))
         where = f"micro-batch {number + 1} of {count}: " if count > 1 else ""
-        shown = jax.device_get((observed, loss_sum, gradient))
+        shown = hosts.whole((observed, loss_sum, gradient))
         yield from ((where + name, tensor) for name, tensor in _in_order(model, *shown))
 
     loss_sum, weight, gradient = jax.tree.map(lambda *parts: sum(parts), *sums)
-    yield "mean loss", np.asarray(loss_sum / weight)
+    yield "mean loss", hosts.whole(loss_sum / weight)
     gradient = jax.tree.map(lambda total: total / weight, gradient)
     yield from _by_path("mean gradient of parameter", gradient)
-    yield "gradient norm", np.asarray(optax.tree.norm(gradient))
+    yield "gradient norm", hosts.whole(optax.tree.norm(gradient))
     updates, _ = jax.jit(optimizer.update)(gradient, state.opt_state, state.params)
     yield from _by_path("update of parameter", updates)
     yield from _by_path("new parameter", optax.apply_updates(state.params, updates))
@@ -173,4 +174,4 @@ def _sublayers(model: Model, stack: Stack) -> list[tuple[int, Kind]]:
 def _by_path(what: str, tree: Any) -> Iterator[Named]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        yield f"{what} {name}", np.asarray(leaf)
+        yield f"{what} {name}", hosts.whole(leaf)

@@ -189,7 +189,6 @@ def run_fields(*, parameters: int, steps: int) -> dict[str, Any]:
         "parameters": parameters,
         "steps": steps,
         "device_kind": jax.devices()[0].device_kind,
-        "devices": jax.device_count(),
         "versions": {"python": platform.python_version(), **versions},
     }
 

@@ -112,7 +112,7 @@ def test_omega_of_one_is_post_ln_bit_for_bit():
             logits = tiny.logits(config, params, batch)
             return jnp.sum(jnp.square(logits)), logits
 
-        gradients, logits = tiny.jit(jax.grad(total, has_aux=True))(params)
+        gradients, logits = jax.jit(jax.grad(total, has_aux=True))(params)
         return tiny.flat({"logits": logits, "gradients": gradients})
 
     expected = readings(tiny.config(residual="post_ln"), without_omega(params))
@@ -135,7 +135,7 @@ def test_a_group_of_the_optimizer_fixes_omega(residual):
     params = tiny.random_parameters(config)
     gradients = jax.tree.map(jnp.ones_like, params)
 
-    @tiny.jit
+    @jax.jit
     def step(params, gradients):
         updates, _ = optimizer.update(gradients, optimizer.init(params), params)
         return optax.apply_updates(params, updates)

@@ -139,7 +139,7 @@ def test_a_query_that_sees_nothing_gives_finite_numbers_and_gradients(case):
     def total(params, x, y):
         return jnp.sum(module.apply({"params": params}, x, y, mask, method=attend) ** 2)
 
-    value, gradients = tiny.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(params, x, y)
+    value, gradients = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(params, x, y)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((value, gradients)))
 
 

@@ -43,8 +43,8 @@ def inputs_only(rows):
 def compiled(config, context_length):
     model = MODELS[config.architecture](config)
     context = (context_length,) if config.architecture == "decoder_only" else ()
-    start = tiny.jit(lambda p, b: model.apply({"params": p}, b, ROOM, *context, method="start"))
-    step = tiny.jit(lambda p, *state: model.apply({"params": p}, *state, method="step"))
+    start = jax.jit(lambda p, b: model.apply({"params": p}, b, ROOM, *context, method="start"))
+    step = jax.jit(lambda p, *state: model.apply({"params": p}, *state, method="step"))
     return start, step
 
 

@@ -165,7 +165,7 @@ def test_all_schemes_share_the_masks_of_branches():
             deterministic=False, rngs={"dropout": jax.random.key(0)}, mutable=["intermediates"],
         )  # fmt: skip
         params = {"params": tiny.random_parameters(config)}
-        _, seen = tiny.jit(apply)(params, tiny.read_by(config, batch))
+        _, seen = jax.jit(apply)(params, tiny.read_by(config, batch))
         branches = [
             seen["intermediates"]["decoder"][f"{kind}_residual"]["branch"]
             for kind in ("self_attention", "feed_forward")

@@ -27,7 +27,7 @@ def test_gradients_reach_every_parameter_and_rows_of_padding_stay_finite(shape, 
         logits = tiny.logits(config, params, batch)
         return jnp.sum(jnp.square(logits)), logits
 
-    gradient = tiny.jit(jax.grad(total, has_aux=True))
+    gradient = jax.jit(jax.grad(total, has_aux=True))
     gradients, logits = gradient(params, batch)
     assert np.all(np.isfinite(logits))
     for path, leaf in tiny.flat(gradients).items():

@@ -67,13 +67,13 @@ def test_they_draw_alike_and_drop_alike(runs):
     trees, masks = {}, {}
     for residual, run in runs.items():
         batch = jax.tree.map(np.asarray, next(run.data.train_streams()))
-        params = nn.unbox(tiny.jit(run.init)(jax.random.key(run.seed), batch))
+        params = nn.unbox(jax.jit(run.init)(jax.random.key(run.seed), batch))
         trees[residual] = tiny.flat(params)
         apply = functools.partial(
             run.model.apply, deterministic=False, rngs={"dropout": jax.random.key(1)},
             mutable=["intermediates"],
         )  # fmt: skip
-        seen = tiny.jit(apply)({"params": params}, batch)[1]["intermediates"]["decoder"]
+        seen = jax.jit(apply)({"params": params}, batch)[1]["intermediates"]["decoder"]
         masks[residual] = [
             np.asarray(seen[f"{kind}_residual"]["branch"]) != 0
             for kind in ("self_attention", "feed_forward")

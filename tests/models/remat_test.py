@@ -25,7 +25,7 @@ def gradient(config):
         logits: Any = model.apply({"params": params}, batch, deterministic=False, rngs=rngs)
         return jnp.mean(jnp.square(logits))
 
-    return tiny.jit(jax.grad(loss))
+    return jax.jit(jax.grad(loss))
 
 
 def shapes(config):

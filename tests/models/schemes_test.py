@@ -224,7 +224,7 @@ def test_a_feed_forward_branch_starts_with_the_variance_of_its_closed_form(ratio
         y, _ = module.init_with_output(key, x, deterministic=True)
         return jnp.var(y)
 
-    measured = tiny.jit(jax.vmap(variance))(jax.random.split(jax.random.key(0), count))
+    measured = jax.jit(jax.vmap(variance))(jax.random.split(jax.random.key(0), count))
     standard_error = np.std(measured, ddof=1) / count**0.5
     expected = 2 * ratio / (1 + ratio) ** 2
     assert 4 * standard_error < 0.1 * expected
@@ -240,7 +240,7 @@ def watched(config):
     model, batch = MODELS[config.architecture](config), tiny.packed_batch()
     params = tiny.initial_parameters(config)
     apply = functools.partial(model.apply, deterministic=True, mutable=["intermediates"])
-    logits, seen = tiny.jit(apply)({"params": params}, tiny.read_by(config, batch))
+    logits, seen = jax.jit(apply)({"params": params}, tiny.read_by(config, batch))
     return logits, params, seen["intermediates"]
 
 

@@ -45,7 +45,7 @@ def loss_and_gradients(attention, queries, keys, values, segments):
     def loss(*arrays):
         return jnp.sum(jnp.where(real, attention(*arrays, segments) * weights, 0.0))
 
-    return tiny.jit(jax.value_and_grad(loss, (0, 1, 2)))(queries, keys, values)
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(queries, keys, values)
 
 
 @pytest.mark.parametrize(

@@ -64,15 +64,6 @@ def _turns():
 # Every scheme once: shapes and kinds of positions take turns.
 TURNS = list(_turns())
 
-# At these sizes all but a little of the time is compilation.
-jit = functools.partial(
-    jax.jit,
-    compiler_options={
-        "xla_backend_optimization_level": 0,
-        "xla_llvm_disable_expensive_passes": True,
-    },
-)
-
 
 def config(residual: Any = "post_ln", **changes: Any) -> TransformerConfig:
     """The tiny model with changes; `residual` is of both stacks."""
@@ -163,14 +154,14 @@ def logits(config: TransformerConfig, params: dict, batch: dict) -> jax.Array:
 @functools.cache
 def apply_function(config: TransformerConfig):
     """(params, batch) -> logits without dropout, compiled once per configuration and shape."""
-    return jit(functools.partial(logits, config))
+    return jax.jit(functools.partial(logits, config))
 
 
 @functools.cache
 def init_function(config: TransformerConfig):
     """(key, batch) -> boxed parameters, profiled (admin) with dropout where the rates say so."""
     model = MODELS[config.architecture](config)
-    return jit(lambda key, batch: initialise(model, key, read_by(config, batch)))
+    return jax.jit(lambda key, batch: initialise(model, key, read_by(config, batch)))
 
 
 @functools.cache
@@ -189,7 +180,7 @@ def flat(tree: dict, is_leaf=None) -> dict:
 def train_function(config: TransformerConfig):
     """(params, batch, dropout key) -> logits with dropout, compiled likewise."""
     model = MODELS[config.architecture](config)
-    return jit(
+    return jax.jit(
         lambda params, batch, key: model.apply(
             *({"params": params}, read_by(config, batch)),
             deterministic=False,

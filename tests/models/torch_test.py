@@ -154,7 +154,7 @@ def test_logits_and_gradients_equal_pytorch(architecture, residual, activation):
         logits = tiny.logits(config, params, batch)
         return jnp.sum(logits * cotangent), logits
 
-    (_, logits), gradients = tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    (_, logits), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
     modules = torch_transformer(config)
     state = {name: torch.tensor(value) for name, value in to_torch(params, config).items()}

@@ -29,7 +29,7 @@ def test_gradients_are_zero_exactly_where_attention_may_not_look(shape, residual
         if name in tiny.read_by(config, batch)
     }
 
-    @tiny.jit
+    @jax.jit
     def jacobians(embeddings):
         def readings(embeddings):
             changed = params | {k: {"table": v} for k, v in embeddings.items()}
