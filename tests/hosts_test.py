@@ -28,6 +28,7 @@ first, last = process == 0, process == int(os.environ[hosts.PROCESSES]) - 1
 if case == "alone" and not first:
     sys.exit()
 hosts.start()
+hosts.gather("started", "")  # none ends before that
 if case == "agree":
     for turn in range(3):
         print(hosts.gather("a", f"{turn}{hosts.index()}"), hosts.gather("b", "x"), file=sys.stderr)

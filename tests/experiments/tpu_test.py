@@ -527,7 +527,7 @@ def test_a_launch_beside_another_one_is_refused_and_ctrl_c_saves_and_deletes(clo
 
 def test_a_lease_shows_signs_of_life_while_a_host_installs(cloud):
     lease, go = cloud.workdir / "launch/lease", cloud.folder / "go"
-    wait = "touch $CLOUD/installs; for _ in {1..4000}; do [[ ! -e $CLOUD/go ]] && sleep 0.05; done"
+    wait = "touch $CLOUD/installs; for _ in {1..4000}; do [[ -e $CLOUD/go ]] || sleep 0.05; done"
     launch = cloud.start(PIP_DOES=wait)
     _wait_for((cloud.folder / "installs").exists, launch)
     since = time.time()
