@@ -435,7 +435,7 @@ def test_a_host_that_fails_while_the_others_save_is_tried_again(cloud):
 def test_a_sweep_is_tried_again_whatever_its_folder_says(cloud):
     command = ("experiment", "question", "--runs_dir=gs://bucket/runs/a b")
     job = "case $attempt in 1|2) echo a run has failed; exit 1 ;; 3) sleep 1000 ;; esac"
-    flags = ["--hang_minutes=0.05"]
+    flags = ["--hang_minutes=0.15"]
     status, out = cloud.launch(*flags, command=command, JOB=job)
     assert status == 0 and out.count("It failed at step -") == 2 and "It hung at" in out, out
     status, out = cloud.launch("--max_failures=1", command=command, JOB="exit 1")
@@ -469,8 +469,8 @@ def test_the_host_that_failed_is_named(cloud):
 
 def test_a_job_that_hangs_is_started_again(cloud):
     job = "status running; step 4; [[ $attempt -gt 1 ]] || sleep 1000"
-    status, out = cloud.launch("--hang_minutes=0.05", JOB=job)
-    assert status == 0 and "It hung at step 4: no output for 0.05 minutes" in out
+    status, out = cloud.launch("--hang_minutes=0.15", JOB=job)
+    assert status == 0 and "It hung at step 4: no output for 0.15 minutes" in out
     assert len(cloud.calls("create")) == 1
 
 
@@ -613,5 +613,5 @@ def test_hosts_on_which_nothing_was_started_are_noticed(cloud):
 def test_a_slice_is_kept_on_demand_and_a_time_limit_ends_it(cloud):
     status, out = cloud.launch("--keep")
     assert status == 0 and "stays (--keep) and costs" in out and not cloud.calls("delete")
-    status, out = cloud.launch("--max_hours=0")
+    status, out = cloud.launch("--max_hours=0", JOB=UNTIL_STOPPED)
     assert status == 1 and "--max_hours are over" in out and cloud.is_clean()
