@@ -214,7 +214,7 @@ def supervise(launch: Launch, code: Code) -> None:
     preempted, failed_at = 0, []
     for attempt in itertools.count(1):
         obtain(launch)
-        label = f"{int(time.time())}-{attempt}"
+        label = f"{time.time_ns()}-{attempt}"  # two launches may fall into one second
         started = start(launch, code, label)
         ended = follow(launch, label) if started else Ended("preempted")
         step = last_step(launch)

@@ -130,7 +130,8 @@ class Small:
             schedule=_schedule,
             beta1=0.9,
             beta2=0.98,
-            epsilon=1e-9,
+            # Where gradients are rounding alone, 1e-11 here, 1e-9 would make steps of it.
+            epsilon=1e-8,
             weight_decay=0.0,
             clip_norm=1.0,
             groups=(),

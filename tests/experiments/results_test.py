@@ -91,7 +91,8 @@ def test_runs_part_where_their_losses_first_differ(a, b, tolerance, step):
 
 def test_a_line_is_that_of_least_squares():
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(2, 20))
+    x, noise = rng.normal(size=(2, 20))
+    y = 2 * x + noise
     found = results.line(x, y)
     slope, intercept = np.polyfit(x, y, 1)
     residuals = y - (slope * x + intercept)
