@@ -24,7 +24,6 @@ import argparse
 import dataclasses
 import inspect
 import json
-import math
 import re
 import shlex
 import shutil
@@ -245,7 +244,7 @@ def check(run: Run, folder: Path) -> build.Run:
     """Builds what the config describes, without data, and fits the arguments to `measure`.
 
     Where the vocabulary comes from the data, a stand-in takes its place; and the CPU that of every
-    device that the mesh names, as a run's devices are its own.
+    device that the mesh needs, as a run's devices are its own.
 
     Raises:
       ValueError, FileNotFoundError: naming the run.
@@ -255,20 +254,14 @@ def check(run: Run, folder: Path) -> build.Run:
         tokenizer.train_tokenizer("bytes", (), 0, mask=True).save(workdir / "tokenizer.json")
         run_log.write_atomically(workdir / "labels.json", json.dumps(["a", "b"]))
         try:
-            devices = jax.devices()[:1] * _named_devices(run)
-            built = build.build(run.resolved, workdir, devices)
+            mesh = sharding.MeshSettings(**run.resolved.mesh.to_dict())
+            built = build.build(run.resolved, workdir, jax.devices()[:1] * mesh.least)
             if run.measure is not None:
                 measure: Callable = part(folder, "measure").measure
                 inspect.signature(measure).bind(run.resolved, workdir, **run.measure)
         except (ValueError, FileNotFoundError, TypeError) as error:
             raise ValueError(f"the run {run}: {error}") from error
     return built
-
-
-def _named_devices(run: Run) -> int:
-    """How many the mesh needs at least."""
-    sizes = (run.resolved.mesh[axis] for axis in sharding.AXES)
-    return math.prod(size for size in sizes if size > 0)
 
 
 def _find(name: str) -> Path:

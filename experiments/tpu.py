@@ -19,7 +19,6 @@ import dataclasses
 import gzip
 import hashlib
 import io
-import itertools
 import json
 import os
 import re
@@ -212,9 +211,9 @@ def run(launch: Launch, code: Code) -> None:
 def supervise(launch: Launch, code: Code) -> None:
     """Attempt after attempt until the command is done. Raises Stop where another has no point."""
     preempted, failed_at = 0, []
-    for attempt in itertools.count(1):
+    while True:
         obtain(launch)
-        label = f"{time.time_ns()}-{attempt}"  # two launches may fall into one second
+        label = str(time.time_ns())  # of no other attempt, even in the same second
         started = start(launch, code, label)
         ended = follow(launch, label) if started else Ended("preempted")
         step = last_step(launch)

@@ -50,13 +50,13 @@ SHAPES = {
         {"data.validation_size": 9, "model.residual": "admin", "train.steps": 60},
     ),
     "decoder_only": (
-        2,
+        3,
         TEXT
         | {"model.positions": "rotary", "model.residual": "pre_ln", "train.steps": 24}
         | {"optimizer.name": "muon", "train.ema_decay": 0.9, "decode.method": "sample"},
     ),
     "encoder_only": (
-        2,
+        3,
         TEXT | {"model.tied_embeddings": "none", "train.steps": 24, "optimizer.name": "adafactor"},
     ),
 }

@@ -75,6 +75,11 @@ class MeshSettings:
         """In the order of `AXES`."""
         return self.data, self.fsdp, self.tensor, self.sequence
 
+    @property
+    def least(self) -> int:
+        """How many devices there have to be: where one axis is the rest, a multiple of this."""
+        return math.prod(size for size in self.sizes if size != -1)
+
 
 def make_mesh(settings: MeshSettings, devices: Sequence[Any]) -> Mesh:
     """The mesh of these devices, or of the first of them where no axis is the rest.
@@ -87,11 +92,10 @@ def make_mesh(settings: MeshSettings, devices: Sequence[Any]) -> Mesh:
     asked = ", ".join(
         f"mesh.{axis}={size}" for axis, size in zip(AXES, settings.sizes, strict=True)
     )
-    named = math.prod(size for size in settings.sizes if size != -1)
-    rest = len(devices) // named
-    if rest == 0 or (-1 in settings.sizes and len(devices) % named):
+    rest = len(devices) // settings.least
+    if rest == 0 or (-1 in settings.sizes and len(devices) % settings.least):
         raise ValueError(
-            f"{asked}: {named} devices do not fit into the {len(devices)} at hand, "
+            f"{asked}: {settings.least} devices do not fit into the {len(devices)} at hand, "
             f"{devices[0].device_kind}; choose sizes whose product "
             f"{'divides' if -1 in settings.sizes else 'is at most'} {len(devices)}"
         )
