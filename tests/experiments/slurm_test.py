@@ -222,10 +222,11 @@ def test_a_preempted_run_is_requeued_and_goes_on(cluster, folder, tmp_path, caps
 def _hurry() -> None:
     """Lets tasks begin that Slurm has put back: it waits for two minutes otherwise.
 
-    Not within a second, in which Slurm holds the new start for the revoked one and fails it.
+    Not within a second, in which Slurm holds the new start for the revoked one and fails it. So
+    not those, either, that wait for their first start: they may be put back within the pause.
     """
-    pending = ("squeue", "--noheader", "--array", "--states=PENDING", "--format=%i")
-    tasks = _call(*pending).split()
+    pending = ("squeue", "--noheader", "--array", "--states=PENDING", "--format=%i %r")
+    tasks = [line.split()[0] for line in _call(*pending).splitlines() if "BeginTime" in line]
     time.sleep(2)
     for task in tasks:
         subprocess.run(["scontrol", "update", f"JobId={task}", "StartTime=now"], check=False)
