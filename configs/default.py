@@ -10,7 +10,7 @@ from ml_collections import config_dict
 # A ConfigDict, mutable or frozen; type checkers know nothing of its attributes.
 Config = Any
 
-# The residual schemes: the rows of `transformer_jax/models/schemes.py`.
+# The residual schemes: the rows of `transformer_jax/models/transformer/schemes.py`.
 RESIDUAL = (
     *("post_ln", "pre_ln", "admin", "admin_constant", "deepnorm", "rezero", "t_fixup", "gpt2"),
     *("sandwich", "peri_ln", "sub_ln", "layer_scale", "b2t", "residual_dual", "keel"),

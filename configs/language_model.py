@@ -5,7 +5,7 @@
 
 Time: 1 min 31 s on 2 CPU cores (AMD EPYC, 2026-11-20), corpus prepared before.
 Loss on validation: 1.4269 nats a token. The grammar's own entropy, which no model beats, is 19.6239
-nats a sentence, 1.4047 a token of these (`grammar.entropy`, tests/embedded_test.py). The test split
+nats a sentence, 1.4047 a token of these (`grammar.entropy`). The test split
 holds other sentences, all with an "it": 1.2664.
 """
 

@@ -36,11 +36,13 @@ from pathlib import Path
 
 import jax
 
-from experiments import local, results, skypilot, slurm
-from experiments.jobs import Job
-from experiments.sweep import ROOT, Run, part
-from transformer_jax import build, overrides, run_log, sharding
+from experiments.harness import results
+from experiments.harness.executors import local, skypilot, slurm
+from experiments.harness.jobs import Job
+from experiments.harness.sweep import ROOT, Run, part
+from transformer_jax import build, overrides, run_log
 from transformer_jax.data import tokenizer
+from transformer_jax.devices import mesh as sharding
 
 # Executors, and the flags that each reads beside the others.
 _READS = {

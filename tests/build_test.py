@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import default
-from tests.devices import devices
+from tests.devices.fakes import devices
 from transformer_jax import overrides
 from transformer_jax.build import build
 from transformer_jax.data.pipeline import batch_keys

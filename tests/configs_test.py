@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from configs import default
-from transformer_jax import chips, decode, optimizer, overrides
+from transformer_jax import overrides
 from transformer_jax.build import build
 from transformer_jax.data import bigram, tokenizer
-from transformer_jax.models import config as model_config
-from transformer_jax.sharding import AXES
+from transformer_jax.devices.mesh import AXES
+from transformer_jax.evaluation import search as decode
+from transformer_jax.models.transformer import config as model_config
+from transformer_jax.preflight import chips
+from transformer_jax.training import optimizer
 
 FILES = sorted(
     path for path in (Path(__file__).parents[1] / "configs").glob("*.py") if path.stem[0] != "_"

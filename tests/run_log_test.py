@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
-from transformer_jax import hosts, run_log
+from transformer_jax import run_log
+from transformer_jax.devices import hosts
 from transformer_jax.run_log import NoLog, RunLog, format_samples, format_scores
 
 TOTAL = 10

@@ -17,18 +17,21 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from configs.default import Config
-from transformer_jax import objectives, optimizer, sharding, train_state
 from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings
 from transformer_jax.data.sources import SourceSettings
 from transformer_jax.data.tokenizer import BOS_ID
-from transformer_jax.decode import DecodeSettings
-from transformer_jax.evaluate import make_eval_step, make_predict_step
-from transformer_jax.models import schemes
-from transformer_jax.models.config import Architecture, Head, TransformerConfig
-from transformer_jax.models.transformer import MODELS, Model, initialise
-from transformer_jax.sharding import MeshSettings, make_mesh
-from transformer_jax.train import WINDOW_METRICS, StepFn, TrainSettings, make_train_step
-from transformer_jax.train_state import State
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.devices.mesh import MeshSettings, make_mesh
+from transformer_jax.evaluation.generate import make_eval_step, make_predict_step
+from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.models.transformer import schemes
+from transformer_jax.models.transformer.config import Architecture, Head, TransformerConfig
+from transformer_jax.models.transformer.shapes import MODELS, Model, initialise
+from transformer_jax.training import losses as objectives
+from transformer_jax.training import optimizer
+from transformer_jax.training import state as train_state
+from transformer_jax.training.loop import WINDOW_METRICS, StepFn, TrainSettings, make_train_step
+from transformer_jax.training.state import State
 
 Params = PyTree[Float[Array, "..."]]
 

@@ -28,20 +28,9 @@ import jax.numpy as jnp
 
 from configs import default
 from configs.default import Config
-from transformer_jax import (
-    diagnostics,
-    hosts,
-    inference,
-    overrides,
-    run_log,
-    sharding,
-    train_state,
-)
-from transformer_jax import preflight as preflighting
-from transformer_jax import replay as replaying
-from transformer_jax import train as training
+from transformer_jax import inference, overrides, run_log
 from transformer_jax.build import Params, Run, build
-from transformer_jax.checkpoint import (
+from transformer_jax.checkpoint.checkpoints import (
     Checkpoints,
     InitReport,
     Restored,
@@ -52,11 +41,18 @@ from transformer_jax.checkpoint import (
 )
 from transformer_jax.data.files import decode_lines
 from transformer_jax.data.pipeline import TrainStreams
-from transformer_jax.metrics import means
-from transformer_jax.models.schemes import scheme, stacks
-from transformer_jax.objectives import Batch
+from transformer_jax.devices import hosts
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.evaluation.metrics import means
+from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection import replay as replaying
+from transformer_jax.models.transformer.schemes import scheme, stacks
+from transformer_jax.preflight import report as preflighting
 from transformer_jax.run_log import NoLog, RunLog, write_atomically
-from transformer_jax.train_state import State
+from transformer_jax.training import loop as training
+from transformer_jax.training import state as train_state
+from transformer_jax.training.losses import Batch
+from transformer_jax.training.state import State
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
 

@@ -9,11 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax import evaluate, metrics, run_log
+from transformer_jax import run_log
 from transformer_jax.build import Params, Run
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.tokenizer import EOS_ID, PAD_ID, UNK_ID
-from transformer_jax.decode import DecodeSettings
+from transformer_jax.evaluation import generate as evaluate
+from transformer_jax.evaluation import metrics
+from transformer_jax.evaluation.search import DecodeSettings
 
 _SAMPLES = 4  # about so many examples are shown, and the first two
 _SAMPLE_TOKENS = 64  # of a language model's sample at most, a quarter of them its prompt

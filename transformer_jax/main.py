@@ -15,7 +15,8 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from configs.default import Config
-from transformer_jax import commands, hosts, overrides
+from transformer_jax import commands, overrides
+from transformer_jax.devices import hosts
 
 # Modes, which are functions of `commands`, and the flags that each reads beside config and workdir.
 _READS = {

@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
-from transformer_jax import hosts
+from transformer_jax.devices import hosts
 
 _WALL = "time/wall_seconds"
 _WIDTH = 100

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.sweep import Run
+from experiments.harness.sweep import Run
 
 # Letter of the paper's row, and what differs from the base.
 ROWS: list[tuple[str, dict[str, Any]]] = [

@@ -11,10 +11,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from configs.default import Config
-from transformer_jax import build, diagnostics, train_state
-from transformer_jax.checkpoint import restore_parameters_from
-from transformer_jax.models import admin, schemes
-from transformer_jax.models.transformer import Batch, Model
+from transformer_jax import build
+from transformer_jax.checkpoint.checkpoints import restore_parameters_from
+from transformer_jax.inspection import diagnostics
+from transformer_jax.models.transformer import fold as admin
+from transformer_jax.models.transformer import schemes
+from transformer_jax.models.transformer.shapes import Batch, Model
+from transformer_jax.training import state as train_state
 
 RANDOM, GRADIENT = 1e-4, 1e-3  # sizes of the steps; Adam's first is its learning rate
 DRAWS = 5  # of random steps

@@ -1,6 +1,6 @@
 """Admin's four variants, trained and then folded; and its profile, on batches of several sizes."""
 
-from experiments.sweep import Run, grid
+from experiments.harness.sweep import Run, grid
 
 VARIANTS = grid(scheme=["admin", "admin_constant"], omega=["trained", "fixed"])
 FREEZE = {"trained": (), "fixed": (("*/omega", 0.0, 0.0),)}  # optimizer.groups

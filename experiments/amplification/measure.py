@@ -11,8 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from configs.default import Config
-from transformer_jax import build, diagnostics, train_state
-from transformer_jax.models.transformer import Batch, Model, initialise
+from transformer_jax import build
+from transformer_jax.inspection import diagnostics
+from transformer_jax.models.transformer.shapes import Batch, Model, initialise
+from transformer_jax.training import state as train_state
 
 ROWS, LENGTH = 8, 32  # of the batch
 RANDOM, GRADIENT = 1e-4, 1e-6  # sizes of the two steps

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import figures, results
-from experiments.results import Finished
-from transformer_jax.models.config import Residual
-from transformer_jax.models.schemes import SCHEMES
+from experiments.harness import figures, results
+from experiments.harness.results import Finished
+from transformer_jax.models.transformer.config import Residual
+from transformer_jax.models.transformer.schemes import SCHEMES
 
 Row = dict[str, Any]
 STEPS = {"random": "W + 1e-4 sign(N)", "gradient": "W - 1e-6 sign(gradient)"}

@@ -1,7 +1,7 @@
 """All schemes on encoders of 1 to 100 layers; one run measures all depths and draws of a scheme."""
 
 from configs.default import RESIDUAL
-from experiments.sweep import Run, grid
+from experiments.harness.sweep import Run, grid
 
 LAYERS = [1, 3, 6, 12, 18, 30, 50, 100]
 

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from configs.default import Config
-from transformer_jax import build, diagnostics
-from transformer_jax.models.attention import Attention
-from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.masks import causal_mask
-from transformer_jax.models.transformer import Batch, Model, initialise
+from transformer_jax import build
+from transformer_jax.inspection import diagnostics
+from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.layers.masks import causal_mask
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.shapes import Batch, Model, initialise
 
 _BATCH = 4  # rows that are timed
 _SAMPLE = 0.05  # seconds that one sample of a time lasts at least

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures, results
-from experiments.results import Finished, Row
+from experiments.harness import figures, results
+from experiments.harness.results import Finished, Row
 
 _SCORES = {
     "scaled_dot_product": "dot product / sqrt(d_k)",

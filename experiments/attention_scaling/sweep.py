@@ -7,7 +7,7 @@ not trained here), "normalised" to unit variance by QK-norm in a model of 64.
 
 from typing import Any
 
-from experiments.sweep import Run, grid
+from experiments.harness.sweep import Run, grid
 
 SCORES = ["scaled_dot_product", "dot_product", "additive"]
 HEAD_DIMS = [16, 64, 256, 1024]

@@ -10,10 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from configs.default import Config
-from transformer_jax import build, diagnostics, train_state
-from transformer_jax.checkpoint import Checkpoints
-from transformer_jax.models.schemes import stacks
-from transformer_jax.models.transformer import Batch, Params
+from transformer_jax import build
+from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.inspection import diagnostics
+from transformer_jax.models.transformer.schemes import stacks
+from transformer_jax.models.transformer.shapes import Batch, Params
+from transformer_jax.training import state as train_state
 
 
 def measure(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures, results
-from experiments.results import Finished
+from experiments.harness import figures, results
+from experiments.harness.results import Finished
 
 Row = dict[str, Any]
 COLUMNS = ("model", "moment", "gain", "layers", "scheme")

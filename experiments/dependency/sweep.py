@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.sweep import Run, grid
+from experiments.harness.sweep import Run, grid
 
 # Xavier's draw of each of query, key and value; and of the three as one matrix, as fairseq's is.
 EACH, FUSED = 1.0, 0.5**0.5

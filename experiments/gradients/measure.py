@@ -10,9 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from configs.default import Config
-from transformer_jax import build, diagnostics, train_state
-from transformer_jax.models.schemes import Stack, depth
-from transformer_jax.models.transformer import Batch
+from transformer_jax import build
+from transformer_jax.inspection import diagnostics
+from transformer_jax.models.transformer.schemes import Stack, depth
+from transformer_jax.models.transformer.shapes import Batch
+from transformer_jax.training import state as train_state
 
 ROWS, LENGTH = 8, 24  # of the batch
 # Most of the time is compilation, which this halves; programs run as fast.

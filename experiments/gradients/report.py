@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import figures, results
-from experiments.results import Finished, Spread
+from experiments.harness import figures, results
+from experiments.harness.results import Finished, Spread
 
 Row = dict[str, Any]
 COLUMNS = ("norms", "layers", "stack", "kind", "gain")

@@ -1,6 +1,6 @@
 """Placements of the norms in the three shapes, at 6 and 18 layers, at initialisation."""
 
-from experiments.sweep import Run, grid, zipped
+from experiments.harness.sweep import Run, grid, zipped
 
 # Xavier's draw of each of query, key and value; and of the three as one matrix, as fairseq's is.
 EACH, FUSED = 1.0, 0.5**0.5

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import figures, results
-from experiments.results import Finished
+from experiments.harness import figures, results
+from experiments.harness.results import Finished
 
 Row = dict[str, Any]
 BASELINE = "pre_ln"  # what the others are paired with

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.sweep import Run, grid
+from experiments.harness.sweep import Run, grid
 
 PAPER = ["post_ln", "pre_ln", "admin"]  # the schemes that Liu et al. 2020 compare
 

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 
 from configs.default import Config
 from transformer_jax import build
-from transformer_jax.checkpoint import restore_parameters_from
+from transformer_jax.checkpoint.checkpoints import restore_parameters_from
 from transformer_jax.data import bigram
 from transformer_jax.data.dataset import Dataset
-from transformer_jax.models.transformer import Batch
+from transformer_jax.models.transformer.shapes import Batch
 
 
 def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any]]:

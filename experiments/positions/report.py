@@ -4,8 +4,8 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-from experiments import figures, results
-from experiments.results import Finished
+from experiments.harness import figures, results
+from experiments.harness.results import Finished
 
 # Parts of a text by what multiple of the training length holds them: in each the pieces' numbers.
 _REACH = {"1x": range(0, 2), "2x": range(2, 4), "4x": range(4, 8)}

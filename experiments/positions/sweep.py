@@ -1,6 +1,6 @@
 """Language models of 64 tokens with each kind of positions, read at up to four times the length."""
 
-from experiments.sweep import Run, grid
+from experiments.harness.sweep import Run, grid
 
 POSITIONS = ["sinusoidal", "learned", "rotary"]
 LENGTH = 64  # tokens of a training text: two pieces of 16 words and their copy

@@ -1,6 +1,6 @@
 """Learning rates in steps of half a decade, with and without warm-up, by scheme and depth."""
 
-from experiments.sweep import Run, grid
+from experiments.harness.sweep import Run, grid
 
 LEARNING_RATES = [1e-3, 3e-3, 1e-2, 3e-2]
 SCHEMES = ["post_ln", "pre_ln", "admin", "deepnorm", "rezero", "peri_ln"]

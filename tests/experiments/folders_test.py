@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import results, run
-from experiments.sweep import ROOT, Run, part
+from experiments import run
+from experiments.harness import results
+from experiments.harness.sweep import ROOT, Run, part
 from transformer_jax import overrides
 
 FOLDERS = {path.parent.name: path.parent for path in (ROOT / "experiments").glob("*/sweep.py")}

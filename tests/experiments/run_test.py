@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import local, run
-from experiments.sweep import ROOT, Run
+from experiments import run
+from experiments.harness.executors import local
+from experiments.harness.sweep import ROOT, Run
 
 SWEEP = """
-    from experiments.sweep import Run, grid
+    from experiments.harness.sweep import Run, grid
 
     TINY = {
         "data.cache_dir": CACHE,
@@ -76,7 +77,7 @@ MEASURE = """
         return [{"number": number, "trained": trained} for number in range(size)]
 """
 REPORT = """
-    from experiments import results
+    from experiments.harness import results
 
     def report(runs, out):
         rows = results.rows(runs)
@@ -213,7 +214,7 @@ def test_a_stopped_sweep_goes_on_where_it_was(folder, command, tmp_path, capfd):
     assert [line.split()[3] for line in log.splitlines() if line.startswith("$")] == [
         "transformer_jax.main",
         "transformer_jax.main",
-        "experiments.measure",
+        "experiments.harness.measure",
     ]
 
 

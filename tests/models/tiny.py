@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from transformer_jax.models import schemes
-from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.transformer import MODELS, initialise
+from transformer_jax.models.transformer import schemes
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.shapes import MODELS, initialise
 
 SCHEMES = tuple(schemes.SCHEMES)
 SIZES: dict[str, Any] = dict(

@@ -1,0 +1,244 @@
+"""Runs on this machine: processes, each on its own share of the cores and GPUs."""
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
+
+from experiments.harness.jobs import Job
+from experiments.harness.sweep import ROOT
+from transformer_jax import run_log
+
+_SIGN_SECONDS = 300.0  # between the lines that say that a run goes on
+_MEMORY_PER_RUN = 2 << 30  # bytes: what a process of the larger CPU sweeps takes, with room
+# Tells a run to save and end. Not SIGTERM: on some clusters Slurm sends that to every process of a
+# task as well, and the second signal of a kind ends a run without saving.
+_STOP = signal.SIGINT
+
+T = TypeVar("T")
+
+
+class Ended(NamedTuple):
+    """How it went with a job. `stopped`: by a signal to this process; the rerun goes on."""
+
+    job: Job
+    status: Literal["done", "failed", "stopped"]
+    seconds: float
+
+
+class Slot(NamedTuple):
+    """Where one run at a time has its place: cores, and GPUs by environment variable."""
+
+    cores: list[int]
+    environment: dict[str, str]
+
+
+def run_all(jobs: Sequence[Job], at_once: int | None) -> tuple[list[Job], int]:
+    """Runs the jobs; returns those that failed, and the signal that stopped it all (0: none)."""
+    places = slots(at_once)
+    each = f"{len(places[0].cores)} core{'s' * (len(places[0].cores) != 1)}"
+    print(f"{len(places)} at once, {each} each", flush=True)
+    failed, number = [], 0
+    with tempfile.TemporaryDirectory() as compiled:
+        pool = _Pool(places, _environment(compiled), f"{_processor()}, {each} a run")
+        with pool.stopped_by_signals() as signals:
+            for count, ended in enumerate(pool.run(jobs), start=1):
+                took = f"{ended.status} after {ended.seconds:.0f} s"
+                print(f"[{count}/{len(jobs)}] {took}  {ended.job}", flush=True)
+                if ended.status == "failed":
+                    failed.append(ended.job)
+            number = signals[0] if signals else 0
+    return failed, number
+
+
+def slots(at_once: int | None) -> list[Slot]:
+    """As many places as there are to be runs at once, each with the same number of cores and GPUs.
+
+    None: one for each GPU, one where there is a TPU, else what cores and memory allow.
+    The shares do not depend on how many runs are left, as XLA's sums round otherwise on more cores.
+    """
+    cores = list(range(os.cpu_count() or 1))
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+    backend, count = _devices()
+    if at_once is None:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        fit = {"cpu": min(len(cores), memory // _MEMORY_PER_RUN), "gpu": count}
+        at_once = fit.get(backend, 1)
+    at_once = max(1, at_once)
+    cores = _shares(cores, at_once)
+    if backend != "gpu":
+        return [Slot(share, {}) for share in cores]
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = _shares(named.split(",") if named else list(map(str, range(count))), at_once)
+    return [
+        Slot(share, {"CUDA_VISIBLE_DEVICES": ",".join(own)})
+        for share, own in zip(cores, gpus, strict=True)
+    ]
+
+
+def _shares(things: Sequence[T], count: int) -> list[list[T]]:
+    """So many shares of the same size; where there are fewer things, several get the same one."""
+    each = max(1, len(things) // count)
+    return [[things[(i * each + k) % len(things)] for k in range(each)] for i in range(count)]
+
+
+def _devices() -> tuple[str, int]:
+    """JAX's backend ("cpu", "gpu", "tpu") and its devices. A process that ends is asked, as it
+    takes the memory."""
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return "cpu", 1
+    code = "import jax; print(jax.default_backend(), jax.local_device_count())"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if answer.returncode:
+        raise ValueError(f"JAX finds no device: {answer.stderr.strip().splitlines()[-1]}")
+    backend, count = answer.stdout.split()
+    return backend, int(count)
+
+
+class _Pool:
+    """Processes, as many at once as there are slots."""
+
+    def __init__(self, places: Sequence[Slot], environment: Mapping[str, str], machine: str):
+        self._count = len(places)
+        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        for slot in places:
+            self._free.put(slot)
+        self._environment = environment
+        self._machine = machine
+        self._processes: set[subprocess.Popen] = set()
+        self._stopping = threading.Event()
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Ended]:
+        """Yields how each job went, as they end."""
+        with ThreadPoolExecutor(self._count) as threads:
+            for future in as_completed([threads.submit(self._perform, job) for job in jobs]):
+                yield future.result()
+
+    @contextlib.contextmanager
+    def stopped_by_signals(self) -> Iterator[list[int]]:
+        """Passes a stop on, and starts nothing after; yields the signals that have come.
+
+        SIGUSR1 is what Slurm sends before the time is up.
+        """
+        came: list[int] = []
+
+        def stop(number, frame):
+            came.append(number)
+            self._stopping.set()
+            if len(came) == 1:
+                text = "Stopping: training runs save where they are. Ctrl-C ends them at once."
+                print(text, file=sys.stderr)  # not stdout, which may be in the middle of a line
+            elif number != signal.SIGINT:
+                return  # Slurm says it more than once
+            for process in list(self._processes):
+                process.send_signal(_STOP if len(came) == 1 else signal.SIGKILL)
+
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        previous = {number: signal.signal(number, stop) for number in signals}
+        try:
+            yield came
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _perform(self, job: Job) -> Ended:
+        slot, started = self._free.get(), time.monotonic()
+        try:
+            left, before = job.commands(), []
+            # A command that leaves as much to do as there was has failed.
+            while left and left != before and not self._stopping.is_set():
+                self._call(job, left[0], slot)
+                left, before = job.commands(), left
+        finally:
+            self._free.put(slot)
+        unfinished = "stopped" if self._stopping.is_set() else "failed"
+        return Ended(job, unfinished if left else "done", time.monotonic() - started)
+
+    def _call(self, job: Job, command: list[str], slot: Slot) -> None:
+        job.workdir.mkdir(parents=True, exist_ok=True)
+        _write_record(job, self._machine)
+        with (job.workdir / "log.txt").open("a", encoding="utf-8") as log:
+            print("$", shlex.join(command), file=log, flush=True)
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**self._environment, **slot.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C comes through `stop`, and not twice
+            )
+            # XLA starts as many threads as it sees cores, later than this.
+            if hasattr(os, "sched_setaffinity"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(process.pid, slot.cores)
+            self._processes.add(process)
+            if self._stopping.is_set():
+                process.send_signal(_STOP)  # `stop` has come before the process was in the set
+            _follow(process, job)
+            self._processes.discard(process)
+
+
+def _follow(process: subprocess.Popen, job: Job) -> None:
+    """Waits for its end. Says now and then that it goes on, as long as it writes into its log.
+
+    `launch.sh tpu` takes a sweep without output for one that hangs.
+    """
+    log = job.workdir / "log.txt"
+    started, size = time.monotonic(), log.stat().st_size
+    while True:
+        try:
+            process.wait(_SIGN_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            before, size = size, log.stat().st_size
+            if size > before:
+                print(f"running for {time.monotonic() - started:.0f} s  {job}", flush=True)
+
+
+def _environment(compiled: str) -> dict[str, str]:
+    """That of the runs, which share what they have compiled: many differ in the seed alone."""
+    return {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": compiled,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "TQDM_MININTERVAL": "60",  # of a progress bar in a log file
+    }
+
+
+def _write_record(job: Job, machine: str) -> None:
+    """run.json: what is run, for `measure` and for people, and on what, for `results`."""
+    run = job.runs[0]
+    record = {
+        "labels": [dict(run.labels) for run in job.runs],
+        "config": run.config,
+        "overrides": dict(run.overrides),
+        "train": run.train,
+        "measure": run.measure,
+        "machine": machine,
+        "date": datetime.date.today().isoformat(),
+    }
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    run_log.write_atomically(job.workdir / "run.json", text + "\n")
+
+
+def _processor() -> str:
+    """The name of the CPU."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), platform.processor() or platform.machine())

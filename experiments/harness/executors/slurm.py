@@ -1,0 +1,121 @@
+"""Runs as tasks of Slurm job arrays: `sbatch`, `squeue` and `scontrol`, nothing else.
+
+A task runs `experiments.run --run=ID` on a node; nodes share the checkout, the environment and the
+work directories. One that is preempted, or whose time is up, goes back into the queue, and later on
+from its last checkpoint. What is in the queue is not submitted again: the same command goes on
+waiting.
+"""
+
+import hashlib
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.harness.jobs import Job, wait
+from experiments.harness.sweep import ROOT
+
+_POLL_SECONDS = 30.0
+_LONGEST_ARRAY = 1000  # what Slurm's MaxArraySize allows unless an administrator changed it
+_SECONDS_TO_SAVE = 300  # before the time is up
+_TASK = """#!/bin/bash
+runs=({ids})
+trap : TERM # wait for the run, which saves
+# A step, since Slurm tells only steps when a grace time begins. It needs to be told of the cores.
+srun --ntasks=1 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" --mpi=none \\
+    {command} "--run=${{runs[SLURM_ARRAY_TASK_ID]}}"
+status=$?
+# Stopped by SIGTERM (preemption) or SIGUSR1 (time): where Slurm has not cancelled or requeued the
+# task already, it would take this for its end.
+if [[ $status == 143 || $status == 138 ]]; then
+    state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
+    [[ $state != RUNNING && $state != SIGNALING ]] || scontrol requeue "$SLURM_JOB_ID"
+fi
+exit $status
+"""
+
+
+def run_all(
+    jobs: Sequence[Job],
+    command: Sequence[str],
+    home: Path,
+    *,
+    at_once: int | None,
+    options: Sequence[str],
+) -> list[Job]:
+    """Submits the jobs that are not in the queue yet, waits for all, returns those not done.
+
+    command: what a task runs, without --run=ID.
+    home: the folder of the work directories, which gets the tasks' output.
+    options: further ones of sbatch, which win.
+
+    Raises:
+      ValueError: where there is no Slurm, or it refuses.
+    """
+    if shutil.which("sbatch") is None:
+        raise ValueError("found no sbatch on PATH: run this on a login node of a Slurm cluster")
+    name = f"{home.name}-{hashlib.sha256(str(home).encode()).hexdigest()[:8]}"
+    ids = _queued(name)
+    if ids is None:
+        raise ValueError("squeue does not answer: see its message above")
+    new = [job for job in jobs if job.id not in ids]
+    logs = home / "slurm"
+    logs.mkdir(parents=True, exist_ok=True)
+    for start in range(0, len(new), _LONGEST_ARRAY):
+        _submit(new[start : start + _LONGEST_ARRAY], command, name, logs, at_once, options)
+    print(
+        f"{len(jobs) - len(new)} runs in the queue already, {len(new)} new. Ctrl-C leaves all "
+        f"there, and the same command goes on. `scancel --name={name}` takes them out.",
+        flush=True,
+    )
+    wait(jobs, lambda: _queued(name), _POLL_SECONDS, _state)
+    if left := [job for job in jobs if job.commands()]:
+        print(f"What tasks print beside their runs is in {logs}")
+    return left
+
+
+def _state(job: Job) -> str:
+    return "not done" if job.commands() else "done"
+
+
+def _submit(
+    jobs: Sequence[Job],
+    command: Sequence[str],
+    name: str,
+    logs: Path,
+    at_once: int | None,
+    options: Sequence[str],
+) -> None:
+    ids = [job.id for job in jobs]
+    task = _TASK.format(ids=" ".join(ids), command=shlex.join(command))
+    arguments = [
+        f"--job-name={name}",
+        f"--comment={' '.join(ids)}",  # from which `_queued` knows what a task's number stands for
+        f"--array=0-{len(ids) - 1}{f'%{at_once}' if at_once else ''}",
+        f"--chdir={ROOT}",
+        f"--output={logs}/%A_%a.log",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=USR1@{_SECONDS_TO_SAVE}",
+        *options,
+    ]
+    answer = subprocess.run(["sbatch", *arguments], input=task, capture_output=True, text=True)
+    if answer.returncode:
+        raise ValueError(f"sbatch refuses: {answer.stderr.strip()}")
+    print(answer.stdout.strip(), flush=True)
+
+
+def _queued(name: str) -> set[str] | None:
+    """The ids of the runs in the queue, whether they wait or run; None without an answer."""
+    command = ["squeue", "--me", "--noheader", "--array", f"--name={name}", "--format=%K %k"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode:
+        print(answer.stderr.strip(), file=sys.stderr)
+        return None
+    ids = set()
+    for line in answer.stdout.splitlines():
+        number, *comment = line.split()
+        ids.add(comment[int(number)])
+    return ids

@@ -1,0 +1,223 @@
+"""One look for all figures: readable in print, in grey, and by the colour-blind.
+
+Colours are those of Okabe and Ito (2008). A scheme has the same colour, marker and line style in
+every figure, so that no two are told apart by colour alone. Figures hold no date, so that the same
+numbers give the same files.
+
+A report makes a figure with one of the functions here, or draws its own on the axes of `panels`,
+and hands it to `save`, which returns the line for the README.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.harness.results import Row, group, spread
+
+_BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+_BLUE, _VERMILLION, _PURPLE = "#0072B2", "#D55E00", "#CC79A7"  # without yellow, too pale on white
+# Colour, marker and line style of each scheme; relatives share a colour.
+_SCHEMES = {
+    "post_ln": (_VERMILLION, "o", "-"),
+    "pre_ln": (_BLUE, "s", "-"),
+    "admin": (_GREEN, "^", "-"),
+    "admin_constant": (_GREEN, "v", "--"),
+    "deepnorm": (_PURPLE, "D", "-"),
+    "rezero": (_ORANGE, "P", "-"),
+    "t_fixup": (_SKY, "X", "-"),
+    "gpt2": (_BLACK, "*", "-"),
+    "sandwich": (_BLUE, "<", "--"),
+    "peri_ln": (_SKY, ">", "--"),
+    "sub_ln": (_PURPLE, "d", "--"),
+    "layer_scale": (_ORANGE, "p", "--"),
+    "b2t": (_VERMILLION, "h", "--"),
+    "residual_dual": (_BLACK, "H", "--"),
+    "keel": (_VERMILLION, "8", ":"),
+    "ds_init": (_GREEN, "1", ":"),
+    "depth_scaled": (_BLUE, "2", ":"),
+}
+_OTHERS = list(_SCHEMES.values())
+_NAMES = {
+    **{"post_ln": "Post-LN", "pre_ln": "Pre-LN", "admin": "Admin", "deepnorm": "DeepNorm"},
+    **{"admin_constant": "Admin (constant)", "rezero": "ReZero", "t_fixup": "T-Fixup"},
+    **{"gpt2": "GPT-2 init", "sandwich": "Sandwich-LN", "peri_ln": "Peri-LN"},
+    **{"sub_ln": "Sub-LN", "layer_scale": "LayerScale", "b2t": "B2T", "keel": "KEEL"},
+    **{"residual_dual": "ResiDual", "ds_init": "DS-Init", "depth_scaled": "depth-scaled"},
+}
+_WIDTH, _HEIGHT = 3.4, 2.8  # inches, of one panel
+# Set for good: nothing else in the process draws.
+matplotlib.rcParams.update(
+    {
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 9,
+        "figure.constrained_layout.use": True,
+        "image.cmap": "cividis",  # rises evenly in brightness, also for the colour-blind
+        "legend.frameon": False,
+        "legend.fontsize": 8,
+        "lines.linewidth": 1.3,
+        "lines.markersize": 4,
+        "savefig.dpi": 130,
+        "svg.hashsalt": "transformer_jax",
+    }
+)
+
+
+def style(name: Any, among: Sequence[Any] = ()) -> dict[str, Any]:
+    """Keywords of `Axes.plot` for a scheme, or for one of other names in a fixed order."""
+    known = _SCHEMES.get(name)
+    color, marker, dashes = known or _OTHERS[list(among).index(name) % len(_OTHERS)]
+    return {"color": color, "marker": marker, "linestyle": dashes, "label": title(name)}
+
+
+def title(name: Any) -> str:
+    """How a scheme is written in figures and tables; other names stay as they are."""
+    return _NAMES.get(name, str(name))
+
+
+def panels(rows: int = 1, columns: int = 1, **arguments: Any) -> tuple[Figure, list[Axes]]:
+    """A figure and its axes, row by row. `arguments`: of `Figure.subplots`, as sharey=True."""
+    figure = Figure(figsize=(_WIDTH * columns + 1.2, _HEIGHT * rows))
+    axes = figure.subplots(rows, columns, squeeze=False, **arguments)
+    return figure, list(axes.flat)
+
+
+def lines(
+    rows: Iterable[Row],
+    *,
+    x: str,
+    y: str,
+    by: str,
+    xlabel: str,
+    ylabel: str,
+    xscale: str = "linear",
+    yscale: str = "linear",
+    panel: str | None = None,
+) -> Figure:
+    """The median of `y` over `x`, a line for each value of `by`, with its bootstrap interval.
+
+    panel: a column each of whose values gets a panel of its own, titled "column value".
+    """
+    rows = list(rows)
+    names = list(group(rows, by))
+    shown = group(rows, panel) if panel else {("",): rows}
+    figure, axes = panels(1, len(shown), sharey=True)
+    for ax, ((value,), part) in zip(axes, shown.items(), strict=True):
+        for (name,), members in group(part, by).items():
+            _line(ax, members, x, y, style(name, [each for (each,) in names]))
+        ax.set(xlabel=xlabel, xscale=xscale, yscale=yscale)
+        if panel:
+            ax.set_title(f"{panel.replace('_', ' ')} {title(value)}")
+    axes[0].set_ylabel(ylabel)
+    legend(figure, axes)
+    return figure
+
+
+def heatmaps(
+    matrices: Mapping[str, np.ndarray],
+    *,
+    xlabel: str,
+    ylabel: str,
+    label: str,
+    limits: tuple[float, float] | None = None,
+) -> Figure:
+    """Lower triangles side by side, with one scale of colours, which `label` names.
+
+    matrices: {title: (n, n) or (n, n + 1)}, of which the first column is number 0; the last row and
+      the last column have the same number, and the first row is on top.
+    """
+    lower = {name: _lower(np.asarray(matrix, float)) for name, matrix in matrices.items()}
+    low = min(np.nanmin(matrix) for matrix in lower.values())
+    high = max(np.nanmax(matrix) for matrix in lower.values())
+    low, high = limits or (low, high)
+    figure, axes = panels(1, len(lower))
+    image = None
+    for ax, (name, matrix) in zip(axes, lower.items(), strict=True):
+        rows, columns = matrix.shape
+        edges = (-0.5, columns - 0.5, columns - 0.5, columns - rows - 0.5)
+        image = ax.imshow(matrix, vmin=low, vmax=high, interpolation="nearest", extent=edges)
+        ax.locator_params(integer=True)
+        ax.set(xlabel=xlabel, title=title(name))
+    axes[0].set_ylabel(ylabel)
+    if image is not None:
+        figure.colorbar(image, ax=axes, label=label, shrink=0.8)
+    return figure
+
+
+def statuses(
+    rows: Iterable[Row],
+    *,
+    x: str,
+    y: str,
+    status: str,
+    xlabel: str,
+    ylabel: str,
+    panel: str | None = None,
+) -> Figure:
+    """A grid of what became of runs: a cell says how many of its runs trained, "2/3".
+
+    Cells where all did are dark, where none did white. "x" beside the count: some diverged, "-":
+    some stayed on a plateau. status: the column that holds "finished", "plateaued", "diverged".
+    """
+    rows = list(rows)
+    shown = group(rows, panel) if panel else {("",): rows}
+    columns, levels = (sorted({row[name] for row in rows}) for name in (x, y))
+    figure, axes = panels(1, len(shown), sharey=True)
+    for ax, ((value,), part) in zip(axes, shown.items(), strict=True):
+        trained = np.full((len(levels), len(columns)), math.nan)
+        for (at_x, at_y), cell in group(part, x, y).items():
+            column, level = columns.index(at_x), levels.index(at_y)
+            found = [row[status] for row in cell]
+            trained[level, column] = share = found.count("finished") / len(found)
+            text = f"{found.count('finished')}/{len(found)}"
+            text += " x" * ("diverged" in found) + " -" * ("plateaued" in found)
+            color = "white" if share > 0.7 else "black"
+            ax.text(column, level, text, ha="center", va="center", color=color, fontsize=8)
+        ax.imshow(trained, cmap="Blues", vmin=0, vmax=1.2, aspect="auto", origin="lower")
+        ax.set_xticks(range(len(columns)), [f"{column:g}" for column in columns])
+        ax.set_yticks(range(len(levels)), [f"{level:g}" for level in levels])
+        ax.set(xlabel=xlabel)
+        if panel:
+            ax.set_title(title(value))
+    axes[0].set_ylabel(ylabel)
+    return figure
+
+
+def legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all panels, at their right, each name once."""
+    entries = {}
+    for ax in axes:
+        handles, labels = ax.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    figure.legend(list(entries.values()), list(entries), loc="outside right upper")
+
+
+def save(figure: Figure, out: Path, name: str, description: str) -> str:
+    """Writes `out`/NAME.svg and .png; returns the markdown that shows it, described in words."""
+    # Neither a date nor a version: an unchanged figure is an unchanged file.
+    figure.savefig(out / f"{name}.svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(out / f"{name}.png", metadata={"Software": None})
+    return f"![{description}]({out.name}/{name}.svg)"
+
+
+def _lower(matrix: np.ndarray) -> np.ndarray:
+    """The matrix with NaN, which is not drawn, above the diagonal that ends in its last corner."""
+    rows, columns = matrix.shape
+    return np.where(np.tri(rows, columns, columns - rows, dtype=bool), matrix, np.nan)
+
+
+def _line(ax: Axes, rows: Sequence[Row], x: str, y: str, looks: Mapping[str, Any]) -> None:
+    points = sorted((at, spread(row[y] for row in here)) for (at,), here in group(rows, x).items())
+    xs = [at for at, _ in points]
+    ax.plot(xs, [found.median for _, found in points], markevery=max(1, len(xs) // 10), **looks)
+    if any(found.low is not None for _, found in points):
+        lows = [found.median if found.low is None else found.low for _, found in points]
+        highs = [found.median if found.high is None else found.high for _, found in points]
+        ax.fill_between(xs, lows, highs, color=looks["color"], alpha=0.2, linewidth=0)

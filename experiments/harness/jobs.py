@@ -1,0 +1,73 @@
+"""A job: the runs of a sweep that share a work directory, and what is left to do for them."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from experiments.harness import results
+from experiments.harness.sweep import ROOT, Run
+
+_LOG_LINES = 15  # of a failed run's log, that are shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """All runs of a sweep that have one content: one work directory, several sets of labels."""
+
+    folder: Path
+    workdir: Path
+    runs: tuple[Run, ...]
+
+    def __str__(self) -> str:
+        return f"{self.id}  {' | '.join(map(str, self.runs))}"
+
+    @property
+    def id(self) -> str:
+        """That of its runs."""
+        return self.runs[0].id
+
+    def commands(self) -> list[list[str]]:
+        """What is left to do: to train, to measure, both, or nothing."""
+        run, workdir = self.runs[0], f"--workdir={self.workdir}"
+        python = [sys.executable, "-m"]
+        train = [*python, "transformer_jax.main", f"--config={ROOT / run.config}", workdir]
+        train += [f"--config.{key}={value}" for key, value in run.overrides.items()]
+        measure = [*python, "experiments.harness.measure", f"--folder={self.folder}", workdir]
+        left = []
+        if run.train and not results.is_trained(run, self.workdir):
+            left.append(train)
+        if run.measure is not None and (left or not results.is_measured(self.workdir)):
+            left.append(measure)
+        return left
+
+    def end_of_log(self) -> str:
+        """The last lines that its last command wrote, and where there are more."""
+        path = self.workdir / "log.txt"
+        text = path.read_text("utf-8", errors="replace") if path.exists() else "it has not begun"
+        last = text.rpartition("\n$ ")[2]
+        lines = [line for line in last.splitlines() if line.strip()]
+        return "\n".join(f"  {line}" for line in (*lines[-_LOG_LINES:], path))
+
+
+def wait(
+    jobs: Sequence[Job],
+    queued: Callable[[], set[str] | None],
+    seconds: float,
+    state: Callable[[Job], str],
+) -> None:
+    """Waits until none of the jobs is in a queue, and prints which have left it.
+
+    queued: the ids in the queue, asked for every so many seconds; None where it gave no answer.
+    state: what is known here of a job that has left it.
+    """
+    waiting = {job.id: job for job in jobs}
+    while waiting:
+        time.sleep(seconds)
+        ids = queued()
+        if ids is None:
+            continue
+        for job in [job for id, job in waiting.items() if id not in ids]:
+            del waiting[job.id]
+            print(f"[{len(jobs) - len(waiting)}/{len(jobs)}] {state(job)}  {job}", flush=True)

@@ -1,0 +1,302 @@
+"""From the files of finished runs to rows, intervals, tables, csv, summary.json and the README.
+
+WORKDIR/run.json           what was run, and on what machine
+WORKDIR/results.json       of a trained run: status, final scores, device (see `run_log`)
+WORKDIR/metrics.jsonl      of a trained run: the numbers of training
+WORKDIR/measurements.json  of a measured run: its rows, device and time
+"""
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from experiments.harness.sweep import Run
+from transformer_jax import overrides, run_log
+
+# Labels and measured values by column.
+Row = dict[str, Any]
+# How training may have ended for a run that is not run again.
+ENDED = ("finished", "plateaued", "diverged")
+_DIGITS = 6  # significant, so that a rerun elsewhere does not change every line of a file
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A run that is done, with what it wrote; empty where it wrote no such thing.
+
+    Attributes:
+      record: run.json; absent keys where the run was made elsewhere.
+      results: results.json.
+      metrics: the records of metrics.jsonl, in order of their steps.
+      measurements: the rows of measurements.json.
+      measured_on: what else measurements.json says (device, versions, seconds).
+    """
+
+    run: Run
+    workdir: Path
+    record: Mapping[str, Any]
+    results: Mapping[str, Any]
+    metrics: Sequence[Row]
+    measurements: Sequence[Row]
+    measured_on: Mapping[str, Any]
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """The run's."""
+        return self.run.labels
+
+    def series(self, name: str) -> tuple[list[int], list[Any]]:
+        """The steps at which a number was logged, and its values; NaN where it was not finite."""
+        found = [(record["step"], record[name]) for record in self.metrics if name in record]
+        steps = [step for step, _ in found]
+        return steps, [math.nan if value is None else value for _, value in found]
+
+
+class Spread(NamedTuple):
+    """Values over seeds. `low`, `high`: bootstrap interval of the median, None for one value."""
+
+    median: float
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+
+
+class Line(NamedTuple):
+    """The least-squares line y = slope x + intercept, and its R squared."""
+
+    slope: float
+    intercept: float
+    r_squared: float
+
+
+def load(run: Run, workdir: Path) -> Finished:
+    """Reads what a finished run has left in its work directory."""
+    measured = dict(read_json(workdir / "measurements.json"))
+    return Finished(
+        run=run,
+        workdir=workdir,
+        record=read_json(workdir / "run.json"),
+        results=run_log.read_results(workdir),
+        metrics=run_log.read_metrics(workdir),
+        measurements=measured.pop("rows", []),
+        measured_on=measured,
+    )
+
+
+def is_trained(run: Run, workdir: Path) -> bool:
+    """Whether training has ended here, and nothing is asked for that would score it otherwise."""
+    saved = workdir / "config.json"
+    if run_log.read_results(workdir).get("status") not in ENDED or not saved.exists():
+        return False
+    changes = overrides.difference(overrides.load(str(saved)), run.resolved)
+    return all(change.startswith(("data.dir:", "data.cache_dir:")) for change in changes)
+
+
+def is_measured(workdir: Path) -> bool:
+    """Whether the measurements are there."""
+    return (workdir / "measurements.json").exists()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty where there is none."""
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+# Numbers -----------------------------------------------------------------------------------------
+
+
+def rows(runs: Iterable[Finished]) -> list[Row]:
+    """The measured rows of all runs, each with the labels of its run in front."""
+    return [{**run.labels, **row} for run in runs for row in run.measurements]
+
+
+def group(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows by their values in the columns, in order of first appearance."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
+
+
+def spread(values: Iterable[float], *, confidence: float = 0.95) -> Spread:
+    """Median, mean, and percentile bootstrap interval of the median. The draws are always the same.
+
+    With few values the interval is hardly more than their range: three seeds give no less.
+    """
+    values = np.asarray(list(values), np.float64)
+    low = high = None
+    if values.size > 1 and np.isfinite(values).all():
+        interval = stats.bootstrap(
+            (values,),
+            np.median,
+            confidence_level=confidence,
+            method="percentile",
+            rng=np.random.default_rng(0),
+        ).confidence_interval
+        low, high = float(interval.low), float(interval.high)
+    return Spread(float(np.median(values)), float(np.mean(values)), low, high, values.size)
+
+
+def paired_differences(
+    rows: Iterable[Row], value: str, *, between: tuple[str, Any, Any], on: Sequence[str]
+) -> list[float]:
+    """Differences of `value` between two groups of rows that are alike in the columns `on`.
+
+    between: (column, a, b), as ("scheme", "admin", "pre_ln"): a's value minus b's.
+
+    Raises:
+      ValueError: when a pair is incomplete, or a row has more than one partner.
+    """
+    column, *sides = between
+    values: list[dict[tuple, float]] = [{}, {}]
+    for row in rows:
+        for side, found in zip(sides, values, strict=True):
+            if row[column] != side:
+                continue
+            key = tuple(row[name] for name in on)
+            if key in found:
+                names = ", ".join(on)
+                raise ValueError(f"two rows of {column}={side!r} are alike in {names}: {key}")
+            found[key] = row[value]
+    first, second = values
+    if alone := first.keys() ^ second.keys():
+        raise ValueError(f"rows without a partner in {column}: {sorted(alone, key=str)}")
+    return [first[key] - second[key] for key in first]
+
+
+def parting(metrics: Iterable[Row], others: Iterable[Row], tolerance: float = 0.0) -> int | None:
+    """The first step at which both runs logged a train/loss and these differ by more.
+
+    None: they never do. A loss that is not finite differs from every finite one.
+    """
+    losses, others = (
+        {record["step"]: record["train/loss"] for record in records if "train/loss" in record}
+        for records in (metrics, others)
+    )
+    for step in sorted(losses.keys() & others.keys()):
+        a, b = losses[step], others[step]
+        if a is None or b is None:
+            if a is not b:
+                return step
+        elif abs(a - b) > tolerance:
+            return step
+    return None
+
+
+def line(x: ArrayLike, y: ArrayLike) -> Line:
+    """The least-squares line through points. Raises ValueError when all x are the same."""
+    fit: Any = stats.linregress(x, y)
+    return Line(float(fit.slope), float(fit.intercept), float(fit.rvalue**2))
+
+
+def log_log_slope(x: ArrayLike, y: ArrayLike) -> float:
+    """The exponent p of y ~ x^p, by least squares on logarithms; all values are positive."""
+    return line(np.log(x), np.log(y)).slope
+
+
+# Files -------------------------------------------------------------------------------------------
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Writes rows, whose columns keep the order in which they first appear."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({column: _rounded(value) for column, value in row.items()})
+
+
+def write_summary(out: Path, numbers: Mapping[str, Any]) -> None:
+    """Merges headline numbers under flat names ("slope/post_ln") into summary.json.
+
+    What other sweeps of the folder have written stays. What is not finite becomes null.
+    """
+    path = out / "summary.json"
+    merged = read_json(path) | {name: _rounded(value) for name, value in numbers.items()}
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in merged.items()
+    }
+    text = json.dumps(finite, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    run_log.write_atomically(path, text + "\n")
+
+
+def table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> str:
+    """A markdown table with these columns (None: all); three significant digits."""
+    columns = columns or list(dict.fromkeys(column for row in rows for column in row))
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    numeric = [
+        all(isinstance(row.get(column), int | float | None) for row in rows) for column in columns
+    ]
+    rule = ["---:" if right else ":---" for right in numeric]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (columns, rule, *cells))
+
+
+def provenance(runs: Sequence[Finished]) -> str:
+    """One sentence: how many runs, for how long, on what, with which JAX, and when."""
+    by_workdir = {run.workdir: run for run in runs}.values()
+    seconds, facts = 0.0, {"device": set(), "jax": set(), "date": set()}
+    for run in by_workdir:
+        seconds += run.results.get("time/wall_seconds", 0.0) + run.measured_on.get("seconds", 0.0)
+        made = {**run.results, **run.measured_on}
+        device = made.get("device_kind", "unknown device")
+        machine = run.record.get("machine", "")
+        facts["device"].add(
+            ", ".join(filter(None, [machine, device * (device != "cpu")])) or device
+        )
+        facts["jax"].add(made.get("versions", {}).get("jax", "unknown"))
+        facts["date"].add(run.record.get("date", ""))
+    dates = sorted(facts["date"] - {""}) or ["at an unknown date"]
+    count = len(by_workdir)
+    return (
+        f"{count} run{'s' * (count != 1)}, {seconds / 60:.3g} minutes in all, one after the other; "
+        f"{' and '.join(sorted(facts['device']))}; JAX {' and '.join(sorted(facts['jax']))}; "
+        f"{' to '.join(dict.fromkeys([dates[0], dates[-1]]))}."
+    )
+
+
+def insert(readme: Path, sweep: str, text: str) -> None:
+    """Replaces what stands between the markers of a sweep in a README."""
+    check_markers(readme, sweep)
+    start, end = markers(sweep)
+    before, _, rest = readme.read_text("utf-8").partition(start)
+    _, _, after = rest.partition(end)
+    run_log.write_atomically(readme, f"{before}{start}\n\n{text.strip()}\n\n{end}{after}")
+
+
+def check_markers(readme: Path, sweep: str) -> None:
+    """Raises ValueError when a README lacks the markers, has them twice, or the wrong way round."""
+    start, end = markers(sweep)
+    lines = readme.read_text("utf-8").splitlines()
+    if [line for line in lines if line in (start, end)] != [start, end]:
+        raise ValueError(f"{readme} needs the lines {start} and {end}, once each and in that order")
+
+
+def markers(sweep: str) -> tuple[str, str]:
+    """The lines of a README between which the sweep's report stands."""
+    return f"<!-- generated: {sweep} -->", f"<!-- end: {sweep} -->"
+
+
+def _rounded(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _cell(value: Any) -> str:
+    value = value.item() if hasattr(value, "item") else value
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        # "1.2e+04" is hard to read among numbers, 12000 is not.
+        return f"{float(f'{value:.3g}'):,.10g}" if abs(value) < 1e6 else f"{value:.3g}"
+    return str(value)

@@ -1,0 +1,141 @@
+"""Runs as data. A folder's `sweep.py` lists its runs with the three names defined here.
+
+A folder `experiments/NAME/` asks one question, and holds:
+
+    __init__.py   the question, as docstring
+    README.md     sections Question, Protocol, Results, Conclusion, What it does not show; Results
+                  holds the lines `<!-- generated: SWEEP -->` and `<!-- end: SWEEP -->` of each
+                  sweep, and what stands between them is written by `report.py`
+    sweep.py      SWEEPS: {name: function(quick) -> list of runs}; the first is what the plain
+                  command runs, others need something more (data, a GPU)
+    measure.py    where runs are measured: measure(config, workdir, **arguments) -> list of rows,
+                  each {name: number or text}; workdir holds the checkpoints of a trained run
+    report.py     report(runs, out) -> markdown for the README; writes csv, figures and
+                  summary.json into `out` (see `results` and `figures`)
+    results/      what the report wrote, committed
+
+A `sweep.py` reads like this:
+
+    from experiments.harness.sweep import Run, grid
+
+    def cpu(quick: bool) -> list[Run]:
+        return [
+            Run(
+                config="configs/bigram_copy.py",
+                overrides={
+                    "model.residual": row["scheme"],
+                    "model.num_layers": row["layers"],
+                    "seed": row["seed"],
+                },
+                labels=row,
+            )
+            for row in grid(scheme=["post_ln", "admin"], layers=[6, 18], seed=range(3))
+            if not quick or row["seed"] == 0
+        ]
+
+    SWEEPS = {"cpu": cpu}
+
+A run is trained (`train`, through the command line), measured (`measure`, the arguments of the
+folder's function), or first trained and then measured. Each is a process of its own, which takes
+seconds to start, so that what takes less (a seed, a depth) belongs inside `measure`. What a run is
+called depends on its content alone: a change of labels, or of the order of runs, makes nothing run
+again. A change of the code of `measure` does not either: remove the work directories then.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from configs.default import Config
+from transformer_jax import overrides
+
+ROOT = Path(__file__).parents[2]
+# What a rerun of a work directory may change, but for the intervals at which its log is written,
+# since a report reads the log.
+_NO_CONTENT = tuple(key for key in overrides.FREE_TO_CHANGE if not key.startswith("train."))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a sweep.
+
+    Attributes:
+      config: a config file relative to the repository, as "configs/bigram_copy.py" (or "FILE:ARG").
+      overrides: {dotted key: value}, as `overrides.load` takes them.
+      labels: {name: number or text} that the report groups by (scheme, layers, seed, ...). Runs
+        that differ in nothing else are run once: a baseline may stand in two grids.
+      train: whether the run is trained.
+      measure: the arguments of the folder's `measure.measure` (plain values); None: not measured.
+    """
+
+    config: str
+    overrides: Mapping[str, Any]
+    labels: Mapping[str, Any]
+    train: bool = True
+    measure: Mapping[str, Any] | None = None
+
+    def __post_init__(self):
+        if not self.train and self.measure is None:
+            raise ValueError(f"the run {self} does nothing: train it, or give arguments to measure")
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.labels.items())
+
+    @functools.cached_property
+    def resolved(self) -> Config:
+        """The checked config, frozen. Raises ValueError naming the run."""
+        try:
+            return overrides.load(str(ROOT / self.config), self.overrides)
+        except (ValueError, FileNotFoundError) as error:
+            raise ValueError(f"the run {self}: {error}") from error
+
+    @functools.cached_property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that stand for what the run does.
+
+        They depend on the resolved config (folders, checkpoints, evaluation and decoding left out),
+        `train` and `measure`; not on `labels`.
+        """
+        config = {
+            key: value
+            for key, value in overrides.flatten(self.resolved).items()
+            if not f"{key}:".startswith(_NO_CONTENT)
+        }
+        text = json.dumps([config, self.train, self.measure], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
+    """Every combination, the last name varying fastest: `grid(layers=[6, 18], seed=range(3))`."""
+    return [dict(zip(values, row, strict=True)) for row in itertools.product(*values.values())]
+
+
+def zipped(**values: Iterable[Any]) -> list[dict[str, Any]]:
+    """The first of each, the second of each, and so on. Raises ValueError for unequal lengths."""
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def part(folder: Path, name: str) -> ModuleType:
+    """The module `name` ("sweep", "measure", "report") of a folder, wherever the folder lies.
+
+    Raises FileNotFoundError when the folder has no such part.
+    """
+    path = folder / f"{name}.py"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no {path}: see experiments/harness/sweep.py for what it holds"
+        )
+    spec = importlib.util.spec_from_file_location(f"experiments.{folder.name}.{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # so that the parts of a folder may import each other
+    spec.loader.exec_module(module)
+    return module

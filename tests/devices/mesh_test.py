@@ -1,0 +1,285 @@
+"""The mesh, the table of what is cut over it, and the thread that places batches ahead."""
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from tests.devices.fakes import Device, devices
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.devices.mesh import AXES, MeshSettings, make_mesh, place_ahead
+from transformer_jax.training import optimizer
+
+MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
+# Nothing is computed on it.
+CUBE: Any = AbstractMesh((2, 4, 2, 1), AXES)
+
+
+def sizes(data, fsdp, tensor, sequence, on=None):
+    settings = MeshSettings(data, fsdp, tensor, sequence, "")
+    return make_mesh(settings, on or devices(8)).devices.shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Tpu(Device):
+    """One of two slices, each a line of eight."""
+
+    platform: str = "tpu"
+    core_on_chip: int = 0
+
+    @property
+    def coords(self):
+        return self.id % 8, 0, 0
+
+
+TWO_SLICES = [Tpu(device.id, device.slice_index) for device in devices(16, slices=2)]
+
+
+# The mesh
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ((-1, 1, 1, 1), (8, 1, 1, 1)),
+        ((1, -1, 2, 1), (1, 4, 2, 1)),
+        ((2, 2, 2, 1), (2, 2, 2, 1)),
+        ((2, -1, 4, 1), (2, 1, 4, 1)),
+    ],
+)
+def test_an_axis_may_be_the_rest_of_the_devices(settings, expected):
+    assert sizes(*settings) == expected
+
+
+def test_named_sizes_take_the_first_devices():
+    mesh = make_mesh(MeshSettings(1, 2, 1, 1, ""), devices(8))
+    assert [device.id for device in mesh.devices.flat] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ((0, 1, 1, 1), "mesh.data=0 is neither"),
+        ((-1, 1, -1, 1), "mesh.data and mesh.tensor are -1"),
+        ((4, 4, 1, 1), "mesh.data=4, mesh.fsdp=4.*: 16 devices do not fit into the 8 at hand"),
+        ((-1, 3, 1, 1), "product divides 8"),
+        ((-1, 16, 1, 1), "16 devices do not fit into the 8"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        sizes(*settings)
+
+
+def test_only_data_reaches_across_slices():
+    mesh = make_mesh(MeshSettings(-1, 2, 2, 1, ""), TWO_SLICES)
+    slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
+    assert mesh.devices.shape == (4, 2, 2, 1)
+    assert slices[:2].tolist() == np.zeros((2, 2, 2, 1)).tolist()
+    assert slices[2:].tolist() == np.ones((2, 2, 2, 1)).tolist()
+    with pytest.raises(ValueError, match="mesh.data=1 is no multiple of the 2 slices"):
+        sizes(1, -1, 1, 1, TWO_SLICES)
+
+
+def test_any_axis_reaches_across_hosts_of_gpus():
+    """Each of which XLA counts as a slice."""
+    gpus = [dataclasses.replace(device, platform="gpu") for device in devices(16, slices=2)]
+    assert sizes(1, -1, 1, 1, gpus) == (1, 16, 1, 1)
+
+
+# What is cut over it
+
+
+def spec(*named):
+    axes, shape = zip(*named, strict=True)
+    return sharding.spec(CUBE, axes, shape)
+
+
+def test_logical_axes_are_cut_as_the_table_says():
+    query = spec(("layers", 6), ("embed", 8), ("heads", 4), ("head_dim", 3))
+    assert query == PartitionSpec(None, "fsdp", "tensor", None)
+    hidden = spec(("batch", 16), ("length", 9), ("mlp", 6))
+    # The sequence axis has one device.
+    assert hidden == PartitionSpec(("data", "fsdp"), None, "tensor")
+    assert spec(("batch", 16), (None, 9)) == PartitionSpec(("data", "fsdp"), None)
+
+
+def test_what_does_not_divide_stays_whole():
+    axes, shape = ("batch", "embed_out", "heads"), (12, 3, 5)
+    assert sharding.spec(CUBE, axes, shape) == PartitionSpec(None, None, None)
+    expected = ["batch 12 over data 2 * fsdp 4", "heads 5 over tensor 2"]
+    assert sharding.undivided(CUBE, axes, shape) == expected
+    assert sharding.undivided(CUBE, ("batch", "heads"), (16, 4)) == []
+
+
+def test_two_axes_of_one_array_cannot_be_cut_over_one_mesh_axis():
+    with pytest.raises(ValueError, match="'heads' and 'mlp' of one array .* mesh axis 'tensor'"):
+        spec(("heads", 4), ("mlp", 8))
+    with pytest.raises(ValueError, match="'batch' and 'embed' .* mesh axis 'fsdp'"):
+        spec(("batch", 16), ("length", 4), ("embed", 8))
+    with pytest.raises(ValueError, match="'head' has no rule"):
+        spec(("head", 4))
+
+
+def boxed(*named):
+    axes, shape = zip(*named, strict=True)
+    return nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), axes)
+
+
+PARAMETERS: Any = {
+    "embedding": {"table": boxed(("vocab", 256), ("embed", 128))},
+    "decoder": {
+        "self_attention": {
+            "query": boxed(("layers", 3), ("embed", 128), ("heads", 4), ("head_dim", 64)),
+            "output": boxed(("layers", 3), ("heads", 4), ("head_dim", 64), ("embed", 128)),
+            "query_bias": boxed(("layers", 3), ("heads", 4), ("head_dim", 64)),
+        },
+        "norm": {"scale": boxed(("layers", 3), ("embed", 128))},
+    },
+}
+
+
+def followed(name):
+    """The specification of each leaf of an optimizer's state, by the end of its path."""
+    transform = optimizer.make_optimizer(
+        name=name,
+        schedule=optax.constant_schedule(0.1),
+        beta1=0.9,
+        beta2=0.98,
+        epsilon=1e-9,
+        weight_decay=0.0,
+        clip_norm=1.0,
+        groups=(("embedding/*", 0.5, 0.0), ("decoder/norm/*", 0.0, 0.0)),
+    )
+    params = nn.meta.unbox(PARAMETERS)
+    state = jax.eval_shape(transform.init, params)
+    layout = sharding.follow(CUBE, state, params, sharding.shardings(CUBE, PARAMETERS))
+    shapes = jax.tree_util.tree_leaves_with_path(state)
+    for (path, leaf), where in zip(shapes, jax.tree.leaves(layout), strict=True):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        yield name, leaf.shape, tuple(where.spec) + (None,) * (leaf.ndim - len(where.spec))
+
+
+def test_moments_lie_as_their_parameters_do():
+    found = {name.split("mu/")[-1]: cuts for name, _, cuts in followed("adamw") if "/mu/" in name}
+    assert found == {
+        "embedding/table": ("tensor", "fsdp"),
+        "decoder/self_attention/query": (None, "fsdp", "tensor", None),
+        "decoder/self_attention/output": (None, "tensor", None, "fsdp"),
+        "decoder/self_attention/query_bias": (None, "tensor", None),
+    }
+    others = [cuts for name, _, cuts in followed("adamw") if name.endswith("count")]
+    assert others and set(others) == {()}
+
+
+def test_moments_of_folded_matrices_are_cut_as_their_factors_are():
+    found = {name: (shape, cuts) for name, shape, cuts in followed("muon")}
+    (query,), (output,) = (
+        [found[name] for name in found if name.endswith(f"self_attention/{kind}/0/mu")]
+        for kind in ("query", "output")
+    )
+    assert query == ((3, 128, 256), (None, "fsdp", "tensor"))
+    assert output == ((3, 256, 128), (None, "tensor", "fsdp"))
+
+
+def test_factored_moments_are_cut_as_the_dimensions_that_they_keep():
+    found = {
+        (kind, shape): cuts
+        for name, shape, cuts in followed("adafactor")
+        for kind in ("query", "output")
+        if name.endswith((f"{kind}/0/v_row", f"{kind}/0/v_col"))
+    }
+    for kind in ("query", "output"):
+        assert found[kind, (3, 128)] == (None, "fsdp")
+        assert found[kind, (3, 256)] == (None, "tensor")
+
+
+def test_without_a_mesh_or_on_one_device_nothing_is_constrained():
+    def text():
+        traced = jax.make_jaxpr(lambda x: sharding.constrain(x, "batch", "length"))
+        return str(traced(np.zeros((8, 4))))
+
+    assert "sharding_constraint" not in text()
+    with sharding.use(MESH):
+        assert "sharding_constraint" not in text()
+
+
+def test_one_host_holds_all_rows():
+    assert sharding.local_rows(MESH, 6) == list(range(6))
+
+
+# The thread
+
+
+class Counter:
+    """Batches 0, 1, 2, ...; fails in place of batch `fails_at`."""
+
+    def __init__(self, fails_at=None):
+        self.count = 0
+        self.fails_at = fails_at
+
+    def __next__(self):
+        if self.count == self.fails_at:
+            raise OSError("the disk is gone")
+        self.count += 1
+        return {"inputs": np.full((2, 3), self.count - 1, np.int32)}
+
+    def get_state(self):
+        return {"0": {"next": self.count}}
+
+
+def threads():
+    return {thread for thread in threading.enumerate() if thread.name.startswith("place_ahead")}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_batches_come_in_order_with_the_state_after_each(depth):
+    with contextlib.closing(place_ahead(Counter(), MESH, depth)) as batches:
+        for n, (batch, state) in enumerate(itertools.islice(batches, 10)):
+            assert isinstance(batch["inputs"], jax.Array)
+            np.testing.assert_array_equal(batch["inputs"], np.full((2, 3), n))
+            assert state == {"0": {"next": n + 1}}
+
+
+def test_the_next_batches_are_made_while_the_caller_works():
+    streams = Counter()
+    made = threading.Event()
+    get_state = streams.get_state
+
+    def watch():
+        if streams.count == 4:
+            made.set()
+        return get_state()
+
+    streams.get_state = watch
+    with contextlib.closing(place_ahead(streams, MESH, depth=3)) as batches:
+        next(batches)
+        # Batches 1 to 3 (so the count reaches 4) need no further call.
+        assert made.wait(timeout=30)
+    assert streams.count == 4
+
+
+def test_an_exception_of_the_thread_arrives_in_place_of_its_batch():
+    with contextlib.closing(place_ahead(Counter(fails_at=3), MESH, depth=2)) as batches:
+        first = [int(batch["inputs"][0, 0]) for batch, _ in itertools.islice(batches, 3)]
+        assert first == [0, 1, 2]
+        with pytest.raises(OSError, match="the disk is gone"):
+            next(batches)
+    assert not threads()
+
+
+def test_closing_ends_the_thread():
+    batches = place_ahead(Counter(), MESH, depth=2)
+    next(batches)
+    assert threads()
+    batches.close()
+    assert not threads()

@@ -1,0 +1,401 @@
+"""Evaluation and generation with tiny functions in the place of a model."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.evaluation import generate as evaluate
+from transformer_jax.evaluation.search import DecodeSettings
+
+PAD, EOS, BOS = 0, 1, 2
+VOCAB = 12
+BEAM = DecodeSettings(
+    method="beam",
+    beam_size=3,
+    length_penalty=0.6,
+    extra_length=2,
+    num_samples=1,
+    stop=(),
+    temperature=1.0,
+    top_k=0,
+    top_p=1.0,
+)
+GREEDY = dataclasses.replace(BEAM, method="greedy")
+SOURCES = [[3, 4, 5, EOS], [9, EOS], [7, 7, 8, 6, 3, EOS], [EOS], [4, 11, EOS]]
+
+
+def padded(rows, length):
+    return np.array([[*row, *[PAD] * (length - len(row))] for row in rows], np.int32)
+
+
+def batch_of(numbers, length):
+    """The numbered sources, -1 for a row of padding, and targets that decoding must not read."""
+    rows = [SOURCES[number] if number >= 0 else [] for number in numbers]
+    inputs = padded(rows, length)
+    batch = {
+        "inputs": inputs,
+        "inputs_segment_ids": padded([[1] * len(row) for row in rows], length),
+        "inputs_positions": padded([range(len(row)) for row in rows], length),
+        "targets": np.zeros((len(rows), length + numbers[0]), np.int32),
+    }
+    return batch, np.array(numbers)
+
+
+class Copier:
+    """A "model" that prefers to copy its source, as pure functions; counts how often it is traced.
+
+    After the source's row it goes on with the token params["end"].
+    """
+
+    def __init__(self):
+        self.traces = 0
+
+    def start(self, params, batch, max_length):
+        self.traces += 1
+        assert set(batch) == {"inputs", "inputs_segment_ids", "inputs_positions"}
+        size = (1, batch["inputs"].shape[0], max_length)
+        first = jnp.full(batch["inputs"].shape[:1], BOS)
+        return first, batch["inputs"], {"history": jnp.zeros(size, jnp.int32)}
+
+    def step(self, params, context, cache, tokens, index):
+        source = jnp.pad(context, ((0, 0), (0, BEAM.extra_length)), constant_values=params["end"])
+        wanted = jnp.repeat(source[:, index], tokens.shape[0] // context.shape[0])
+        logits = params["scale"] * jax.nn.one_hot(wanted, VOCAB)
+        return logits, {"history": cache["history"].at[0, :, index].set(tokens)}
+
+
+def sure(end=EOS, scale=20.0):
+    return {"scale": jnp.float32(scale), "end": jnp.int32(end)}
+
+
+class Reader(Copier):
+    """A language "model": all of the prompt and all that follows it decide on the next token."""
+
+    def start(self, params, batch, max_length):
+        _, inputs, cache = super().start(params, batch, max_length)
+        real = batch["inputs_segment_ids"]
+        last = jnp.take_along_axis(inputs, jnp.sum(real, axis=1, keepdims=True) - 1, axis=1)
+        bias = jnp.sum(params["prompt"][inputs] * real[..., None], axis=1)
+        return last[:, 0], bias, cache
+
+    def step(self, params, context, cache, tokens, index):
+        history = cache["history"].at[0, :, index].set(tokens)
+        seen = (jnp.arange(history.shape[-1]) <= index)[None, :, None]
+        logits = jnp.where(seen, params["places"][jnp.arange(seen.size), history[0]], 0.0).sum(1)
+        return logits + jnp.repeat(context, len(tokens) // len(context), 0), {"history": history}
+
+
+def reader(seed, scale=1.0):
+    random = np.random.default_rng(seed)
+    prompt = scale * random.normal(size=(VOCAB, VOCAB))
+    places = scale * random.normal(size=(16, VOCAB, VOCAB))
+    return {"prompt": jnp.asarray(prompt), "places": jnp.asarray(places)}
+
+
+def of_source(tokens):
+    return tokens + BEAM.extra_length
+
+
+def arguments(model, settings, key, limit):
+    return {
+        "start": model.start,
+        "step": model.step,
+        "settings": settings,
+        "eos_id": EOS,
+        "pad_id": PAD,
+        "key": jax.random.key(key),
+        "limit": limit,
+    }
+
+
+def generate(model, batches, *, params=None, settings=BEAM, key=0, limit=of_source):
+    settings = arguments(model, settings, key, limit)
+    return evaluate.generate(params or sure(), batches, **settings)
+
+
+def pieces_of(model, batch, decode, *, params=None, settings=GREEDY, key=0, limit=of_source):
+    """The pieces of text of each row that `stream` gives."""
+    pieces = [[] for _ in range(len(batch[1]) * settings.num_samples)]
+    settings = arguments(model, settings, key, limit)
+    for row, text in evaluate.stream(params or sure(), batch, decode=decode, **settings):
+        pieces[row].append(text)
+    return pieces
+
+
+def letters(ids):
+    return "".join("abcdefghijkl"[i] for i in ids)
+
+
+@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+def test_results_come_in_the_order_of_the_examples(method):
+    settings = dataclasses.replace(BEAM, method=method, temperature=0.5)
+    batches = [batch_of([2, 0, 4], 6), batch_of([3, 1, -1], 4)]
+    expected = [[source[:-1]] for source in SOURCES]
+    assert generate(Copier(), batches, settings=settings) == expected
+
+
+def test_each_shape_of_inputs_is_compiled_once_over_all_calls():
+    model = Copier()
+    batches = [batch_of([2, 0, 4], 6), batch_of([3, 1, -1], 4), batch_of([1, 3, 4], 4)]
+    generate(model, batches[:2])
+    assert model.traces == 2
+    generate(model, batches, params=sure(scale=10.0))
+    assert model.traces == 2
+    generate(model, batches, settings=dataclasses.replace(BEAM, beam_size=2))
+    assert model.traces == 4
+    for batch in batches:
+        pieces_of(model, batch, letters)
+    assert model.traces == 6
+
+
+@pytest.mark.parametrize("settings", [BEAM, GREEDY])
+def test_a_result_is_as_long_as_its_own_prompt_allows(settings):
+    """A model that never ends its sentence is cut at the limit, eos included."""
+    endless = {"scale": jnp.float32(20.0), "end": jnp.int32(5)}
+    rows = [[3, 3, 3], [3], [3, 3]]
+    inputs = padded(rows, 3)
+    batch = {
+        "inputs": np.where(inputs == PAD, 5, inputs),
+        "inputs_segment_ids": (inputs != PAD).astype(np.int32),
+        "inputs_positions": np.zeros_like(inputs),
+    }
+    numbered = (batch, np.arange(3))
+    limits = [
+        of_source,
+        lambda tokens: 4 - tokens,  # longest after the shortest prompt
+        lambda tokens: 2 * (tokens - 1),  # nothing after a prompt of one token
+        np.zeros_like,
+    ]
+    for limit in limits:
+        expected = [max(limit(len(row)) - 1, 0) for row in rows]
+        run = {"params": endless, "settings": settings, "limit": limit}
+        results = generate(Copier(), [numbered], **run)
+        assert [len(ids) for (ids,) in results] == expected
+        if settings.method == "greedy":
+            pieces = pieces_of(Copier(), numbered, letters, **run)
+            assert [len("".join(row)) for row in pieces] == expected
+
+
+def counting(model, calls):
+    """The model, which adds the index of each step that it takes to the calls."""
+
+    class Counting(model):
+        def step(self, params, context, cache, tokens, index):
+            jax.debug.callback(lambda index: calls.append(int(index)), index)
+            return super().step(params, context, cache, tokens, index)
+
+    return Counting()
+
+
+def test_rows_of_padding_do_not_prolong_decoding():
+    """The padding's "model" never ends, so that decoding it would take every step there is."""
+    batch, numbers = batch_of([1, -1, -1], 6)
+    batch["inputs"][1:], batch["inputs_segment_ids"][1:] = 5, 1
+    runs = [
+        lambda model, numbers: generate(model, [(batch, numbers)], settings=GREEDY),
+        lambda model, numbers: pieces_of(model, (batch, numbers), letters),
+    ]
+    for run in runs:
+        calls = []
+        run(counting(Copier, calls), np.array([0, -1, -1]))
+        jax.effects_barrier()
+        assert sorted(calls) == [0, 1]
+        run(counting(Copier, calls), np.array([0, 1, 2]))
+        jax.effects_barrier()
+        assert len(calls) > 4
+
+
+def test_samples_depend_on_the_example_their_number_and_the_key_alone():
+    vague = sure(scale=1.0)
+    one_way = [batch_of([2, 0, 4], 6), batch_of([3, 1, -1], 6)]
+    another = [batch_of([4, -1, 3], 6), batch_of([1, 2, 0], 6)]
+
+    def samples(batches, num_samples, key):
+        settings = dataclasses.replace(BEAM, method="sample", num_samples=num_samples)
+        return generate(Copier(), batches, params=vague, settings=settings, key=key)
+
+    first = samples(one_way, 3, 1)
+    assert samples(another, 3, 1) == first
+    assert samples(one_way, 3, 2) != first
+    assert [row[:2] for row in first] == samples(one_way, 2, 1)
+    assert all(row.count(row[0]) < 3 for row in first if any(row))
+    twins = [(batch_of([2, 2], 6)[0], np.array([0, 1]))]  # two examples with the same prompt
+    one, other = samples(twins, 3, 1)
+    assert one != other
+
+
+# A few stop texts of one or several tokens that "sampled" text of 12 letters often has in it.
+STOPS = [(), ("d",), ("ab", "b", "cde"), tuple(a + b for a in "aceg" for b in "bdfhjkl")]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize(("method", "num_samples"), [("greedy", 1), ("sample", 1), ("sample", 4)])
+def test_a_stream_gives_what_generate_gives(method, num_samples, stop):
+    model = Reader()
+    settings = dataclasses.replace(BEAM, method=method, num_samples=num_samples, stop=stop)
+    ends = set()
+    for seed in range(3):
+        run = {"params": reader(seed, 0.5), "settings": settings, "key": seed}
+        run["limit"] = lambda tokens: 3 * (tokens - 1)  # the fourth may say nothing at all
+        batch, numbers = batch_of([0, 1, 2, 3, 4], 6)
+        whole = generate(model, [(batch, numbers)], **run)
+        texts = [evaluate.cut_at_stop(letters(ids), stop) for row in whole for ids in row]
+        streamed = pieces_of(model, (batch, numbers), letters, **run)
+        assert ["".join(row) for row in streamed] == texts
+        assert all(all(row) for row in streamed)
+        # In another order, with a row of padding
+        rows = [4, -1, 2]
+        streamed = pieces_of(model, batch_of(rows, 6), letters, **run)
+        expected = [texts[row * num_samples :][:num_samples] for row in rows]
+        expected[1] = [""] * num_samples
+        assert ["".join(row) for row in streamed] == sum(expected, [])
+        ends |= {len(text) for text in texts}
+    assert len(ends) > 3
+
+
+def stream_of(texts, decode, token_of, stop=()):
+    """Pieces of each text by a model that says it token by token; "$" in a text is eos."""
+    rows = [[token_of[symbol] for symbol in text] for text in texts]
+    inputs = padded(rows, max(map(len, rows)))
+    batch = {
+        "inputs": inputs,
+        "inputs_segment_ids": (inputs != PAD).astype(np.int32),
+        "inputs_positions": np.zeros_like(inputs),
+    }
+    settings = dataclasses.replace(GREEDY, stop=stop)
+    return pieces_of(Copier(), (batch, np.arange(len(rows))), decode, settings=settings)
+
+
+def test_text_comes_at_once_but_for_the_beginning_of_a_stop_text():
+    token_of = dict(zip("$abcdefghi", range(EOS, VOCAB), strict=False))
+    symbols = {token: symbol for symbol, token in token_of.items()}
+
+    def pieces(texts, stop):
+        return stream_of(texts, lambda ids: "".join(symbols[i] for i in ids), token_of, stop)
+
+    assert pieces(["bcd$", "$", "c$"], ()) == [["b", "c", "d"], [], ["c"]]
+    stop = ("bcd", "d")
+    assert pieces(["abcdef$"], stop) == [["a"]]
+    assert pieces(["abcef$"], stop) == [["a", "bce", "f"]]
+    assert pieces(["abbcbc$"], stop) == [["a", "b", "bc", "bc"]]
+    assert pieces(["bcd$", "dab$", "bdc$"], stop) == [[], [], ["b"]]
+
+
+def test_half_a_character_is_never_shown():
+    bytes_of = dict(enumerate("aé😀".encode(), start=3))
+    token_of = {"$": EOS} | {byte: token for token, byte in bytes_of.items()}
+
+    def pieces(text, stop=()):
+        def decode(ids):
+            return bytes(bytes_of[i] for i in ids).decode(errors="replace")
+
+        return stream_of([[*text, "$"]], decode, token_of, stop)[0]
+
+    assert pieces("aé😀a".encode()) == ["a", "é", "😀", "a"]
+    # What is no character is shown as soon as it can become none, at the latest at the end.
+    half = "😀".encode()[:3]
+    assert pieces(half + b"a") == ["\ufffda"]
+    assert pieces(b"a" + half) == ["a", "\ufffd"]
+    assert pieces("aéa😀".encode(), ("a😀",)) == ["aé"]
+    assert pieces("a😀é".encode(), ("a\ufffd", "éa")) == ["a😀", "é"]
+
+
+def test_a_stop_text_saves_steps():
+    endless = {"scale": jnp.float32(20.0), "end": jnp.int32(5)}
+    calls = []
+    model = counting(Copier, calls)
+    settings = dataclasses.replace(GREEDY, stop=(letters([7, 7, 8]), letters([9])))
+    batch = batch_of([1, 2, -1], 6)
+    assert pieces_of(model, batch, letters, params=endless, settings=settings) == [[]] * 3
+    jax.effects_barrier()
+    assert sorted(calls) == [0, 1, 2]
+
+
+def test_a_beam_does_not_stream():
+    with pytest.raises(ValueError, match="beam.*greedy or sample"):
+        pieces_of(Copier(), batch_of([0], 6), letters, settings=BEAM)
+
+
+def test_a_text_is_cut_before_the_stop_text_that_is_complete_first():
+    random = np.random.default_rng(0)
+
+    def random_text(most):
+        return "".join(random.choice([*"abc"], size=random.integers(1, most + 1)))
+
+    def slow(text, stop):
+        for size in range(1, len(text) + 1):
+            ends = [len(end) for end in stop if text[:size].endswith(end)]
+            if ends:
+                return text[: size - max(ends)]
+        return text
+
+    cut = 0
+    for _ in range(500):
+        text, stop = random_text(12), tuple(random_text(4) for _ in range(3))
+        assert evaluate.cut_at_stop(text, stop) == slow(text, stop)
+        cut += evaluate.cut_at_stop(text, stop) != text
+    assert 100 < cut < 500
+    assert evaluate.cut_at_stop(text, ()) == text
+
+
+def objective(apply_fn, params, batch, rng):
+    """Mean distance of the prediction from y, over the rows with a weight."""
+    assert rng is None
+    error = jnp.abs(apply_fn(params, batch, rng) - batch["y"])
+    weight = jnp.sum(batch["weights"])
+    total = jnp.sum(error * batch["weights"])
+    return total, weight, {"loss": (total, weight), "token_loss": (2 * total, weight)}
+
+
+def test_evaluation_does_not_depend_on_how_batches_are_cut():
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2, 12)).astype(np.float32)
+    weights = np.array([1] * 10 + [0] * 2, np.float32)
+
+    def batches(size):
+        for rows in np.split(np.arange(12), 12 // size):
+            yield {"x": x[rows], "y": y[rows], "weights": weights[rows]}, rows
+
+    eval_step = evaluate.make_eval_step(objective, lambda params, batch, rng: params * batch["x"])
+    expected = np.mean(np.abs(3 * x[:10].astype(np.float64) - y[:10]))
+    for size in (12, 4, 3, 1):
+        result = evaluate.evaluate(jnp.float32(3), batches(size), eval_step=eval_step)
+        assert set(result) == {"loss", "token_loss", "perplexity"}
+        assert result["loss"] == pytest.approx(expected, rel=1e-6)
+        assert result["perplexity"] == pytest.approx(np.exp(2 * expected), rel=1e-5)
+
+
+def test_an_eval_step_is_compiled_once_per_shape():
+    traces = []
+
+    def apply_fn(params, batch, rng):
+        traces.append(batch["x"].shape)
+        return batch["x"]
+
+    eval_step = evaluate.make_eval_step(objective, apply_fn)
+    for size in (4, 2, 4, 2):
+        batch = {name: np.ones((size,), np.float32) for name in ("x", "y", "weights")}
+        evaluate.evaluate(0.0, [(batch, np.arange(size))], eval_step=eval_step)
+    assert traces == [(4,), (2,)]
+
+
+def test_evaluation_needs_batches():
+    with pytest.raises(ValueError, match="no batches"):
+        evaluate.evaluate(0.0, [], eval_step=lambda params, batch: {})
+
+
+def test_translations_are_scored_under_flat_names():
+    hypotheses = ["Das Tier war müde , weil es lief .", "Ein Hund"]
+    references = ["Das Tier war müde , weil es lief .", "Ein Hund bellt"]
+    score = functools.partial(evaluate.score_translations, bleu_tokenizer="none")
+    scores, signatures = score(hypotheses, references, ["es", ""])
+    assert set(scores) == {"bleu", "chrf", "exact_match", "pronoun_accuracy"}
+    assert 0 < scores["bleu"] < 100 and 0 < scores["chrf"] < 100
+    assert (scores["exact_match"], scores["pronoun_accuracy"]) == (0.5, 1.0)
+    assert "tok:none" in signatures["bleu"] and set(signatures) == {"bleu", "chrf"}
+    for pronouns in (None, ["", ""]):
+        assert "pronoun_accuracy" not in score(hypotheses, references, pronouns)[0]

@@ -1,0 +1,350 @@
+"""Decoding against slow NumPy searches over a tiny model whose logits depend on all of the history.
+
+The model keeps the history in its cache, so that a cache that is not reordered, or reordered
+wrongly, changes the result.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.evaluation import search as decode
+
+PAD, EOS, BOS = 0, 1, 2
+VOCAB = 5
+LENGTH = 5
+IDS = dict(eos_id=EOS, pad_id=PAD)
+
+
+def make_model(seed, batch_size, scale=1.5):
+    """Logits: a sentence's bias plus, for each earlier token, a row of its place's table."""
+    random = np.random.default_rng(seed)
+    tables = (scale * random.normal(size=(LENGTH, VOCAB, VOCAB))).astype(np.float32)
+    bias = (scale * random.normal(size=(batch_size, VOCAB))).astype(np.float32)
+    return tables, bias
+
+
+def first_tokens(bias):
+    """What is read first, bos or another: it differs by sentence, as the last words of prompts."""
+    return BOS + jnp.argmax(jnp.asarray(bias), axis=-1) % 3
+
+
+def empty_cache(batch_size):
+    return {"history": jnp.zeros((1, batch_size, LENGTH), jnp.int32)}
+
+
+def make_step(tables, bias):
+    tables, bias = jnp.asarray(tables), jnp.asarray(bias)
+
+    def step(cache, tokens, index):
+        history = cache["history"].at[0, :, index].set(tokens)
+        rows = tables[jnp.arange(LENGTH), history[0]]  # (N, T, V)
+        seen = (jnp.arange(LENGTH) <= index)[None, :, None]
+        logits = jnp.where(seen, rows, 0.0).sum(axis=1)
+        per_sentence = tokens.shape[0] // bias.shape[0]
+        return logits + jnp.repeat(bias, per_sentence, axis=0), {"history": history}
+
+    return step
+
+
+def log_probs(tables, bias, prefix):
+    """Of the next token after `prefix`, for one sentence, in float64: (V,)."""
+    history = [BOS + np.argmax(bias) % 3, *prefix]
+    logits = bias.astype(np.float64) + sum(tables[t, token] for t, token in enumerate(history))
+    return logits - np.log(np.sum(np.exp(logits)))
+
+
+def penalised(log_prob, tokens, alpha):
+    return log_prob / ((5 + tokens) / 6) ** alpha
+
+
+def every_sequence(tables, bias, limit, alpha):
+    """[(score, tokens)] of all sequences with at most `limit` tokens that end with eos."""
+    result = []
+
+    def extend(prefix, total):
+        if len(prefix) == limit:
+            return
+        following = log_probs(tables, bias, prefix)
+        tokens = len(prefix) + 1
+        result.append((penalised(total + following[EOS], tokens, alpha), (*prefix, EOS)))
+        for token in range(VOCAB):
+            if token != EOS:
+                extend((*prefix, token), total + following[token])
+
+    extend((), 0.0)
+    return sorted(result, reverse=True)
+
+
+def slow_beam_search(tables, bias, limit, alpha, beam_size):
+    """[(score, tokens)]: never stops before the limit, and keeps all that finish."""
+    alive, finished = [(0.0, ())], []
+    for place in range(1, limit + 1):
+        candidates = []
+        for total, prefix in alive:
+            following = log_probs(tables, bias, prefix)
+            for token in range(VOCAB) if place < limit else (EOS,):
+                candidates.append((total + following[token], (*prefix, token)))
+        candidates.sort(reverse=True)
+        finished += [
+            (penalised(total, place, alpha), sequence)
+            for total, sequence in candidates[:beam_size]
+            if sequence[-1] == EOS
+        ]
+        alive = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam_size]
+    return sorted(finished, reverse=True)
+
+
+def padded(sequence):
+    return [*sequence, *[PAD] * (LENGTH - len(sequence))]
+
+
+@functools.partial(jax.jit, static_argnames=("beam_size", "alpha", "num_results"))
+def search(tables, bias, limit, *, beam_size, alpha, num_results=None):
+    return decode.beam_search(
+        make_step(tables, bias),
+        first_tokens(bias),
+        empty_cache(bias.shape[0]),
+        beam_size=beam_size,
+        length=LENGTH,
+        limit=limit,
+        length_penalty=alpha,
+        num_results=num_results,
+        **IDS,
+    )
+
+
+def complete(tables, bias, limit, choose, num_results):
+    return decode.complete(
+        make_step(tables, bias),
+        first_tokens(bias),
+        empty_cache(bias.shape[0]),
+        choose,
+        num_results=num_results,
+        length=LENGTH,
+        limit=limit,
+        **IDS,
+    )
+
+
+@jax.jit
+def decode_greedily(tables, bias, limit):
+    return complete(tables, bias, limit, decode.greedy, 1)
+
+
+@functools.partial(jax.jit, static_argnames=("temperature", "top_k", "top_p"))
+def draw(tables, bias, limit, keys, *, temperature=1.0, top_k=0, top_p=1.0):
+    """`keys` (B, R): as many samples of each sentence."""
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    choose = decode.sampler(keys.reshape(-1), **settings)
+    return complete(tables, bias, limit, choose, keys.shape[1])
+
+
+def keys_of(seed, *shape):
+    return jax.random.split(jax.random.key(seed), shape)
+
+
+def assert_same(decoded, expected):
+    """`expected`: for each sentence a list of (score, tokens), best first."""
+    nothing = (decode.IMPOSSIBLE, ())
+    num_results = decoded.tokens.shape[1]
+    expected = [best + [nothing] * (num_results - len(best)) for best in expected]
+    scores = [[score for score, _ in best] for best in expected]
+    tokens = [[padded(sequence) for _, sequence in best] for best in expected]
+    np.testing.assert_array_equal(decoded.tokens, tokens)
+    np.testing.assert_allclose(decoded.scores, scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -1.0])
+def test_beam_as_wide_as_the_search_space_finds_the_best_of_all_sequences(alpha):
+    limit = np.array([4, 4, 3, 2, 1, 0])
+    tables, bias = make_model(0, len(limit))
+    beam_size = (VOCAB - 1) ** 3 * VOCAB
+    decoded = search(tables, bias, limit, beam_size=beam_size, alpha=alpha)
+    expected = [every_sequence(tables, bias[row], limit[row], alpha) for row in range(len(limit))]
+    assert len(expected[0]) == 1 + 4 + 4**2 + 4**3
+    assert_same(decoded, expected)
+
+
+@pytest.mark.parametrize(
+    ("beam_size", "alpha", "num_results"),
+    [(1, 0.6, 1), (2, 0.0, 2), (3, 0.6, 1), (3, 3.0, 2), (3, -1.0, 3), (7, 0.6, 7)],
+)
+def test_early_stop_does_not_change_what_a_search_to_the_end_finds(beam_size, alpha, num_results):
+    # So many because a bound that is wrong by a little changes the result of few sentences.
+    limit = np.array([5] * 250 + [4, 3] * 25)
+    tables, bias = make_model(0, len(limit), scale=3.0)
+    expected = [
+        slow_beam_search(tables, bias[row], limit[row], alpha, beam_size)[:num_results]
+        for row in range(len(limit))
+    ]
+    decoded = search(tables, bias, limit, beam_size=beam_size, alpha=alpha, num_results=num_results)
+    assert_same(decoded, expected)
+
+
+def test_early_stop_saves_steps():
+    """A model that is sure of "3 eos" is asked for two tokens only."""
+    tables, bias = np.zeros((LENGTH, VOCAB, VOCAB), np.float32), np.zeros((2, VOCAB), np.float32)
+    tables[0, BOS, 3], tables[1, 3, EOS] = 20.0, 40.0
+    calls = []
+    step = make_step(tables, bias)
+
+    def counted(cache, tokens, index):
+        jax.debug.callback(lambda index: calls.append(int(index)), index)
+        return step(cache, tokens, index)
+
+    decode.beam_search(
+        counted,
+        jnp.full((2,), BOS),
+        empty_cache(2),
+        beam_size=2,
+        num_results=1,
+        length=LENGTH,
+        limit=jnp.full((2,), LENGTH),
+        length_penalty=0.6,
+        **IDS,
+    )
+    jax.effects_barrier()
+    assert sorted(calls) == [0, 1]
+
+
+def test_greedy_takes_the_likeliest_token_at_each_place():
+    limit = np.array([5, 5, 5, 4, 2, 1, 0, 50])
+    for seed in range(4):
+        tables, bias = make_model(seed, len(limit))
+        decoded = jax.device_get(decode_greedily(tables, bias, limit))
+        for row, most in enumerate(np.minimum(limit, LENGTH)):
+            sequence, score = [], 0.0
+            while len(sequence) < most and EOS not in sequence:
+                following = log_probs(tables, bias[row], sequence)
+                token = EOS if len(sequence) + 1 == most else int(np.argmax(following))
+                sequence.append(token)
+                score += following[token]
+            np.testing.assert_array_equal(decoded.tokens[row, 0], padded(sequence))
+            np.testing.assert_allclose(decoded.scores[row, 0], score, rtol=1e-5, atol=1e-5)
+
+
+def test_beam_of_one_without_length_penalty_is_greedy():
+    limit = np.full((16,), LENGTH)
+    tables, bias = make_model(5, len(limit))
+    greedy = decode_greedily(tables, bias, limit)
+    beam = search(tables, bias, limit, beam_size=1, alpha=0.0)
+    np.testing.assert_array_equal(beam.tokens, greedy.tokens)
+    np.testing.assert_allclose(beam.scores, greedy.scores, rtol=1e-5)
+    assert len({tuple(row) for row in greedy.tokens[:, 0].tolist()}) > 3
+
+
+def test_a_sentence_is_decoded_alike_in_every_batch():
+    limit = np.array([5, 4, 5, 3, 0, 5])
+    tables, bias = make_model(7, len(limit))
+    keys = keys_of(0, len(limit), 3)
+    methods = {
+        "greedy": lambda rows: decode_greedily(tables, bias[rows], limit[rows]),
+        "beam": lambda rows: search(tables, bias[rows], limit[rows], beam_size=3, alpha=0.6),
+        "sample": lambda rows: draw(tables, bias[rows], limit[rows], keys[rows], top_p=0.9),
+    }
+    for method, run in methods.items():
+        together = jax.device_get(run(np.arange(len(limit))))
+        for row in range(len(limit)):
+            alone = jax.device_get(run(np.array([row])))
+            np.testing.assert_array_equal(together.tokens[row], alone.tokens[0], err_msg=method)
+            np.testing.assert_array_equal(together.scores[row], alone.scores[0], err_msg=method)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [(0.5, 0, 1.0), (2.0, 3, 1.0), (1.0, 0, 0.7), (1.5, 4, 0.6), (1.0, 99, 0.01)],
+)
+def test_samples_follow_the_truncated_distribution(temperature, top_k, top_p):
+    draws = 4000
+    tables, bias = make_model(11, 1, scale=0.8)
+    bias[0, EOS] = -30.0  # the second place then shows the conditional distribution
+    logits = log_probs(tables, bias[0], ()) / temperature
+    expected = np.exp(logits) / np.sum(np.exp(logits))
+    order = np.argsort(-expected)
+    expected[order[top_k or VOCAB :]] = 0.0
+    expected /= expected.sum()
+    while expected.sum() - expected[expected > 0].min() >= top_p:  # the least likely may go
+        expected[np.argmin(np.where(expected > 0, expected, 2.0))] = 0.0
+    expected /= expected.sum()
+
+    decoded = draw(
+        tables,
+        bias,
+        np.array([2]),
+        keys_of(3, 1, draws),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+    )
+    tokens, scores = jax.device_get((decoded.tokens[0], decoded.scores[0]))
+    frequencies = np.bincount(tokens[:, 0], minlength=VOCAB) / draws
+    assert np.all(frequencies[expected == 0] == 0)
+    np.testing.assert_allclose(frequencies, expected, atol=5 * math.sqrt(0.25 / draws))
+    # Scores are the model's own log probabilities of the tokens, eos at the limit included.
+    for (first, second, *_), score in zip(tokens[:20].tolist(), scores[:20], strict=True):
+        total = log_probs(tables, bias[0], ())[first] + log_probs(tables, bias[0], (first,))[EOS]
+        assert second == EOS
+        np.testing.assert_allclose(score, total, rtol=1e-5)
+
+
+def test_places_of_a_sample_are_drawn_independently():
+    """Neither of the places before them, nor of the other samples of their sentence."""
+    tables, bias = np.zeros((LENGTH, VOCAB, VOCAB), np.float32), np.zeros((1, VOCAB), np.float32)
+    bias[:, EOS] = -30.0
+    draws = 2000
+    tokens = np.asarray(draw(tables, bias, np.array([LENGTH]), keys_of(1, 1, draws)).tokens)[0]
+    for one, other in [(tokens[:, 0], tokens[:, 1]), (tokens[:-1, 0], tokens[1:, 0])]:
+        assert abs(np.mean(one == other) - 1 / (VOCAB - 1)) < 5 * math.sqrt(0.25 / draws)
+
+
+def test_a_sample_is_that_of_its_sentence_and_key():
+    """Samples side by side are what each key draws alone, with the cache of its own sentence."""
+    limit = np.array([5, 4, 0, 5])
+    tables, bias = make_model(13, len(limit))
+    keys = keys_of(2, len(limit), 3)
+    together = jax.device_get(draw(tables, bias, limit, keys))
+    assert together.tokens.shape == (len(limit), 3, LENGTH)
+    for sample in range(3):
+        alone = jax.device_get(draw(tables, bias, limit, keys[:, [sample]]))
+        np.testing.assert_array_equal(together.tokens[:, sample], alone.tokens[:, 0])
+        np.testing.assert_array_equal(together.scores[:, sample], alone.scores[:, 0])
+    assert len({tuple(row) for row in together.tokens.reshape(-1, LENGTH).tolist()}) > 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("method", "beams"),
+        ("beam_size", 0),
+        ("length_penalty", math.nan),
+        ("extra_length", -1),
+        ("num_samples", 0),
+        ("num_samples", 2),
+        ("stop", ("end", "")),
+        ("temperature", 0.0),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+    ],
+)
+def test_settings_name_what_is_wrong(name, value):
+    right = decode.DecodeSettings(
+        method="beam",
+        beam_size=4,
+        length_penalty=0.6,
+        extra_length=50,
+        num_samples=1,
+        stop=("end",),
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+    )
+    with pytest.raises(ValueError, match=rf"decode\.{name} .*{re.escape(str(value))}"):
+        dataclasses.replace(right, **{name: value})

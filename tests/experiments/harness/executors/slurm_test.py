@@ -1,0 +1,308 @@
+"""A sweep on a real Slurm of one node, whose daemons live in the test's temporary folder."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from experiments import run
+from experiments.harness.executors import slurm
+from experiments.harness.jobs import Job
+from experiments.harness.sweep import Run
+
+DAEMONS = ("munged", "slurmctld", "slurmd")
+PATH = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"  # which only root's shells search
+
+CONFIG = """
+    ClusterName=test
+    SlurmctldHost={host}
+    SlurmctldPort={controller}
+    SlurmdPort={daemon}
+    AuthType=auth/munge
+    AuthInfo=socket={folder}/munge.socket
+    CredType=cred/munge
+    SlurmUser=root
+    StateSaveLocation={folder}/state
+    SlurmdSpoolDir={folder}/spool
+    SlurmctldPidFile={folder}/slurmctld.pid
+    SlurmdPidFile={folder}/slurmd.pid
+    ProctrackType=proctrack/linuxproc
+    TaskPlugin=task/none
+    SwitchType=switch/none
+    MpiDefault=none
+    SelectType=select/cons_tres
+    SelectTypeParameters=CR_CPU
+    PreemptType=preempt/partition_prio
+    PreemptMode=REQUEUE
+    ReturnToService=2
+    KillWait=30
+    SchedulerParameters=batch_sched_delay=0,sched_interval=1,requeue_delay=0
+    NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
+    PartitionName=normal Nodes={host} Default=YES PriorityTier=1 GraceTime=60 MaxTime=INFINITE
+    PartitionName=urgent Nodes={host} PriorityTier=2 MaxTime=INFINITE
+"""
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _call(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _wait_for(condition, process=None, seconds=900.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, "the process ended too early"
+        assert time.monotonic() < until, "it does not come"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A Slurm that runs; its folder."""
+    if os.geteuid() or not all(shutil.which(name, path=PATH) for name in DAEMONS):
+        pytest.skip("needs root, and Debian's packages slurm-wlm and munge")
+    folder = tmp_path_factory.mktemp("slurm")
+    host = socket.gethostname().partition(".")[0]
+    ports = {"controller": _free_port(), "daemon": _free_port()}
+    config = textwrap.dedent(CONFIG).format(folder=folder, host=host, **ports)
+    (folder / "slurm.conf").write_text(config)
+    (folder / "cgroup.conf").write_text("")
+    (folder / "munge.key").write_bytes(os.urandom(1024))
+    (folder / "munge.key").chmod(0o400)
+    (folder / "state").mkdir()
+    (folder / "spool").mkdir()
+    files = (f"--{name}-file={folder}/munge.{name}" for name in ("key", "log", "pid", "seed"))
+    munge = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files]
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+    patch.setenv("PATH", PATH)
+    daemons = []
+    try:
+        for name, *flags in (munge, ("slurmctld", "-D"), ("slurmd", "-D")):
+            with (folder / f"{name}.log").open("wb") as log:
+                # Ends with the test, even where that is killed.
+                command = ["setpriv", "--pdeathsig=KILL", name, *flags]
+                daemons.append(subprocess.Popen(command, stdout=log, stderr=log))
+            if name == "munged":
+                _wait_for((folder / "munge.socket").exists)
+        _wait_for(lambda: "idle" in _call("sinfo", "--noheader", "--format=%T"))
+        yield folder
+    finally:
+        if len(daemons) == 3:
+            _call("scancel", "--user=root")
+            _wait_for(lambda: not _call("squeue", "--noheader"))
+        for daemon in reversed(daemons):
+            daemon.terminate()
+            daemon.wait()
+        patch.undo()
+
+
+SWEEP = """
+    from experiments.harness.sweep import Run
+
+    TINY = {{
+        "data.cache_dir": {cache!r},
+        "data.max_target_length": 16,
+        "data.batch_size": 8,
+        "model.num_layers": 1,
+        "model.d_model": 8,
+        "model.num_heads": 1,
+        "model.d_ff": 8,
+        "decode.extra_length": 2,
+        "train.steps": 1500,  # more than a free machine makes before Slurm interferes
+        "train.log_every": 25,
+    }}
+
+    def runs(quick):
+        return [
+            Run(
+                config="configs/bigram_copy.py",
+                overrides=TINY,
+                labels={{"number": number}},
+                train=not number,
+                measure={{"number": number}},
+            )
+            for number in range(4)
+        ]
+
+    SWEEPS = {{"runs": runs}}
+"""
+MEASURE = """
+    def measure(config, workdir, number):
+        return [{"square": number**2, "trained": (workdir / "checkpoints").exists()}]
+"""
+REPORT = """
+    from experiments.harness import results
+
+    def report(runs, out):
+        return results.table(results.rows(runs))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "question"
+    folder.mkdir()
+    sweep = SWEEP.format(cache=str(tmp_path / "cache"))
+    for name, text in (("sweep", sweep), ("measure", MEASURE), ("report", REPORT)):
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    (folder / "README.md").write_text("<!-- generated: runs -->\n<!-- end: runs -->\n")
+    return folder
+
+
+# The command, which asks for the queue more often than a person would.
+COMMAND = """
+import sys
+from experiments import run
+from experiments.harness.executors import slurm
+slurm._POLL_SECONDS = 0.2
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
+def test_a_preempted_run_is_requeued_and_goes_on(cluster, folder, tmp_path, capsys):
+    home = tmp_path / "runs" / "question"
+    flags = [str(folder), f"--runs_dir={tmp_path / 'runs'}", "--executor=slurm"]
+
+    @contextlib.contextmanager
+    def launch():
+        command = [sys.executable, "-c", COMMAND, *flags]
+        with subprocess.Popen(command, cwd=run.ROOT, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    with launch() as first:
+        _wait_for(lambda: any(path.stat().st_size for path in home.glob("*/metrics.jsonl")), first)
+        # One comes that may take the whole node. Ctrl-C leaves the tasks in the queue.
+        _call("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
+        first.send_signal(signal.SIGINT)
+        assert first.wait() == 128 + signal.SIGINT
+    (workdir,) = [path.parent for path in home.glob("*/metrics.jsonl")]
+    _wait_for(lambda: json.loads((workdir / "results.json").read_text())["status"] == "preempted")
+
+    with launch() as second:
+        while second.poll() is None:
+            _hurry()
+        out = second.communicate()[0]
+    assert second.returncode == 0, out
+    assert " in the queue already, 0 new" in out
+    table = (folder / "README.md").read_text()
+    assert [f"| {n} | {n * n} | {n == 0} |" in table for n in range(4)] == [True] * 4
+
+    # The run went on from where it was, and no step was logged twice.
+    log = (workdir / "log.txt").read_text()
+    assert [line.split()[3] for line in log.splitlines() if line.startswith("$")] == [
+        "transformer_jax.main",
+        "transformer_jax.main",
+        "experiments.harness.measure",
+    ]
+    metrics = (workdir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in metrics] == list(range(25, 1501, 25))
+
+    assert run.main(flags) == 0
+    out = capsys.readouterr().out
+    assert "4 of 4 runs done" in out and "Submitted" not in out
+
+
+def _hurry() -> None:
+    """Lets tasks begin that Slurm has put back: it waits for two minutes otherwise.
+
+    Not within a second, in which Slurm holds the new start for the revoked one and fails it. So
+    not those, either, that wait for their first start: they may be put back within the pause.
+    """
+    pending = ("squeue", "--noheader", "--array", "--states=PENDING", "--format=%i %r")
+    tasks = [line.split()[0] for line in _call(*pending).splitlines() if "BeginTime" in line]
+    time.sleep(2)
+    for task in tasks:
+        subprocess.run(["scontrol", "update", f"JobId={task}", "StartTime=now"], check=False)
+
+
+# In place of a run: each line of its file says how its next start goes. The last one is "end".
+TASK = """
+for id; do :; done
+id=${id#--run=}
+cd "$FOLDER"
+how=$(head -n 1 "$id.plan")
+sed -i 1d "$id.plan"
+echo "$how" >>"$id.story"
+case $how in
+    fail) exit 1 ;;
+    save) trap 'exit 143' TERM ;;
+    time) kill -USR1 $$ ;;
+    end) echo '{"rows": []}' >"$id/measurements.json"; exit ;;
+esac
+while :; do sleep 0.05; done
+"""
+
+
+def test_what_ends_a_task_says_whether_it_is_requeued(cluster, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.1)
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    plans = {
+        "save end": True,  # preempted, saves within the grace time
+        "die end": True,  # preempted before it can save
+        "time end": True,  # told that its time is up
+        "fail": False,
+        "die": False,  # cancelled
+    }
+    jobs = []
+    for number, plan in enumerate(plans):
+        arguments = {"train": False, "measure": {"number": number}}
+        one = Run(config="configs/bigram_copy.py", overrides={}, labels={}, **arguments)
+        (tmp_path / one.id).mkdir()
+        (tmp_path / f"{one.id}.plan").write_text("\n".join(plan.split()) + "\n")
+        jobs.append(Job(tmp_path, tmp_path / one.id, (one,)))
+    (tmp_path / "task.sh").write_text(TASK)
+
+    def story(job):
+        path = tmp_path / f"{job.id}.story"
+        return path.read_text().split() if path.exists() else []
+
+    def interfere():
+        _wait_for(lambda: story(jobs[0]) and story(jobs[1]))
+        _call("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
+        while not done.is_set():
+            _hurry()
+            if story(jobs[4]):
+                names = _call("squeue", "--noheader", "--array", "--format=%i").split()
+                subprocess.run(["scancel", *(name for name in names if name.endswith("_4"))])
+
+    done = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        other = thread.submit(interfere)
+        command = ["bash", str(tmp_path / "task.sh")]
+        left = slurm.run_all(jobs, command, tmp_path / "home", at_once=None, options=[])
+        done.set()
+        other.result()
+    assert left == [jobs[3], jobs[4]]
+    assert [" ".join(story(job)) for job in jobs] == list(plans)
+
+
+def test_what_slurm_refuses_is_told(cluster, folder, tmp_path, capsys):
+    flags = [str(folder), f"--runs_dir={tmp_path / 'runs'}", "--executor=slurm"]
+    assert run.main([*flags, "--options=--partition=gpu"]) == 1
+    assert "sbatch refuses: sbatch: error: invalid partition" in capsys.readouterr().err
+
+
+def test_without_slurm_one_message_says_so(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    flags = [str(folder), f"--runs_dir={tmp_path / 'runs'}", "--executor=slurm"]
+    assert run.main(flags) == 1
+    assert "error: found no sbatch on PATH" in capsys.readouterr().err

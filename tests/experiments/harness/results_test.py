@@ -1,0 +1,189 @@
+"""From runs to numbers: intervals, pairs, slopes, partings, tables and files."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.harness import results
+from experiments.harness.sweep import Run
+
+
+def finished(tmp_path, labels=None, **fields):
+    nothing: dict[str, Any] = dict(
+        record={}, results={}, metrics=[], measurements=[], measured_on={}
+    )
+    run = Run(config="configs/quickstart.py", overrides={}, labels=labels or {})
+    return results.Finished(run=run, workdir=tmp_path, **(nothing | fields))
+
+
+def losses(*values):
+    return [{"step": step, "train/loss": value} for step, value in enumerate(values, start=1)]
+
+
+def test_the_interval_is_that_of_medians_of_resamples():
+    values = np.random.default_rng(1).lognormal(size=11)
+    found = results.spread(values)
+    rng = np.random.default_rng(2)
+    medians = np.median(rng.choice(values, (20_000, values.size)), axis=1)
+    # The bootstrap distribution of a median sits on the values, so that quantiles are values.
+    assert (found.low, found.high) == tuple(
+        pytest.approx(quantile) for quantile in np.quantile(medians, [0.025, 0.975])
+    )
+    assert found[:2] == (np.median(values), pytest.approx(np.mean(values)))
+    assert found.count == 11
+
+
+def test_the_interval_is_scipys_and_does_not_change():
+    values = [3.0, 1.0, 2.0, 7.0]
+    rng = np.random.default_rng(0)
+    own = stats.bootstrap((values,), np.median, method="percentile", rng=rng)
+    expected = tuple(own.confidence_interval)
+    assert [results.spread(values)[2:4] for _ in range(2)] == [expected, expected]
+
+
+@pytest.mark.parametrize("values", [[2.0], [1.0, math.nan]])
+def test_there_is_no_interval_of_one_value_or_of_what_is_not_finite(values):
+    assert results.spread(values)[2:4] == (None, None)
+
+
+def test_equal_values_have_an_interval_of_no_width():
+    assert results.spread([2.0, 2.0, 2.0])[:4] == (2.0, 2.0, 2.0, 2.0)
+
+
+def test_pairs_are_found_by_their_labels():
+    rows = [
+        {"scheme": scheme, "seed": seed, "layers": layers, "loss": loss + seed * layers}
+        for scheme, loss in (("admin", 1.0), ("pre_ln", 4.0), ("rezero", 9.0))
+        for layers in (6, 18)
+        for seed in range(3)
+    ]
+    between = ("scheme", "admin", "pre_ln")
+    found = results.paired_differences(rows[::-1], "loss", between=between, on=("layers", "seed"))
+    assert found == [-3.0] * 6
+    with pytest.raises(ValueError, match="alike in seed"):
+        results.paired_differences(rows, "loss", between=between, on=("seed",))
+    with pytest.raises(ValueError, match="without a partner"):
+        results.paired_differences(rows[1:], "loss", between=between, on=("layers", "seed"))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "tolerance", "step"),
+    [
+        (losses(3.0, 2.0, 1.0), losses(3.0, 2.0, 1.0), 0.0, None),
+        (losses(3.0, 2.0, 1.0), losses(3.0, 2.0 + 1e-7, 1.0), 0.0, 2),
+        (losses(3.0, 2.0, 1.0), losses(3.0, 2.0 + 1e-7, 1.5), 1e-3, 3),
+        (losses(3.0, None), losses(3.0, None), 0.0, None),
+        (losses(3.0, None), losses(3.0, 2.0), 10.0, 2),
+        (losses(3.0, 2.0), losses(3.0), 0.0, None),
+        # Only what both logged can be compared.
+        (losses(3.0, 2.0)[1:], losses(9.0, 2.0), 0.0, None),
+        ([{"step": 1, "validation/loss": 3.0}], losses(3.0), 0.0, None),
+    ],
+)
+def test_runs_part_where_their_losses_first_differ(a, b, tolerance, step):
+    assert results.parting(a, b, tolerance) == step
+    assert results.parting(b, a, tolerance) == step
+
+
+def test_a_line_is_that_of_least_squares():
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(2, 20))
+    y = 2 * x + noise
+    found = results.line(x, y)
+    slope, intercept = np.polyfit(x, y, 1)
+    residuals = y - (slope * x + intercept)
+    r_squared = 1 - np.sum(residuals**2) / np.sum((y - y.mean()) ** 2)
+    np.testing.assert_allclose(found, (slope, intercept, r_squared), rtol=1e-10)
+
+
+def test_the_slope_of_a_power_is_its_exponent():
+    x = np.array([2, 4, 100])
+    assert results.log_log_slope(x, 3 * x**1.7) == pytest.approx(1.7)
+
+
+def test_rows_carry_the_labels_of_their_run(tmp_path):
+    runs = [
+        finished(tmp_path, {"scheme": scheme}, measurements=[{"i": 0}, {"i": 1}])
+        for scheme in ("admin", "post_ln")
+    ]
+    found = results.rows(runs)
+    assert found == [{"scheme": s, "i": i} for s in ("admin", "post_ln") for i in (0, 1)]
+    assert list(results.group(found, "i")) == [(0,), (1,)]
+    assert results.group(found, "scheme", "i")["post_ln", 1] == [{"scheme": "post_ln", "i": 1}]
+
+
+def test_a_series_holds_what_was_logged(tmp_path):
+    run = finished(tmp_path, metrics=[*losses(2.0, None), {"step": 3, "validation/loss": 1.0}])
+    steps, values = run.series("train/loss")
+    assert steps == [1, 2]
+    assert values[0] == 2.0 and math.isnan(values[1])
+
+
+def test_csv_keeps_columns_and_rounds(tmp_path):
+    rows = [{"b": 1 / 3, "a": "x"}, {"b": np.float32(1e-9), "c": None}, {"a": True, "b": 10**9}]
+    results.write_csv(tmp_path / "t.csv", rows)
+    expected = "b,a,c\n0.333333,x,\n1e-09,,\n1000000000,True,\n"
+    assert (tmp_path / "t.csv").read_bytes() == expected.encode()
+
+
+def test_summaries_of_several_sweeps_are_merged(tmp_path):
+    results.write_summary(tmp_path, {"slope/post_ln": 1.23456789, "slope/admin": 2})
+    results.write_summary(tmp_path, {"gpu/bleu": np.float32(0.5), "slope/admin": math.inf})
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert found == {"gpu/bleu": 0.5, "slope/admin": None, "slope/post_ln": 1.23457}
+
+
+def test_a_table_aligns_numbers_to_the_right():
+    rows = [{"scheme": "admin", "y": 12345.678}, {"scheme": "post_ln", "y": None}]
+    assert results.table(rows).splitlines() == [
+        "| scheme | y |",
+        "| :--- | ---: |",
+        "| admin | 12,300 |",
+        "| post_ln |  |",
+    ]
+    assert results.table(rows, ["y"]).splitlines()[2:] == ["| 12,300 |", "|  |"]
+
+
+def test_a_report_goes_between_its_markers(tmp_path):
+    readme = tmp_path / "README.md"
+    blocks = ["\n".join(results.markers(name)) for name in ("cpu", "gpu")]
+    readme.write_text("# Title\n\n{}\n\nbetween\n\n{}\n\nend\n".format(*blocks))
+    for text in ("old", "new"):
+        results.insert(readme, "cpu", text)
+    results.insert(readme, "gpu", "other\n")
+    lines = [line for line in readme.read_text().splitlines() if line]
+    cpu, gpu = results.markers("cpu"), results.markers("gpu")
+    expected = ["# Title", cpu[0], "new", cpu[1], "between", gpu[0], "other", gpu[1], "end"]
+    assert lines == expected
+
+
+@pytest.mark.parametrize("order", [[], [0], [1, 0], [0, 1, 0, 1]])
+def test_markers_that_are_not_there_once_and_in_order_are_asked_for(tmp_path, order):
+    readme = tmp_path / "README.md"
+    text = "\n".join(results.markers("cpu")[number] for number in order)
+    readme.write_text(text)
+    with pytest.raises(ValueError, match="<!-- generated: cpu --> and <!-- end: cpu -->"):
+        results.insert(readme, "cpu", "new")
+    assert readme.read_text() == text
+
+
+def test_the_provenance_says_how_many_where_and_when(tmp_path):
+    versions = {"versions": {"jax": "1.2.3"}}
+    trained = finished(
+        tmp_path / "a",
+        record={"machine": "Some CPU, 1 core a run", "date": "2026-01-02"},
+        results={"time/wall_seconds": 60.0, "device_kind": "cpu", **versions},
+        measured_on={"seconds": 30.0, "device_kind": "cpu", **versions},
+    )
+    elsewhere = finished(
+        tmp_path / "b",
+        results={"time/wall_seconds": 90.0, "device_kind": "NVIDIA H100", **versions},
+    )
+    text = results.provenance([trained, trained, elsewhere])
+    assert text.startswith("2 runs, 3 minutes in all")
+    assert "Some CPU, 1 core a run" in text and "NVIDIA H100" in text and "JAX 1.2.3" in text
+    assert "2026-01-02" in text

@@ -1,0 +1,235 @@
+"""The first non-finite tensor of a step is where an overflow was put, whatever comes after it."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.models import tiny
+from transformer_jax.devices.mesh import MeshSettings, make_mesh
+from transformer_jax.inspection import replay
+from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.training import losses as objectives
+from transformer_jax.training import state as train_state
+from transformer_jax.training.loop import WINDOW_METRICS, TrainSettings, make_train_step
+
+LOSS = functools.partial(objectives.next_token, label_smoothing=0.0, z_loss=0.0)
+MOST = float(np.finfo(np.float32).max)
+
+
+def make_settings(accumulation_steps=1):
+    return TrainSettings(
+        steps=9,
+        accumulation_steps=accumulation_steps,
+        ema_decay=0.0,
+        log_every=1,
+        evaluate_every=0,
+        checkpoint_every=0,
+        diagnostics_every=0,
+    )
+
+
+def make_state(params, optimizer=None) -> Any:
+    optimizer = optimizer or optax.sgd(0.1)
+    create = functools.partial(train_state.create, lambda key, batch: params, optimizer)
+    mesh = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
+    return create(jax.random.key(0), {}, WINDOW_METRICS, ema=False, mesh=mesh)
+
+
+def make_batch(config, rows=2):
+    return tiny.read_by(config, tiny.pack([[pair] for pair in tiny.sentences(*[(5, 4)] * rows)]))
+
+
+def found(config, params, batch=None, *, optimizer=None, accumulation_steps=1):
+    """The name alone."""
+    settings = make_settings(accumulation_steps)
+    state = make_state(params, optimizer)
+    optimizer, model = optimizer or optax.sgd(0.1), MODELS[config.architecture](config)
+    batch = batch or make_batch(config)
+    found = replay.first_non_finite(replay.tensors(model, LOSS, optimizer, settings, state, batch))
+    return found and found.partition(" (")[0]
+
+
+def changed(params, path, change):
+    """The parameters with change(leaf) at the path."""
+
+    def at(keys, leaf):
+        name = jax.tree_util.keystr(keys, simple=True, separator="/")
+        return change(np.array(leaf)) if name == path else leaf
+
+    return jax.tree_util.tree_map_with_path(at, params)
+
+
+def layer_times(layer, factor):
+    def change(leaf):
+        leaf[layer - 1] *= factor
+        return leaf
+
+    return change
+
+
+def layer_is(layer, value):
+    def change(leaf):
+        leaf[layer - 1] = value
+        return leaf
+
+    return change
+
+
+PRE_LN = dict(residual="pre_ln", tied_embeddings="none")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        (
+            {"encoder/feed_forward/up_bias": layer_is(2, np.nan)},
+            "parameter encoder/feed_forward/up_bias",
+        ),
+        (
+            {"target_embedding/table": lambda table: 0 * table + MOST},
+            "decoder/layer 1/self_attention/input",
+        ),
+        (
+            {f"encoder/self_attention/{name}": layer_times(2, 1e25) for name in ("query", "key")},
+            "encoder/layer 2/self_attention/largest attention logits",
+        ),
+        (
+            {f"decoder/cross_attention/{name}": layer_times(1, 1e25) for name in ("query", "key")},
+            "decoder/layer 1/cross_attention/largest attention logits",
+        ),
+        (
+            {f"decoder/feed_forward/{name}": layer_times(2, 1e25) for name in ("up", "down")},
+            "decoder/layer 2/feed_forward/branch",
+        ),
+        (
+            # Both branches are finite, their sum is not.
+            {
+                f"encoder/{name}": layer_is(2, 0.6 * MOST * np.eye(16)[0])
+                for name in ("self_attention/output_bias", "feed_forward/down_bias")
+            },
+            "encoder/layer 2/feed_forward/output",
+        ),
+        ({"encoder_norm/scale": lambda scale: 0 * scale + MOST}, "encoder/output"),
+        ({"logits/kernel": lambda kernel: 0 * kernel + MOST}, "logits"),
+        (
+            # Logits are small; on the way back the large factor comes first.
+            {
+                "decoder_norm/scale": lambda scale: 0 * scale + np.float32(1e-37),
+                "decoder_norm/bias": lambda bias: 0 * bias,
+                "logits/kernel": lambda kernel: np.sign(kernel) * MOST,
+            },
+            "gradient of decoder/layer 2/feed_forward/output",
+        ),
+    ],
+)
+def test_an_overflow_is_found_where_it_was_put(parameters, expected):
+    config = tiny.config(**PRE_LN)
+    params = tiny.random_parameters(config)
+    for path, change in parameters.items():
+        params = changed(params, path, change)
+    assert found(config, params) == expected
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_a_step_whose_tensors_are_all_finite_has_none_to_name(accumulation_steps):
+    config = tiny.config(**PRE_LN)
+    params = tiny.random_parameters(config)
+    assert found(config, params, accumulation_steps=accumulation_steps) is None
+
+
+def test_the_layer_is_that_at_which_ever_longer_models_begin_to_overflow():
+    """A plain search: models of the first layers alone, until one's logits are not finite."""
+    sizes = dict(architecture="decoder_only", residual="pre_ln")
+    config = tiny.config(**sizes, num_decoder_layers=3)
+    params = tiny.random_parameters(config)
+    for name in ("value", "output"):
+        params = changed(params, f"decoder/self_attention/{name}", layer_times(2, 1e25))
+    batch = make_batch(config)
+    overflowing = []
+    for layers in (1, 2, 3):
+        first = {**params, "decoder": jax.tree.map(lambda x, n=layers: x[:n], params["decoder"])}
+        shorter = tiny.config(**sizes, num_decoder_layers=layers)
+        if not np.isfinite(tiny.apply_function(shorter)(first, batch)).all():
+            overflowing.append(layers)
+    assert found(config, params) == f"decoder/layer {overflowing[0]}/self_attention/branch"
+
+
+def test_of_micro_batches_the_one_that_overflows_is_named():
+    """Only its rows hold the token whose embedding is too large for the norm above."""
+    config = tiny.config(**PRE_LN)
+    batch = {name: rows.copy() for name, rows in make_batch(config, rows=4).items()}
+    rare = 22
+    batch["inputs"][batch["inputs"] == rare] = 5
+    batch["inputs"][2, 0] = rare
+
+    def large(table):
+        table[rare] = MOST
+        return table
+
+    params = changed(tiny.random_parameters(config), "source_embedding/table", large)
+    expected = "encoder/layer 1/self_attention/input"
+    assert found(config, params, batch, accumulation_steps=2) == f"micro-batch 2 of 2: {expected}"
+
+
+def test_an_update_that_overflows_is_named_after_its_parameter():
+    """The optimizer overflows where a gradient is large; which they are is computed apart."""
+    config = tiny.config(**PRE_LN)
+    params, batch = tiny.random_parameters(config), make_batch(config)
+
+    def mean_loss(params):
+        loss, weight, _ = LOSS(lambda p, b, _: tiny.logits(config, p, b), params, batch, None)
+        return loss / weight
+
+    gradient = tiny.flat(jax.device_get(jax.jit(jax.grad(mean_loss))(params)))
+    largest = {path: np.abs(leaf).max() for path, leaf in gradient.items()}
+    bound = 1.5 * largest[next(iter(gradient))]
+    first = next(path for path in gradient if largest[path] > bound)
+
+    def update(updates, params):
+        return jax.tree.map(lambda g: jnp.where(jnp.abs(g) > bound, jnp.inf, g), updates)
+
+    optimizer = optax.stateless(update)
+    assert found(config, params, batch, optimizer=optimizer) == f"update of parameter {first}"
+
+
+def test_the_parts_are_those_of_the_training_step():
+    """Gradients, updates and new parameters, under dropout and cut into micro-batches."""
+    config = tiny.config(**PRE_LN, dropout_rate=0.3, attention_dropout_rate=0.1)
+    model, settings, optimizer = (
+        MODELS[config.architecture](config),
+        make_settings(2),
+        optax.sgd(0.1),
+    )
+    state, batch = make_state(tiny.random_parameters(config)), make_batch(config)
+    parts = dict(replay.tensors(model, LOSS, optimizer, settings, state, batch))
+
+    def apply(params, batch, rng) -> Any:
+        return model.apply({"params": params}, batch, deterministic=False, rngs={"dropout": rng})
+
+    step = make_train_step(
+        settings,
+        objective=LOSS,
+        apply_fn=apply,
+        optimizer=optimizer,
+        schedule=lambda count: jnp.float32(0.1),
+        layout=train_state.layout(state),
+    )
+    after, metrics = step(state, batch)
+    np.testing.assert_allclose(parts["mean loss"], metrics["loss"], rtol=1e-5)
+    np.testing.assert_allclose(parts["gradient norm"], metrics["gradient_norm"], rtol=1e-4)
+    for path, leaf in tiny.flat(after.params).items():
+        np.testing.assert_allclose(parts[f"new parameter {path}"], leaf, rtol=1e-4, atol=1e-5)
+    first, second = "micro-batch 1 of 2: ", "micro-batch 2 of 2: "
+    names = [name.removeprefix(first) for name in parts if name.startswith(first)]
+    assert names == [name.removeprefix(second) for name in parts if name.startswith(second)]
+    outputs = [name for name in names if "/layer" in name and name.endswith("/output")]
+    forward = [name for name in outputs if not name.startswith("gradient")]
+    assert len(forward) == 2 * 2 + 2 * 3
+    assert outputs == forward + [f"gradient of {name}" for name in reversed(forward)]
+    dropped = [parts[f"micro-batch {n} of 2: encoder/layer 1/feed_forward/branch"] for n in (1, 2)]
+    assert not np.array_equal(dropped[0] == 0, dropped[1] == 0)

@@ -1,0 +1,105 @@
+"""Splash attention, run as XLA operations, against the plain formula."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import tiny
+from transformer_jax.models.layers.kernels.splash import splash_attention
+from transformer_jax.models.layers.masks import Segments
+
+
+def plain(queries, keys, values, segments):
+    logits = jnp.einsum("BTHK,BSHK->BHTS", queries, keys)
+    weights = jax.nn.softmax(jnp.where(segments.pairs()[:, None], logits, -1e30))
+    return jnp.einsum("BHTS,BSHK->BTHK", weights, values)
+
+
+def case(query_length, key_length, causal):
+    """Two rows of two examples each, then padding; the second row has more of it."""
+    generator = np.random.default_rng(0)
+    queries, keys, values = (
+        jnp.asarray(generator.normal(size=(2, length, 2, 8)), jnp.float32)
+        for length in (query_length, key_length, key_length)
+    )
+
+    def segments(length):
+        place, end = np.arange(length)[None], np.array([[length - 3], [length // 2]])
+        return jnp.asarray(np.where(place < end, 1 + (place >= length // 3), 0), jnp.int32)
+
+    shared = Segments(segments(query_length), segments(key_length), causal)
+    return queries, keys, values, shared
+
+
+def loss_and_gradients(attention, queries, keys, values, segments):
+    """Of what real tokens get, weighted unevenly."""
+    real = (segments.queries > 0)[..., None, None]
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=queries.shape), jnp.float32)
+
+    def loss(*arrays):
+        return jnp.sum(jnp.where(real, attention(*arrays, segments) * weights, 0.0))
+
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(queries, keys, values)
+
+
+@pytest.mark.parametrize(
+    ("query_length", "key_length", "causal"), [(256, 256, True), (130, 70, False)]
+)
+def test_equals_the_plain_formula_of_every_real_token(query_length, key_length, causal):
+    """Several blocks; or lengths that are filled up to blocks, with queries and keys apart."""
+    arguments = case(query_length, key_length, causal)
+    interpreted = functools.partial(splash_attention, interpret=True)
+    actual = loss_and_gradients(interpreted, *arguments)
+    expected = loss_and_gradients(plain, *arguments)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_padded_query_gets_is_finite():
+    out = splash_attention(*case(128, 128, True), interpret=True)
+    assert np.all(np.isfinite(out))
+
+
+_UNDER_A_MESH = """
+import functools, jax
+from tests.models.layers import splash_test as s
+from transformer_jax.devices import mesh as sharding
+
+mesh = sharding.make_mesh(sharding.MeshSettings(2, 1, 2, 2, ""), jax.devices())
+interpreted = functools.partial(s.splash_attention, interpret=True)
+for arguments in (s.case(256, 256, True), s.case(256, 128, False)):
+    expected = s.loss_and_gradients(s.plain, *arguments)
+    with sharding.use(mesh):
+        actual = s.loss_and_gradients(interpreted, *arguments)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        s.np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+"""
+
+
+def test_rows_heads_and_queries_cut_over_a_mesh_change_nothing():
+    flags = "--xla_force_host_platform_device_count=8"
+    done = subprocess.run(
+        [sys.executable, "-c", _UNDER_A_MESH],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_score": "additive"}, "attention_score='additive'"),
+        ({"attention_dropout_rate": 0.1}, "attention_dropout_rate=0.1 to 0"),
+    ],
+)
+def test_a_model_with_what_splash_cannot_do_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        tiny.config(attention_kernel="splash", **changes)

@@ -1,0 +1,72 @@
+"""Recomputing changes what is kept for the backward pass, and nothing else; so does depth."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import tiny
+from transformer_jax.models.transformer.shapes import MODELS
+
+DROPOUT = dict(dropout_rate=0.2, attention_dropout_rate=0.2)
+# The deep encoder-decoder, narrow.
+DEEP = dict(num_encoder_layers=60, num_decoder_layers=12, residual="admin")
+
+
+def gradient(config):
+    """(params, batch, key) -> the gradient of the mean square of the logits in training mode."""
+    model = MODELS[config.architecture](config)
+
+    def loss(params, batch, key):
+        rngs = {"dropout": key}
+        logits: Any = model.apply({"params": params}, batch, deterministic=False, rngs=rngs)
+        return jnp.mean(jnp.square(logits))
+
+    return jax.jit(jax.grad(loss))
+
+
+def shapes(config):
+    """The arguments of such a gradient."""
+    batch = tiny.read_by(config, tiny.packed_batch())
+    params = tiny.nn.unbox(tiny.abstract_parameters(config))
+    return params, batch, jax.random.key(0)
+
+
+@pytest.mark.parametrize(
+    ("remat", "shape", "scheme"),
+    [("full", "encoder_decoder", "admin"), ("dots", "decoder_only", "pre_ln")],
+)
+def test_draws_dropout_and_gradients_are_the_same(remat, shape, scheme):
+    plain = tiny.config(scheme, **tiny.SHAPES[shape], **DROPOUT)
+    config = tiny.config(scheme, **tiny.SHAPES[shape], **DROPOUT, remat=remat)
+    params = tiny.initial_parameters(plain)
+    jax.tree.map(np.testing.assert_array_equal, tiny.initial_parameters(config), params)
+    _, *others = shapes(plain)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
+        *(gradient(config)(params, *others), gradient(plain)(params, *others)),
+    )
+
+
+def test_recomputing_at_least_halves_the_memory_of_a_deep_model():
+    def temporaries(remat):
+        config = tiny.config(**DEEP, **DROPOUT, remat=remat)
+        memory = gradient(config).lower(*shapes(config)).compile().memory_analysis()
+        assert memory is not None
+        return memory.temp_size_in_bytes
+
+    everything = temporaries("none")
+    assert temporaries("full") < temporaries("dots") < everything / 2
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_the_program_does_not_grow_with_depth(remat):
+    def lines(layers):
+        sizes = dict(num_encoder_layers=layers, num_decoder_layers=layers)
+        config = tiny.config("admin", **sizes, **DROPOUT, remat=remat)
+        return len(gradient(config).lower(*shapes(config)).as_text().splitlines())
+
+    assert lines(60) <= 1.3 * lines(6)

@@ -1,0 +1,297 @@
+"""The constants of the residual schemes against the published ones, and what they do at the start.
+
+What a scheme computes from its parameters is compared with NumPy in transformer_test.
+"""
+
+import functools
+import math
+from typing import get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import tiny
+from transformer_jax.models.layers.feed_forward import FeedForward
+from transformer_jax.models.transformer.config import Residual
+from transformer_jax.models.transformer.schemes import SCHEMES, by_sublayer, depth, draw_gain
+from transformer_jax.models.transformer.shapes import MODELS
+
+# Values that are given to three places, and values in float32.
+assert_to_three_places = functools.partial(np.testing.assert_allclose, rtol=0, atol=5.01e-4)
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+
+
+def test_the_table_has_a_row_for_every_scheme():
+    assert SCHEMES.keys() == set(get_args(Residual))
+
+
+def sized(architecture, encoder, decoder, **changes):
+    """A config of so many layers; of the stack that an architecture lacks it holds none."""
+    return tiny.config(
+        architecture=architecture,
+        num_encoder_layers=encoder or 1,
+        num_decoder_layers=decoder or 1,
+        **changes,
+    )
+
+
+def skips(name: Residual, config, stack):
+    formula = SCHEMES[name].skip
+    assert formula is not None
+    return by_sublayer(formula, depth(config, stack))
+
+
+def branches(name: Residual, config, stack):
+    formula = SCHEMES[name].branch
+    assert formula is not None
+    return by_sublayer(formula, depth(config, stack))
+
+
+def gain_at(config, *path):
+    gain = draw_gain(config, path)
+    assert gain is not None
+    return gain
+
+
+# Constants of the equation
+
+
+@pytest.mark.parametrize(
+    ("sublayers", "omega"),
+    [
+        *((12, 2.017), (18, 2.335), (24, 2.601), (36, 3.041), (54, 3.567), (72, 4.002)),
+        *((120, 4.922), (180, 5.815), (200, 6.075), (300, 7.193)),
+    ],
+)
+def test_admin_constant_has_the_published_values(sublayers, omega):
+    """By the number of residual sublayers of a stack: 2 a layer, 3 in a decoder that looks at an
+    encoder. It is what lets the dependencies on the branches, 1 / (omega^2 + 1) each, add up to
+    ln(n + 1) n / (n + 1); so it lies between those of Post-LN, 1, and of equal shares, sqrt(n)."""
+    two = sized("encoder_only", sublayers // 2, 0)
+    assert_to_three_places(skips("admin_constant", two, "encoder"), omega)
+    alone = sized("decoder_only", 0, sublayers // 2)
+    assert_to_three_places(skips("admin_constant", alone, "decoder"), omega)
+    if sublayers % 3 == 0:
+        three = sized("encoder_decoder", 5, sublayers // 3)
+        assert_to_three_places(skips("admin_constant", three, "decoder"), omega)
+    shares = 1 / (skips("admin_constant", two, "encoder").astype(np.float64) ** 2 + 1)
+    total = math.log(sublayers + 1) * sublayers / (sublayers + 1)
+    assert_close(shares.sum(), total)
+    assert 1 < omega < math.sqrt(sublayers)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "stack", "alpha", "beta"),
+    [
+        ("encoder_decoder", (6, 6), "encoder", 1.418, 0.497),
+        ("encoder_decoder", (6, 6), "decoder", 2.060, 0.343),
+        ("encoder_decoder", (12, 12), "encoder", 1.761, 0.400),
+        ("encoder_decoder", (12, 12), "decoder", 2.449, 0.289),
+        ("encoder_decoder", (18, 18), "encoder", 1.999, 0.353),
+        ("encoder_decoder", (18, 18), "decoder", 2.711, 0.261),
+        ("encoder_decoder", (60, 12), "encoder", 2.633, 0.268),
+        ("encoder_decoder", (60, 12), "decoder", 2.449, 0.289),
+        ("encoder_only", (6, 0), "encoder", 1.861, 0.380),
+        ("encoder_only", (12, 0), "encoder", 2.213, 0.319),
+        ("encoder_only", (18, 0), "encoder", 2.449, 0.289),
+        ("encoder_only", (60, 0), "encoder", 3.310, 0.214),
+        ("decoder_only", (0, 6), "decoder", 1.861, 0.380),
+        ("decoder_only", (0, 60), "decoder", 3.310, 0.214),
+    ],
+)
+def test_deepnorm_has_the_published_constants(architecture, layers, stack, alpha, beta):
+    """Wang et al. 2022, table 2, worked out. beta is of values, outputs and both feed-forward
+    matrices; queries and keys are drawn as ever."""
+    config = sized(architecture, *layers, residual="deepnorm")
+    assert_to_three_places(skips("deepnorm", config, stack), alpha)
+    attention = [kind for kind in depth(config, stack).kinds if kind != "feed_forward"]
+    scaled = [(kind, name) for kind in attention for name in ("value", "output")]
+    for kind, name in [*scaled, ("feed_forward", "up"), ("feed_forward", "down")]:
+        gain = gain_at(config, stack, kind, name)
+        assert_to_three_places(gain, np.full(max(layers), beta)[: len(gain)])
+    for kind in attention:
+        assert all(draw_gain(config, (stack, kind, name)) is None for name in ("query", "key"))
+
+
+def test_keel_skips_by_the_number_of_sublayers_but_in_the_first_layer():
+    config = sized("encoder_decoder", 3, 4)
+    expected = np.array([[1.0] * 2, [6.0] * 2, [6.0] * 2])
+    np.testing.assert_array_equal(skips("keel", config, "encoder"), expected)
+    expected = np.array([[1.0] * 3, [12.0] * 3, [12.0] * 3, [12.0] * 3])
+    np.testing.assert_array_equal(skips("keel", config, "decoder"), expected)
+
+
+@pytest.mark.parametrize(
+    ("layers", "scale"), [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6), (36, 1e-6)]
+)
+def test_layer_scale_starts_from_what_its_depth_says(layers, scale):
+    for stack, config in (
+        ("encoder", sized("encoder_only", layers, 0)),
+        ("decoder", sized("encoder_decoder", 2, layers)),
+    ):
+        assert_close(branches("layer_scale", config, stack), scale)
+
+
+@pytest.mark.parametrize(("exponent", "factor"), [(0.0, 1.0), (0.5, 1 / 3), (1.0, 1 / 9)])
+def test_depth_scaled_is_a_power_of_the_depth_over_two(exponent, factor):
+    """18 layers are nine times two, whatever the other stack has."""
+    config = sized("encoder_decoder", 18, 2, depth_exponent=exponent)
+    assert_close(branches("depth_scaled", config, "encoder"), factor)
+    np.testing.assert_array_equal(branches("depth_scaled", config, "decoder"), 1.0)
+
+
+# Draws
+
+
+def gains(residual, stack, kind, name):
+    """What a draw is to be multiplied by in 2 layers of an encoder and 3 of a decoder."""
+    N, M = 2, 3
+    own, encoder = (N, True) if stack == "encoder" else (M, False)
+    values = ("value", "output", "up", "down")
+    match residual:
+        case "deepnorm" if name in values:
+            return 0.87 * (N**4 * M) ** (-1 / 16) if encoder else (12 * M) ** -0.25
+        case "t_fixup" if name in values:
+            return 0.67 * N**-0.25 if encoder else (9 * M) ** -0.25
+        case "sub_ln" if name in values and kind != "cross_attention":
+            both = math.log(3 * M) * math.log(2 * N) / 3
+            return math.sqrt(both if encoder else math.log(3 * M))
+        case "gpt2" if name in ("output", "down"):
+            return (2 * N if encoder else 3 * M) ** -0.5
+        case "ds_init":
+            return np.arange(1, own + 1) ** -0.5
+    return 1.0
+
+
+def drawn(residual):
+    """Initial parameters, path to values, of an encoder-decoder of 2 and 3 layers."""
+    config = sized("encoder_decoder", 2, 3, residual=residual)
+    return tiny.flat(tiny.initial_parameters(config))
+
+
+@pytest.mark.parametrize("residual", ["deepnorm", "t_fixup", "sub_ln", "gpt2", "ds_init"])
+def test_gains_multiply_the_draw_that_all_schemes_share(residual):
+    """Read off the parameters of a model as their ratio to Post-LN's."""
+    plain, scaled = drawn("post_ln"), drawn(residual)
+    checked = 0
+    for path in plain.keys() & scaled.keys():
+        parts = path.split("/")
+        if parts[-1] not in ("query", "key", "value", "output", "up", "down"):
+            continue
+        expected = np.broadcast_to(gains(residual, *parts), plain[path].shape[:1])
+        expected = expected.reshape(-1, *[1] * (plain[path].ndim - 1))
+        ratio = np.asarray(scaled[path]) / np.asarray(plain[path])
+        assert_close(ratio, np.broadcast_to(expected, ratio.shape))
+        checked += 1
+    assert checked == 6 + 10
+    # (9N)^(-1/4), where the table is the encoder's too.
+    table = (9 * 2) ** -0.25 if residual == "t_fixup" else 1.0
+    ratio = np.asarray(scaled["embedding/table"]) / np.asarray(plain["embedding/table"])
+    assert_close(ratio, table)
+
+
+def test_t_fixup_scales_each_table_by_the_depth_of_its_reader():
+    config = sized("encoder_decoder", 2, 3, residual="t_fixup", tied_embeddings="none")
+    for name, layers in (("source_embedding", 2), ("target_embedding", 3)):
+        gain = gain_at(config, name, "table")
+        assert_close(gain, (9 * layers) ** -0.25)
+    assert draw_gain(config, ("source_positions", "table")) is None
+    assert draw_gain(config, ("logits", "kernel")) is None
+
+
+def test_sub_ln_has_another_gain_in_a_stack_alone():
+    encoder = sized("encoder_only", 6, 0, residual="sub_ln")
+    decoder = sized("decoder_only", 0, 9, residual="sub_ln")
+    gain = gain_at(encoder, "encoder", "feed_forward", "up")
+    assert_close(gain, math.sqrt(math.log(12)))
+    gain = gain_at(decoder, "decoder", "self_attention", "value")
+    assert_close(gain, math.sqrt(math.log(18)))
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4, 8])
+def test_a_feed_forward_branch_starts_with_the_variance_of_its_closed_form(ratio):
+    """2 r / (1 + r)^2 for r = d_ff / d_model, inputs of unit variance and ReLU under Xavier uniform
+    kernels: D 2 / (D + F) / 2 of a hidden unit's mean square, times F 2 / (F + D). The mean over
+    draws must lie within four standard errors of it, which their spread gives; these are small
+    enough to tell it from that of half the gain on a kernel, or LeCun's 0.5 where r is not 1."""
+    width, count = 64, 32
+    module = FeedForward(tiny.config(d_model=width, d_ff=ratio * width))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 512, width)), jnp.float32)
+
+    def variance(key):
+        y, _ = module.init_with_output(key, x, deterministic=True)
+        return jnp.var(y)
+
+    measured = jax.jit(jax.vmap(variance))(jax.random.split(jax.random.key(0), count))
+    standard_error = np.std(measured, ddof=1) / count**0.5
+    expected = 2 * ratio / (1 + ratio) ** 2
+    assert 4 * standard_error < 0.1 * expected
+    assert abs(np.mean(measured) - expected) < 4 * standard_error
+
+
+# The start
+
+
+@functools.cache
+def watched(config):
+    """The logits of a model as it is drawn, its parameters, and its sublayers' streams."""
+    model, batch = MODELS[config.architecture](config), tiny.packed_batch()
+    params = tiny.initial_parameters(config)
+    apply = functools.partial(model.apply, deterministic=True, mutable=["intermediates"])
+    logits, seen = jax.jit(apply)({"params": params}, tiny.read_by(config, batch))
+    return logits, params, seen["intermediates"]
+
+
+def test_rezero_is_the_identity_at_the_start():
+    """Bit for bit through both stacks, so that logits are those of the embedding alone."""
+    config = sized("encoder_decoder", 2, 3, residual="rezero")
+    logits, params, seen = watched(config)
+    for stack, kinds in tiny.stacks(config).items():
+        bottom = seen[stack]["self_attention_residual"]["input"][0]
+        assert np.std(bottom) > 0.5
+        for kind in kinds:
+            assert not np.any(seen[stack][f"{kind}_residual"]["branch"])
+            for out in seen[stack][f"{kind}_residual"]["output"]:
+                np.testing.assert_array_equal(out, bottom)
+    embedded = seen["decoder"]["self_attention_residual"]["input"][0]
+    expected = np.asarray(embedded) @ np.asarray(params["embedding"]["table"]).T
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_keel_leaves_out_the_very_first_norm():
+    """The stream after the first sublayer is the sum of input and branch; later ones are what a
+    norm makes of n times the input, in the first layer of the input, and the branch."""
+    config = tiny.config(residual="keel", architecture="decoder_only", num_decoder_layers=3)
+    _, _, seen = watched(config)
+    for index, kind in enumerate(tiny.stacks(config)["decoder"]):
+        values = seen["decoder"][f"{kind}_residual"]
+        for layer in range(3):
+            x, branch, out = (
+                np.asarray(values[name][layer], np.float64)
+                for name in ("input", "branch", "output")
+            )
+            expected = x + branch if layer == 0 else 6 * x + branch
+            if (layer, index) != (0, 0):
+                expected = expected - expected.mean(-1, keepdims=True)
+                expected = expected / np.sqrt(expected.var(-1, keepdims=True) + 1e-5)
+            np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("residual", "path", "size", "encoder", "decoder"),
+    [
+        ("rezero", "branch_scale/scale", (), 0.0, 0.0),
+        ("layer_scale", "branch_scale/scale", (16,), 0.1, 0.1),
+        # Four and nine sublayers.
+        ("admin_constant", "shortcut/omega", (16,), 1.4514, 1.8284),
+    ],
+)
+def test_trained_scales_start_from_their_constant(residual, path, size, encoder, decoder):
+    params, config = drawn(residual), tiny.config()
+    for stack, layers, value in (("encoder", 2, encoder), ("decoder", 3, decoder)):
+        for kind in tiny.stacks(config)[stack]:
+            scale = params[f"{stack}/{kind}_residual/{path}"]
+            assert scale.shape == (layers, *size)
+            np.testing.assert_allclose(scale, value, rtol=1e-4)

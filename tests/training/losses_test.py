@@ -1,0 +1,180 @@
+"""Cross-entropy against a slow NumPy reading of PyTorch's CrossEntropyLoss(label_smoothing)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from transformer_jax.training import losses as objectives
+
+B, T, V = 2, 5, 7
+
+
+def make_case(seed=0) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=3.0, size=(B, T, V)).astype(np.float32)
+    targets = rng.integers(V, size=(B, T)).astype(np.int32)
+    weights = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], np.float32)
+    return logits, targets, weights
+
+
+def reference(logits, targets, weights, label_smoothing, z_loss):
+    """Token by token in float64, from the full target distribution."""
+    sums = dict.fromkeys(objectives.METRICS, 0.0)
+    for b, t in np.ndindex(B, T):
+        row = logits[b, t].astype(np.float64)
+        log_z = np.log(np.sum(np.exp(row)))
+        log_p = row - log_z
+        wanted = np.full(V, label_smoothing / V)
+        wanted[targets[b, t]] += 1 - label_smoothing
+        sums["loss"] += weights[b, t] * (-wanted @ log_p + z_loss * log_z**2)
+        sums["token_loss"] += weights[b, t] * -log_p[targets[b, t]]
+        sums["accuracy"] += weights[b, t] * (np.argmax(row) == targets[b, t])
+    return sums
+
+
+@pytest.mark.parametrize("label_smoothing, z_loss", [(0.0, 0.0), (0.1, 0.0), (0.3, 1e-2)])
+def test_equals_the_reference(label_smoothing, z_loss):
+    logits, targets, weights = make_case()
+    targets[0, 0] = np.argmax(logits[0, 0])  # at least one is right
+    settings = dict(label_smoothing=label_smoothing, z_loss=z_loss)
+    sums = objectives.cross_entropy(logits, targets, weights, **settings)
+    expected = reference(logits, targets, weights, **settings)
+    assert sums.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(sums[name], value, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["loss", "token_loss"])
+def test_gradient_equals_finite_differences(name):
+    logits, targets, weights = make_case()
+
+    def value(logits):
+        settings = dict(label_smoothing=0.2, z_loss=0.05)
+        return objectives.cross_entropy(logits, targets, weights, **settings)[name]
+
+    check_grads(value, (logits,), order=1, modes=["rev"], rtol=2e-2, atol=2e-2)
+
+
+def test_gradient_equals_automatic_differentiation():
+    logits, targets, weights = make_case()
+
+    def plain(logits):
+        log_p = jax.nn.log_softmax(logits)
+        wanted = 0.9 * jax.nn.one_hot(targets, V) + 0.1 / V
+        z = jax.nn.logsumexp(logits, axis=-1)
+        return jnp.sum(weights * (-jnp.sum(wanted * log_p, axis=-1) + 0.01 * z**2))
+
+    def ours(logits):
+        settings = dict(label_smoothing=0.1, z_loss=0.01)
+        return objectives.cross_entropy(logits, targets, weights, **settings)["loss"]
+
+    np.testing.assert_allclose(
+        jax.grad(ours)(logits), jax.grad(plain)(logits), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_large_logits_stay_finite():
+    logits = jnp.full((1, 1, V), -1e4).at[0, 0, 2].set(1e4)
+    targets, weights = jnp.array([[2]]), jnp.ones((1, 1))
+    settings = dict(label_smoothing=0.0, z_loss=0.0)
+    sums = objectives.cross_entropy(logits, targets, weights, **settings)
+    assert sums == {"loss": 0.0, "token_loss": 0.0, "accuracy": 1.0}
+
+
+def make_batch():
+    _, targets, weights = make_case()
+    return {"targets": jnp.array(targets), "targets_segment_ids": jnp.array(weights, jnp.int32)}
+
+
+def loss_of(logits, batch, objective=objectives.next_token):
+    return objective(
+        lambda params, batch, rng: params, logits, batch, None, label_smoothing=0.1, z_loss=0.01
+    )
+
+
+def test_weight_counts_the_tokens_that_are_not_padding():
+    logits, _, weights = make_case()
+    loss_sum, weight, aux = loss_of(logits, make_batch())
+    assert weight == weights.sum() == 7
+    assert set(aux) == set(objectives.METRICS)
+    assert aux["loss"] == (loss_sum, weight)
+
+
+def test_padding_changes_neither_loss_nor_gradient():
+    logits, _, weights = make_case()
+    batch = make_batch()
+    changed_logits = np.where(weights[..., None] == 0, 100.0, logits)
+    changed_batch = batch | {"targets": jnp.where(weights == 0, 3, batch["targets"])}
+    loss, gradient = jax.value_and_grad(lambda x: loss_of(x, batch)[0])(logits)
+    changed_loss, changed_gradient = jax.value_and_grad(lambda x: loss_of(x, changed_batch)[0])(
+        jnp.array(changed_logits)
+    )
+    assert loss == changed_loss
+    assert np.all(np.asarray(gradient)[weights == 0] == 0)
+    np.testing.assert_array_equal(gradient, changed_gradient)
+
+
+def test_packed_segments_all_count():
+    batch = make_batch()
+    packed = batch | {"targets_segment_ids": batch["targets_segment_ids"] * 3}
+    logits, _, _ = make_case()
+    assert loss_of(logits, packed)[:2] == loss_of(logits, batch)[:2]
+
+
+def sparse_targets():
+    """Targets of which most are 0, as of masked tokens and labels."""
+    return np.array([[0, 4, 0, 0, 6], [1, 0, 0, 0, 0]], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("objective", "key", "shift"),
+    [(objectives.masked_tokens, "targets", 0), (objectives.labels, "labels", 1)],
+)
+def test_only_places_with_something_to_predict_count(objective, key, shift):
+    """Masked tokens are stored as they are, classes as class + 1: 0 is "nothing here" in both."""
+    logits, _, _ = make_case()
+    stored = sparse_targets()
+    chosen = (stored != 0).astype(np.float32)
+    expected = reference(logits, np.maximum(stored - shift, 0), chosen, 0.1, 0.01)
+    loss_sum, weight, sums = loss_of(logits, {key: jnp.array(stored)}, objective)
+    assert weight == 3
+    np.testing.assert_allclose(loss_sum, expected["loss"], rtol=1e-5)
+    for name, value in expected.items():
+        np.testing.assert_allclose(sums[name][0], value, rtol=1e-5, err_msg=name)
+        assert sums[name][1] == weight
+
+
+@pytest.mark.parametrize(
+    ("objective", "key"), [(objectives.masked_tokens, "targets"), (objectives.labels, "labels")]
+)
+def test_places_with_nothing_to_predict_have_no_gradient(objective, key):
+    logits, _, _ = make_case()
+    stored = sparse_targets()
+    batch = {key: jnp.array(stored)}
+    gradient = np.asarray(jax.grad(lambda x: loss_of(x, batch, objective)[0])(jnp.array(logits)))
+    np.testing.assert_array_equal(np.any(gradient != 0, axis=-1), stored != 0)
+
+
+@pytest.mark.parametrize("class_", [0, V - 1])
+def test_the_first_and_the_last_class_can_be_right(class_):
+    logits = np.zeros((1, 1, V), np.float32)
+    logits[0, 0, class_] = 50.0
+    _, _, sums = loss_of(logits, {"labels": jnp.array([[class_ + 1]])}, objectives.labels)
+    assert sums["accuracy"] == (1, 1) and sums["token_loss"][0] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("objective", "batch"),
+    [
+        (objectives.masked_tokens, {"targets": jnp.zeros((B, T), jnp.int32)}),
+        (objectives.labels, {"labels": jnp.zeros((B, T), jnp.int32)}),
+    ],
+)
+def test_a_batch_with_nothing_to_predict_weighs_nothing(objective, batch):
+    logits, _, _ = make_case()
+    loss_sum, weight, _ = loss_of(logits, batch, objective)
+    assert (loss_sum, weight) == (0, 0)

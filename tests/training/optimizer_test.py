@@ -1,0 +1,498 @@
+"""Schedules against their formulas, and optimizers against slow NumPy versions of the papers."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax import contrib
+
+from transformer_jax.training import optimizer
+
+NAMES = ["noam", "inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay"]
+
+
+def make_schedule(name, **changes):
+    settings: dict[str, Any] = dict(
+        learning_rate=0.5,
+        warmup_steps=4,
+        decay_steps=5,
+        steps=20,
+        final_learning_rate=0.1,
+        d_model=64,
+    )
+    return optimizer.make_schedule(name=name, **(settings | changes))
+
+
+def rate(schedule, s):
+    """The learning rate of update number s, the first being 1."""
+    return float(schedule(s - 1))
+
+
+def test_noam_is_the_papers():
+    schedule = make_schedule("noam", learning_rate=1.0, warmup_steps=4000, d_model=512)
+    for s in (1, 2, 3999, 4000, 4001, 100_000):
+        expected = 512**-0.5 * min(s**-0.5, s * 4000**-1.5)
+        assert rate(schedule, s) == pytest.approx(expected, rel=1e-5)
+    assert rate(schedule, 4000) == pytest.approx(6.99e-4, rel=1e-3)  # the base model's peak
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_warmup_is_a_line_through_zero_that_meets_the_peak(name):
+    schedule = make_schedule(name)
+    peak = 0.5 * (64 * 4) ** -0.5 if name == "noam" else 0.5
+    for s in range(1, 5):
+        assert rate(schedule, s) == pytest.approx(peak * s / 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_warmup_the_first_update_has_the_peak(name):
+    schedule = make_schedule(name, warmup_steps=0)
+    assert rate(schedule, 1) == pytest.approx(0.5 * 64**-0.5 if name == "noam" else 0.5)
+
+
+def test_decay_follows_the_formula():
+    for s in range(4, 21):
+        done = (s - 4) / 16
+        expected = {
+            "inverse_sqrt": 0.5 * math.sqrt(4 / s),
+            "cosine": 0.1 + 0.4 * (1 + math.cos(math.pi * done)) / 2,
+            "linear": 0.5 - 0.4 * done,
+            "constant": 0.5,
+            "warmup_stable_decay": 0.5 - 0.4 * max(s - 15, 0) / 5,
+        }
+        for name, value in expected.items():
+            assert rate(make_schedule(name), s) == pytest.approx(value, rel=1e-5), (name, s)
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear", "warmup_stable_decay"])
+def test_the_last_update_and_all_after_have_the_final_rate(name):
+    schedule = make_schedule(name)
+    assert rate(schedule, 20) == pytest.approx(0.1)
+    assert rate(schedule, 50) == pytest.approx(0.1)
+
+
+def test_schedule_mistakes_are_named():
+    with pytest.raises(ValueError, match="'cosin'.*cosine"):
+        make_schedule("cosin")
+    with pytest.raises(ValueError, match="-1"):
+        make_schedule("noam", warmup_steps=-1)
+    for steps in (0, 17):
+        with pytest.raises(ValueError, match=f"1 to 16 steps.*decay_steps={steps}"):
+            make_schedule("warmup_stable_decay", decay_steps=steps)
+
+
+BETA1, BETA2, EPSILON, RATE = 0.9, 0.98, 1e-9, 0.01
+
+
+def make_optimizer(name, **changes):
+    settings: dict[str, Any] = dict(
+        schedule=lambda count: RATE * (count + 1),
+        beta1=BETA1,
+        beta2=BETA2,
+        epsilon=EPSILON,
+        weight_decay=0.0,
+        clip_norm=0.0,
+        groups=(),
+    )
+    return optimizer.make_optimizer(name=name, **(settings | changes))
+
+
+def run(transform, params, gradients) -> Any:
+    @jax.jit
+    def step(params, state, gradient):
+        updates, state = transform.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = jax.jit(transform.init)(params)
+    for gradient in gradients:
+        params, state = step(params, state, gradient)
+    return params
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def first_update(transform, params, gradient) -> Any:
+    return transform.update(gradient, transform.init(params), params)[0]
+
+
+def state_size(transform, params) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(transform.init, params)))
+
+
+def make_case() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    params = {"dense": {"kernel": rng.normal(size=(2, 3)), "query_bias": rng.normal(size=3)}}
+    gradients = [jax.tree.map(lambda p: rng.normal(size=p.shape), params) for _ in range(12)]
+    as_jax = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)  # noqa: E731
+    return as_jax(params), as_jax(gradients)
+
+
+def adam_direction(m_hat, v_hat, t):
+    return m_hat / (np.sqrt(v_hat) + EPSILON)
+
+
+def radam_direction(m_hat, v_hat, t):
+    """Algorithm 2 of Liu et al. 2019 (the threshold 5 instead of 4 is their code's)."""
+    rho_inf = 2 / (1 - BETA2) - 1
+    rho = rho_inf - 2 * t * BETA2**t / (1 - BETA2**t)
+    if rho < 5:
+        return m_hat
+    r = math.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+    return r * m_hat / (np.sqrt(v_hat) + EPSILON)
+
+
+def reference(direction, param, gradients, weight_decay):
+    param = np.array(param, np.float64)
+    m = v = np.zeros_like(param)
+    for t, g in enumerate(gradients, start=1):
+        g = np.array(g, np.float64)
+        m = BETA1 * m + (1 - BETA1) * g
+        v = BETA2 * v + (1 - BETA2) * g**2
+        step = direction(m / (1 - BETA1**t), v / (1 - BETA2**t), t)
+        param = param - RATE * t * (step + weight_decay * param)
+    return param
+
+
+@pytest.mark.parametrize(
+    "name, direction, weight_decay",
+    [
+        ("adam", adam_direction, 0.0),
+        ("adamw", adam_direction, 0.5),
+        ("radam", radam_direction, 0.0),
+        ("radam", radam_direction, 0.5),
+    ],
+)
+def test_equals_the_papers_algorithm(name, direction, weight_decay):
+    params, gradients = make_case()
+    result = run(make_optimizer(name, weight_decay=weight_decay), params, gradients)
+    for leaf, decay in (("kernel", weight_decay), ("query_bias", 0.0)):
+        leaf_gradients = [g["dense"][leaf] for g in gradients]
+        expected = reference(direction, params["dense"][leaf], leaf_gradients, decay)
+        np.testing.assert_allclose(result["dense"][leaf], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_radam_passes_through_both_of_its_branches():
+    rho_inf = 2 / (1 - BETA2) - 1
+    rho = [rho_inf - 2 * t * BETA2**t / (1 - BETA2**t) for t in range(1, 13)]
+    assert min(rho) < 5 < max(rho)
+
+
+def test_decay_leaves_out_scales_omega_and_biases():
+    params = {
+        "decoder": {
+            "self_attention": {"query": 0, "query_bias": 0},
+            "self_attention_residual": {
+                "norm": {"scale": 0, "bias": 0},
+                "shortcut": {"omega": 0},
+            },
+            "feed_forward": {"up": 0, "up_bias": 0},
+        },
+        "embedding": {"table": 0},
+        "scale": {"kernel": 0},  # only the leaf's own name counts
+    }
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    decayed = [path for path in paths if optimizer.decays(path)]
+    names = {jax.tree_util.keystr(path, simple=True, separator="/") for path in decayed}
+    assert names == {
+        "decoder/self_attention/query",
+        "decoder/feed_forward/up",
+        "embedding/table",
+        "scale/kernel",
+    }
+
+
+def test_clipping_bounds_the_global_norm():
+    params, gradients = make_case()
+    gradient = gradients[0]
+    norm = optax.tree.norm(gradient)
+    # Adam's first moment is linear in the gradient: it shows how much of it came through.
+    for clip_norm, factor in ((float(norm) / 2, 0.5), (float(norm) * 2, 1.0), (0.0, 1.0)):
+        transform = make_optimizer("adam", clip_norm=clip_norm)
+        _, state = transform.update(gradient, transform.init(params), params)
+        moment = optax.tree.get(state, "mu")
+        expected = jax.tree.map(lambda g, f=factor: f * (1 - BETA1) * g, gradient)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), moment, expected)
+
+
+def lion_reference(param, gradients, weight_decay):
+    """Algorithm 2 of Chen et al. 2023."""
+    param, m = np.array(param, np.float64), np.zeros(param.shape)
+    for t, g in enumerate(gradients, start=1):
+        direction = np.sign(BETA1 * m + (1 - BETA1) * np.array(g, np.float64))
+        param = param - RATE * t * (direction + weight_decay * param)
+        m = BETA2 * m + (1 - BETA2) * np.array(g, np.float64)
+    return param
+
+
+def test_lion_is_the_papers_algorithm():
+    params, gradients = make_case()
+    result = run(make_optimizer("lion", weight_decay=0.5), params, gradients)
+    for leaf, decay in (("kernel", 0.5), ("query_bias", 0.0)):
+        leaf_gradients = [g["dense"][leaf] for g in gradients]
+        expected = lion_reference(params["dense"][leaf], leaf_gradients, decay)
+        np.testing.assert_allclose(result["dense"][leaf], expected, rtol=1e-4, atol=1e-5)
+
+
+# Adafactor and Muon, which see whole matrices
+
+L, D, H, K, V = 2, 8, 3, 4, 7
+# The axes of one layer that are inputs and outputs of its matrix, as the einsums have them.
+AXES = {
+    "query": ((0,), (1, 2)),
+    "key": ((0,), (1, 2)),
+    "value": ((0,), (1, 2)),
+    "output": ((0, 1), (2,)),
+    "up": ((0,), (1,)),
+    "gate": ((0,), (1,)),
+    "down": ((0,), (1,)),
+}
+
+
+def make_stack(d_model=D, head_dim=K, steps=3) -> tuple[Any, Any]:
+    """Parameters of a stack of L layers and of a table, and gradients."""
+    rng = np.random.default_rng(1)
+    inward, outward = (d_model, H, head_dim), (H, head_dim, d_model)
+    shapes = {
+        "encoder": {
+            "self_attention": {
+                **{name: (L, *inward) for name in ("query", "key", "value")},
+                "output": (L, *outward),
+                "query_bias": (L, *inward[1:]),
+            },
+            "feed_forward": {
+                **{name: (L, d_model, 2 * d_model) for name in ("up", "gate")},
+                "down": (L, 2 * d_model, d_model),
+                "up_bias": (L, 2 * d_model),
+            },
+            "norm": {"scale": (L, d_model)},
+        },
+        "embedding": {"table": (V, d_model)},
+        "output_projection": {"kernel": (d_model, V)},
+    }
+
+    def draw(size):
+        def normal(shape):
+            return jnp.asarray(rng.normal(size=shape) * size, jnp.float32)
+
+        return jax.tree.map(normal, shapes, is_leaf=lambda node: isinstance(node, tuple))
+
+    return draw(0.5), [draw(0.1) for _ in range(steps)]
+
+
+def per_layer(reference, path, param, gradients):
+    """A slow reference of one matrix or vector, for each layer of a leaf."""
+    name = path[-1].key
+    if path[0].key != "encoder":
+        return reference(param, gradients)
+    layers = []
+    for layer in range(L):
+        shape = param.shape[1:]
+        columns = math.prod(shape[axis] for axis in AXES[name][1]) if name in AXES else -1
+        flat = (-1, columns) if name in AXES else (-1,)
+        result = reference(
+            np.array(param[layer]).reshape(flat),
+            [np.array(g[layer]).reshape(flat) for g in gradients],
+        )
+        layers.append(result.reshape(shape))
+    return np.stack(layers)
+
+
+def adafactor_reference(param, gradients):
+    """Algorithm 4 of Shazeer and Stern 2018, factored where both sides have 128 or more."""
+    x = np.array(param, np.float64)
+    rms = lambda x: np.sqrt(np.mean(x**2))  # noqa: E731
+    factored = x.ndim == 2 and min(x.shape) >= 128
+    r, c, v = np.zeros((x.shape[0], 1)), np.zeros((1, x.shape[-1])), np.zeros(x.shape)
+    for t, g in enumerate(gradients, start=1):
+        g = np.array(g, np.float64)
+        decay, squares = 1 - t**-0.8, g**2 + 1e-30
+        if factored:
+            r = decay * r + (1 - decay) * squares.sum(1, keepdims=True)
+            c = decay * c + (1 - decay) * squares.sum(0, keepdims=True)
+            v = r @ c / r.sum()
+        else:
+            v = decay * v + (1 - decay) * squares
+        u = g / np.sqrt(v)
+        x = x - max(1e-3, rms(x)) * RATE * t * u / max(1, rms(u))
+    return x
+
+
+def assert_each_leaf(reference, params, gradients, result, **tolerance):
+    for path, param in jax.tree_util.tree_leaves_with_path(params):
+        get = functools.partial(at, path)
+        expected = per_layer(reference(path), path, param, list(map(get, gradients)))
+        np.testing.assert_allclose(get(result), expected, **tolerance, err_msg=str(path))
+
+
+def at(path, tree):
+    return functools.reduce(lambda node, key: node[key.key], path, tree)
+
+
+@pytest.mark.parametrize("sizes", [(D, K), (128, 43)])
+def test_adafactor_is_the_papers_algorithm_on_each_layers_matrices(sizes):
+    params, gradients = make_stack(*sizes)
+    transform = make_optimizer("adafactor")
+    result = run(transform, params, gradients)
+    assert_each_leaf(
+        lambda path: adafactor_reference, params, gradients, result, rtol=1e-3, atol=1e-6
+    )
+    assert (state_size(transform, params) < optax.tree.size(params)) == (sizes[0] >= 128)
+
+
+def test_adafactor_of_one_matrix_is_that_of_optax():
+    rng = np.random.default_rng(2)
+    params = {"head": {"kernel": jnp.asarray(rng.normal(size=(130, 140)), jnp.float32)}}
+    gradients = [jax.tree.map(lambda p, t=t: jnp.sin(40 * p + t), params) for t in range(4)]
+    expected = run(optax.adafactor(lambda count: RATE * (count + 1)), params, gradients)
+    result = run(make_optimizer("adafactor"), params, gradients)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), result, expected)
+
+
+def muon_reference(param, gradients):
+    """Jordan et al. 2024: five Newton-Schulz steps with the published coefficients.
+
+    The momentum is Nesterov's with Adam's correction of its start, and the size of a step is that
+    of Liu et al. 2025, equation 4.
+    """
+    x, m = np.array(param, np.float64), np.zeros(param.shape)
+    a, b, c = 3.4445, -4.7750, 2.0315
+    for t, g in enumerate(gradients, start=1):
+        m = BETA1 * m + (1 - BETA1) * g
+        o = BETA1 * m / (1 - BETA1 ** (t + 1)) + (1 - BETA1) * g / (1 - BETA1**t)
+        o = o / np.linalg.norm(o)
+        for _ in range(5):
+            o = a * o + b * (o @ o.T) @ o + c * (o @ o.T) @ (o @ o.T) @ o
+        x = x - RATE * t * 0.2 * math.sqrt(max(o.shape)) * o
+    return x
+
+
+def test_muon_is_the_published_iteration_on_matrices_and_adam_elsewhere():
+    params, gradients = make_stack()
+    result = run(make_optimizer("muon"), params, gradients)
+
+    def rule(path):
+        if path[-1].key in AXES:
+            return muon_reference
+        return lambda param, gradients: reference(adam_direction, param, gradients, 0.0)
+
+    assert_each_leaf(rule, params, gradients, result, rtol=1e-3, atol=1e-4)
+
+
+def test_muon_is_that_of_optax_with_the_axes_of_our_kernels():
+    params, gradients = make_stack()
+
+    def dimension_numbers(params):
+        def one(path, _):
+            axes = AXES.get(path[-1].key)
+            if axes is None:
+                return None
+            return contrib.MuonDimensionNumbers(*(tuple(a + 1 for a in side) for side in axes))
+
+        return jax.tree_util.tree_map_with_path(one, params)
+
+    transform = contrib.muon(
+        lambda count: RATE * (count + 1),
+        beta=BETA1,
+        consistent_rms=0.2,
+        muon_weight_dimension_numbers=dimension_numbers,
+    )
+    expected = run(transform, params, gradients)["encoder"]
+    result = run(make_optimizer("muon"), params, gradients)["encoder"]
+    for sublayer in ("self_attention", "feed_forward"):
+        for name in result[sublayer].keys() & AXES.keys():
+            np.testing.assert_allclose(
+                result[sublayer][name], expected[sublayer][name], rtol=1e-4, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("name", ["muon", "adafactor"])
+def test_layers_of_a_stack_do_not_see_each_other(name):
+    params, (gradient, *_) = make_stack()
+    transform = make_optimizer(name)
+    other = jax.tree.map(lambda g: g.at[1].multiply(jnp.cos(100 * g[1])), gradient["encoder"])
+    results = [
+        first_update(transform, params, gradient | {"encoder": encoder})["encoder"]
+        for encoder in (gradient["encoder"], other)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b[0]), *results)
+    differs = jax.tree.map(lambda a, b: bool(np.any(a[1] != b[1])), *results)
+    assert all(jax.tree.leaves(differs))
+
+
+def test_every_layer_of_muons_step_is_near_orthogonal():
+    params, gradients = make_stack(steps=1)
+    updates = first_update(make_optimizer("muon"), params, gradients[0])
+    kernel = np.array(updates["encoder"]["self_attention"]["query"]).reshape(L, D, H * K)
+    values = np.linalg.svd(kernel, compute_uv=False) / (RATE * 0.2 * math.sqrt(H * K))
+    assert values.shape == (L, D)
+    assert np.all((0.5 < values) & (values < 1.5))
+
+
+# Groups
+
+
+@pytest.mark.parametrize("name", ["adamw", "radam", "adafactor", "lion", "muon"])
+def test_a_group_has_its_factor_and_its_decay(name):
+    params, (gradient, *_) = make_stack()
+    plain = first_update(make_optimizer(name), params, gradient)
+    groups = (("encoder/*/query*", 0.5, 0.3), ("encoder/*", 2.0, 0.0), ("*/scale", 9.0, 9.0))
+    with pytest.raises(ValueError, match=r"'\*/scale' fits no parameter"):
+        make_optimizer(name, groups=groups).init(params)
+    transform = make_optimizer(name, groups=groups[:2], weight_decay=0.2)
+    grouped = first_update(transform, params, gradient)
+
+    for path, update in jax.tree_util.tree_leaves_with_path(plain):
+        leaf = path[-1].key
+        factor, decay = 1.0, 0.2
+        if path[0].key == "encoder":
+            factor, decay = (0.5, 0.3) if leaf.startswith("query") else (2.0, 0.0)
+        if leaf.endswith("bias") or leaf == "scale":
+            decay = 0.0
+        expected = factor * (update - RATE * decay * at(path, params))
+        np.testing.assert_allclose(at(path, grouped), expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["adam", "radam", "adafactor", "lion", "muon"])
+def test_what_is_frozen_stays_has_no_state_and_no_part_in_the_norm(name):
+    params, gradients = make_stack()
+    groups = (("encoder/self_attention/*", 0.0, 0.0), ("embedding/*", 0.0, 0.0))
+    transform = make_optimizer(name, groups=groups, clip_norm=0.1)
+    result = run(transform, params, gradients)
+    frozen = result["encoder"]["self_attention"], result["embedding"]
+    before = params["encoder"]["self_attention"], params["embedding"]
+    jax.tree.map(np.testing.assert_array_equal, frozen, before)
+
+    def without_frozen(tree):
+        encoder = {key: tree["encoder"][key] for key in ("feed_forward", "norm")}
+        return {"encoder": encoder, "output_projection": tree["output_projection"]}
+
+    alone = make_optimizer(name, clip_norm=0.1)
+    expected = run(alone, without_frozen(params), [without_frozen(g) for g in gradients])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        *(without_frozen(result), expected),
+    )
+    assert state_size(transform, params) == state_size(alone, expected)
+
+
+def test_group_mistakes_are_named():
+    params, _ = make_stack()
+    for glob in ("decoder/*", "query", "Encoder/*"):
+        with pytest.raises(ValueError, match="optimizer.groups.*fits no parameter"):
+            make_optimizer("adam", groups=((glob, 1.0, 0.0),)).init(params)
+    for row in (("*", -1.0, 0.0), ("*", 1.0, -0.1)):
+        with pytest.raises(ValueError, match=f"{row[1]} and {row[2]} for"):
+            make_optimizer("adamw", groups=(row,))
+    with pytest.raises(ValueError, match="weight_decay=0.1.*encoder.*adamw"):
+        make_optimizer("adam", groups=(("encoder/*", 1.0, 0.1),))
+
+
+def test_optimizer_mistakes_are_named():
+    with pytest.raises(ValueError, match="weight_decay=0.1.*adamw"):
+        make_optimizer("adam", weight_decay=0.1)
+    with pytest.raises(ValueError, match="'sgd'.*radam.*muon"):
+        make_optimizer("sgd")

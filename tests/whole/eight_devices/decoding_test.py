@@ -1,0 +1,109 @@
+"""What a model scores, predicts, writes and measures on a mesh is what it does on one device."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from tests.whole.eight_devices import small
+from tests.whole.eight_devices.small import LENGTH, ROWS, Small
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.evaluation import generate as evaluate
+from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.inspection import diagnostics
+from transformer_jax.training import state as train_state
+
+BEAM = DecodeSettings(
+    method="beam",
+    beam_size=3,
+    length_penalty=0.6,
+    extra_length=6,
+    num_samples=1,
+    stop=(),
+    temperature=1.0,
+    top_k=0,
+    top_p=1.0,
+)
+MESHES = ["data, fsdp and tensor", "fsdp, tensor and sequence"]
+
+
+@functools.cache
+def parameters(run):
+    """On the host; with kernels so large that what is written depends on the prompt."""
+    params = run.first().params
+    return jax.tree.map(lambda leaf: leaf * 3 if leaf.ndim > 1 else leaf, params)
+
+
+def on(name, run, compute):
+    """compute(parameters) on the mesh of this name."""
+    mesh = small.mesh(name)
+    with sharding.use(mesh):
+        layout = train_state.layout(run.state(train_state.abstract, mesh).params)
+        return compute(jax.device_put(parameters(run), layout))
+
+
+def written(run, params):
+    """What is written after prompts, four of them shorter rows of a batch that does not divide."""
+    model = run.model
+    context = () if run.shape == "encoder_decoder" else (LENGTH,)
+    prompts = small.batch("encoder_decoder", 7)
+    batches = [
+        ({name: rows[:count] for name, rows in prompts.items()}, np.arange(start, start + count))
+        for start, count in ((0, ROWS), (ROWS, 3))
+    ]
+    return evaluate.generate(
+        params,
+        batches,
+        start=lambda params, batch, length: model.apply(
+            {"params": params}, batch, length, *context, method="start"
+        ),
+        step=lambda params, *rest: model.apply({"params": params}, *rest, method="step"),
+        settings=BEAM,
+        eos_id=1,
+        pad_id=0,
+        key=jax.random.key(3),
+        limit=lambda tokens: np.full_like(tokens, 6),
+    )
+
+
+@pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only"])
+def test_beam_search_writes_the_same(shape):
+    run = Small(shape, "pre_ln")
+    expected = on("one device", run, functools.partial(written, run))
+    assert len({tuple(ids) for (ids,) in expected}) > ROWS // 2
+    for mesh in MESHES[: 2 if shape == "encoder_decoder" else 1]:
+        assert on(mesh, run, functools.partial(written, run)) == expected
+
+
+def test_scores_and_predictions_are_the_same_and_whole_on_every_device():
+    run, batch = Small("encoder_only"), small.batch("encoder_only", 5)
+
+    def compute(params):
+        eval_step = evaluate.make_eval_step(run.loss, run.apply)
+        predict_step = evaluate.make_predict_step(run.apply)
+        found = eval_step(params, batch), predict_step(params, batch)
+        assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
+        return jax.device_get(found)
+
+    expected_sums, expected = on("one device", run, compute)
+    sums, classes = on(MESHES[1], run, compute)
+    np.testing.assert_array_equal(classes, expected)
+    assert jax.tree.map(np.shape, sums) == jax.tree.map(np.shape, expected_sums)
+    for name, values in sums.items():
+        np.testing.assert_allclose(values, expected_sums[name], rtol=1e-5)
+
+
+def test_diagnostics_are_the_same_and_whole_on_every_device():
+    run, batch = Small("decoder_only"), small.batch("decoder_only", 5)
+
+    def compute(params):
+        moved = jax.tree.map(lambda leaf: leaf * 1.01, params)
+        found = diagnostics.make_diagnose(run.model, run.loss)(params, moved, batch)
+        assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
+        return jax.device_get(found)
+
+    expected, found = on("one device", run, compute), on(MESHES[0], run, compute)
+    assert found.keys() == expected.keys()
+    for name, values in found.items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)

@@ -1,0 +1,183 @@
+"""What a mesh's arrays and compiled programs hold of each device, and what they exchange."""
+
+import functools
+import itertools
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from configs import default
+from tests.models import tiny
+from tests.whole.eight_devices import small
+from tests.whole.eight_devices.small import LENGTH, ROWS, SIZES, Small
+from transformer_jax import commands, overrides
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.preflight import hlo
+from transformer_jax.training import state as train_state
+
+FSDP, TENSOR = 4, 2
+RUN = Small("encoder_decoder", "admin")
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return sharding.make_mesh(sharding.MeshSettings(1, FSDP, TENSOR, 1, ""), jax.devices())
+
+
+@pytest.fixture(scope="module")
+def state(mesh):
+    with sharding.use(mesh):
+        return RUN.state(train_state.create, mesh)
+
+
+@pytest.fixture(scope="module")
+def step(mesh):
+    """The compiled training step."""
+    return RUN.lowered(mesh).compile()
+
+
+def shapes(text):
+    """The shapes of all arrays of numbers in a part of a compiled program."""
+    found = re.findall(r"\bf32\[([\d,]+)\]", text)
+    return {tuple(map(int, sizes.split(","))) for sizes in found}
+
+
+def exchanged(step, mesh, kind):
+    """(shape of a result, mesh axes) of each collective of a kind."""
+    instructions = itertools.chain(*hlo.parse(step.as_text()).computations.values())
+    return {
+        (shape, hlo._over(instruction.rest, dict(mesh.shape), [0] * mesh.size)[0])
+        for instruction in instructions
+        if instruction.op.removesuffix("-start") == kind
+        for shape in shapes(instruction.type)
+    }
+
+
+def activations(rows, tensor=1):
+    """The shapes of the model's activations, with so many rows, cut so over heads and the like."""
+    d_model, num_heads, head_dim, d_ff, vocab_size = SIZES.values()
+    cut = [(d_ff // tensor,), (vocab_size // tensor,), (num_heads // tensor, head_dim)]
+    scores = (rows, num_heads // tensor, LENGTH, LENGTH)
+    return {(rows, LENGTH, d_model), scores} | {(rows, LENGTH, *sizes) for sizes in cut}
+
+
+def test_each_array_is_made_where_it_stays(mesh, state):
+    """No kernel and no moment of one lies whole on a device."""
+    with sharding.use(mesh):
+        abstract = RUN.state(train_state.abstract, mesh)
+    for array, shape in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
+        assert array.sharding == shape.sharding
+    adam = state.opt_state[1]
+    for tree in (state.params, adam.mu, adam.nu):
+        for path, array in tiny.flat(tree).items():
+            kernel = not path.endswith(("bias", "scale", "omega"))
+            # Biases of heads and hidden units have no D axis, other vectors have nothing else.
+            inner = path.endswith(("query_bias", "value_bias", "up_bias"))
+            cuts = FSDP * TENSOR if kernel else TENSOR if inner else FSDP
+            assert array.addressable_shards[0].data.size * cuts == array.size, path
+
+
+def test_no_living_array_is_whole_on_a_device(mesh, state):
+    with sharding.use(mesh):
+        batch = sharding.place(mesh, small.batch(RUN.shape, 0))
+    on_all = [array for array in jax.live_arrays() if len(array.devices()) == FSDP * TENSOR]
+    assert len(on_all) >= len(jax.tree.leaves((state, batch)))
+    # What is as small as the losses of the last steps may be whole.
+    for array in on_all:
+        if array.size > train_state.RECENT:
+            assert array.addressable_shards[0].data.size < array.size, array.shape
+
+
+def test_a_step_holds_no_array_whole(state, step):
+    """Neither a kernel of all layers, nor an activation of all rows, whatever its order of axes."""
+    seen = {tuple(sorted(shape)) for shape in shapes(step.as_text())}
+    kernels = {leaf.shape for leaf in jax.tree.leaves(state.params) if leaf.ndim > 2}
+    for whole in kernels | activations(ROWS) | activations(ROWS, TENSOR):
+        assert tuple(sorted(whole)) not in seen, whole
+    for part in activations(ROWS // FSDP, TENSOR):
+        assert tuple(sorted(part)) in seen, part
+    arguments = step.memory_analysis().argument_size_in_bytes
+    whole = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.opt_state)))
+    assert arguments < 1.5 * whole / (FSDP * TENSOR)
+
+
+def test_a_step_gathers_parameters_over_fsdp_and_no_activation(step, mesh):
+    """Of each parameter one layer, and of that the device's part of heads, units or vocabulary."""
+
+    def of_a_layer(row):
+        return tuple(
+            size // TENSOR if sharding.RULES[str(axis)] == ("tensor",) else size
+            for axis, size in zip(row.axes, row.shape, strict=True)
+            if axis != "layers"
+        )
+
+    batch = small.batch(RUN.shape, 0)
+    table = train_state.parameter_table(RUN.init, jax.random.key(0), batch)
+    cut = {of_a_layer(row) for row in table if "embed" in row.axes}
+    gathered = exchanged(step, mesh, "all-gather")
+    assert gathered == {(shape, ("fsdp",)) for shape in cut}
+
+
+def test_a_step_sums_activations_over_tensor_and_gradients_over_fsdp(step, mesh):
+    summed = exchanged(step, mesh, "all-reduce")
+    assert ((ROWS // FSDP, LENGTH, SIZES["d_model"]), ("tensor",)) in summed
+    assert ((SIZES["d_model"], SIZES["d_ff"] // TENSOR), ("fsdp",)) in summed
+
+
+def test_a_constraint_of_the_model_bites(mesh):
+    """Parameters and batch are whole here, so that nothing else cuts the rows."""
+    run = Small("decoder_only")
+    params = jax.eval_shape(run.init, jax.random.key(0), small.batch(run.shape, 0))
+    params = tiny.nn.unbox(params)
+    whole = jax.sharding.NamedSharding(mesh, PartitionSpec())
+
+    def hidden_layers():
+        forward = jax.jit(functools.partial(run.apply, rng=None), in_shardings=whole)
+        compiled = forward.lower(params, small.batch(run.shape, 0)).compile()
+        return shapes(compiled.as_text()) & {(ROWS, LENGTH, 40), (ROWS // FSDP, LENGTH, 20)}
+
+    assert hidden_layers() == {(ROWS, LENGTH, 40)}
+    with sharding.use(mesh):
+        assert hidden_layers() == {(ROWS // FSDP, LENGTH, 20)}
+
+
+def test_admins_omegas_and_all_draws_are_those_of_one_device(state):
+    alone = small.mesh("one device")
+    with sharding.use(alone):
+        expected = tiny.flat(RUN.state(train_state.create, alone).params)
+    found = tiny.flat(state.params)
+    omegas = [path for path in found if path.endswith("omega")]
+    assert len(omegas) == 5 and any(np.ptp(found[path]) > 0.1 for path in omegas)
+    for path, leaf in found.items():
+        np.testing.assert_allclose(leaf, expected[path], rtol=1e-5, atol=1e-7, err_msg=path)
+
+
+def test_what_does_not_divide_stays_whole_and_trains():
+    """In bfloat16 and with layers that are computed again, too."""
+    sizes = dict(num_heads=3, d_model=30, dtype="bfloat16", remat="dots")
+    run = Small("decoder_only", changes=tuple(sizes.items()))
+    mesh = small.mesh("data, fsdp and tensor")
+    with sharding.use(mesh):
+        state = run.state(train_state.create, mesh)
+        query = state.params["decoder"]["self_attention"]["query"]
+        assert query.addressable_shards[0].data.shape == (2, 15, 3, 6)
+        state, metrics = run.step(mesh)(state, sharding.place(mesh, small.batch(run.shape, 0)))
+    assert np.isfinite(metrics["loss"])
+
+
+def test_inspect_shows_over_what_each_parameter_is_cut(capsys):
+    changes = {
+        **{"model.d_model": 12, "model.num_heads": 3, "model.d_ff": 16, "model.num_layers": 1},
+        **{"model.vocab_size": 40, "model.positions": "rotary"},
+        **{"mesh.data": 1, "mesh.fsdp": 4, "mesh.tensor": 2},
+    }
+    assert commands.inspect(overrides.load(default.__file__, changes), None) == 0
+    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    shown = {row[0]: row[2] for row in rows if len(row) == 3}
+    assert shown["embedding/table"] == "vocab 40 / tensor 2, embed 12 / fsdp 4"
+    assert shown["encoder/self_attention/query"] == (
+        "layers 1, embed 12 / fsdp 4, heads 3, head_dim 4 (whole: heads 3 over tensor 2)"
+    )

@@ -1,0 +1,146 @@
+"""Small runs of each shape, and meshes of eight devices to train them on."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.models import tiny
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.models.transformer.shapes import MODELS, initialise
+from transformer_jax.training import loop as train
+from transformer_jax.training import losses as objectives
+from transformer_jax.training import optimizer
+from transformer_jax.training import state as train_state
+from transformer_jax.training.state import State
+
+MESHES = {
+    "one device": (1, 1, 1, 1),
+    "data": (8, 1, 1, 1),
+    "fsdp": (1, 8, 1, 1),
+    "tensor and data": (2, 1, 4, 1),
+    "data, fsdp and tensor": (2, 2, 2, 1),
+    "fsdp, tensor and sequence": (1, 2, 2, 2),
+}
+SHAPES = ("encoder_decoder", "encoder_only", "decoder_only")
+# No two sizes are equal, so that the shape of an array tells what it is.
+ROWS, LENGTH, SIZES = 16, 12, dict(d_model=32, num_heads=4, head_dim=6, d_ff=40, vocab_size=56)
+_SIDES = {
+    "encoder_decoder": ("inputs", "targets"),
+    "encoder_only": ("inputs",),
+    "decoder_only": ("targets",),
+}
+
+
+def mesh(name: str) -> jax.sharding.Mesh:
+    return sharding.make_mesh(sharding.MeshSettings(*MESHES[name], ""), jax.devices())
+
+
+def batch(shape: str, number: int) -> Any:
+    """Batch `number`: one text a row, of different lengths."""
+    generator = np.random.default_rng(number)
+    made = {}
+    for side in _SIDES[shape]:
+        ids = generator.integers(4, SIZES["vocab_size"], (ROWS, LENGTH))
+        real = np.arange(LENGTH)[None] < generator.integers(LENGTH // 2, LENGTH + 1, (ROWS, 1))
+        positions = np.where(real, np.arange(LENGTH)[None], 0)
+        made |= {side: ids * real, f"{side}_segment_ids": real, f"{side}_positions": positions}
+    if shape == "encoder_only":
+        made["targets"] = made["inputs"] * (generator.random((ROWS, LENGTH)) < 0.3)
+    return {name: array.astype(np.int32) for name, array in made.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Small:
+    """A model and what trains it."""
+
+    shape: str
+    scheme: str = "post_ln"
+    optimizer: str = "adam"
+    accumulation_steps: int = 1
+    changes: tuple = ()
+
+    @functools.cached_property
+    def model(self) -> Any:
+        rates = dict(dropout_rate=0.1, attention_dropout_rate=0.1)
+        sizes = SIZES | rates | dict(architecture=self.shape) | dict(self.changes)
+        config = tiny.config(self.scheme, **sizes)
+        return MODELS[config.architecture](config)
+
+    @property
+    def init(self) -> Any:
+        return functools.partial(initialise, self.model)
+
+    def apply(self, params, batch, rng) -> Any:
+        rngs = {} if rng is None else {"dropout": rng}
+        return self.model.apply({"params": params}, batch, deterministic=rng is None, rngs=rngs)
+
+    def loss(self, *arguments) -> Any:
+        masked = self.shape == "encoder_only"
+        objective = objectives.masked_tokens if masked else objectives.next_token
+        return objective(*arguments, label_smoothing=0.1, z_loss=0.0)
+
+    def state(self, make: Any, mesh: jax.sharding.Mesh) -> State:
+        """`train_state.create`'s or `abstract`'s."""
+        first = sharding.place(mesh, batch(self.shape, 0))
+        parts = (self.init, self._transform, jax.random.key(0), first, train.WINDOW_METRICS)
+        return make(*parts, ema=False, mesh=mesh)
+
+    def first(self) -> State:
+        """The first state, as drawn on one device, on the host; without its key."""
+        alone = mesh("one device")
+        with sharding.use(alone):
+            state = self.state(train_state.create, alone)
+        return jax.tree.map(np.asarray, dataclasses.replace(state, rng=None))
+
+    def step(self, mesh: jax.sharding.Mesh) -> Any:
+        settings = train.TrainSettings(
+            steps=20,
+            accumulation_steps=self.accumulation_steps,
+            ema_decay=0.0,
+            log_every=5,
+            evaluate_every=0,
+            checkpoint_every=0,
+            diagnostics_every=0,
+        )
+        return train.make_train_step(
+            settings,
+            objective=self.loss,
+            apply_fn=self.apply,
+            optimizer=self._transform,
+            schedule=_schedule,
+            layout=train_state.layout(self.state(train_state.abstract, mesh)),
+        )
+
+    def lowered(self, mesh: jax.sharding.Mesh) -> Any:
+        """The training step, from shapes alone."""
+        with sharding.use(mesh):
+            state = self.state(train_state.abstract, mesh)
+            shapes = {
+                name: jax.ShapeDtypeStruct(
+                    rows.shape, rows.dtype, sharding=sharding.batch_sharding(mesh, rows.shape)
+                )
+                for name, rows in batch(self.shape, 0).items()
+            }
+            return self.step(mesh).lower(state, shapes)
+
+    @functools.cached_property
+    def _transform(self) -> Any:
+        return optimizer.make_optimizer(
+            name=self.optimizer,
+            schedule=_schedule,
+            beta1=0.9,
+            beta2=0.98,
+            # Where gradients are rounding alone, 1e-11 here, 1e-9 would make steps of it.
+            epsilon=1e-8,
+            weight_decay=0.0,
+            clip_norm=1.0,
+            groups=(),
+        )
+
+
+def _schedule(count):
+    return jnp.float32(1e-3)

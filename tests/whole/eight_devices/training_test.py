@@ -1,0 +1,63 @@
+"""Twenty steps on a mesh of eight devices are those on one device."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from tests.whole.eight_devices import small
+from tests.whole.eight_devices.small import Small
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.training import state as train_state
+
+SCHEMES = ("post_ln", "pre_ln", "admin")
+# Each mesh meets every shape and every scheme, and every shape meets every scheme; but for the one
+# with `sequence`, which meets one of each.
+CASES = [
+    (mesh, shape, SCHEMES[(i + j) % 3])
+    for i, mesh in enumerate(list(small.MESHES)[1:-1])
+    for j, shape in enumerate(small.SHAPES)
+] + [("fsdp, tensor and sequence", "encoder_decoder", "admin")]
+
+
+first = functools.cache(Small.first)
+
+
+def trained(run: Small, mesh: str, steps=20):
+    """Losses and the state afterwards, on the mesh of this name."""
+    losses, devices = [], small.mesh(mesh)
+    with sharding.use(devices):
+        step = run.step(devices)
+        layout = train_state.layout(run.state(train_state.abstract, devices))
+        state = dataclasses.replace(first(run), rng=jax.random.key(1))
+        state = jax.device_put(state, layout, may_alias=False)  # the step takes its state
+        for number in range(steps):
+            batch = sharding.place(devices, small.batch(run.shape, number))
+            state, metrics = step(state, batch)
+            losses.append(metrics["loss"])
+    return np.array(losses), state
+
+
+trained_alone = functools.cache(functools.partial(trained, mesh="one device"))
+
+
+@pytest.mark.parametrize(("mesh", "shape", "scheme"), CASES)
+def test_losses_and_parameters_are_those_of_one_device(mesh, shape, scheme):
+    run = Small(shape, scheme)
+    expected_losses, expected = trained_alone(run)
+    losses, state = trained(run, mesh)
+    assert np.ptp(expected_losses) > 0.01
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4),
+        *(state.params, expected.params),
+    )
+
+
+def test_micro_batches_are_those_of_one_device():
+    run = Small("decoder_only", accumulation_steps=2)
+    expected, _ = trained(run, "one device", steps=4)
+    losses, _ = trained(run, "data", steps=4)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)

@@ -1,0 +1,232 @@
+"""launch.sh with stand-ins for Python and pip, in a folder whose name has a space."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absl import flags
+
+from transformer_jax import main  # noqa: F401  defines the flags
+
+REPOSITORY = Path(__file__).parents[2]
+
+# Makes environments out of copies of itself, notes what pip is asked for, and prints what main is
+# called with. Everything else is for the real Python.
+PYTHON = f"""#!/usr/bin/env bash
+case "$*" in
+    "-c import ensurepip") exit "${{NO_ENSUREPIP:-0}}" ;;
+    "-m venv --clear "*)
+        rm -rf "${{@: -1}}" && mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
+    *"-m pip "*) printf '%s\\n' "${{@: -1}}" >>"$PIP_CALLS"; eval "${{PIP_DOES:-}}" ;;
+    *"-m transformer_jax.main "* | *"-m experiments.run "*)
+        printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ;;
+    *) exec '{sys.executable}' "$@" ;;
+esac
+"""
+
+
+class Clone:
+    """A repository with nothing but launch.sh in it, and the machine that it is launched on."""
+
+    def __init__(self, root: Path):
+        self.path = root / "a clone"
+        self.cwd = root / "elsewhere"
+        self.bin = root / "bin"
+        self.calls = root / "pip_calls"
+        (self.path / "configs").mkdir(parents=True)
+        self.cwd.mkdir()
+        self.bin.mkdir()
+        self.calls.touch()
+        shutil.copy(REPOSITORY / "launch.sh", self.path)
+        for name in ("pyproject.toml", "constraints.txt", "configs/mine.py"):
+            (self.path / name).touch()
+        self.add_command("python3.11", PYTHON)
+        self.add_command("nvidia-smi", "#!/bin/sh\nexit 1\n")
+
+    def add_command(self, name: str, script: str) -> None:
+        (self.bin / name).write_text(script)
+        (self.bin / name).chmod(0o755)
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        inherited = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+        path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.Popen(
+            [self.path / "launch.sh", *arguments],
+            cwd=self.cwd,
+            env={**inherited, "PATH": path, "PIP_CALLS": str(self.calls), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def launch(self, *arguments: str, **environment: str) -> tuple[int, list[str], str]:
+        """Returns the exit status, the lines of stdout, and stderr."""
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate()
+        return process.returncode, out.splitlines(), err
+
+    def installed(self) -> list[str]:
+        """What pip was asked to install since the last call of this method."""
+        calls = self.calls.read_text().splitlines()
+        self.calls.write_text("")
+        return [call.removeprefix(str(self.path)) for call in calls]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+def test_the_first_call_installs_and_the_second_does_not(clone: Clone):
+    quickstart = [
+        "cpu",
+        str(clone.cwd),
+        "--mode=train",
+        f"--config={clone.path}/configs/quickstart.py",
+        f"--workdir={clone.path}/runs/quickstart",
+    ]
+    status, out, _ = clone.launch()
+    assert (status, out[-5:], clone.installed()) == (0, quickstart, [""])
+    assert clone.launch() == (0, quickstart, "")
+    assert clone.installed() == []
+
+
+def test_a_mode_gets_its_flags_unchanged_and_runs_in_the_current_directory(clone: Clone):
+    flags = ["--workdir=runs/a b", "--config.model.residual=admin", "--split="]
+    status, out, _ = clone.launch("evaluate", *flags)
+    assert (status, out[-4:]) == (0, ["--mode=evaluate", *flags])
+    assert str(clone.cwd) in out
+
+
+def test_every_mode_of_the_command_line_is_a_command(clone: Clone):
+    clone.launch("setup")
+    parser: Any = flags.FLAGS["mode"].parser
+    for mode in parser.enum_values:
+        _, out, _ = clone.launch(mode, "--workdir=runs/a")
+        assert out[-2:] == [f"--mode={mode}", "--workdir=runs/a"]
+
+
+def test_a_config_is_taken_from_the_current_directory_else_from_the_repository(clone: Clone):
+    clone.launch("setup")
+    _, out, _ = clone.launch("train", "--config=configs/mine.py:large")
+    assert out[-1] == f"--config={clone.path}/configs/mine.py:large"
+    (clone.cwd / "configs").mkdir()
+    (clone.cwd / "configs/mine.py").touch()
+    for name in ("configs/mine.py", "configs/missing.py", f"{clone.path}/configs/mine.py"):
+        _, out, _ = clone.launch("train", f"--config={name}")
+        assert out[-1] == f"--config={name}"
+
+
+@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
+def test_a_changed_requirement_installs_again(clone: Clone, changed: str):
+    clone.launch("setup")
+    (clone.path / changed).write_text("numpy==2.1.0\n")
+    clone.installed()
+    clone.launch("setup")
+    clone.launch("setup")
+    assert clone.installed() == ["[dev]"]
+
+
+def test_a_moved_clone_installs_again(clone: Clone):
+    clone.launch("setup")
+    clone.path = clone.path.rename(clone.path.with_name("moved"))
+    clone.installed()
+    clone.launch("setup")
+    assert clone.installed() == ["[dev]"]
+
+
+def test_extras_are_added_when_a_command_needs_them_and_then_stay(clone: Clone):
+    clone.launch()
+    clone.launch("setup")
+    clone.launch("train", "--device=cuda")
+    assert clone.installed() == ["", "[dev]", "[dev,cuda]"]
+    clone.launch()
+    clone.launch("setup")
+    assert clone.installed() == []
+
+
+@pytest.mark.parametrize("accident", ["exit 1", "kill -KILL $PPID"])
+def test_an_installation_that_broke_off_is_done_again(clone: Clone, accident: str):
+    status, out, _ = clone.launch("inspect", PIP_DOES=accident)
+    assert status != 0
+    assert "--mode=inspect" not in out
+    clone.launch("inspect")
+    assert clone.installed() == ["", ""]
+    # The same for an extra that is added to a whole environment.
+    status, _, _ = clone.launch("setup", PIP_DOES=accident)
+    assert status != 0
+    clone.launch("inspect")
+    assert clone.installed() == ["[dev]", ""]
+
+
+def test_preflight_has_an_environment_of_its_own(clone: Clone):
+    clone.launch("inspect")
+    status, out, _ = clone.launch("preflight", "--config.mesh.topology=v5e-16")
+    expected = ["cpu", str(clone.cwd), "--mode=preflight", "--config.mesh.topology=v5e-16"]
+    assert (status, out[-4:], clone.installed()) == (0, expected, ["", "[preflight]"])
+    clone.launch("preflight")
+    clone.launch("inspect")
+    assert clone.installed() == []
+
+
+def test_an_experiment_is_run_from_anywhere(clone: Clone):
+    status, out, _ = clone.launch("experiment", "dependency", "--quick")
+    assert (status, out[-4:]) == (0, ["cpu", str(clone.cwd), "dependency", "--quick"])
+
+
+def test_pip_comes_from_outside_where_python_cannot_make_one(clone: Clone):
+    status, _, _ = clone.launch("inspect", NO_ENSUREPIP="1")
+    assert (status, clone.installed()) == (0, ["pip", ""])
+
+
+def test_two_launches_at_once_install_once(clone: Clone, tmp_path: Path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    first = clone.start("inspect", PIP_DOES=f"read -r <'{gate}'")
+    assert first.stdout is not None
+    assert "Installing" in first.stdout.readline()
+    second = clone.start("inspect")
+    assert second.stdout is not None
+    assert "Waiting" in second.stdout.readline()
+    gate.write_text("go\n")
+    for process in (first, second):
+        out, _ = process.communicate()
+        assert "--mode=inspect" in out.splitlines()
+    assert clone.installed() == [""]
+
+
+def test_a_gpu_is_used_where_there_is_one_unless_another_device_is_named(clone: Clone):
+    clone.add_command("nvidia-smi", "#!/bin/sh\necho 'GPU 0: a GPU'\n")
+    _, out, _ = clone.launch("inspect")
+    assert out[-3] == "cuda,cpu"
+    _, out, _ = clone.launch("inspect", "--device=cpu")
+    assert out[-3] == "cpu"
+    _, out, _ = clone.launch("inspect", JAX_PLATFORMS="tpu")
+    assert out[-3] == "tpu"
+    assert clone.installed() == ["[cuda]"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong", "right"),
+    [(["trian"], "'trian'", "train"), (["train", "--device=gpu"], "'gpu'", "--device=cuda")],
+)
+def test_unknown_words_are_refused_before_anything_is_installed(
+    clone: Clone, arguments: list[str], wrong: str, right: str
+):
+    status, out, err = clone.launch(*arguments)
+    assert (status, out, clone.installed()) == (1, [], [])
+    assert wrong in err and right in err
+
+
+def test_without_a_new_enough_python_it_says_what_to_install(clone: Clone):
+    for name in ("bash", "cat", "dirname"):
+        (clone.bin / name).symlink_to(str(shutil.which(name)))
+    (clone.bin / "python3.11").unlink()
+    clone.add_command("python3", "#!/bin/sh\necho Python 3.9.2\nexit 1\n")
+    status, out, err = clone.launch("inspect", PATH=str(clone.bin))
+    assert (status, out) == (1, [])
+    assert "no Python 3.11 or newer" in err and "Python 3.9.2" in err

@@ -1,0 +1,190 @@
+"""Several processes train as one: the same numbers, whoever is killed, however many go on."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs import default
+from transformer_jax import overrides
+from transformer_jax.devices import hosts
+
+STEPS = 24
+TINY = {
+    "data.source": "text",
+    "data.train": ("text",),
+    "data.validation": (),
+    "data.validation_size": 16,
+    "data.test": (),
+    "data.tokenizer.kind": "bytes",
+    "data.max_source_length": 16,
+    "data.row_source_length": 24,
+    "data.batch_size": 8,
+    "model.architecture": "encoder_only",
+    "model.num_layers": 1,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "optimizer.schedule": "constant",
+    "optimizer.learning_rate": 0.01,
+    "optimizer.warmup_steps": 0,
+    "train.steps": STEPS,
+    "train.log_every": 1,
+    "train.evaluate_every": 0,
+    "checkpoint.every": 3,
+    "checkpoint.keep_last": 2,
+    "evaluate.batch_size": 8,
+    "mesh.data": 1,
+    "mesh.fsdp": -1,  # parameters of which every device, and so every host, holds a part
+}
+# A beat is missed sooner than in the field, where compiling may starve a process for longer.
+PROGRAM = "from transformer_jax import hosts, main; hosts.GONE_SECONDS = 20; main.run()"
+
+
+def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subprocess.Popen]:
+    """Trains in a work directory with so many processes of so many devices each."""
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    folder = workdir.parent
+    config = overrides.load(default.__file__, TINY | {"data.dir": str(folder)})
+    (folder / "config.json").write_text(overrides.to_json(config))
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(folder), str(Path(default.__file__).parents[1])]),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    if processes > 1:
+        environment[hosts.COORDINATOR] = f"localhost:{port}"
+        environment[hosts.PROCESSES] = str(processes)
+    started = []
+    for process in range(processes):
+        with (folder / f"{workdir.name}.{process}").open("w") as output:
+            started.append(
+                subprocess.Popen(
+                    [
+                        *(sys.executable, "-c", PROGRAM, f"--workdir={workdir}"),
+                        f"--config={folder / 'config.json'}",
+                        f"--config.data.cache_dir={folder / 'cache'}",
+                        *flags,
+                    ],
+                    env=environment | {hosts.PROCESS: str(process)}
+                    if processes > 1
+                    else environment,
+                    stdout=output,
+                    stderr=output,
+                )
+            )
+    return started
+
+
+def output(workdir: Path, process: int) -> str:
+    return (workdir.parent / f"{workdir.name}.{process}").read_text()
+
+
+def saved(workdir: Path) -> int:
+    """The newest checkpoint's step, 0 without one."""
+    names = [path.name for path in (workdir / "checkpoints").glob("*")]
+    return max([0, *map(int, filter(str.isdecimal, names))])
+
+
+def wait_for_save(workdir: Path, processes: list[subprocess.Popen], after: int) -> None:
+    while saved(workdir) <= after:
+        assert not any(process.poll() for process in processes)
+        time.sleep(0.01)
+
+
+def records(workdir: Path) -> list[dict]:
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if not name.startswith("time/")}
+        for line in lines
+    ]
+
+
+def results(workdir: Path) -> dict:
+    return json.loads((workdir / "results.json").read_text())
+
+
+def assert_equal_runs(workdir: Path, reference: Path) -> None:
+    """All that was logged and scored, but for what the order of float additions changes."""
+    ours, theirs = records(workdir), records(reference)
+    assert [record.keys() for record in ours] == [record.keys() for record in theirs]
+    assert [record["step"] for record in ours] == list(range(1, STEPS + 1))
+    for own, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(list(own.values()), list(other.values()), rtol=1e-5)
+    scores = [name for name in results(reference) if name.startswith("validation/")]
+    assert scores
+    for name in scores:
+        np.testing.assert_allclose(results(workdir)[name], results(reference)[name], rtol=1e-5)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    draw = np.random.default_rng(0)
+    words = ["".join(draw.choice(list("abcde"), 1 + n % 3)) for n in range(400)]
+    lines = [" ".join(words[n : n + 1 + n % 6]) for n in range(len(words))]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines))
+    # What takes two seconds of every start where PyTorch is installed, as it is for other tests.
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    yield tmp_path
+    for path in sorted(tmp_path.glob("*.[01]")):  # shown where the test fails
+        print(path.name, path.read_text(), sep="\n")
+
+
+def test_a_job_that_is_stopped_and_killed_equals_an_unbroken_one_on_any_number_of_hosts(folder):
+    unbroken, broken = folder / "unbroken", folder / "broken"
+    (alone,) = start(unbroken, 1, devices=8)
+    assert alone.wait() == 0
+
+    pair = start(broken, 2, devices=4)
+    wait_for_save(broken, pair, after=0)
+    pair[1].terminate()
+    assert [process.wait() for process in pair] == 2 * [128 + signal.SIGTERM]
+    assert results(broken)["status"] == "preempted"
+    stopped = saved(broken)
+
+    pair = start(broken, 2, devices=4)
+    wait_for_save(broken, pair, after=stopped)
+    pair[1].kill()
+    assert [process.wait(timeout=60) for process in pair] == [1, -signal.SIGKILL]
+    gone = f"error: host 1 ({socket.gethostname()}) of 2 is gone"
+    assert gone in output(broken, 0)
+
+    for devices in (8, 2, 1):
+        workdir = folder / f"alone_{devices}"
+        shutil.copytree(broken, workdir)
+        (alone,) = start(workdir, 1, max(devices, 2), f"--config.mesh.fsdp={devices}")
+        assert alone.wait() == 0
+        assert_equal_runs(workdir, unbroken)
+        assert results(workdir)["devices"] == devices
+    assert [process.wait() for process in start(broken, 2, devices=4)] == [0, 0]
+    assert_equal_runs(broken, unbroken)
+    # The first alone shows how it goes, and what came of it.
+    assert "spikes" in output(broken, 0) and "spikes" not in output(broken, 1)
+
+
+def test_two_hosts_find_what_became_non_finite_first(folder):
+    changes = {
+        "data.dir": str(folder),
+        "model.architecture": "decoder_only",
+        "model.residual": "admin",
+        "optimizer.learning_rate": 1e30,  # the first update spoils all parameters
+    }
+    workdir = folder / "diverging"
+    workdir.mkdir()
+    config = overrides.to_json(overrides.load(default.__file__, TINY | changes))
+    (workdir / "config.json").write_text(config)
+    flags = ("--mode=replay", "--step=3", f"--config={workdir / 'config.json'}")
+    pair = start(workdir, 2, 1, *flags)
+    assert [process.wait() for process in pair] == [0, 0]
+    assert "Step 2 is bad" in output(workdir, 0)
+    assert "first tensor that is not finite: decoder/layer 1" in output(workdir, 0)

@@ -1,0 +1,114 @@
+"""Attention that never holds all of its weights: JAX's splash attention, a kernel for TPUs."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention as kernels
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.models.layers.masks import Segments
+
+# Lengths are filled up to a multiple of the least, and cut into the largest that divides them.
+_BLOCKS = (512, 256, 128)
+
+
+def splash_attention(
+    queries: Float[Array, "B T H K"],
+    keys: Float[Array, "B S H K"],
+    values: Float[Array, "B S H K"],
+    segments: Segments,
+    *,
+    interpret: bool = False,
+) -> Float[Array, "B T H K"]:
+    """softmax(Q K^T) V among the tokens of a segment, block by block (Dao et al. 2022, 2205.14135).
+
+    Blocks that causality empties are not computed. Under a mesh each device has its own rows, heads
+    and queries, and the keys and values of its whole rows. Queries come scaled. What a padded query
+    gets is finite, and another value than that of the plain formula.
+
+    Args:
+      interpret: runs the kernel as XLA operations, slowly, on whatever device there is.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    rows = heads = length = None
+    if not mesh.empty:
+        axes = ("batch", "length", "heads", None)
+        rows, length, heads, _ = sharding.spec(mesh, axes, queries.shape)
+    parts = _parts(mesh, length)
+    queries, query_segments = _filled(queries, segments.queries, _BLOCKS[-1] * parts, -1)
+    keys, key_segments = _filled(keys, segments.keys, _BLOCKS[-1], -2)
+    values, _ = _filled(values, segments.keys, _BLOCKS[-1], -2)
+    own_heads, own_length = queries.shape[2] // _parts(mesh, heads), queries.shape[1] // parts
+    # Of what is not causal each part is like the others.
+    kernel = _kernel(
+        own_heads, own_length, keys.shape[1], parts if segments.causal else 0, interpret
+    )
+    arguments = [jnp.swapaxes(x, 1, 2) for x in (queries, keys, values)]
+    arguments += [query_segments, key_segments]
+    attend = _attend
+    if not mesh.empty:
+        part = PartitionSpec
+        cut = part(None, length if segments.causal else None)
+        kernel_specs = kernel.manual_sharding_spec(NamedSharding(mesh, cut))
+        whole_rows = part(rows, heads, None, None)
+        attend = jax.shard_map(
+            _attend,
+            in_specs=(
+                *(kernel_specs, part(rows, heads, length, None), whole_rows, whole_rows),
+                *(part(rows, length), part(rows, None)),
+            ),
+            out_specs=part(rows, heads, length, None),
+            check_vma=False,  # Pallas does not say over which axes its results differ
+        )
+    return jnp.swapaxes(attend(kernel, *arguments), 1, 2)[:, : segments.queries.shape[1]]
+
+
+def _attend(kernel, queries, keys, values, query_segments, key_segments):
+    def one_row(q, k, v, of_queries, of_keys):
+        return kernel(q, k, v, segment_ids=kernels.SegmentIds(of_queries, of_keys))
+
+    return jax.vmap(one_row)(queries, keys, values, query_segments, key_segments)
+
+
+def _parts(mesh, axes: str | tuple[str, ...] | None) -> int:
+    names = (axes,) if isinstance(axes, str) else axes or ()
+    return math.prod(mesh.shape[name] for name in names)
+
+
+def _filled(
+    x: Float[Array, "B T H K"], segments: Int[Array, "B T"], multiple: int, filling: int
+) -> tuple[Float[Array, "B _ H K"], Int[Array, "B _"]]:
+    """Both, with tokens at the end of a segment of their own."""
+    missing = -x.shape[1] % multiple
+    if not missing:
+        return x, segments
+    segments = jnp.pad(segments, ((0, 0), (0, missing)), constant_values=filling)
+    return jnp.pad(x, ((0, 0), (0, missing), (0, 0), (0, 0))), segments
+
+
+def _kernel(
+    num_heads: int, query_length: int, key_length: int, causal_parts: int, interpret: bool
+) -> Any:
+    """The kernel of one device; where it is causal that of all parts of a row's queries."""
+    masks = kernels.CausalMask if causal_parts else kernels.FullMask
+    mask = masks((query_length * max(causal_parts, 1), key_length))
+    block_q, block_kv = (
+        next(size for size in _BLOCKS if length % size == 0)
+        for length in (query_length, key_length)
+    )
+    sizes = kernels.BlockSizes(
+        *(block_q, block_kv, block_kv),
+        *(block_q, block_kv, block_kv),  # of the gradient of keys and values
+        *(block_q, block_kv),  # of that of queries
+    )
+    return kernels.make_splash_mha(
+        kernels.MultiHeadMask([mask] * num_heads),
+        block_sizes=sizes,
+        head_shards=1,
+        q_seq_shards=max(causal_parts, 1),
+        interpret=interpret,
+    )

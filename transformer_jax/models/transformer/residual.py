@@ -1,0 +1,171 @@
+"""The residual equation, once; the rows of `schemes` fill it in.
+
+x' = POST( s * x + c * BRANCH( f( PRE(x) ) ) )
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.layers.dropout import Dropout
+from transformer_jax.models.layers.norm import Norm
+from transformer_jax.models.layers.observe import observe
+from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.schemes import (
+    ResidualScheme,
+    Stack,
+    by_sublayer,
+    depth,
+    scheme,
+)
+
+
+class Scales(NamedTuple):
+    """What differs between sublayers and rides through the scan; None where nothing does.
+
+    Arrays are (L, kinds) of a stack, (kinds,) of a layer, () of a sublayer.
+    """
+
+    skip: Any  # s
+    branch: Any  # c
+    normed: Any  # whether POST is there
+
+    @classmethod
+    def of(cls, config: TransformerConfig, stack: Stack) -> "Scales":
+        """Those of all sublayers of a stack, (L, kinds)."""
+        row, at = scheme(config, stack), depth(config, stack)
+        skip, branch = (
+            jnp.asarray(by_sublayer(formula, at)) if formula else None
+            for formula in (row.skip, row.branch)
+        )
+        normed = None if row.first_post_norm else jnp.asarray(at.one_by_one() > 1)
+        return cls(skip, branch, normed)
+
+    def at(self, index: int) -> "Scales":
+        """Those of the sublayer `index`, where self holds one layer's."""
+        return Scales(*(None if values is None else values[index] for values in self))
+
+
+class Carry(NamedTuple):
+    """What runs through the depth.
+
+    Attributes:
+      x: the residual stream.
+      omega: what Admin's profiling starts the next omega from.
+      beside: what the scheme keeps beside x: the sum of all branches and the stack's input, or the
+        layer's input; None where it keeps nothing.
+    """
+
+    x: Float[Array, "B T D"]
+    omega: Float[Array, ""]
+    beside: Any
+
+    @classmethod
+    def start(cls, config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]) -> "Carry":
+        """The bottom of a stack, where omega is 1."""
+        row = scheme(config, stack)
+        keeps = row.summed_branches or row.layer_shortcut
+        return cls(x, jnp.float32(1.0), x if keeps else None)
+
+
+class TrainedScale(nn.Module):
+    """A trained scale, filled with one value. A module of its own, so that it disturbs no draw."""
+
+    parameter_name: str
+    size: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, value: Float[Array, ""]) -> Float[Array, "*size"]:
+        def fill(key, size):
+            return jnp.full(size, value)
+
+        axes = ("embed",) * len(self.size)
+        return parameter(self, self.parameter_name, fill, self.size, axes)
+
+
+class ResidualSublayer(nn.Module):
+    """The equation around one function f, which may be another module's call.
+
+    Attributes:
+      index: of the sublayer in its layer.
+    """
+
+    config: TransformerConfig
+    stack: Stack
+    index: int
+
+    @nn.compact
+    def __call__(
+        self,
+        carry: Carry,
+        scales: Scales,
+        f: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
+        real: Bool[Array, "B T"],
+        *,
+        deterministic: bool,
+    ) -> Carry:
+        """The stream after this sublayer, and the omega that the next one starts from.
+
+        Admin's profiling (Liu et al. 2020, section 4.2, in its sequential form) runs while
+        parameters are made: this sublayer's omega is what the sublayers before it measured, and
+        the next is sqrt(Var[omega x] + Var[branch]) over the entries of real tokens.
+        """
+        config, row = self.config, scheme(self.config, self.stack)
+        scales = scales.at(self.index)
+        x, omega, beside = carry
+        if row.layer_shortcut and self.index == 0:
+            beside = x
+
+        branch = f(Norm(config, name="pre_norm")(x) if row.pre_norm else x)
+        branch = constrain(branch, "batch", "length")
+        if row.branch_norm:
+            branch = Norm(config, name="branch_norm")(branch)
+        dropout = Dropout(config.dropout_rate, name="dropout")
+        branch = dropout(branch, deterministic=deterministic)
+        scale = scales.branch
+        if row.trained_branch:
+            size = x.shape[-1:] if row.trained_branch == "vector" else ()
+            scale = TrainedScale("scale", size, name="branch_scale")(scale)
+        branch = _scaled(scale, branch)
+        skip = omega if row.profiled else scales.skip
+        if row.trained_skip:
+            skip = TrainedScale("omega", x.shape[-1:], name="shortcut")(skip)
+        shortcut = _scaled(skip, x)
+        if row.profiled and self.is_initializing():
+            omega = jnp.sqrt(variance(shortcut, real) + variance(branch, real))
+        if row.layer_shortcut and self.index == len(depth(config, self.stack).kinds) - 1:
+            shortcut = shortcut + beside
+        out = shortcut + branch
+        if row.post_norm:
+            normed = Norm(config, name="post_norm")(out)
+            out = normed if scales.normed is None else jnp.where(scales.normed, normed, out)
+        if row.summed_branches:
+            beside = beside + branch
+        out = constrain(out, "batch", "length")
+        observe(self, input=x, branch=branch, output=out)
+        return Carry(self.perturb("output", out), omega, beside)
+
+
+def finish(
+    row: ResidualScheme, norm: Callable[[Array], Array] | None, carry: Carry
+) -> Float[Array, "B T D"]:
+    """What leaves a stack. `norm`: the stack's last one, where `row.ends_in_norm`."""
+    if norm is None:
+        return carry.x
+    return carry.x + norm(carry.beside) if row.summed_branches else norm(carry.x)
+
+
+def _scaled(scale: Float[Array, "*size"] | None, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    return x if scale is None else jnp.broadcast_to(scale, x.shape) * x
+
+
+def variance(x: Float[Array, "B T D"], real: Bool[Array, "B T"]) -> Float[Array, ""]:
+    """Variance over all entries of real tokens, in float32 and two passes."""
+    count = jnp.sum(real) * x.shape[-1]
+    mean = jnp.sum(x, where=real[..., None], dtype=jnp.float32) / count
+    return jnp.sum(jnp.square(x - mean), where=real[..., None], dtype=jnp.float32) / count

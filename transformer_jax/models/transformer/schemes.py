@@ -1,0 +1,288 @@
+"""The table of residual schemes: each a row of constants for the one equation of `residual`.
+
+    x' = POST( s * x + c * BRANCH( f( PRE(x) ) ) )
+
+PRE, BRANCH and POST are a norm or nothing, and f may have one before its last projection. The skip
+scale s, the branch scale c and the gains on the draws of kernels are formulas of the depth.
+"""
+
+import dataclasses
+import fnmatch
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.models.transformer.config import Residual, TransformerConfig
+
+Stack = Literal["encoder", "decoder"]
+Kind = Literal["self_attention", "cross_attention", "feed_forward"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Depth:
+    """What the constants of a stack's sublayers are computed from.
+
+    Attributes:
+      kinds: of the sublayers of one layer, in the order in which they run.
+      layers: of this stack.
+      other_layers: of the other stack; 0 where there is none.
+      exponent: `config.depth_exponent`.
+    """
+
+    stack: Stack
+    kinds: tuple[Kind, ...]
+    layers: int
+    other_layers: int
+    exponent: float
+
+    @property
+    def sublayers(self) -> int:
+        """Residual sublayers of this stack: two a layer, or three with cross-attention."""
+        return self.layers * len(self.kinds)
+
+    def one_by_one(self) -> Float[np.ndarray, "L kinds"]:
+        """The number of each sublayer, from 1, in the order in which they run."""
+        return np.arange(1, self.sublayers + 1).reshape(self.layers, len(self.kinds))
+
+
+# Depth -> one value, or an array that broadcasts to (L, kinds).
+Formula = Callable[[Depth], Any]
+
+
+# The two kernels that a branch's output is linear in, and those that DeepNorm and others scale.
+_LAST = ("*/output", "*/down")
+_VALUES = ("*/value", "*/output", "*/up", "*/down")
+_ALL = ("*/query", "*/key", "*/value", "*/output", "*/up", "*/gate", "*/down")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResidualScheme:
+    """One row.
+
+    Attributes:
+      pre_norm, branch_norm, post_norm: whether PRE, BRANCH and POST are norms.
+      inner_norm: a norm before the last projection of self-attention and feed-forward.
+      first_post_norm: False leaves the norm after a stack's very first sublayer out.
+      final_norm: a norm at the end of each stack.
+      embedding_norm: a norm on the sum of embedding and position.
+      skip, branch: the scales s and c; None is 1.
+      trained_skip: s is a trained vector (D,), omega, that starts from `skip`.
+      profiled: omega starts from what the first batch's variances say, and not from `skip`.
+      trained_branch: c is a trained scalar or vector that starts from `branch`.
+      layer_shortcut: the last sublayer of a layer also adds the layer's input.
+      summed_branches: a second stream sums up all branches, and joins at the end of the stack.
+      gain: factor on the draws of the kernels that a glob of `gained` names, as "*/value".
+      embedding_gain: factor on the draw of the token table that the stack reads, one number.
+    """
+
+    pre_norm: bool = False
+    branch_norm: bool = False
+    post_norm: bool = False
+    inner_norm: bool = False
+    first_post_norm: bool = True
+    final_norm: bool = False
+    embedding_norm: bool = False
+    skip: Formula | None = None
+    branch: Formula | None = None
+    trained_skip: bool = False
+    profiled: bool = False
+    trained_branch: Literal["scalar", "vector"] | None = None
+    layer_shortcut: bool = False
+    summed_branches: bool = False
+    gain: Formula | None = None
+    gained: tuple[str, ...] = ()
+    embedding_gain: Formula | None = None
+
+    @property
+    def ends_in_norm(self) -> bool:
+        """Whether a stack has one norm more than its sublayers have."""
+        return self.final_norm or self.summed_branches
+
+
+def _admin_constant(depth: Depth) -> float:
+    """sqrt((n + 1) / ln(n + 1) - 1) for n sublayers."""
+    n = depth.sublayers
+    return math.sqrt((n + 1) / math.log(n + 1) - 1)
+
+
+def _deepnorm_alpha(depth: Depth) -> float:
+    """(2N)^(1/4) of a stack alone; (3M)^(1/4) and 0.81 (N^4 M)^(1/16) of decoder and encoder."""
+    if not depth.other_layers:
+        return (2 * depth.layers) ** 0.25
+    if depth.stack == "decoder":
+        return (3 * depth.layers) ** 0.25
+    return 0.81 * (depth.layers**4 * depth.other_layers) ** (1 / 16)
+
+
+def _deepnorm_beta(depth: Depth) -> float:
+    """(8N)^(-1/4) of a stack alone; (12M)^(-1/4) and 0.87 (N^4 M)^(-1/16) of decoder, encoder."""
+    if not depth.other_layers:
+        return (8 * depth.layers) ** -0.25
+    if depth.stack == "decoder":
+        return (12 * depth.layers) ** -0.25
+    return 0.87 * (depth.layers**4 * depth.other_layers) ** (-1 / 16)
+
+
+def _t_fixup_gain(depth: Depth) -> float:
+    """0.67 N^(-1/4) in an encoder, (9M)^(-1/4) in a decoder."""
+    return 0.67 * depth.layers**-0.25 if depth.stack == "encoder" else (9 * depth.layers) ** -0.25
+
+
+def _sub_ln_gain(depth: Depth) -> float:
+    """sqrt(ln 2N) of a stack alone; sqrt(ln 3M) of a decoder, sqrt(ln 3M ln 2N / 3) of its encoder.
+
+    At one layer these are below 1, as the formula has it.
+    """
+    if not depth.other_layers:
+        return math.sqrt(math.log(2 * depth.layers))
+    if depth.stack == "decoder":
+        return math.sqrt(math.log(3 * depth.layers))
+    return math.sqrt(math.log(3 * depth.other_layers) * math.log(2 * depth.layers) / 3)
+
+
+def _layer_scale(depth: Depth) -> float:
+    """0.1 up to 18 layers, 1e-5 up to 24, 1e-6 beyond."""
+    return 0.1 if depth.layers <= 18 else 1e-5 if depth.layers <= 24 else 1e-6
+
+
+def _keel_skip(depth: Depth) -> Float[np.ndarray, "L kinds"]:
+    """n of n sublayers; 1 in the first layer."""
+    first = np.arange(depth.layers)[:, None] == 0
+    return np.where(first, 1.0, float(depth.sublayers))
+
+
+SCHEMES: dict[Residual, ResidualScheme] = {
+    # Vaswani et al. 2017 (1706.03762), section 3.1.
+    "post_ln": ResidualScheme(post_norm=True),
+    # Xiong et al. 2020 (2002.04745), figure 1, with a norm at the end of each stack.
+    "pre_ln": ResidualScheme(pre_norm=True, final_norm=True),
+    # Liu et al. 2020 (2004.08249), section 4.
+    "admin": ResidualScheme(post_norm=True, trained_skip=True, profiled=True),
+    # The authors' admin-torch, "O(log n)": no profiling, one constant for all sublayers. To fix it,
+    # freeze it: optimizer.groups = (("*/omega", 0.0, 0.0),).
+    "admin_constant": ResidualScheme(post_norm=True, trained_skip=True, skip=_admin_constant),
+    # Wang et al. 2022 (2203.00555), figure 2 and table 2.
+    "deepnorm": ResidualScheme(
+        post_norm=True, skip=_deepnorm_alpha, gain=_deepnorm_beta, gained=_VALUES
+    ),
+    # Bachlechner et al. 2020 (2003.04887), equation 2, with a scalar for each sublayer.
+    "rezero": ResidualScheme(branch=lambda depth: 0.0, trained_branch="scalar"),
+    # Huang et al. 2020 (ICML), section 3.2: no norms at all. The paper has an encoder and a decoder
+    # of equal depth; a stack alone follows the rule of its name.
+    "t_fixup": ResidualScheme(
+        gain=_t_fixup_gain,
+        gained=_VALUES,
+        embedding_gain=lambda depth: (9 * depth.layers) ** -0.25,
+    ),
+    # Radford et al. 2019, section 2.3: projections onto the residual stream over sqrt(n). Draws are
+    # Xavier's as of all schemes, not N(0, 0.02^2).
+    "gpt2": ResidualScheme(
+        pre_norm=True, final_norm=True, gain=lambda depth: depth.sublayers**-0.5, gained=_LAST
+    ),
+    # Ding et al. 2021 (2105.13290, CogView), section 2.4.
+    "sandwich": ResidualScheme(pre_norm=True, branch_norm=True, final_norm=True),
+    # Kim et al. 2025 (2502.02732), section 3: as sandwich, with a norm on the embedding.
+    "peri_ln": ResidualScheme(
+        pre_norm=True, branch_norm=True, final_norm=True, embedding_norm=True
+    ),
+    # Wang et al. 2022 (2210.06423, Magneto), figure 2; cross-attention as in the authors' code has
+    # neither the inner norm nor the gain.
+    "sub_ln": ResidualScheme(
+        pre_norm=True,
+        inner_norm=True,
+        final_norm=True,
+        gain=_sub_ln_gain,
+        gained=("self_attention/value", "self_attention/output", "*/up", "*/down"),
+    ),
+    # Touvron et al. 2021 (2103.17239, CaiT), equation 4 and its table of initial values.
+    "layer_scale": ResidualScheme(
+        pre_norm=True, final_norm=True, branch=_layer_scale, trained_branch="vector"
+    ),
+    # Takase et al. 2022 (2206.00330), equation 7: bottom to top. Without the L^(-1/2) that the
+    # authors' code puts on all draws.
+    "b2t": ResidualScheme(post_norm=True, layer_shortcut=True),
+    # Xie et al. 2023 (2304.14802, ResiDual), section 3.1.
+    "residual_dual": ResidualScheme(post_norm=True, summed_branches=True),
+    # 2601.19895 (KEEL): LN(n x + f(LN(x))). Its norms have no bias: so has model.norm="rms_norm".
+    "keel": ResidualScheme(pre_norm=True, post_norm=True, first_post_norm=False, skip=_keel_skip),
+    # Zhang et al. 2019 (1908.11365), equation 5: draws of layer l over sqrt(l). The authors' code
+    # takes the fourth root.
+    "ds_init": ResidualScheme(
+        post_norm=True,
+        gain=lambda depth: np.arange(1, depth.layers + 1)[:, None] ** -0.5,
+        gained=_ALL,
+    ),
+    # Dey et al. 2025 (2505.01618, CompleteP), section 3; Yang et al. 2023 (2310.02244) with an
+    # exponent of 0.5. Their rules for learning rates belong to optimizer.groups.
+    "depth_scaled": ResidualScheme(
+        pre_norm=True, final_norm=True, branch=lambda depth: (depth.layers / 2) ** -depth.exponent
+    ),
+}
+
+
+def scheme(config: TransformerConfig, stack: Stack) -> ResidualScheme:
+    """The row that a stack's sublayers follow."""
+    name = config.encoder_residual if stack == "encoder" else config.decoder_residual
+    return SCHEMES[name]
+
+
+def depth(config: TransformerConfig, stack: Stack) -> Depth:
+    """The depth of a stack of the model."""
+    own, other = config.num_encoder_layers, config.num_decoder_layers
+    if stack == "decoder":
+        own, other = other, own
+    both = config.architecture == "encoder_decoder"
+    kinds: tuple[Kind, ...] = ("self_attention", "feed_forward")
+    if both and stack == "decoder":
+        kinds = ("self_attention", "cross_attention", "feed_forward")
+    return Depth(stack, kinds, own, other if both else 0, config.depth_exponent)
+
+
+def stacks(config: TransformerConfig) -> tuple[Stack, ...]:
+    """The stacks that an architecture is made of, in the order in which they run."""
+    return {
+        "encoder_decoder": ("encoder", "decoder"),
+        "encoder_only": ("encoder",),
+        "decoder_only": ("decoder",),
+    }[config.architecture]
+
+
+def check(config: TransformerConfig) -> None:
+    """Raises ValueError where the schemes of the two stacks do not go together.
+
+    Admin's profile would be that of draws on which the other stack's gains are not yet multiplied.
+    """
+    rows = [scheme(config, stack) for stack in stacks(config)]
+    if any(row.profiled for row in rows) and any(row.gained for row in rows):
+        raise ValueError(
+            f"model.encoder_residual={config.encoder_residual!r} and model.decoder_residual="
+            f"{config.decoder_residual!r} do not go together: one is profiled before the draws of "
+            "the other are scaled; take admin_constant in the place of admin"
+        )
+
+
+def by_sublayer(formula: Formula, depth: Depth) -> Float[np.ndarray, "L kinds"]:
+    """A formula's value for each sublayer, float32."""
+    size = (depth.layers, len(depth.kinds))
+    return np.broadcast_to(np.asarray(formula(depth), np.float32), size)
+
+
+def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndarray, "*L"] | None:
+    """The factor on the draw of the parameter at a path, as ("encoder", "feed_forward", "up").
+
+    One for each layer of a stacked kernel, one of the whole token table; None where it is 1.
+    """
+    if path[-1] == "table" and path[0].endswith("embedding"):
+        stack = "decoder" if path[0] == "target_embedding" else stacks(config)[0]
+        formula = scheme(config, stack).embedding_gain
+        return np.asarray(formula(depth(config, stack)), np.float32) if formula else None
+    for stack in stacks(config):
+        row, at = scheme(config, stack), depth(config, stack)
+        if path[0] == stack and row.gain is not None:
+            kind, name = path[1], "/".join(path[1:])
+            if any(fnmatch.fnmatchcase(name, glob) for glob in row.gained):
+                return by_sublayer(row.gain, at)[:, [*at.kinds].index(kind)]
+    return None

@@ -1,0 +1,374 @@
+"""The three shapes, each made of stacks of blocks: encoder-decoder, encoder-only, decoder-only."""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from transformer_jax.models.layers import embeddings, heads
+from transformer_jax.models.layers.masks import Segments, segment_mask
+from transformer_jax.models.layers.norm import Norm
+from transformer_jax.models.layers.observe import observe
+from transformer_jax.models.layers.positions import Rotation, rotation
+from transformer_jax.models.transformer.blocks import (
+    Block,
+    CrossBlock,
+    KeysValues,
+    Rows,
+    Step,
+    stack,
+)
+from transformer_jax.models.transformer.config import Architecture, TransformerConfig
+from transformer_jax.models.transformer.residual import Carry, Scales, finish
+from transformer_jax.models.transformer.schemes import Stack, check, draw_gain, scheme
+
+Batch = dict[str, Int[Array, "B _"]]
+Params = PyTree[Float[Array, "..."]]
+
+
+class Source(NamedTuple):
+    """What decoding keeps of each sentence: the decoder's view of the encoder's output."""
+
+    keys_values: KeysValues
+    mask: Bool[Array, "B S"]
+
+
+class Prompt(NamedTuple):
+    """What decoding keeps of each prompt: prompts end side by side, with padding in front."""
+
+    padding: Int[Array, "B"]
+    width: Int[Array, ""]
+    context_length: Int[Array, ""]  # tokens that one sees at most, itself included
+
+
+class EncoderDecoder(nn.Module):
+    """The original Transformer (Vaswani et al. 2017), its residual scheme a choice."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        config = self.config
+        table = embeddings.TokenTable
+        if config.tied_embeddings == "all":
+            self.embedding = table(config)
+            self.source_table = self.target_table = self.embedding
+        else:
+            self.source_embedding = table(config)
+            self.target_embedding = table(config)
+            self.source_table, self.target_table = self.source_embedding, self.target_embedding
+        if config.tied_embeddings == "none":
+            self.logits = embeddings.OutputProjection(config)
+        self.source_positions = _positions(config, "encoder")
+        self.target_positions = _positions(config, "decoder")
+        encoder = stack(Block, ["__call__"], config.num_encoder_layers, config.remat)
+        self.encoder = encoder(config, "encoder")
+        methods = ["__call__", "context", "step"]
+        decoder = stack(CrossBlock, methods, config.num_decoder_layers, config.remat)
+        self.decoder = decoder(config, "decoder")
+        if scheme(config, "encoder").ends_in_norm:
+            self.encoder_norm = Norm(config)
+        if scheme(config, "decoder").ends_in_norm:
+            self.decoder_norm = Norm(config)
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
+        """Float32 logits of every target token, given the tokens before it.
+
+        Args:
+          batch: `inputs` (B, S) and `targets` (B, T), each with `_segment_ids` (0 is padding, the
+            examples of a packed row count from 1) and `_positions` (from 0 in each example).
+          deterministic: no dropout, and no "dropout" key needed.
+        """
+        encoded = _encode(self, self.source_table, self.source_positions, batch, deterministic)
+        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
+        length = segments.shape[1]
+        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
+        x = self.target_table.embed(tokens)
+        x = self.target_positions(x, positions, length=length, deterministic=deterministic)
+        shared = Rows(
+            mask=_mask(self.config, segments, segments, causal=True),
+            rotation=_rotation(self.config, positions),
+            real=segments > 0,
+            deterministic=deterministic,
+            encoded=encoded,
+            cross_mask=_mask(self.config, segments, batch["inputs_segment_ids"], causal=False),
+        )
+        start, scales = _bottom(self.config, "decoder", x)
+        carry, _ = self.decoder(start, scales, shared)
+        return _logits(self, self.target_table, carry)
+
+    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, KeysValues]:
+        """Encodes the inputs, one example a row, for decoding at most max_length tokens.
+
+        Returns bos for each, the context, and an empty cache (L, B, max_length, H, K).
+        """
+        config = self.config
+        encoded = _encode(self, self.source_table, self.source_positions, batch, True)
+        start, _ = _bottom(config, "decoder", encoded)
+        _, keys_values = self.decoder.context(start, None, (encoded,))
+        context = Source(keys_values, batch["inputs_segment_ids"] > 0)
+        first = jnp.full(encoded.shape[:1], config.bos_id, jnp.int32)
+        return first, context, _empty_cache(config, encoded.shape[0], max_length)
+
+    def step(
+        self, context: Source, cache: KeysValues, tokens: Int[Array, "N"], index: Int[Array, ""]
+    ) -> tuple[Float[Array, "N V"], KeysValues]:
+        """Logits of the token after `tokens`, of which `index` stand in the cache before.
+
+        N is the number of sentences times hypotheses of each; those of one sentence are adjacent.
+        """
+        max_length = cache.keys.shape[2]
+        x = self.target_table.embed(tokens[:, None])
+        positions = jnp.broadcast_to(index, (tokens.shape[0], 1))
+        x = self.target_positions(x, positions, length=max_length, deterministic=True)
+        seen = (jnp.arange(max_length) <= index)[None, None]
+        step = Step(index, seen, _rotation(self.config, positions))
+        start, scales = _bottom(self.config, "decoder", x)
+        layers, shared = (scales, context.keys_values, cache), (context.mask, step)
+        carry, cache = self.decoder.step(start, layers, shared)
+        return _logits(self, self.target_table, carry)[:, 0], cache
+
+
+class EncoderOnly(nn.Module):
+    """An encoder with one head (Devlin et al. 2019): masked tokens, classes of texts, or tags."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        config = self.config
+        self.embedding = embeddings.TokenTable(config)
+        self.positions = _positions(config, "encoder")
+        encoder = stack(Block, ["__call__"], config.num_encoder_layers, config.remat)
+        self.encoder = encoder(config, "encoder")
+        if scheme(config, "encoder").ends_in_norm:
+            self.encoder_norm = Norm(config)
+        if config.head != "tokens":
+            self.label_head = heads.LabelHead(config)
+            return
+        self.token_head = heads.MaskedTokenHead(config)
+        if config.tied_embeddings == "none":
+            self.logits = embeddings.OutputProjection(config)
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
+        """Float32 logits at every token of `inputs`: of tokens (V), or of labels (C).
+
+        Those of classes are the same at all tokens of a text. `batch` holds `inputs` (B, T) with
+        `_segment_ids` and `_positions`, as of the encoder-decoder.
+        """
+        x = self._encode(batch, deterministic)
+        if self.config.head == "tokens":
+            untied = self.config.tied_embeddings == "none"
+            return self.token_head(x, self.logits if untied else self.embedding.logits)
+        if self.config.head == "classes":
+            x = self._pool(x, batch)
+        return self.label_head(x, deterministic=deterministic)
+
+    def embed(self, batch: Batch) -> Float[Array, "B T D"]:
+        """At every token the vector of its whole text, pooled as `config.pooling` says."""
+        return self._pool(self._encode(batch, True), batch)
+
+    def _encode(self, batch: Batch, deterministic: bool) -> Float[Array, "B T D"]:
+        return _encode(self, self.embedding, self.positions, batch, deterministic)
+
+    def _pool(self, x: Float[Array, "B T D"], batch: Batch) -> Float[Array, "B T D"]:
+        segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
+        return heads.pool(x, segment_mask(segments, segments), positions, self.config.pooling)
+
+
+class DecoderOnly(nn.Module):
+    """A language model: a stack in which no token sees a later one (Radford et al. 2018)."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        config = self.config
+        self.embedding = embeddings.TokenTable(config)
+        self.positions = _positions(config, "decoder")
+        decoder = stack(Block, ["__call__", "step"], config.num_decoder_layers, config.remat)
+        self.decoder = decoder(config, "decoder")
+        if scheme(config, "decoder").ends_in_norm:
+            self.decoder_norm = Norm(config)
+        if config.tied_embeddings == "none":
+            self.logits = embeddings.OutputProjection(config)
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
+        """Float32 logits of every token of `targets`, given those before it in its document.
+
+        `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as of the
+        encoder-decoder.
+        """
+        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
+        length = segments.shape[1]
+        x = self.embedding.embed(shift_right(batch["targets"], positions, self.config.bos_id))
+        x = self.positions(x, positions, length=length, deterministic=deterministic)
+        shared = Rows(
+            mask=_mask(self.config, segments, segments, causal=True),
+            rotation=_rotation(self.config, positions),
+            real=segments > 0,
+            deterministic=deterministic,
+        )
+        start, scales = _bottom(self.config, "decoder", x)
+        carry, _ = self.decoder(start, scales, shared)
+        return _logits(self, self.embedding, carry)
+
+    def start(
+        self, batch: Batch, max_length: int, context_length: int
+    ) -> tuple[Int[Array, "B"], Prompt, KeysValues]:
+        """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
+
+        A prompt begins with bos. Its last token is not read: the first step does that. Returns
+        these tokens, the context, and the cache (L, B, S - 1 + max_length, H, K) of all others. No
+        token looks back further than `context_length`, to what training never showed.
+        """
+        lengths = jnp.sum(batch["inputs_segment_ids"] > 0, axis=1)
+        rows, width = batch["inputs"].shape
+        # Prompts move to the right, so that what follows stands at one place in all rows.
+        padding = width - lengths
+        positions = jnp.arange(width)[None] - padding[:, None]
+        tokens = jnp.take_along_axis(batch["inputs"], jnp.maximum(positions, 0), axis=1)
+        context = Prompt(padding, jnp.int32(width - 1), jnp.int32(context_length))
+        cache = _empty_cache(self.config, rows, width - 1 + max_length)
+        if width > 1:
+            _, cache = self._read(context, cache, tokens[:, :-1], jnp.int32(0))
+        return tokens[:, -1], context, cache
+
+    def step(
+        self, context: Prompt, cache: KeysValues, tokens: Int[Array, "N"], index: Int[Array, ""]
+    ) -> tuple[Float[Array, "N V"], KeysValues]:
+        """Logits of the token after `tokens`, the `index`-th of those that follow the prompt.
+
+        N is the number of prompts times hypotheses of each; those of one prompt are adjacent.
+        """
+        carry, cache = self._read(context, cache, tokens[:, None], context.width + index)
+        return _logits(self, self.embedding, carry)[:, 0], cache
+
+    def _read(
+        self, context: Prompt, cache: KeysValues, tokens: Int[Array, "N T"], slot: Int[Array, ""]
+    ) -> tuple[Carry, KeysValues]:
+        """Tokens that stand from `slot` on, after what is in the cache."""
+        rows, length = cache.keys.shape[1:3]
+        padding = jnp.repeat(context.padding, rows // context.padding.shape[0])
+        slots = slot + jnp.arange(tokens.shape[1])
+        positions = jnp.maximum(slots[None] - padding[:, None], 0)
+        x = self.embedding.embed(tokens)
+        # Slots outnumber learned positions where a short prompt stands in a wide row.
+        learned = self.config.positions == "learned"
+        bound = min(length, self.config.max_length) if learned else length
+        x = self.positions(x, positions, length=bound, deterministic=True)
+        key_slots = jnp.arange(length)[None]
+        back = slots[:, None] - key_slots  # how far each query would look back
+        seen = ((back >= 0) & (back < context.context_length))[None]
+        seen = seen & (key_slots >= padding[:, None])[:, None]
+        step = Step(slot, seen, _rotation(self.config, positions))
+        start, scales = _bottom(self.config, "decoder", x)
+        return self.decoder.step(start, (scales, cache), step)
+
+
+Model = EncoderDecoder | EncoderOnly | DecoderOnly
+MODELS: dict[Architecture, type[Model]] = {
+    "encoder_decoder": EncoderDecoder,
+    "encoder_only": EncoderOnly,
+    "decoder_only": DecoderOnly,
+}
+
+
+def initialise(model: Model, key: Key[Array, ""], batch: Batch) -> Params:
+    """Draws the model's parameters, boxed with their logical axes.
+
+    The draws are those of `model.init` in training mode, on which the residual schemes' gains are
+    multiplied: so all schemes share the draw of every parameter that they have in common. Admin's
+    omegas are what `batch` says.
+
+    Raises:
+      ValueError: as `schemes.check`.
+    """
+    check(model.config)
+    params, dropout = jax.random.split(key)
+    rngs = {"params": params, "dropout": dropout}
+    drawn = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
+
+    def gained(path, draw):
+        gain = draw_gain(model.config, tuple(entry.key for entry in path))
+        if gain is None:
+            return draw
+        values = draw.unbox()
+        gain = jnp.reshape(gain, (-1,) + (1,) * (values.ndim - 1))
+        return draw.replace_boxed(gain * values)
+
+    return jax.tree_util.tree_map_with_path(
+        gained, drawn, is_leaf=lambda leaf: isinstance(leaf, nn.Partitioned)
+    )
+
+
+def shift_right(
+    targets: Int[Array, "B T"], positions: Int[Array, "B T"], bos_id: int
+) -> Int[Array, "B T"]:
+    """What the decoder reads: the token before, and bos at the start of each example."""
+    return jnp.where(positions == 0, bos_id, jnp.roll(targets, 1, axis=1))
+
+
+def _encode(
+    model: EncoderDecoder | EncoderOnly,
+    table: embeddings.TokenTable,
+    add_positions: embeddings.Positions,
+    batch: Batch,
+    deterministic: bool,
+) -> Float[Array, "B S D"]:
+    """The model's encoder over `inputs`, each text seeing itself alone."""
+    segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
+    x = table.embed(batch["inputs"])
+    x = add_positions(x, positions, length=segments.shape[1], deterministic=deterministic)
+    shared = Rows(
+        mask=_mask(model.config, segments, segments, causal=False),
+        rotation=_rotation(model.config, positions),
+        real=segments > 0,
+        deterministic=deterministic,
+    )
+    start, scales = _bottom(model.config, "encoder", x)
+    carry, _ = model.encoder(start, scales, shared)
+    row = scheme(model.config, "encoder")
+    x = finish(row, model.encoder_norm if row.ends_in_norm else None, carry)
+    observe(model, encoder_output=x)
+    return x
+
+
+def _logits(
+    model: EncoderDecoder | DecoderOnly, table: embeddings.TokenTable, carry: Carry
+) -> Float[Array, "B T V"]:
+    """What the model's decoder says of the next token, by its table or a kernel of its own."""
+    row = scheme(model.config, "decoder")
+    x = finish(row, model.decoder_norm if row.ends_in_norm else None, carry)
+    observe(model, decoder_output=x)
+    return model.logits(x) if model.config.tied_embeddings == "none" else table.logits(x)
+
+
+def _mask(
+    config: TransformerConfig, queries: Int[Array, "B T"], keys: Int[Array, "B S"], *, causal: bool
+) -> Bool[Array, "B T S"] | Segments:
+    """Which keys each query sees, by their segments, as the attention kernel reads it."""
+    segments = Segments(queries, keys, causal)
+    return segments if config.attention_kernel == "splash" else segments.pairs()
+
+
+def _positions(config: TransformerConfig, stack: Stack) -> embeddings.Positions:
+    return embeddings.Positions(
+        config, norm=config.embedding_norm or scheme(config, stack).embedding_norm
+    )
+
+
+def _bottom(
+    config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]
+) -> tuple[Carry, Scales]:
+    """What a stack starts from, and the scales of its layers."""
+    return Carry.start(config, stack, x), Scales.of(config, stack)
+
+
+def _rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotation | None:
+    return rotation(positions, config.head_dim) if config.positions == "rotary" else None
+
+
+def _empty_cache(config: TransformerConfig, rows: int, length: int) -> KeysValues:
+    size = (config.num_decoder_layers, rows, length, config.num_heads, config.head_dim)
+    empty = jnp.zeros(size, config.compute_dtype)
+    return KeysValues(empty, empty)

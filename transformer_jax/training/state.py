@@ -1,0 +1,171 @@
+"""What training carries from step to step, made from a model's `init`, and the parameter table."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, Key
+
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.training.losses import Batch, Sums
+
+# key, batch -> parameters, whose leaves may be boxed with their logical axes
+Init = Callable[[Key[Array, ""], Batch], Any]
+RECENT = 128  # steps whose losses the state keeps
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["step", "params", "ema_params", "opt_state", "rng", "window", "recent"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class State:
+    """All that a run needs to go on, apart from the position in the data.
+
+    step: updates made. ema_params: the moving average of `params`, or None where none is kept.
+    rng: the key that every step's dropout key is folded from. window: sums of the logging window
+    that is not finished yet, so that a restart in its middle loses nothing. recent: the losses of
+    the last steps, that of the step after n updates in place n mod R, and NaN where there was none;
+    so that a restart finds the same spikes.
+    """
+
+    step: Int[Array, ""]
+    params: Any
+    ema_params: Any
+    opt_state: optax.OptState
+    rng: Key[Array, ""]
+    window: Sums
+    recent: Float[Array, "R"]
+
+    @property
+    def dropout_key(self) -> Key[Array, ""]:
+        """That of the next step."""
+        return jax.random.fold_in(self.rng, self.step)
+
+    @property
+    def evaluated(self) -> Any:
+        """The parameters to score: the moving average where there is one."""
+        return self.params if self.ema_params is None else self.ema_params
+
+
+class Parameter(NamedTuple):
+    """One row of the parameter table."""
+
+    path: str
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    count: int
+
+
+def create(
+    init: Init,
+    optimizer: optax.GradientTransformation,
+    key: Key[Array, ""],
+    batch: Batch,
+    metrics: Iterable[str],
+    *,
+    ema: bool,
+    mesh: Mesh,
+) -> State:
+    """The state before the first step, every array of it made where it stays on the mesh.
+
+    `batch` is one global batch: `init` sees its shapes, and Admin's `init` its values. `metrics`
+    are the names that the train step sums over a logging window (`train.WINDOW_METRICS`). `ema`:
+    whether a moving average of the parameters is kept; it begins as they do.
+    """
+    metrics = tuple(metrics)
+    shapes = abstract(init, optimizer, key, batch, metrics, ema=ema, mesh=mesh)
+
+    def new(key: Key[Array, ""], batch: Batch) -> State:
+        init_key, rng = split_key(key)
+        params = _unboxed(init(init_key, batch))
+        return _first(params, optimizer, rng, metrics, ema)
+
+    return jax.jit(new, out_shardings=layout(shapes))(key, batch)
+
+
+def abstract(
+    init: Init,
+    optimizer: optax.GradientTransformation,
+    key: Key[Array, ""],
+    batch: Batch,
+    metrics: Iterable[str],
+    *,
+    ema: bool,
+    mesh: Mesh,
+) -> State:
+    """As `create`, but of `jax.ShapeDtypeStruct`s with shardings: nothing is computed."""
+    boxed = jax.eval_shape(init, key, batch)
+    params, where = _unboxed(boxed), sharding.shardings(mesh, boxed)
+
+    def first(params: Any, rng: Key[Array, ""]) -> State:
+        return _first(params, optimizer, rng, tuple(metrics), ema)
+
+    shapes = jax.eval_shape(first, params, key)
+    whole = NamedSharding(mesh, PartitionSpec())
+    everywhere = dataclasses.replace(
+        jax.tree.map(lambda _: whole, shapes),
+        params=where,
+        ema_params=where if ema else None,
+        opt_state=sharding.follow(mesh, shapes.opt_state, params, where),
+    )
+    return jax.tree.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        *(shapes, everywhere),
+    )
+
+
+def layout(state: State) -> Any:
+    """A `State` of the shardings of this one's arrays; it may be abstract."""
+    return jax.tree.map(lambda leaf: leaf.sharding, state)
+
+
+def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Parameter]:
+    """The parameters in the order of their paths; axes are empty where `init` names none."""
+    boxed = jax.eval_shape(init, key, batch)
+    leaves = jax.tree_util.tree_leaves_with_path(boxed, is_leaf=_is_boxed)
+    return [_row(path, leaf) for path, leaf in leaves]
+
+
+def split_key(key: Key[Array, ""]) -> tuple[Key[Array, ""], Key[Array, ""]]:
+    """From a run's key those of `init` and of every step's dropout."""
+    init_key, rng = jax.random.split(key)
+    return init_key, rng
+
+
+def _first(
+    params: Any, optimizer, rng: Key[Array, ""], metrics: tuple[str, ...], ema: bool
+) -> State:
+    return State(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        ema_params=params if ema else None,
+        opt_state=optimizer.init(params),
+        rng=rng,
+        window={name: (jnp.zeros(()), jnp.zeros(())) for name in metrics},
+        recent=jnp.full(RECENT, jnp.nan),
+    )
+
+
+def _unboxed(boxed: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: leaf.value if _is_boxed(leaf) else leaf, boxed, is_leaf=_is_boxed
+    )
+
+
+def _is_boxed(leaf: Any) -> bool:
+    return isinstance(leaf, nn.Partitioned)
+
+
+def _row(path: tuple, leaf: Any) -> Parameter:
+    array = _unboxed(leaf)
+    axes = leaf.names if _is_boxed(leaf) else ()
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    return Parameter(name, array.shape, axes, array.size)
