@@ -117,7 +117,7 @@ def flags_of(mode: str) -> Sequence[str]:
 def check_experiment(arguments: Sequence[str]) -> None:
     name, *others = arguments
     folder = ROOT / "experiments" / name
-    assert (folder / "sweep.py").exists(), f"there is no experiment {name}"
+    assert (folder / "report.py").exists(), f"there is no experiment {name}"
     check_known(others, help_of(sys.executable, "-m", "experiments.run", "--help"))
     given = values_of(others)
     if "sweep" in given:
