@@ -1,4 +1,4 @@
-"""What a model scores, predicts, writes and measures on a mesh is what it does on one device."""
+"""Scores, predictions, decoded text and diagnostics on a mesh equal those on one device."""
 
 import functools
 
@@ -30,7 +30,7 @@ MESHES = ["data, fsdp and tensor", "fsdp, tensor and sequence"]
 
 @functools.cache
 def parameters(run):
-    """On the host; with kernels so large that what is written depends on the prompt."""
+    """On the host, with kernels large enough that the decoded text depends on the prompt."""
     params = run.first().params
     return jax.tree.map(lambda leaf: leaf * 3 if leaf.ndim > 1 else leaf, params)
 
@@ -44,7 +44,7 @@ def on(name, run, compute):
 
 
 def written(run, params):
-    """What is written after prompts, four of them shorter rows of a batch that does not divide."""
+    """What beam search writes; the second batch has three rows, which no mesh divides evenly."""
     model = run.model
     context = () if run.shape == "encoder_decoder" else (LENGTH,)
     prompts = small.batch("encoder_decoder", 7)
@@ -68,7 +68,7 @@ def written(run, params):
 
 
 @pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only"])
-def test_beam_search_writes_the_same(shape):
+def test_beam_search_writes_the_same_on_a_mesh(shape):
     run = Small(shape, "pre_ln")
     expected = on("one device", run, functools.partial(written, run))
     assert len({tuple(ids) for (ids,) in expected}) > ROWS // 2
