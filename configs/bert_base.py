@@ -41,8 +41,8 @@ def get_config(arg: str = "") -> default.Config:
     config.model.attention_dropout_rate = 0.1
     config.model.dtype = "bfloat16"
 
-    config.objective.name = "masked_lm"
-    config.objective.label_smoothing = 0.0
+    config.task.name = "masked_lm"
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 1e-4

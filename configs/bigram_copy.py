@@ -32,7 +32,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.dropout_rate = 0.0
     config.model.embedding_dropout_rate = 0.0
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.schedule = "constant"
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup_steps = 0

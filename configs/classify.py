@@ -23,8 +23,8 @@ def get_config(arg: str = "") -> default.Config:
     config.data.batch_size = 32
 
     config.model.architecture = "encoder_only"
-    config.objective.name = "classification"
-    config.objective.label_smoothing = 0.0
+    config.task.name = "classification"
+    config.task.label_smoothing = 0.0
     config.model.num_layers = 2
     config.model.d_model = 128
     config.model.num_heads = 4

@@ -49,7 +49,7 @@ def get_config(arg: str = "") -> default.Config:
     config.mesh.data = 1
     config.mesh.tensor = 4
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "cosine"
     config.optimizer.learning_rate = 3e-4

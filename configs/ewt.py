@@ -27,8 +27,8 @@ def get_config(arg: str = "") -> default.Config:
     config.data.batch_size = 16
 
     config.model.architecture = "encoder_only"
-    config.objective.name = "tagging"
-    config.objective.label_smoothing = 0.1
+    config.task.name = "tagging"
+    config.task.label_smoothing = 0.1
     config.model.residual = "pre_ln"
     config.model.num_layers = 3
     config.model.d_model = 192

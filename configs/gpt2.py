@@ -40,7 +40,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.attention_dropout_rate = 0.1
     config.model.dtype = "bfloat16"
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "cosine"
     config.optimizer.learning_rate = 6e-4

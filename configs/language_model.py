@@ -31,7 +31,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.dropout_rate = 0.0
     config.model.embedding_dropout_rate = 0.0
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 3e-3

@@ -27,7 +27,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.d_ff = 512
     config.model.activation = "gelu"
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 2e-3

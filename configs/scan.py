@@ -46,7 +46,7 @@ def get_config(arg: str = "simple") -> default.Config:
     config.model.num_heads = 8
     config.model.d_ff = 256
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_steps = 300

@@ -29,8 +29,8 @@ def get_config(arg: str = "") -> default.Config:
     config.data.batch_size = 16
 
     config.model.architecture = "encoder_only"
-    config.objective.name = "classification"
-    config.objective.label_smoothing = 0.1
+    config.task.name = "classification"
+    config.task.label_smoothing = 0.1
     config.model.residual = "pre_ln"
     config.model.num_layers = 2
     config.model.d_model = 128

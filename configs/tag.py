@@ -21,8 +21,8 @@ def get_config(arg: str = "") -> default.Config:
     config.data.batch_size = 32
 
     config.model.architecture = "encoder_only"
-    config.objective.name = "tagging"
-    config.objective.label_smoothing = 0.0
+    config.task.name = "tagging"
+    config.task.label_smoothing = 0.0
     config.model.num_layers = 2
     config.model.d_model = 64
     config.model.num_heads = 4

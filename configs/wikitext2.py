@@ -39,7 +39,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.dropout_rate = 0.2
     config.model.embedding_dropout_rate = 0.2
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "muon"
     config.optimizer.schedule = "cosine"
     config.optimizer.learning_rate = 3e-3

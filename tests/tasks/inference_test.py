@@ -47,10 +47,10 @@ CHANGES = {
     "causal_lm": LANGUAGE_MODEL,
     "masked_lm": ENCODER,
     "classification": ENCODER
-    | {"objective.name": "classification", "data.source": "labelled"}
+    | {"task.name": "classification", "data.source": "labelled"}
     | {"data.train": ("train.en",), "data.validation": ("test.en",), "data.test": ("test.en",)},
     "tagging": ENCODER
-    | {"objective.name": "tagging", "data.source": "conll"}
+    | {"task.name": "tagging", "data.source": "conll"}
     | {f"data.{split}": ("words",) for split in ("train", "validation", "test")},
 }
 LINES = ["a b c", "", "h d d", "c d e f g a", "b b b", "f a e", "d"]

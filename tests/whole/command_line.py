@@ -60,7 +60,7 @@ OTHERS = {
     # Starts from "masked", and stays there.
     "classes": {
         "model.architecture": "encoder_only",
-        "objective.name": "classification",
+        "task.name": "classification",
         "data.source": "labelled",
         "data.train": ("train.labelled",),
         "data.validation": ("test.labelled",),

@@ -52,8 +52,8 @@ def message_of(folder, capsys, arguments: str) -> str:
         (f"{NEW} --config.model.d_model=9", ["model.d_model=9"]),
         (f"{NEW} --config.model.vocab_size=5", ["model.vocab_size=5"]),
         (
-            f"{NEW} --config.objective.name=tagging",
-            ["objective.name='tagging'", "'encoder_decoder'", "to 'encoder_only'", "None"],
+            f"{NEW} --config.task.name=tagging",
+            ["task.name='tagging'", "'encoder_decoder'", "to 'encoder_only'", "None"],
         ),
         (f"{NEW} --mode=generate --input=@/t", ["/new"]),
         (f"{NEW} --mode=replay --step=1", ["/new", "train there first"]),

@@ -9,8 +9,7 @@ import pytest
 from tests.whole.command_line import call, files, records, results
 from transformer_jax import overrides
 from transformer_jax.build import build
-from transformer_jax.checkpoint.checkpoints import Checkpoints
-from transformer_jax.training import loop
+from transformer_jax.training import loop, step
 
 
 def train(folder, workdir, changes):
@@ -85,20 +84,20 @@ def test_replay_says_where_everything_is_finite(folder, capsys):
 
 def test_spikes_are_among_the_results_with_their_batches(folder, tmp_path, monkeypatch):
     """Every loss counts as a spike once there is one before it."""
-    monkeypatch.setattr(loop, "FEWEST_RECENT", 1)
+    monkeypatch.setattr(step, "FEWEST_RECENT", 1)
     monkeypatch.setattr(loop, "SPIKE_DEVIATIONS", -1e9)
     _, scores = train(folder, tmp_path, {})
     assert [spike["step"] for spike in scores["spikes"]] == [2, 3, 4, 5, 6]
     for spike in scores["spikes"]:
         assert spike.keys() == {"step", "loss", "median", "deviation"}
     run = build(overrides.load(str(tmp_path / "config.json")), tmp_path)
-    streams = run.data.train_streams()
-    batches = {step: next(streams) for step in range(1, 7)}
-    for step in (2, 3, 4, 5, 6):
-        kept = np.load(tmp_path / "spikes" / f"{step}.npz")
-        assert kept.files == list(batches[step])
+    streams = run.train_streams()
+    batches = [next(streams) for _ in range(6)]
+    for number, batch in enumerate(batches[1:], start=2):
+        kept = np.load(tmp_path / "spikes" / f"{number}.npz")
+        assert kept.files == list(batch)
         for name in kept.files:
-            np.testing.assert_array_equal(kept[name], batches[step][name])
+            np.testing.assert_array_equal(kept[name], batch[name])
 
 
 def test_the_profile_of_admin_and_diagnoses_are_among_the_files(folder, tmp_path):
@@ -126,7 +125,7 @@ def test_older_checkpoints_without_recent_losses_can_be_scored_but_not_continued
 ):
     shutil.copytree(folder / "run", tmp_path, dirs_exist_ok=True)
     run = build(overrides.load(str(tmp_path / "config.json")), tmp_path)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=3, best_metric="")
+    checkpoints = run.checkpoints(tmp_path)
     restored = checkpoints.restore(6, run.abstract_state())
     assert restored is not None
     older = {name: value for name, value in vars(restored.state).items() if name != "recent"}

@@ -13,7 +13,6 @@ from tests.whole.command_line import records, results, timeless
 from tests.whole.processes import environment
 from transformer_jax import overrides
 from transformer_jax.build import build
-from transformer_jax.checkpoint.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.long
 
@@ -123,8 +122,7 @@ def _kill_after(process, workdir, changes):
 def _state(workdir):
     config = overrides.load(str(workdir / "config.json"))
     run = build(config, workdir)
-    checkpoints = Checkpoints(workdir / "checkpoints", keep_last=2, best_metric="")
-    restored = checkpoints.restore("last", run.abstract_state())
+    restored = run.checkpoints(workdir).restore("last", run.abstract_state())
     assert restored is not None and restored.step == config.train.steps
     state = restored.state
     parts = (state.params, state.ema_params, state.opt_state, state.window, state.recent)

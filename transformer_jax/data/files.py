@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-Examples = dict[str, list]  # columns of equal length
+from transformer_jax.data.examples import Examples
 
 # The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
 _CONLLU = "id form lemma upos xpos feats head deprel deps misc".split()

@@ -11,10 +11,10 @@ import numpy as np
 from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.models.transformer.shapes import MODELS, initialise
-from transformer_jax.training import loop as train
-from transformer_jax.training import losses as objectives
-from transformer_jax.training import optimizer
+from transformer_jax.tasks import TASKS
+from transformer_jax.training import losses, optimizer
 from transformer_jax.training import state as train_state
+from transformer_jax.training import step as train
 from transformer_jax.training.state import State
 
 MESHES = {
@@ -25,10 +25,15 @@ MESHES = {
     "data, fsdp and tensor": (2, 2, 2, 1),
     "fsdp, tensor and sequence": (1, 2, 2, 2),
 }
-SHAPES = ("encoder_decoder", "encoder_only", "decoder_only")
 # No two sizes are equal, so that an array's shape identifies it.
 ROWS, LENGTH = 16, 12
 SIZES = {"d_model": 32, "num_heads": 4, "head_dim": 6, "d_ff": 40, "vocab_size": 56}
+_TASKS = {
+    "encoder_decoder": "translation",
+    "encoder_only": "masked_lm",
+    "decoder_only": "causal_lm",
+}
+SHAPES = tuple(_TASKS)
 _SIDES = {
     "encoder_decoder": ("inputs", "targets"),
     "encoder_only": ("inputs",),
@@ -82,16 +87,15 @@ class Small:
         rngs = {} if rng is None else {"dropout": rng}
         return self.model.apply({"params": params}, batch, deterministic=rng is None, rngs=rngs)
 
-    def loss(self, *arguments) -> Any:
-        masked = self.shape == "encoder_only"
-        objective = objectives.masked_tokens if masked else objectives.next_token
-        return objective(*arguments, label_smoothing=0.1, z_loss=0.0)
+    def loss(self, outputs, batch) -> Any:
+        return TASKS[_TASKS[self.shape]].loss(outputs, batch, label_smoothing=0.1, z_loss=0.0)
 
     def state(self, make: Any, mesh: jax.sharding.Mesh) -> State:
         """What `make`, which is `train_state.create` or `abstract`, returns."""
         first = sharding.place(mesh, batch(self.shape, 0))
-        parts = (self.init, self._transform, jax.random.key(0), first, train.WINDOW_METRICS)
-        return make(*parts, ema=False, mesh=mesh)
+        metrics = (*losses.METRICS, "gradient_norm")
+        key = jax.random.key(0)
+        return make(self.init, self._transform, key, first, metrics, ema=False, mesh=mesh)
 
     def first(self) -> State:
         """The first state without its key, drawn on one device and held on the host."""
@@ -112,8 +116,8 @@ class Small:
         )
         return train.make_train_step(
             settings,
-            objective=self.loss,
-            apply_fn=self.apply,
+            loss=self.loss,
+            apply=self.apply,
             optimizer=self._transform,
             schedule=_schedule,
             layout=train_state.layout(self.state(train_state.abstract, mesh)),

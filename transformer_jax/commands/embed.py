@@ -1,0 +1,19 @@
+"""Turns lines into vectors."""
+
+from pathlib import Path
+
+from configs.default import Config
+from transformer_jax.build import built
+from transformer_jax.commands.lines import read_lines, write
+from transformer_jax.commands.status import check_trained
+
+
+def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, target: str) -> int:
+    """Writes the vector of each of a file's lines as a line of numbers."""
+    check_trained(workdir, checkpoint)
+    lines = read_lines(source)
+    with built(config, workdir) as run:
+        trained = run.trained(run.parameters(workdir, checkpoint or run.evaluate.checkpoint))
+        vectors = trained.embed(lines) if lines else []
+    write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))
+    return 0
