@@ -101,11 +101,11 @@ def _steps(
 ) -> tuple[Float[Array, "B T V"], dict[str, Float[Array, ""]]]:
     """The logits, and what steps away from the parameters do."""
 
-    def apply(params, batch, _) -> Any:
+    def apply(params) -> Any:
         return model.apply({"params": params}, batch, deterministic=True)
 
     def mean_loss(params):
-        loss_sum, weight, _ = run.loss(apply, params, batch, None)
+        loss_sum, weight, _ = run.loss(apply(params), batch)
         return loss_sum / weight
 
     def change(key):
@@ -117,7 +117,7 @@ def _steps(
     before = diagnostics.observe(model, params, batch)[1]["decoder"]
     changes = jax.lax.map(change, jax.random.split(jax.random.key(0), DRAWS))
     stepped = diagnostics.gradient_sign_step(gradient, params, GRADIENT)
-    return apply(params, batch, None), {
+    return apply(params), {
         "loss": loss,
         "loss_after": mean_loss(stepped),
         "output_change": jnp.mean(changes),

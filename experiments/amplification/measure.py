@@ -53,11 +53,9 @@ def _measure(run: build.Run, model: Model, key: Key[Array, ""]) -> dict[str, Flo
         *(init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
     ).params
 
-    def apply(params, batch, _):
-        return model.apply({"params": params}, batch, deterministic=True)
-
     def mean_loss(params):
-        loss_sum, weight, _ = run.loss(apply, params, batch, None)
+        logits = model.apply({"params": params}, batch, deterministic=True)
+        loss_sum, weight, _ = run.loss(logits, batch)
         return loss_sum / weight
 
     # One after the other, so that the model is compiled once for all three.

@@ -342,10 +342,9 @@ def test_a_text_is_cut_before_the_stop_text_that_is_complete_first():
     assert evaluate.cut_at_stop(text, ()) == text
 
 
-def objective(apply_fn, params, batch, rng):
-    """Mean distance of the prediction from y, over the rows with a weight."""
-    assert rng is None
-    error = jnp.abs(apply_fn(params, batch, rng) - batch["y"])
+def objective(outputs, batch):
+    """Mean distance of the outputs from y, over the rows with a weight."""
+    error = jnp.abs(outputs - batch["y"])
     weight = jnp.sum(batch["weights"])
     total = jnp.sum(error * batch["weights"])
     return total, weight, {"loss": (total, weight), "token_loss": (2 * total, weight)}
@@ -360,7 +359,11 @@ def test_evaluation_does_not_depend_on_how_batches_are_cut():
         for rows in np.split(np.arange(12), 12 // size):
             yield {"x": x[rows], "y": y[rows], "weights": weights[rows]}, rows
 
-    eval_step = evaluate.make_eval_step(objective, lambda params, batch, rng: params * batch["x"])
+    def apply_fn(params, batch, rng):
+        assert rng is None  # no dropout
+        return params * batch["x"]
+
+    eval_step = evaluate.make_eval_step(objective, apply_fn)
     expected = np.mean(np.abs(3 * x[:10].astype(np.float64) - y[:10]))
     for size in (12, 4, 3, 1):
         result = evaluate.evaluate(jnp.float32(3), batches(size), eval_step=eval_step)

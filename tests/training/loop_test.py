@@ -141,7 +141,7 @@ def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
     @jax.jit
     def expect(state):
         def mean_loss(params):
-            loss_sum, weight, _ = OBJECTIVE(apply_fn, params, batch, None)
+            loss_sum, weight, _ = OBJECTIVE(apply_fn(params, batch, None), batch)
             return loss_sum / weight
 
         loss, gradient = jax.value_and_grad(mean_loss)(state.params)
@@ -184,11 +184,11 @@ def test_micro_batches_have_dropout_of_their_own():
     batch = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), row)
     seen = []
 
-    def objective(apply_fn, params, batch, rng):
+    def apply(params, batch, rng):
         jax.debug.callback(lambda data: seen.append(tuple(data.tolist())), jax.random.key_data(rng))
-        return OBJECTIVE(apply_fn, params, batch, rng)
+        return with_dropout(params, batch, rng)
 
-    step = make_step(make_settings(accumulation_steps=2), with_dropout, objective)
+    step = make_step(make_settings(accumulation_steps=2), apply)
     jax.block_until_ready(step(make_state(), batch))
     jax.effects_barrier()
     assert len(set(seen)) == 2
@@ -330,7 +330,8 @@ class Saved:
 
 
 def evaluate(params):
-    loss_sum, weight, _ = OBJECTIVE(apply_fn, params, make_batch(1000), None)
+    batch = make_batch(1000)
+    loss_sum, weight, _ = OBJECTIVE(apply_fn(params, batch, None), batch)
     return {"loss": float(loss_sum / weight)}
 
 
@@ -560,11 +561,15 @@ def test_a_run_is_judged_by_what_knowing_nothing_or_frequencies_alone_would_lose
 # Spikes
 
 
-def value_objective(apply_fn, params, batch, rng):
-    """The loss is what the batch says, whatever the parameters are."""
-    values = batch["values"] + 0.0 * params["logits"]["bias"][0]
+def value_objective(outputs, batch):
+    """The loss is what the batch says, whatever the outputs are."""
+    values = batch["values"] + 0.0 * outputs
     loss_sum, weight = jnp.sum(values), jnp.float32(values.size)
     return loss_sum, weight, dict.fromkeys(objectives.METRICS, (loss_sum, weight))
+
+
+def first_bias(params, batch, rng):
+    return params["logits"]["bias"][0]
 
 
 class Values(Streams):
@@ -581,7 +586,7 @@ class Values(Streams):
 
 def fit_values(values, state=None, position=0, **arguments):
     settings = make_settings(steps=len(values), log_every=50)
-    step = make_step(settings, objective=value_objective)
+    step = make_step(settings, first_bias, value_objective)
     streams = Values(values, position)
     return fit(settings, state, streams, train_step=step, **arguments)
 

@@ -91,9 +91,7 @@ def make_batch():
 
 
 def loss_of(logits, batch, objective=objectives.next_token):
-    return objective(
-        lambda params, batch, rng: params, logits, batch, None, label_smoothing=0.1, z_loss=0.01
-    )
+    return objective(logits, batch, label_smoothing=0.1, z_loss=0.01)
 
 
 def test_weight_counts_the_tokens_that_are_not_padding():

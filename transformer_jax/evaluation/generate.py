@@ -31,7 +31,7 @@ LimitFn = Callable[[Int[np.ndarray, "B"]], Int[np.ndarray, "B"]]
 
 def eval_step(params: Any, batch: Batch, *, objective: Callable, apply_fn: Callable) -> Sums:
     """What the objective reports of a batch without dropout, as (sum, weight)."""
-    _, _, sums = objective(apply_fn, params, batch, None)
+    _, _, sums = objective(apply_fn(params, batch, None), batch)
     return jax.tree.map(constrain, sums)
 
 

@@ -19,7 +19,7 @@ from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import Streams, constrain, place_ahead
 from transformer_jax.evaluation.metrics import means
 from transformer_jax.training import losses as objectives
-from transformer_jax.training.losses import ApplyFn, Batch, Objective, Sums
+from transformer_jax.training.losses import ApplyFn, Batch, Loss, Sums
 from transformer_jax.training.state import State
 
 # What a step adds to the logging window.
@@ -98,7 +98,7 @@ def judge(
 def make_train_step(
     settings: TrainSettings,
     *,
-    objective: Objective,
+    objective: Loss,
     apply_fn: ApplyFn,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
@@ -126,7 +126,7 @@ def train_step(
     state: State,
     batch: Batch,
     *,
-    objective: Objective,
+    objective: Loss,
     apply_fn: ApplyFn,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
@@ -215,8 +215,8 @@ def _moving_average(state: State, params: Any, decay: float) -> Any:
     return optax.incremental_update(params, state.ema_params, share)
 
 
-def _loss(objective: Objective, apply_fn: ApplyFn, params, batch, rng):
-    loss_sum, weight, sums = objective(apply_fn, params, batch, rng)
+def _loss(objective: Loss, apply_fn: ApplyFn, params, batch, rng):
+    loss_sum, weight, sums = objective(apply_fn(params, batch, rng), batch)
     return loss_sum, (loss_sum, weight, sums)
 
 

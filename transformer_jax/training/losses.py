@@ -8,24 +8,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 Batch = dict[str, Int[Array, "B _"]]
-# params, batch, key of dropout (None: deterministic) -> logits of tokens, or of classes
-ApplyFn = Callable[[Any, Batch, Key[Array, ""] | None], Float[Array, "B T V"]]
+# params, batch, key of dropout (None: deterministic) -> outputs, as logits of tokens or of classes
+ApplyFn = Callable[[Any, Batch, Key[Array, ""] | None], Any]
 # name -> (sum, weight): what adds up over batches, devices and steps
 Sums = dict[str, tuple[Float[Array, ""], Float[Array, ""]]]
 # Sum of the losses to minimise in nats, its weight, and `METRICS` as (sum, weight)
 Result = tuple[Float[Array, ""], Float[Array, ""], Sums]
-# (apply_fn, params, batch, key of dropout) -> Result
-Objective = Callable[..., Result]
+# (outputs of the model, batch) -> Result
+Loss = Callable[[Any, Batch], Result]
 
 # What `cross_entropy` sums up.
 METRICS = ("loss", "token_loss", "accuracy")
 
 
 def next_token(
-    apply_fn: ApplyFn,
-    params: Any,
+    logits: Float[Array, "B T V"],
     batch: Batch,
-    rng: Key[Array, ""] | None,
     *,
     label_smoothing: float,
     z_loss: float,
@@ -34,16 +32,13 @@ def next_token(
 
     Serves translation and causal language models. The weight is the number of real target tokens.
     """
-    logits = apply_fn(params, batch, rng)
     chosen = batch["targets_segment_ids"] != 0
     return _over_chosen(logits, batch["targets"], chosen, label_smoothing, z_loss)
 
 
 def masked_tokens(
-    apply_fn: ApplyFn,
-    params: Any,
+    logits: Float[Array, "B T V"],
     batch: Batch,
-    rng: Key[Array, ""] | None,
     *,
     label_smoothing: float,
     z_loss: float,
@@ -52,16 +47,13 @@ def masked_tokens(
 
     `targets` holds them where they stood and 0 everywhere else; the weight is their number.
     """
-    logits = apply_fn(params, batch, rng)
     targets = batch["targets"]
     return _over_chosen(logits, targets, targets != 0, label_smoothing, z_loss)
 
 
 def labels(
-    apply_fn: ApplyFn,
-    params: Any,
+    logits: Float[Array, "B T V"],
     batch: Batch,
-    rng: Key[Array, ""] | None,
     *,
     label_smoothing: float,
     z_loss: float,
@@ -70,7 +62,6 @@ def labels(
 
     `labels` holds class + 1 there and 0 everywhere else; the weight is the number of classes given.
     """
-    logits = apply_fn(params, batch, rng)
     classes = batch["labels"] - 1
     return _over_chosen(logits, jnp.maximum(classes, 0), classes >= 0, label_smoothing, z_loss)
 

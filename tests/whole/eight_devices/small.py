@@ -78,10 +78,10 @@ class Small:
         rngs = {} if rng is None else {"dropout": rng}
         return self.model.apply({"params": params}, batch, deterministic=rng is None, rngs=rngs)
 
-    def loss(self, *arguments) -> Any:
+    def loss(self, outputs, batch) -> Any:
         masked = self.shape == "encoder_only"
         objective = objectives.masked_tokens if masked else objectives.next_token
-        return objective(*arguments, label_smoothing=0.1, z_loss=0.0)
+        return objective(outputs, batch, label_smoothing=0.1, z_loss=0.0)
 
     def state(self, make: Any, mesh: jax.sharding.Mesh) -> State:
         """`train_state.create`'s or `abstract`'s."""
