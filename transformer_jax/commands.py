@@ -46,6 +46,7 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.evaluation.metrics import means
 from transformer_jax.inspection import diagnostics
 from transformer_jax.inspection import replay as replaying
+from transformer_jax.inspection.steps import roles_of
 from transformer_jax.models.transformer.schemes import scheme, stacks
 from transformer_jax.preflight import report as preflighting
 from transformer_jax.run_log import NoLog, RunLog, write_atomically
@@ -391,7 +392,9 @@ def _fit(
         mesh=run.mesh,
         train_step=run.train_step(),
         evaluate=validation,
-        diagnose=diagnostics.make_diagnose(run.model, run.loss),
+        diagnose=diagnostics.make_diagnose(
+            run.model, run.loss, roles_of(run.abstract_state().params)
+        ),
         save=functools.partial(checkpoints.save, **origin),
         log=log,
         stop=stop,

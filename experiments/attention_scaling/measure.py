@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 
 from configs.default import Config
 from transformer_jax import build
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.observed import observe
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.masks import causal_mask
 from transformer_jax.models.transformer.config import TransformerConfig
@@ -34,8 +34,9 @@ def _start(
 ) -> list[dict[str, Any]]:
     """A row for each (d_model, head_dim), score and draw of parameters: their attention at once.
 
-    entropy_share: attention's entropy over that of looking everywhere alike, mean over queries.
-    largest_logit: of a query (before the softmax, which only sees differences), mean over queries.
+    entropy_share: attention's entropy over the entropy of uniform attention, mean over queries.
+    largest_logit: a query's largest, before the softmax (which only sees differences), mean over
+    queries.
     """
     batch = next(run.data.train_streams())
     rows = []
@@ -51,7 +52,7 @@ def _start(
 
 def _sharpness(model: Model, key: Key[Array, ""], batch: Batch) -> dict[str, Float[Array, ""]]:
     params = initialise(model, key, batch)
-    observed = diagnostics.observe(model, params, batch)[1]["decoder"]
+    observed = observe(model, params, batch)[1]["decoder"]
     entropy, largest = (
         values["self_attention"][0, :, 0] for values in (observed.entropy, observed.largest_logit)
     )
@@ -70,7 +71,7 @@ def _cost(
     """A row for each (length, head_dim), round and score: forward and backward of one attention.
 
     The scores take turns within a round, so that what else the machine does falls on all alike.
-    temporary_bytes: what XLA sets aside beside arguments and results.
+    temporary_bytes: what XLA sets aside in addition to arguments and results.
     """
     rows = []
     for length, head_dim in shapes:

@@ -1,4 +1,4 @@
-"""Gradient norms with respect to the outputs of all sublayers, of models that were drawn only."""
+"""Gradient norms with respect to the outputs of all sublayers, of models without training."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from configs.default import Config
 from transformer_jax import build
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.observed import output_gradient_norms
 from transformer_jax.models.transformer.schemes import Stack, depth
 from transformer_jax.models.transformer.shapes import Batch
 from transformer_jax.training import state as train_state
@@ -58,14 +58,14 @@ def _norms(
     batch_key, key = jax.random.split(key)
     batch = _random_batch(batch_key, run.model.config.vocab_size)
     params = train_state.create(
-        *(run.init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
+        run.init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
     ).params
 
     def scaled(path, leaf):
         return gain * leaf if path[-1].key in ("query", "key", "value") else leaf
 
     params = jax.tree_util.tree_map_with_path(scaled, params)
-    return diagnostics.output_gradient_norms(run.model, run.loss, params, batch)
+    return output_gradient_norms(run.model, run.loss, params, batch)
 
 
 def _random_batch(key: Key[Array, ""], vocab_size: int) -> Batch:
