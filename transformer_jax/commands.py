@@ -49,6 +49,7 @@ from transformer_jax.inspection import replay as replaying
 from transformer_jax.inspection.steps import roles_of
 from transformer_jax.models.transformer.schemes import scheme, stacks
 from transformer_jax.preflight import report as preflighting
+from transformer_jax.preflight.program import product_flops
 from transformer_jax.run_log import NoLog, RunLog, write_atomically
 from transformer_jax.training import loop as training
 from transformer_jax.training import state as train_state
@@ -245,7 +246,7 @@ def inspect(config: Config, workdir: Path | None) -> int:
             print(f"  {row.path:{width}}  {row.count:>13,}  {_dimensions(run, row)}")
         print(f"  {'total':{width}}  {sum(row.count for row in table):>13,}")
 
-        flops = preflighting.product_flops(run.train_step(), run.abstract_state(), batch)
+        flops = product_flops(run.train_step(), run.abstract_state(), batch)
         print(f"\nMatrix products of one training step: {flops:.3e} FLOPs")
         return 0
 

@@ -34,7 +34,7 @@ def make_settings(accumulation_steps=1):
     )
 
 
-def make_state(params, optimizer=SGD) -> Any:
+def make_state(params, optimizer: optax.GradientTransformation = SGD) -> Any:
     mesh = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
     return train_state.create(
         lambda key, batch: params,
