@@ -25,7 +25,7 @@ from transformer_jax.preflight.program import (
 
 
 def test_model_flops_are_6_n_d_and_those_of_attention():
-    """N counts all kernels and, for the logits, the table; attention: 12 T H K a layer and token."""
+    """N: all kernels and, for the logits, the table; attention: 12 T H K a layer and token."""
     run = make({})
     leaves = jax.tree_util.tree_leaves_with_path(run.abstract_state().params)
     kernels = ("query", "key", "value", "output", "up", "down", "table")

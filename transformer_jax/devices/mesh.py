@@ -24,7 +24,7 @@ AXES = ("data", "fsdp", "tensor", "sequence")
 # The D axis of an activation has no name, since its rows are already sharded over fsdp.
 RULES: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
-    "looked_up": ("data",),  # rows of a batch beside "embed", before they are sharded over fsdp
+    "looked_up": ("data",),  # rows of a batch next to "embed", which takes fsdp first
     "length": ("sequence",),
     "embed": ("fsdp",),
     "heads": ("tensor",),
