@@ -141,8 +141,8 @@ def _data() -> Config:
     data.row_source_length = 256  # tokens of one packed row
     data.row_target_length = 256  # likewise, of targets
     data.batch_size = 64  # rows of one global batch; a multiple of data.streams
-    # The number of streams that the order of the data is divided into: part of what a run is, so that
-    # any number of devices sees the same batches.
+    # The number of streams that the order of the data is divided into. It is part of what a run is,
+    # so that any number of devices sees the same batches.
     data.streams = 8
     return data
 
