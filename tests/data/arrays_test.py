@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def settings(**changes) -> dict[str, Any]:
 
 
 def named(name: str) -> Recipe:
-    return Recipe(**(vars(RECIPE) | {"name": name}))
+    return dataclasses.replace(RECIPE, name=name)
 
 
 def test_arrays_hold_what_the_recipe_makes_of_each_example(monkeypatch):

@@ -1,3 +1,5 @@
+from typing import Any
+
 import grain
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ def test_a_column_that_is_not_announced_has_segment_ids_and_positions_of_its_own
 
 def packed_rows(examples, columns, lengths, **changes):
     source = grain.MapDataset.source(examples)
-    settings = dict(rows=2, packing=True, seed=0, draw=None, draw_seed=0)
+    settings: dict[str, Any] = dict(rows=2, packing=True, seed=0, draw=None, draw_seed=0)
     return list(batched_rows(source, columns, lengths, **(settings | changes)))
 
 

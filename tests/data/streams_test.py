@@ -246,7 +246,7 @@ def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
     assert len({one.fingerprint for one in made}) == len(changes)
     assert TrainStreams(**settings).fingerprint == made[0].fingerprint
     # Lengths of columns that there are not decide nothing.
-    beside = settings | {"lengths": {"targets": 20, "inputs": 9}}
+    beside: dict[str, Any] = settings | {"lengths": {"targets": 20, "inputs": 9}}
     assert TrainStreams(**beside).fingerprint == made[0].fingerprint
 
 
