@@ -46,7 +46,7 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.evaluation.metrics import means
 from transformer_jax.inspection import diagnostics
 from transformer_jax.inspection import replay as replaying
-from transformer_jax.models.transformer.schemes import scheme, stacks
+from transformer_jax.models.transformer.config import scheme, stacks
 from transformer_jax.preflight import report as preflighting
 from transformer_jax.run_log import NoLog, RunLog, write_atomically
 from transformer_jax.training import loop as training

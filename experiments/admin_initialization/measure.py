@@ -16,6 +16,7 @@ from transformer_jax.checkpoint.checkpoints import restore_parameters_from
 from transformer_jax.inspection import diagnostics
 from transformer_jax.models.transformer import fold as admin
 from transformer_jax.models.transformer import schemes
+from transformer_jax.models.transformer.config import depth
 from transformer_jax.models.transformer.shapes import Batch, Model
 from transformer_jax.training import state as train_state
 
@@ -39,7 +40,7 @@ def profile(
     run = build.build(config, workdir)
     streams = run.data.train_streams()
     drawn = [next(streams) for _ in range(batches)]
-    at = schemes.depth(run.model.config, "decoder")
+    at = depth(run.model.config, "decoder")
     closed_form = schemes.SCHEMES["admin_constant"].skip
     assert closed_form is not None
     constants = schemes.by_sublayer(closed_form, at).ravel()
@@ -135,6 +136,6 @@ def _trained_folder(run: build.Run, workdir: Path) -> Path:
 
 def _omegas(model: Model, params: Any) -> Float[Array, "n D"]:
     """The decoder's omegas, in the order of its sublayers."""
-    kinds = schemes.depth(model.config, "decoder").kinds
+    kinds = depth(model.config, "decoder").kinds
     omegas = [params["decoder"][f"{kind}_residual"]["shortcut"]["omega"] for kind in kinds]
     return jnp.stack(omegas, axis=1).reshape(-1, model.config.d_model)

@@ -13,7 +13,7 @@ from configs.default import Config
 from transformer_jax import build
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.inspection import diagnostics
-from transformer_jax.models.transformer.schemes import stacks
+from transformer_jax.models.transformer.config import stacks
 from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.training import state as train_state
 

@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.norm import EPSILON
-from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
 from transformer_jax.models.transformer.residual import Scales, variance
-from transformer_jax.models.transformer.schemes import Kind, Stack, depth, scheme, stacks
+from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.models.transformer.shapes import Batch, Model, Params
 from transformer_jax.training.losses import Objective
 from transformer_jax.training.optimizer import decays

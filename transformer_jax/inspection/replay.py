@@ -15,7 +15,8 @@ from jaxtyping import Array, Key
 from transformer_jax.build import Params, Run
 from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import Streams, place
-from transformer_jax.models.transformer.schemes import Kind, Stack, depth, stacks
+from transformer_jax.models.transformer.config import depth, stacks
+from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.models.transformer.shapes import Model
 from transformer_jax.training.loop import TrainSettings, micro_batches
 from transformer_jax.training.losses import Batch, Objective

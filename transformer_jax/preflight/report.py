@@ -18,13 +18,13 @@ from transformer_jax import inference
 from transformer_jax.build import Run
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.devices.mesh import AXES
-from transformer_jax.models.transformer.config import Remat
+from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.preflight import chips, hlo
 from transformer_jax.preflight.chips import Peak
 
 # Settings of a config, by dotted key
 Changes = dict[str, Any]
-_REMAT: tuple[Remat, ...] = ("none", "dots", "full")  # what is computed again, from least to most
+_REMAT = tuple(REMAT)  # what is computed again, from least to most
 _GIB = 2**30
 
 
