@@ -80,28 +80,8 @@ def test_the_choices_of_the_config_are_the_librarys():
     choices = default.CHOICES
     assert set(choices["data.tokenizer.kind"]) == set(tokenizer.KINDS)
     assert set(choices["decode.method"]) == set(decode.METHODS)
-
-
-@pytest.mark.parametrize("name", default.CHOICES["optimizer.name"])
-def test_an_optimizer_of_the_config_can_be_made(name):
-    settings = {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0.0}
-    optimizer.make_optimizer(
-        name=name, schedule=lambda count: 0.1, clip_norm=0.0, groups=(), **settings
-    )
-
-
-@pytest.mark.parametrize("name", default.CHOICES["optimizer.schedule"])
-def test_a_schedule_of_the_config_can_be_made(name):
-    schedule = optimizer.make_schedule(
-        name=name,
-        learning_rate=0.1,
-        warmup_steps=2,
-        decay_steps=3,
-        steps=9,
-        final_learning_rate=0.0,
-        d_model=8,
-    )
-    assert np.asarray(schedule(1)) > 0
+    assert set(choices["optimizer.name"]) == set(optimizer.OPTIMIZERS)
+    assert set(choices["optimizer.schedule"]) == set(optimizer.SCHEDULES)
 
 
 @pytest.mark.parametrize("split", ["simple", "length", "addprim_jump"])

@@ -24,6 +24,7 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.evaluation.generate import make_eval_step, make_predict_step
 from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.models.family import roles
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.shapes import MODELS, Model, initialise
 from transformer_jax.training import losses as objectives
@@ -195,7 +196,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     model_config = _model_config(config, task)
     model_config.check_platform(mesh.devices.flat[0].platform)
     _check_rows(config, objective, model_config.longest_row)
-    schedule, transform = _optimizer(config)
+    schedule, transform = _optimizer(config, lambda: parameter_roles())
     loss = _loss(config, task)
 
     data = Dataset(_data_settings(config, objective, mesh, workdir))
@@ -217,6 +218,13 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
 
     def init(key, batch):
         return initialise(model, key, batch)
+
+    @functools.cache
+    def parameter_roles():
+        key = jax.eval_shape(jax.random.key, config.seed)
+        shapes = data.batch_shapes().items()
+        batch = {name: jax.ShapeDtypeStruct(shape, "int32") for name, shape in shapes}
+        return roles(jax.eval_shape(init, key, batch))
 
     def apply(params, batch, rng) -> Any:
         rngs = {} if rng is None else {"dropout": rng}
@@ -289,7 +297,9 @@ def _head_dim(d_model: int, num_heads: int) -> int:
     return d_model // num_heads
 
 
-def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransformation]:
+def _optimizer(
+    config: Config, roles: optimizer.Roles
+) -> tuple[optax.Schedule, optax.GradientTransformation]:
     settings = config.optimizer
     names = ("learning_rate", "final_learning_rate", "warmup_steps")
     names += ("decay_steps", "epsilon", "weight_decay", "clip_norm")
@@ -315,6 +325,7 @@ def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransforma
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
         groups=settings.groups,
+        roles=roles,
     )
     return schedule, transform
 

@@ -21,7 +21,6 @@ from transformer_jax.models.transformer.residual import Scales, variance
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.models.transformer.shapes import Batch, Model, Params
 from transformer_jax.training.losses import Objective
-from transformer_jax.training.optimizer import decays
 
 # Rows of a batch that `make_diagnose` looks at.
 ROWS = 8
@@ -454,13 +453,18 @@ def _map_kernels(move: Callable, params: Params, *others: Params) -> Params:
     """The parameters with move(path, kernel, ...) in the place of every kernel of the stacks."""
 
     def moved(path, leaf, *rest):
-        return move(path, leaf, *rest) if path[0].key in _STACKS and decays(path) else leaf
+        return move(path, leaf, *rest) if path[0].key in _STACKS and _decays(path) else leaf
 
     return jax.tree_util.tree_map_with_path(moved, params, *others)
 
 
+def _decays(path: tuple) -> bool:
+    leaf = path[-1].key
+    return not (leaf in ("scale", "omega") or leaf.endswith("bias"))
+
+
 def _kernels(params: Params) -> list[Array]:
-    return [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params) if decays(path)]
+    return [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params) if _decays(path)]
 
 
 def _queries(observed: Observed) -> Bool[Array, "1 B 1 T"]:
