@@ -11,7 +11,6 @@ import numpy as np
 from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.models.family import roles
-from transformer_jax.models.family import roles
 from transformer_jax.models.transformer.shapes import MODELS, initialise
 from transformer_jax.tasks import TASKS
 from transformer_jax.training import losses, optimizer
