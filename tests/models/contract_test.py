@@ -169,14 +169,18 @@ def test_positions_refuse_the_odd_sizes_that_they_cannot_split(kind):
 def test_a_schemes_parameters_follow_from_its_row(residual):
     """Norms where the row has them, trained scales where it trains them, and no others."""
     row, config = SCHEMES[residual], tiny.config(residual)
-    paths = tiny.flat(tiny.nn.unbox(tiny.abstract_parameters(config))).keys()
+    leaves = tiny.flat(tiny.nn.unbox(tiny.abstract_parameters(config)))
+    shapes = {path: leaf.shape for path, leaf in leaves.items()}
     own = {"pre_norm": row.pre_norm, "branch_norm": row.branch_norm, "post_norm": row.post_norm}
     own |= {"shortcut": row.trained_skip, "branch_scale": row.trained_branch is not None}
     for stack, kinds in tiny.stacks(config).items():
-        assert any(path.startswith(f"{stack}_norm/") for path in paths) == row.ends_in_norm
+        assert any(path.startswith(f"{stack}_norm/") for path in shapes) == row.ends_in_norm
         for kind in kinds:
             place = f"{stack}/{kind}_residual/"
-            found = {path.removeprefix(place).split("/")[0] for path in paths if place in path}
+            found = {path.removeprefix(place).split("/")[0] for path in shapes if place in path}
             assert found == {name for name, there in own.items() if there}
-            inner = any(path.startswith(f"{stack}/{kind}/inner_norm/") for path in paths)
+            sizes = {"scalar": (2,), "vector": (2, config.d_model)}
+            if row.trained_branch:
+                assert shapes[f"{place}branch_scale/scale"] == sizes[row.trained_branch]
+            inner = any(path.startswith(f"{stack}/{kind}/inner_norm/") for path in shapes)
             assert inner == (row.inner_norm and kind != "cross_attention")
