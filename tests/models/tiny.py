@@ -10,6 +10,7 @@ import numpy as np
 from flax import linen as nn
 
 from transformer_jax.models import family
+from transformer_jax.models.layers import positions
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.shapes import MODELS, initialise
@@ -52,7 +53,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tags": dict(architecture="encoder_only", head="tags", num_labels=5),
 }
 HEADS = ("masked_tokens", "mean_classes", "first_classes", "tags")
-POSITIONS = ("sinusoidal", "learned", "rotary")
+POSITIONS = tuple(positions.POSITIONS)
 
 
 def _turns():

@@ -485,10 +485,8 @@ def test_what_is_frozen_stays_has_no_state_and_no_part_in_the_norm(name):
 
     alone = make_optimizer(name, clip_norm=0.1)
     expected = run(alone, without_frozen(params), [without_frozen(g) for g in gradients])
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-        *(without_frozen(result), expected),
-    )
+    assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(assert_close, without_frozen(result), expected)
     assert state_size(transform, params) == state_size(alone, expected)
 
 

@@ -79,19 +79,6 @@ def test_the_attention_gain_is_positive(wrong):
         tiny.config(attention_gain=wrong)
 
 
-def test_sinusoids_come_in_pairs():
-    with pytest.raises(ValueError, match="even.*15"):
-        tiny.config(d_model=15, num_heads=3)
-    tiny.config(d_model=15, num_heads=3, positions="learned")
-
-
-def test_rotary_channels_come_in_pairs():
-    with pytest.raises(ValueError, match=r"even model.head_dim \(.*\), got 5"):
-        tiny.config(head_dim=5, positions="rotary")
-    tiny.config(head_dim=6, d_model=15, positions="rotary")
-    tiny.config(head_dim=5)
-
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_head_stands_on_the_last_stack_of_its_kind_alone(architecture, head):

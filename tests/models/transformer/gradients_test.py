@@ -11,10 +11,18 @@ from tests.models import tiny
 @pytest.mark.parametrize(
     ("shape", "residual"),
     [
-        *(("encoder_decoder", "pre_ln"), ("encoder_decoder", "admin"), ("decoder_only", "post_ln")),
-        *(("masked_tokens", "admin"), ("mean_classes", "pre_ln"), ("tags", "post_ln")),
-        *(("encoder_decoder", "b2t"), ("decoder_only", "residual_dual"), ("tags", "rezero")),
-        *(("decoder_only", "keel"), ("first_classes", "sub_ln"), ("mean_classes", "sandwich")),
+        ("encoder_decoder", "pre_ln"),
+        ("encoder_decoder", "admin"),
+        ("encoder_decoder", "b2t"),
+        ("decoder_only", "post_ln"),
+        ("decoder_only", "residual_dual"),
+        ("decoder_only", "keel"),
+        ("masked_tokens", "admin"),
+        ("mean_classes", "pre_ln"),
+        ("mean_classes", "sandwich"),
+        ("first_classes", "sub_ln"),
+        ("tags", "post_ln"),
+        ("tags", "rezero"),
     ],
 )
 def test_gradients_reach_every_parameter_and_rows_of_padding_stay_finite(shape, residual):

@@ -10,6 +10,8 @@ from jax.sharding import AbstractMesh
 
 from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
+from transformer_jax.models.layers.feed_forward import ACTIVATIONS
+from transformer_jax.models.transformer.schemes import SCHEMES
 
 VARIANTS = {
     "post_ln": dict(),
@@ -27,32 +29,13 @@ VARIANTS = {
     "sub_ln_scores": dict(residual="sub_ln", qk_norm=True, attention_score="additive"),
 }  # fmt: skip
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "masked_tokens")
-# What a residual sublayer has of each scheme, and which stacks end in a norm.
-NORMS = {
-    **dict.fromkeys(("post_ln", "admin", "admin_constant", "deepnorm"), ("post_norm",)),
-    **dict.fromkeys(("b2t", "residual_dual", "ds_init"), ("post_norm",)),
-    **dict.fromkeys(("pre_ln", "gpt2", "sub_ln", "layer_scale", "depth_scaled"), ("pre_norm",)),
-    **dict.fromkeys(("sandwich", "peri_ln"), ("pre_norm", "branch_norm")),
-    **dict.fromkeys(("rezero", "t_fixup"), ()),
-    "keel": ("pre_norm", "post_norm"),
-}
-TRAINED = {
-    "admin": {"shortcut/omega": (16,)},
-    "admin_constant": {"shortcut/omega": (16,)},
-    "rezero": {"branch_scale/scale": ()},
-    "layer_scale": {"branch_scale/scale": (16,)},
-}
-FINAL_NORM = (
-    *("pre_ln", "gpt2", "sub_ln", "layer_scale", "depth_scaled", "sandwich", "peri_ln"),
-    "residual_dual",
-)
 
 
 def expected_shapes(config):
     """The parameter tree as the design states it, path to shape."""
     V, D, F = config.vocab_size, config.d_model, config.d_ff
     H, K, C = config.num_heads, config.head_dim, config.num_labels
-    gated = config.activation == "swiglu"
+    gated = ACTIVATIONS[config.activation].gated
 
     def norm(*size):
         return {"scale": size} | ({"bias": size} if config.norm == "layer_norm" else {})
@@ -67,20 +50,21 @@ def expected_shapes(config):
         attention |= {"query_norm/scale": (K,), "key_norm/scale": (K,)}
     if config.attention_score == "additive":
         attention["score/vector"] = (H, K)
-    residual = config.encoder_residual
+    row = SCHEMES[config.encoder_residual]
+    places = [name for name in ("pre_norm", "branch_norm", "post_norm") if getattr(row, name)]
     shapes = {}
     for stack, sublayers in tiny.stacks(config).items():
         L = getattr(config, f"num_{stack}_layers")
         for sublayer in sublayers:
             leaves = dict(feed_forward if sublayer == "feed_forward" else attention)
-            if residual == "sub_ln" and sublayer != "cross_attention":
+            if row.inner_norm and sublayer != "cross_attention":
                 size = F if sublayer == "feed_forward" else H * K
                 leaves |= {f"inner_norm/{k}": v for k, v in norm(size).items()}
             shapes |= {f"{stack}/{sublayer}/{k}": (L, *v) for k, v in leaves.items()}
-            own = {f"{place}/{k}": v for place in NORMS[residual] for k, v in norm(D).items()}
-            own |= TRAINED.get(residual, {})
+            own = {f"{place}/{k}": v for place in places for k, v in norm(D).items()}
+            own |= {"shortcut/omega": (D,)} if row.trained_skip else {}
             shapes |= {f"{stack}/{sublayer}_residual/{k}": (L, *v) for k, v in own.items()}
-        if residual in FINAL_NORM:
+        if row.ends_in_norm:
             shapes |= {f"{stack}_norm/{k}": v for k, v in norm(D).items()}
     two = config.architecture == "encoder_decoder"
     sides = ("source_", "target_") if two else ("",)
@@ -89,7 +73,7 @@ def expected_shapes(config):
     for side in sides:
         if config.positions == "learned":
             shapes[f"{side}positions/table"] = (config.max_length, D)
-        if config.embedding_norm or residual == "peri_ln":
+        if config.embedding_norm or row.embedding_norm:
             shapes |= {f"{side}positions/norm/{k}": v for k, v in norm(D).items()}
     if config.head in ("classes", "tags"):
         return shapes | {"label_head/labels": (D, C), "label_head/labels_bias": (C,)}
@@ -106,12 +90,12 @@ def expected_shapes(config):
     ("shape", "name"),
     [
         *itertools.product(ARCHITECTURES, VARIANTS),
-        *(("mean_classes", "learned_swiglu"), ("tags", "admin")),
-        *((shape, residual) for shape, residual, _ in tiny.TURNS if residual not in VARIANTS),
+        ("mean_classes", "learned_swiglu"),
+        ("tags", "admin"),
     ],
 )
 def test_parameters_have_their_shapes_and_logical_axes(shape, name):
-    config = tiny.config(**tiny.SHAPES[shape], **VARIANTS.get(name, dict(residual=name)))
+    config = tiny.config(**tiny.SHAPES[shape], **VARIANTS[name])
     boxed = tiny.abstract_parameters(config)
     shapes = {path: leaf.shape for path, leaf in tiny.flat(nn.unbox(boxed)).items()}
     assert shapes == expected_shapes(config)

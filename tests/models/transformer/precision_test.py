@@ -15,9 +15,12 @@ from tests.models import tiny
 @pytest.mark.parametrize(
     ("shape", "residual", "choices"),
     [
-        *(("encoder_decoder", residual, {}) for residual in ("post_ln", "pre_ln", "admin")),
+        ("encoder_decoder", "post_ln", {}),
+        ("encoder_decoder", "pre_ln", {}),
+        ("encoder_decoder", "admin", {}),
         ("encoder_decoder", "sub_ln", dict(qk_norm=True)),
-        *(("decoder_only", "pre_ln", {}), ("decoder_only", "residual_dual", {})),
+        ("decoder_only", "pre_ln", {}),
+        ("decoder_only", "residual_dual", {}),
         ("masked_tokens", "post_ln", {}),
         ("mean_classes", "post_ln", dict(attention_score="additive")),
     ],
@@ -50,7 +53,9 @@ def equations(jaxpr):
 
 SCORES = itertools.cycle(
     [
-        *({}, dict(qk_norm=True), dict(attention_score="additive")),
+        {},
+        dict(qk_norm=True),
+        dict(attention_score="additive"),
         dict(qk_norm=True, attention_score="dot_product"),
     ]
 )

@@ -59,9 +59,15 @@ def test_logits_equal_those_of_a_slow_forward_pass(config):
 @pytest.mark.parametrize(
     ("shape", "residual"),
     [
-        *(("encoder_decoder", "sub_ln"), ("encoder_decoder", "b2t"), ("decoder_only", "keel")),
-        *(("decoder_only", "sandwich"), ("masked_tokens", "pre_ln"), ("tags", "residual_dual")),
-        *(("mean_classes", "rezero"), ("masked_tokens", "admin"), ("tags", "layer_scale")),
+        ("encoder_decoder", "sub_ln"),
+        ("encoder_decoder", "b2t"),
+        ("decoder_only", "keel"),
+        ("decoder_only", "sandwich"),
+        ("masked_tokens", "pre_ln"),
+        ("masked_tokens", "admin"),
+        ("mean_classes", "rezero"),
+        ("tags", "residual_dual"),
+        ("tags", "layer_scale"),
     ],
 )
 def test_reference_sees_every_parameter(shape, residual):

@@ -182,7 +182,7 @@ class Attention(nn.Module):
             scores = products("BTHK,BSHK->BHTS", queries, keys)
         logits = jnp.where(mask[:, None], scores, _MASKED)
         weights = jax.nn.softmax(logits)
-        # Each query's; nobody pays for it otherwise.
+        # For each query; never computed unless a caller asks for it.
         entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
         observe(self, entropy=entropy, largest_logit=jnp.max(logits, axis=-1))
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)

@@ -32,9 +32,9 @@ class Segments:
 def segment_mask(
     query_segment_ids: Int[Array, "B T"], key_segment_ids: Int[Array, "B S"]
 ) -> Bool[Array, "B T S"]:
-    """Pairs of tokens of the same example; padding (segment 0) is seen by nobody.
+    """Pairs of tokens of the same example; no query sees padding (segment 0).
 
-    A padded query sees nothing at all: `attention` gives it a finite result that no loss reads.
+    A padded query sees nothing at all: attention gives it a finite result that no loss reads.
     """
     same = query_segment_ids[:, :, None] == key_segment_ids[:, None, :]
     return same & (key_segment_ids > 0)[:, None, :]

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 def observe(module: nn.Module, **values: Float[Array, "..."]) -> None:
     """Shows the values to a caller of `apply(..., mutable=["intermediates"])`, under their names.
 
-    Nobody else pays for them: what nothing reads is never computed.
+    Other callers do not pay for them: what nothing reads is never computed.
     """
     for name, value in values.items():
         module.sow("intermediates", name, value, init_fn=tuple, reduce_fn=_newest)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 @functools.partial(struct.dataclass, eq=False)
 class Boxed(nn.LogicallyPartitioned):
-    """A parameter beside what `parameter` was told of it. A scan over depth keeps both fields."""
+    """A parameter with what `parameter` was told of it. A scan over depth keeps both fields."""
 
     matrix: tuple[int, int] | None = struct.field(default=None, pytree_node=False)
     decay: bool = struct.field(default=False, pytree_node=False)
