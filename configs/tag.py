@@ -3,7 +3,7 @@
     ./launch.sh train --config=configs/tag.py --workdir=runs/tag
     echo "The animal didn't cross the street ." | ./launch.sh generate --workdir=runs/tag
 
-Time: 51 s on 2 CPU cores (AMD EPYC, 2026-11-20), corpus prepared before.
+Time: 51 s on 2 CPU cores (AMD EPYC, 2026-11-20), with the corpus already prepared.
 Score on test: accuracy 1.0000.
 """
 

@@ -1,12 +1,12 @@
-"""WikiText-2 (Merity et al. 2016): a language model of subwords, scored by its perplexity a word.
+"""WikiText-2 (Merity et al. 2016): a language model of subwords, scored by its perplexity per word.
 
     ./launch.sh train --config=configs/wikitext2.py --workdir=runs/wikitext2 \\
         --config.data.dir=FOLDER_OF_WIKITEXT2
 
 FOLDER_OF_WIKITEXT2 holds `train.txt`, `valid.txt` and `test.txt`, plain or .gz, with <unk>. Each
-file is one stream of text, cut into rows.
+file is one text, cut into rows.
 
-Not run: no time, no score.
+Not run yet: no time, no score.
 """
 
 from configs import default

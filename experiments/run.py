@@ -253,7 +253,7 @@ def check(run: Run, folder: Path) -> build.Run:
     """
     with tempfile.TemporaryDirectory() as stand_ins:
         workdir = Path(stand_ins)
-        tokenizer.train_tokenizer("bytes", (), 0, mask=True).save(workdir / "tokenizer.json")
+        tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK]).save(workdir / "tokenizer.json")
         run_log.write_atomically(workdir / "labels.json", json.dumps(["a", "b"]))
         try:
             mesh = sharding.MeshSettings(**run.resolved.mesh.to_dict())

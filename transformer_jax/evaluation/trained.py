@@ -93,10 +93,9 @@ class Trained:
         """The vector of each line.
 
         Raises:
-          ValueError: the model has no vector of a whole text, or there are no lines.
+          ValueError: there are no lines.
         """
-        if self.embed_step is None:
-            raise ValueError("only a model with model.architecture='encoder_only' embeds lines")
+        assert self.embed_step is not None  # the command asks only models that have vectors
         # The vector stands at each token of its text; the first is taken.
         steps = [
             (self.embed_step(self.params, batch)[:, 0], numbers)

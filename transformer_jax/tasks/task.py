@@ -14,7 +14,7 @@ from transformer_jax.training.losses import METRICS, Result
 
 # source, reference and output of an example, as texts
 Sample = tuple[str, str, str]
-Scores = dict[str, float | str]
+Scores = dict[str, Any]
 
 _SAMPLES = 4  # about so many examples are shown besides the first two
 
