@@ -122,3 +122,13 @@ def timeless(values: dict[str, Any]) -> dict[str, Any]:
 def files(folder: Path) -> dict[Path, int]:
     """Every file below a folder, and when it was last written."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def message_of(folder, capsys, arguments: str) -> str:
+    """The one message that a mistaken command line ends with; "@" stands for the folder in it."""
+    capsys.readouterr()
+    assert call(*[argument.replace("@", str(folder)) for argument in arguments.split()]) == 1
+    message = capsys.readouterr().err
+    assert message.count("error: ") == 1 and "Traceback" not in message
+    assert not (folder / "new" / "config.json").exists()
+    return message

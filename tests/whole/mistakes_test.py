@@ -4,24 +4,11 @@ import fcntl
 
 import pytest
 
-from tests.whole.command_line import call, files, results
+from tests.whole.command_line import files, message_of, results
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 
-# "@" stands for the folder of the tests.
 NEW = "--config=@/run.json --workdir=@/new"
 RUN = "--workdir=@/run"
-CLASSES = "--config=@/classes.json --workdir=@/new"
-COLUMNS = "--config.data.text_feature=text --config.data.label_feature=colour"
-
-
-def message_of(folder, capsys, arguments: str) -> str:
-    """The one message that this command line ends with."""
-    capsys.readouterr()
-    assert call(*[argument.replace("@", str(folder)) for argument in arguments.split()]) == 1
-    message = capsys.readouterr().err
-    assert message.count("error: ") == 1 and "Traceback" not in message
-    assert not (folder / "new" / "config.json").exists()
-    return message
 
 
 @pytest.mark.parametrize(
@@ -81,51 +68,6 @@ def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, argum
     message = message_of(folder, capsys, arguments)
     assert all(part in message for part in parts), message
     assert files(folder / "run") == before
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "parts"),
-    [
-        (
-            "masked",
-            "--workdir=@/masked --mode=generate --input=@/t",
-            ["masked tokens", "--mode=embed"],
-        ),
-        (
-            "language_model",
-            "--workdir=@/language_model --mode=embed --input=@/t",
-            ["encoder_only", "decoder_only"],
-        ),
-        (
-            "language_model",
-            "--workdir=@/language_model --mode=evaluate",
-            ["data.test is empty", "--split"],
-        ),
-        (
-            "classes",
-            f"{CLASSES} --config.data.source=tsv --config.data.train=('table.tsv',) {COLUMNS}",
-            ["data.label_feature='colour'", "'text', 'label'"],
-        ),
-        (
-            "classes",
-            f"{CLASSES} --config.data.source=text",
-            ["data.source='text'", "'classification'", "embedded, tfds, tsv, labelled"],
-        ),
-        (
-            "classes",
-            f"{CLASSES} --config.model.d_model=6 --config.model.d_ff=4",
-            ["@/masked", "embedding/table", "8", "6"],
-        ),
-    ],
-)
-def test_a_mistake_with_another_shape_ends_in_one_message(
-    folder, trained, capsys, name, arguments, parts
-):
-    trained(name)
-    (folder / "t").write_text("a\n")
-    (folder / "table.tsv").write_text("text\tlabel\na e\tyes\n")
-    message = message_of(folder, capsys, arguments)
-    assert all(part.replace("@", str(folder)) in message for part in parts), message
 
 
 def test_a_work_directory_that_lost_its_config_is_refused(folder, tmp_path, capsys):

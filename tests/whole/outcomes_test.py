@@ -11,6 +11,8 @@ from transformer_jax import overrides
 from transformer_jax.build import build
 from transformer_jax.training import loop, step
 
+pytestmark = pytest.mark.long
+
 
 def train(folder, workdir, changes):
     """The exit status and the results of a run with changes to the config of `folder`."""

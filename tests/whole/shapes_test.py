@@ -5,7 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from tests.whole.command_line import call, piped, results
+from tests.whole.command_line import call, message_of, piped, results
+
+pytestmark = pytest.mark.long
+
+CLASSES = "--config=@/classes.json --workdir=@/new"
+COLUMNS = "--config.data.text_feature=text --config.data.label_feature=colour"
 
 
 def test_a_language_model_without_a_test_split_is_scored_on_validation(trained, capsys):
@@ -92,3 +97,48 @@ def test_a_classifier_names_the_class_of_each_line_without_the_data(folder, trai
     assert scores["test/accuracy"] == pytest.approx(right)
     assert call(f"--workdir={workdir}", "--mode=evaluate") == 0
     assert results(workdir)["test/accuracy"] == scores["test/accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "parts"),
+    [
+        (
+            "masked",
+            "--workdir=@/masked --mode=generate --input=@/t",
+            ["masked_lm", "--mode=embed"],
+        ),
+        (
+            "language_model",
+            "--workdir=@/language_model --mode=embed --input=@/t",
+            ["encoder_only", "embeds"],
+        ),
+        (
+            "language_model",
+            "--workdir=@/language_model --mode=evaluate",
+            ["data.test is empty", "--split"],
+        ),
+        (
+            "classes",
+            f"{CLASSES} --config.data.source=tsv --config.data.train=('table.tsv',) {COLUMNS}",
+            ["data.label_feature='colour'", "'text', 'label'"],
+        ),
+        (
+            "classes",
+            f"{CLASSES} --config.data.source=text",
+            ["data.source='text'", "text and label", "embedded, tfds, tsv, labelled"],
+        ),
+        (
+            "classes",
+            f"{CLASSES} --config.model.d_model=6 --config.model.d_ff=4",
+            ["@/masked", "embedding/table", "8", "6"],
+        ),
+    ],
+)
+def test_a_mistake_with_another_shape_ends_in_one_message(
+    folder, trained, capsys, name, arguments, parts
+):
+    trained(name)
+    (folder / "t").write_text("a\n")
+    (folder / "table.tsv").write_text("text\tlabel\na e\tyes\n")
+    message = message_of(folder, capsys, arguments)
+    assert all(part.replace("@", str(folder)) in message for part in parts), message
