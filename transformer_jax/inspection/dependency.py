@@ -28,8 +28,8 @@ def dependency(
     Row i - 1 holds beta_ij for j = 0 .. n; 0 for j > i. Squares of a row sum to 1 where the
     components are uncorrelated, which they are nearly.
 
-    In ResiDual this follows the stream x, not the sum of branches next to it. Time and memory grow with n^2
-    and n; where the diagonal is enough, `own_dependency` is cheap.
+    In ResiDual this follows the stream x, not the sum of branches next to it. Time and memory grow
+    with n^2 and n; where the diagonal is enough, `own_dependency` is cheap.
     """
     return _follow(config, params, stack, observed)[0]
 
