@@ -24,8 +24,8 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.evaluation.generate import make_eval_step, make_predict_step
 from transformer_jax.evaluation.search import DecodeSettings
-from transformer_jax.models.transformer import schemes
-from transformer_jax.models.transformer.config import Architecture, Head, TransformerConfig
+from transformer_jax.models.family import roles
+from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.shapes import MODELS, Model, initialise
 from transformer_jax.training import losses as objectives
 from transformer_jax.training import optimizer
@@ -40,8 +40,8 @@ Params = PyTree[Float[Array, "..."]]
 class _Task:
     """What an objective needs: an architecture, a head, the loss, and the sides of its examples."""
 
-    architecture: Architecture
-    head: Head
+    architecture: str
+    head: str
     loss: Callable[..., tuple]
     sides: tuple[str, ...]
 
@@ -51,7 +51,7 @@ _TASKS = {
     "translation": _Task(
         *("encoder_decoder", "tokens", objectives.next_token), ("source", "target")
     ),
-    "masked_lm": _Task("encoder_only", "tokens", objectives.masked_tokens, ("source",)),
+    "masked_lm": _Task("encoder_only", "masked_tokens", objectives.masked_tokens, ("source",)),
     "classification": _Task("encoder_only", "classes", objectives.labels, ("source",)),
     "tagging": _Task("encoder_only", "tags", objectives.labels, ("source",)),
     "causal_lm": _Task("decoder_only", "tokens", objectives.next_token, ("target",)),
@@ -194,8 +194,9 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     # Once with the least sizes, so that a mistake in the model does not wait for the data.
     task = _TASKS[objective]
     model_config = _model_config(config, task)
-    schemes.check(model_config)
-    schedule, transform = _optimizer(config)
+    model_config.check_platform(mesh.devices.flat[0].platform)
+    _check_rows(config, objective, model_config.longest_row)
+    schedule, transform = _optimizer(config, lambda: parameter_roles())
     loss = _loss(config, task)
 
     data = Dataset(_data_settings(config, objective, mesh, workdir))
@@ -205,11 +206,8 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     model_config = dataclasses.replace(model_config, **sizes)
     model = MODELS[model_config.architecture](model_config)
 
-    # Beyond the length of its training a language model writes nonsense.
-    context = (config.data.max_target_length,) if objective == "causal_lm" else ()
-
     def start(params, batch, max_length):
-        return model.apply({"params": params}, batch, max_length, *context, method="start")
+        return model.apply({"params": params}, batch, max_length, method="start")
 
     def step(params, *arguments):
         return model.apply({"params": params}, *arguments, method="step")
@@ -220,6 +218,13 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
 
     def init(key, batch):
         return initialise(model, key, batch)
+
+    @functools.cache
+    def parameter_roles():
+        key = jax.eval_shape(jax.random.key, config.seed)
+        shapes = data.batch_shapes().items()
+        batch = {name: jax.ShapeDtypeStruct(shape, "int32") for name, shape in shapes}
+        return roles(jax.eval_shape(init, key, batch))
 
     def apply(params, batch, rng) -> Any:
         rngs = {} if rng is None else {"dropout": rng}
@@ -278,6 +283,8 @@ def _model_config(config: Config, task: _Task) -> TransformerConfig:
         settings["head_dim"] = _head_dim(settings["d_model"], settings["num_heads"])
     vocab_size = settings["vocab_size"] or 4
     settings |= {"vocab_size": vocab_size, "bos_id": BOS_ID, "head": task.head, "num_labels": 1}
+    # Beyond the length of its training a language model writes nonsense.
+    settings["context_length"] = config.data.max_target_length
     return TransformerConfig(**settings)
 
 
@@ -290,7 +297,9 @@ def _head_dim(d_model: int, num_heads: int) -> int:
     return d_model // num_heads
 
 
-def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransformation]:
+def _optimizer(
+    config: Config, roles: optimizer.Roles
+) -> tuple[optax.Schedule, optax.GradientTransformation]:
     settings = config.optimizer
     names = ("learning_rate", "final_learning_rate", "warmup_steps")
     names += ("decay_steps", "epsilon", "weight_decay", "clip_norm")
@@ -316,6 +325,7 @@ def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransforma
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
         groups=settings.groups,
+        roles=roles,
     )
     return schedule, transform
 
@@ -408,18 +418,10 @@ def _check_data(config: Config, objective: str) -> None:
         )
     if not 0 < config.objective.mask_rate <= 1:
         raise ValueError(f"objective.mask_rate={config.objective.mask_rate} lies not in (0, 1]")
-    if config.model.positions == "learned":
-        _check_learned_positions(config, objective)
 
 
 def _check_mesh(config: Config, objective: str, mesh: Mesh) -> None:
-    """Checks that the devices can share a training batch evenly, and run the attention kernel."""
-    platform = mesh.devices.flat[0].platform
-    if config.model.attention_kernel == "splash" and platform != "tpu":
-        raise ValueError(
-            "model.attention_kernel='splash' is for TPUs, and the devices are of kind "
-            f"{platform!r}: set it to 'xla'"
-        )
+    """Checks that the devices can share a training batch evenly."""
     parts = mesh.shape["data"] * mesh.shape["fsdp"]
     rows, accumulation_steps = config.data.batch_size, config.train.accumulation_steps
     if rows // accumulation_steps % parts:
@@ -439,9 +441,11 @@ def _check_mesh(config: Config, objective: str, mesh: Mesh) -> None:
             )
 
 
-def _check_learned_positions(config: Config, objective: str) -> None:
+def _check_rows(config: Config, objective: str, most: int | None) -> None:
     """Checks that every row of training, scoring and decoding has a position for each token."""
-    data, most, sides = config.data, config.model.max_length, _TASKS[objective].sides
+    data, sides = config.data, _TASKS[objective].sides
+    if most is None:
+        return
     kinds = ("row", "max") if data.packing else ("max",)
     names = [f"{kind}_{side}_length" for kind in kinds for side in sides]
     lengths = {f"data.{name}": data[name] for name in names}

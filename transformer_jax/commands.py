@@ -46,8 +46,8 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.evaluation.metrics import means
 from transformer_jax.inspection import diagnostics
 from transformer_jax.inspection import replay as replaying
-from transformer_jax.inspection.steps import roles_of
-from transformer_jax.models.transformer.schemes import scheme, stacks
+from transformer_jax.models.family import Role, roles
+from transformer_jax.models.transformer.config import scheme, stacks
 from transformer_jax.preflight import report as preflighting
 from transformer_jax.preflight.program import product_flops
 from transformer_jax.run_log import NoLog, RunLog, write_atomically
@@ -375,6 +375,11 @@ def _go_on(restored: Restored, streams: TrainStreams) -> State:
     return restored.state
 
 
+def _roles(run: Run) -> dict[str, Role]:
+    """The role of each parameter, by path."""
+    return roles(jax.eval_shape(run.init, jax.random.key(0), run.abstract_batch()))
+
+
 def _fit(
     config: Config,
     run: Run,
@@ -393,9 +398,7 @@ def _fit(
         mesh=run.mesh,
         train_step=run.train_step(),
         evaluate=validation,
-        diagnose=diagnostics.make_diagnose(
-            run.model, run.loss, roles_of(run.abstract_state().params)
-        ),
+        diagnose=diagnostics.make_diagnose(run.model, run.loss, _roles(run)),
         save=functools.partial(checkpoints.save, **origin),
         log=log,
         stop=stop,

@@ -14,7 +14,8 @@ from configs.default import Config
 from transformer_jax import build
 from transformer_jax.inspection.dependency import sum_of_squared_dependencies
 from transformer_jax.inspection.observed import observe, output_change
-from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step, roles_of
+from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
+from transformer_jax.models.family import roles
 from transformer_jax.models.transformer.shapes import Batch, Model, initialise
 from transformer_jax.training import state as train_state
 
@@ -54,7 +55,7 @@ def _measure(run: build.Run, model: Model, key: Key[Array, ""]) -> dict[str, Flo
     params = train_state.create(
         init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
     ).params
-    roles = roles_of(params)
+    of_kernels = roles(jax.eval_shape(init, key, batch))
 
     def mean_loss(params):
         logits = model.apply({"params": params}, batch, deterministic=True)
@@ -64,8 +65,8 @@ def _measure(run: build.Run, model: Model, key: Key[Array, ""]) -> dict[str, Flo
     # One after the other, so that the model is compiled once for all three.
     moved = (
         params,
-        random_sign_step(step_key, params, RANDOM, roles),
-        gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT, roles),
+        random_sign_step(step_key, params, RANDOM, of_kernels),
+        gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT, of_kernels),
     )
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moved)
     observed = jax.lax.map(lambda params: observe(model, params, batch)[1]["encoder"], stacked)

@@ -21,6 +21,7 @@ import pytest
 from transformer_jax.checkpoint import checkpoints as checkpoint
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.devices import hosts
+from transformer_jax.models.family import Role
 from transformer_jax.training import optimizer
 
 STREAMS = {"0": {"next": 3, "buffer": [1, 2]}, "1": {"next": 4, "buffer": []}}
@@ -106,6 +107,11 @@ def make_optimizer(name):
         weight_decay=0.0,
         clip_norm=1.0,
         groups=(("embedding/*", 0.0, 0.0), ("encoder/*", 0.5, 0.0)),
+        roles=lambda: {
+            "encoder/query": Role((1, 2), True, True),
+            "encoder/query_bias": Role(None, False, True),
+            "logits/kernel": Role((1, 1), True, False),
+        },
     )
 
 

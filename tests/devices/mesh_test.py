@@ -28,6 +28,8 @@ from transformer_jax.devices.mesh import (
     undivided,
     use,
 )
+from transformer_jax.models.family import roles
+from transformer_jax.models.layers.parameter import Boxed
 from transformer_jax.training import optimizer
 
 MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
@@ -142,17 +144,21 @@ def test_two_axes_of_one_array_cannot_be_sharded_over_one_mesh_axis():
         cube_spec(("head", 4))
 
 
-def boxed(*named):
+def boxed(*named, matrix=None):
     axes, shape = zip(*named, strict=True)
-    return nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), axes)
+    return Boxed(jax.ShapeDtypeStruct(shape, jnp.float32), axes, matrix=matrix)
 
 
 PARAMETERS: Any = {
-    "embedding": {"table": boxed(("vocab", 256), ("embed", 128))},
+    "embedding": {"table": boxed(("vocab", 256), ("embed", 128), matrix=(1, 1))},
     "decoder": {
         "self_attention": {
-            "query": boxed(("layers", 3), ("embed", 128), ("heads", 4), ("head_dim", 64)),
-            "output": boxed(("layers", 3), ("heads", 4), ("head_dim", 64), ("embed", 128)),
+            "query": boxed(
+                ("layers", 3), ("embed", 128), ("heads", 4), ("head_dim", 64), matrix=(1, 2)
+            ),
+            "output": boxed(
+                ("layers", 3), ("heads", 4), ("head_dim", 64), ("embed", 128), matrix=(2, 1)
+            ),
             "query_bias": boxed(("layers", 3), ("heads", 4), ("head_dim", 64)),
         },
         "norm": {"scale": boxed(("layers", 3), ("embed", 128))},
@@ -171,6 +177,7 @@ def followed(name):
         weight_decay=0.0,
         clip_norm=1.0,
         groups=(("embedding/*", 0.5, 0.0), ("decoder/norm/*", 0.0, 0.0)),
+        roles=lambda: roles(PARAMETERS),
     )
     params = nn.meta.unbox(PARAMETERS)
     state = jax.eval_shape(transform.init, params)

@@ -21,8 +21,8 @@ from transformer_jax.inspection.observed import (
     observe,
     output_gradients,
 )
-from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.models.transformer.schemes import Stack, depth, stacks
+from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
+from transformer_jax.models.transformer.schemes import Stack
 from transformer_jax.models.transformer.shapes import Model
 from transformer_jax.training.loop import TrainSettings, micro_batches
 from transformer_jax.training.losses import Batch, Loss

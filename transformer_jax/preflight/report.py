@@ -14,7 +14,7 @@ import jax
 
 from transformer_jax.build import Run
 from transformer_jax.devices.mesh import AXES
-from transformer_jax.models.transformer.config import Remat
+from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.preflight import chips
 from transformer_jax.preflight.chips import Peak
 from transformer_jax.preflight.program import (
@@ -28,7 +28,7 @@ from transformer_jax.preflight.program import (
 
 # Settings of a config, by dotted key
 Changes = dict[str, Any]
-_REMAT: tuple[Remat, ...] = ("none", "dots", "full")  # from least to most that is computed again
+_REMAT = tuple(REMAT)  # from the least to the most that is computed again
 
 
 @dataclasses.dataclass(frozen=True)

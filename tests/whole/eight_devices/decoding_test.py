@@ -12,7 +12,7 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.evaluation import generate as evaluate
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.inspection import diagnostics
-from transformer_jax.inspection.steps import roles_of
+from transformer_jax.models.family import roles
 from transformer_jax.training import state as train_state
 
 BEAM = DecodeSettings(
@@ -100,7 +100,8 @@ def test_diagnostics_are_the_same_and_whole_on_every_device():
 
     def compute(params):
         moved = jax.tree.map(lambda leaf: leaf * 1.01, params)
-        diagnose = diagnostics.make_diagnose(run.model, run.loss, roles_of(params))
+        abstract = jax.eval_shape(run.init, jax.random.key(0), batch)
+        diagnose = diagnostics.make_diagnose(run.model, run.loss, roles(abstract))
         found = diagnose(params, moved, batch)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)

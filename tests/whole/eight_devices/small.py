@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
+from transformer_jax.models.family import roles
 from transformer_jax.models.transformer.shapes import MODELS, initialise
 from transformer_jax.training import loop as train
 from transformer_jax.training import losses as objectives
@@ -139,6 +140,7 @@ class Small:
             weight_decay=0.0,
             clip_norm=1.0,
             groups=(),
+            roles=lambda: roles(tiny.abstract_parameters(self.model.config)),
         )
 
 
