@@ -6,6 +6,7 @@ import jax
 
 from tests.models import tiny
 from transformer_jax.inspection.observed import observe, output_gradient_norms
+from transformer_jax.models.family import roles
 from transformer_jax.models.transformer.shapes import MODELS
 from transformer_jax.training.losses import next_token_loss
 
@@ -17,6 +18,10 @@ LOSS = functools.partial(next_token_loss, label_smoothing=0.1, z_loss=0.0)
 
 def make(config):
     return MODELS[config.architecture](config)
+
+
+def roles_of(config):
+    return roles(tiny.abstract_parameters(config))
 
 
 @functools.cache
