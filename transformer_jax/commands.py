@@ -30,15 +30,8 @@ from configs import default
 from configs.default import Config
 from transformer_jax import inference, overrides, run_log
 from transformer_jax.build import Params, Run, build
-from transformer_jax.checkpoint.checkpoints import (
-    Checkpoints,
-    InitReport,
-    Restored,
-    format_report,
-    init_from,
-    lock_workdir,
-    restore_parameters_from,
-)
+from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored, restore_parameters_from
+from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
 from transformer_jax.data.files import decode_lines
 from transformer_jax.data.pipeline import TrainStreams
 from transformer_jax.devices import hosts
@@ -48,11 +41,12 @@ from transformer_jax.inspection import diagnostics
 from transformer_jax.inspection import replay as replaying
 from transformer_jax.models.transformer.schemes import scheme, stacks
 from transformer_jax.preflight import report as preflighting
-from transformer_jax.run_log import NoLog, RunLog, write_atomically
+from transformer_jax.run_log import NoLog, RunLog
 from transformer_jax.training import loop as training
 from transformer_jax.training import state as train_state
 from transformer_jax.training.losses import Batch
 from transformer_jax.training.state import State
+from transformer_jax.workdir import LOCK, lock, read_results, write_atomically, write_results
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
 
@@ -65,7 +59,7 @@ def train(config: Config, workdir: Path) -> int:
     "preempted"; what is not finite ends it as "diverged", and a rerun goes on from the last
     checkpoint before.
     """
-    lock_workdir(workdir)
+    _lock(workdir)
     status = hosts.first(lambda: _final_status(config, workdir))
     if status is None:
         with _built(config, workdir) as run:
@@ -89,28 +83,28 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
 
     restored_step, total_steps = int(state.step), run.train.steps
     log = (
-        RunLog(workdir, restored_step=restored_step, total_steps=total_steps, progress=True)
+        RunLog(workdir, restored_step=restored_step, total_steps=total_steps)
         if hosts.is_first()
         else NoLog()
     )
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     fields = run_log.run_fields(parameters=parameters, steps=restored_step)
-    log.results(status="running", **fields, devices=run.mesh.size)
+    log.results({"status": "running", **fields, "devices": run.mesh.size})
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
-        write_atomically(workdir / "config.json", overrides.to_json(config))
+        _save(workdir / "config.json", overrides.to_json(config))
         with hosts.stop_at_signal() as stop:
             validation = functools.partial(inference.losses, run, split=splits["validation"])
             outcome = _fit(config, run, state, streams, checkpoints, log, validation, stop)
             status, spikes = outcome.status, run_log.read_spikes(workdir)
             bad_step = outcome.step if status == "diverged" else None
-            log.results(steps=outcome.step, first_bad_step=bad_step, spikes=spikes)
+            log.results({"steps": outcome.step, "first_bad_step": bad_step, "spikes": spikes})
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores
         # From here on a signal ends the process as usual, since the rerun scores too.
         if status == "finished":
             status, grounds = _judge(run, outcome.state)
-            log.results(**grounds)
+            log.results(grounds)
             params = _parameters(run, workdir, run.evaluate.checkpoint)
             for name, split in splits.items():
                 log.progress(outcome.step, f"scoring the {name} split")
@@ -119,12 +113,12 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
                 if name == list(splits)[-1] or run.objective != "translation":
                     found, samples = inference.score(run, params, split)
                     scores |= found
-                    write_atomically(workdir / "samples.txt", samples)
-                log.results(**_named(name, scores))
-        log.results(status=status)
+                    _save(workdir / "samples.txt", samples)
+                log.results(_named(name, scores))
+        log.results({"status": status})
     except Exception:
         with contextlib.suppress(OSError):  # the disk may be full, which is what to tell of
-            log.results(status="failed")
+            log.results({"status": "failed"})
         raise
     finally:
         try:
@@ -142,14 +136,14 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
     _check_trained(workdir, checkpoint)
     own = checkpoint is None and not _changes(config, workdir)
     if own:
-        lock_workdir(workdir)
+        _lock(workdir)
     with _built(config, workdir) as run:
         params = _parameters(run, workdir, checkpoint or run.evaluate.checkpoint)
         split = run.data.split(name)
         scores, samples = inference.score(run, params, split)
         results = _named(name, inference.losses(run, params, split) | scores)
-    if own:
-        run_log.write_results(workdir, run_log.read_results(workdir) | results)
+    if own and hosts.is_first():
+        write_results(workdir, read_results(workdir) | results)
     print(run_log.format_scores(results), samples, sep="\n\n")
     return 0
 
@@ -331,13 +325,13 @@ def _start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStre
     state, drawn, report, first_batch = _begin(run, streams)
     if report is not None:
         print(format_report(report))
-        write_atomically(workdir / "init_from.json", json.dumps(report._asdict(), indent=1))
+        _save(workdir / "init_from.json", json.dumps(report._asdict(), indent=1))
     config = run.model.config
     if any(scheme(config, stack).profiled for stack in stacks(config)):
         # Of the draws, with their key: so of what the omegas were measured on.
         key, _ = train_state.split_key(jax.random.key(run.seed))
         profile = diagnostics.profile(run.model, drawn, first_batch, key)
-        write_atomically(workdir / "profile.json", json.dumps(profile, indent=1))
+        _save(workdir / "profile.json", json.dumps(profile, indent=1))
     return state
 
 
@@ -353,7 +347,11 @@ def _begin(run: Run, streams: TrainStreams) -> tuple[State, Params, InitReport |
     if not run.checkpoint.init_from:
         return state, state.params, None, first_batch
     drawn = state.params
-    params, report = init_from(run.checkpoint.init_from, drawn, labels=run.data.labels)
+    table = train_state.parameter_table(run.init, jax.random.key(run.seed), run.abstract_batch())
+    label_paths = {row.path for row in table if "labels" in row.axes}
+    params, report = init_from(
+        run.checkpoint.init_from, drawn, labels=run.data.labels, label_paths=label_paths
+    )
     # A copy for the moving average: the training step donates both.
     ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
     state = dataclasses.replace(state, params=params, ema_params=ema_params)
@@ -436,7 +434,7 @@ def _parameters(run: Run, workdir: Path, which: str) -> Params:
 
 def _final_status(config: Config, workdir: Path) -> str | None:
     """The status with which exactly this config has been trained and scored here, if it has."""
-    results = run_log.read_results(workdir)
+    results = read_results(workdir)
     done = _is_scored(results) and (workdir / "config.json").exists()
     return results["status"] if done and not _changes(config, workdir) else None
 
@@ -460,7 +458,7 @@ def _check_trained(workdir: Path, checkpoint: str | None) -> None:
 
 
 def _show(workdir: Path) -> None:
-    results = run_log.read_results(workdir)
+    results = read_results(workdir)
     print(run_log.format_scores(results))
     if _is_scored(results):
         print(f"\n{(workdir / 'samples.txt').read_text('utf-8')}")
@@ -469,6 +467,21 @@ def _show(workdir: Path) -> None:
         print("\nWhat became non-finite first is found by")
         print(f"  python -m transformer_jax.main --mode=replay {where}")
     print(f"\nThe files of this run are in {workdir}")
+
+
+def _lock(workdir: Path) -> None:
+    """Keeps other jobs out of the work directory, which the hosts must share, until this one ends.
+
+    The first host holds the lock.
+    """
+    hosts.first(lambda: lock(workdir))
+    hosts.check_shared(workdir / LOCK)
+
+
+def _save(path: Path, text: str) -> None:
+    """Replaces a file of the work directory; from the first host alone."""
+    if hosts.is_first():
+        write_atomically(path, text)
 
 
 def _named(split: str, scores: dict[str, Any]) -> dict[str, Any]:

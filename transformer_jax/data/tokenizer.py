@@ -15,6 +15,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
+from transformer_jax.workdir import write_atomically
+
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 
 # A blank cannot occur inside a token of text, so text never produces pad, eos, bos or mask.
@@ -64,10 +66,7 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Writes one JSON file that load_tokenizer reads: whole, or not at all."""
-        path = Path(path)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(self._library.to_str(pretty=True), "utf-8")
-        temporary.replace(path)
+        write_atomically(Path(path), self._library.to_str(pretty=True))
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
