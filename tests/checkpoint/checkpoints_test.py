@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint.states import (
+    POWERS,
     STREAMS,
     abstract,
     bits,
@@ -24,6 +25,7 @@ from tests.checkpoint.states import (
     make_state,
     names,
     save,
+    save_powers,
     save_with_average,
 )
 from transformer_jax.checkpoint import checkpoints as checkpoint
@@ -85,7 +87,7 @@ def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed
             checkpoints = Checkpoints(tmp_path, keep_last=keep_last, best_metric=metric)
         # Some are not measured, and some measured as not a number.
         metrics = draw.choice([{}, {metric: float("nan")}, *4 * [{metric: float(step * 7 % 5)}]])
-        save(checkpoints, step, metrics)
+        save_powers(checkpoints, step, metrics)
         saved.append(step)
         if metrics and not math.isnan(metrics[metric]):
             measured[step] = metrics[metric]
@@ -94,9 +96,7 @@ def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed
             better = min if metric.endswith("loss") else max
             best = better(measured, key=lambda step: measured[step])
             expected.add(best)
-            restored = checkpoints.restore_parameters("best", abstract(make_state(0).params))
-            assert restored is not None
-            assert restored[0] == best
+            assert checkpoints.find("best") == tmp_path / str(best)
         checkpoints.wait()
         assert names(tmp_path) == {str(step) for step in expected}
         assert checkpoints.steps() == sorted(expected)
@@ -112,13 +112,11 @@ def test_preempted_and_extended_runs_end_like_an_unbroken_one(tmp_path, seed):
     between = [step for step in range(1, steps) if step not in grid]
     # The steps between look best of all, and so would win if they counted.
     losses = {step: draw.random() + (step in grid) for step in range(1, steps + 1)}
-    wanted = {"params": {"table": jax.ShapeDtypeStruct((2,), jnp.float32)}}
 
     def seen_by_a_fresh_process(directory):
         return Checkpoints(directory, keep_last=keep_last, best_metric="loss")
 
     def mean(step):
-        """Of powers of two, so that it tells which steps it was taken over."""
         averaged = ([step] + [scheduled for scheduled in reversed(grid) if scheduled < step])[:k]
         return np.float32(np.mean([2.0**step for step in averaged]))
 
@@ -127,20 +125,17 @@ def test_preempted_and_extended_runs_end_like_an_unbroken_one(tmp_path, seed):
             checkpoints = seen_by_a_fresh_process(directory)
             for step in range(begin + 1, end + 1):
                 if step in grid or step == end:
-                    state = {"params": {"table": np.full(2, 2.0**step, np.float32)}}
                     metrics = {"loss": losses[step]}
-                    checkpoints.save(step, state, {}, {}, "", metrics, scheduled=step in grid)
+                    save_powers(checkpoints, step, metrics, scheduled=step in grid)
             checkpoints.close()
-            restored = seen_by_a_fresh_process(directory).restore("last", wanted)
-            assert restored is not None and restored.step == end
+            assert seen_by_a_fresh_process(directory).find("last") == directory / str(end)
             assert result(directory)[0] == (end, mean(end))
 
     def result(directory):
         checkpoints = seen_by_a_fresh_process(directory)
-        averaged = checkpoints.average(k, wanted["params"])
-        best = checkpoints.restore_parameters("best", wanted["params"])
+        averaged, best = checkpoints.average(k, POWERS), checkpoints.find("best")
         assert averaged is not None and best is not None
-        return (averaged[0], averaged[1]["table"][0]), best[0], names(directory)
+        return (averaged[0], averaged[1]["table"][0]), best.name, names(directory)
 
     run(tmp_path / "unbroken", [])
     # One between the last two of the grid, where it would be averaged if it counted.
@@ -153,15 +148,12 @@ def test_an_unscheduled_one_that_was_not_removed_in_time_does_not_count(tmp_path
     monkeypatch.setattr(Checkpoints, "_prune", lambda self, saved: None)  # killed before it
     checkpoints = Checkpoints(tmp_path, keep_last=9, best_metric="loss")
     for step in (2, 3, 4):
-        state = {"params": {"table": np.full(2, step, np.float32)}}
         metrics = {"loss": abs(step - 3.1)}
-        checkpoints.save(step, state, {}, {}, "", metrics, scheduled=step % 2 == 0)
-    params = {"table": jax.ShapeDtypeStruct((2,), jnp.float32)}
-    averaged = checkpoints.average(2, params)
-    best = checkpoints.restore_parameters("best", params)
-    assert averaged is not None and best is not None
-    assert (averaged[0], averaged[1]["table"][0]) == (4, (2 + 4) / 2)
-    assert best[0] == 4
+        save_powers(checkpoints, step, metrics, scheduled=step % 2 == 0)
+    averaged = checkpoints.average(2, POWERS)
+    assert averaged is not None
+    assert (averaged[0], averaged[1]["table"][0]) == (4, (2**2 + 2**4) / 2)
+    assert checkpoints.find("best") == tmp_path / "4"
     assert checkpoints.steps() == [2, 3, 4]
 
 
