@@ -136,7 +136,7 @@ def test_batches_are_kept_to_look_at_and_not_too_many(tmp_path):
         np.testing.assert_array_equal(batch["positions"], np.arange(step))
 
 
-def test_spikes_are_read_from_the_metrics_and_those_of_lost_steps_are_gone(tmp_path):
+def test_spikes_are_read_from_the_metrics_without_those_of_lost_steps(tmp_path):
     spikes = {step: {"loss": 5.0 + step, "median": 2.5, "deviation": 0.25} for step in (4, 8)}
 
     def log_spike(log, step):
@@ -210,7 +210,7 @@ def test_wall_time_adds_up_over_restarts(tmp_path, monkeypatch):
     assert read_results(tmp_path)["time/wall_seconds"] == 15
 
 
-def test_progress_bar_goes_on_where_the_run_does(tmp_path, capsys):
+def test_progress_bar_continues_where_the_run_does(tmp_path, capsys):
     log = RunLog(tmp_path, restored_step=4, total_steps=TOTAL)
     log.progress(7, "loss 1.25")
     log.progress(TOTAL, "loss 0.50")

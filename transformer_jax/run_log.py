@@ -41,8 +41,8 @@ class RunLog:
     """The log of one run in `workdir`, from `restored_step` on (0: nothing was restored).
 
     The first host alone may have one. What an earlier process logged after `restored_step` is
-    dropped, since those steps come again. Every record has time/wall_seconds, the time that all
-    processes of the run have spent, lost work included.
+    dropped, since those steps come again. Every record has time/wall_seconds: how long this process
+    and those before it have run, lost work included.
     """
 
     def __init__(self, workdir: str | os.PathLike, *, restored_step: int, total_steps: int):

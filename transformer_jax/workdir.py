@@ -1,7 +1,7 @@
 """A work directory: what its files are called, its lock, and files that are replaced as a whole.
 
-Any process may import this: it knows neither JAX nor the hosts of a job. Of a job's hosts the first
-alone may lock and write, which the callers take care of.
+Any process may import this: it knows neither JAX nor the hosts of a job. Only the first host of a
+job may lock and write; the callers see to that.
 """
 
 import fcntl

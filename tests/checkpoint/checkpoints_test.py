@@ -85,7 +85,7 @@ def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed
         if draw.random() < 0.3:
             checkpoints.close()
             checkpoints = Checkpoints(tmp_path, keep_last=keep_last, best_metric=metric)
-        # Some are not measured, and some measured as not a number.
+        # Some are not measured, and some are NaN.
         metrics = draw.choice([{}, {metric: float("nan")}, *4 * [{metric: float(step * 7 % 5)}]])
         save_powers(checkpoints, step, metrics)
         saved.append(step)

@@ -30,8 +30,8 @@ def fault(folder: Path, *, unhashed: str | None = None) -> str | None:
 
     unhashed: a folder in it whose files are checked by their sizes alone.
 
-    Raises OSError where a file cannot be read: a disk that does not answer is no fault of the
-    checkpoint, which would be passed over and removed for it.
+    Raises OSError where a file cannot be read. A disk that does not answer says nothing about the
+    checkpoint, which would be passed over and removed if this returned a fault.
     """
     name = _NAME
     try:
