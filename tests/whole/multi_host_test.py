@@ -46,7 +46,10 @@ TINY = {
     "mesh.fsdp": -1,  # parameters of which every device, and so every host, holds a part
 }
 # A beat is missed sooner than in the field, where compiling may starve a process for longer.
-PROGRAM = "from transformer_jax import hosts, main; hosts.GONE_SECONDS = 20; main.run()"
+PROGRAM = (
+    "from transformer_jax import main; from transformer_jax.devices import hosts;"
+    "hosts.GONE_SECONDS = 20; main.run()"
+)
 
 
 def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subprocess.Popen]:
