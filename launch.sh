@@ -22,7 +22,9 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   experiment     NAME [--quick] [--executor=local|slurm|tpu|skypilot]: its runs and its report
   tpu            --accelerator=v5e-16 --zone=ZONE COMMAND ... --workdir=gs://BUCKET/FOLDER:
                  one of the commands above on all hosts of a Cloud TPU slice (`tpu --help`)
-  test           format, lint, types, imports, tests; further arguments go to pytest
+  test           format, lint, types, imports, and all tests but the long ones
+  test --long    the long tests alone: kills, several processes, whole trainings;
+                 with either, further arguments go to pytest
   setup          only set up .venv, with the tools of `test`
 
 Every command first sets up .venv if pyproject.toml, constraints.txt or the device ask for it;
@@ -119,16 +121,23 @@ create_venv() {
     fi
 }
 
+# run_tests [--long] ARGUMENT...: checks the code and runs the short tests, or the long ones alone.
 run_tests() {
+    local marked='not long'
     cd -- "$repository"
     export PATH="$venv/bin:$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1
-    ruff format --check
-    ruff check
-    pyright
-    lint-imports
+    if [[ ${1:-} == --long ]]; then
+        marked=long
+        shift
+    else
+        ruff format --check
+        ruff check
+        pyright
+        lint-imports
+    fi
     # A file's tests stay together: they share what they have compiled. In their order, since files
     # of few tests, which would come last otherwise, are the ones that take long.
-    exec python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "$@"
+    exec python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m "$marked" "$@"
 }
 
 # run_main MODE FLAG...: from the current directory, which -P keeps off Python's path, since a folder

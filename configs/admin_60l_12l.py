@@ -3,12 +3,12 @@
     ./launch.sh train --config=configs/admin_60l_12l.py --workdir=runs/admin_60l_12l
 
 The paper reports 30.1 BLEU on newstest2014 (tokenised); with its usual initialisation Post-LN
-diverges at this depth. The paper and the authors' scripts differ in details: these are the paper's
-learning rate and warm-up and the dropout of the scripts; the batch is 131,072 target tokens.
+diverges at this depth. The paper and the authors' scripts differ in details: learning rate and
+warm-up are the paper's, dropout is that of the scripts. A batch has 131,072 target tokens.
 
-Meant for a TPU v5p-32, of 16 chips. Not run: no time, no score. Preflight (21 November 2026,
-libtpu 0.0.42): the training step needs 43.70 of 95.74 GiB of each chip and at least 97.3 ms, 31% of
-all FLOPs; decoding needs 1.98 GiB.
+For a TPU v5p-32, which has 16 chips. Not run yet: no time, no score. Preflight (21 November 2026,
+libtpu 0.0.42): a training step needs 43.70 of 95.74 GiB per chip and takes at least 97.3 ms, at 31%
+of all FLOPs; decoding needs 1.98 GiB.
 """
 
 from configs import default

@@ -2,13 +2,14 @@
 
     ./launch.sh train --config=configs/bert_base.py --workdir=runs/bert_base
 
-Not run: no time, no score. It differs from the paper: no next-sentence objective and so no segment
-embeddings and pooler; English articles of Wiki-40B instead of Wikipedia and books, and a vocabulary
-of our own; kernels drawn as everywhere here (Xavier) instead of from N(0, 0.02); no bias on keys.
-A batch of 256 rows of 512 tokens is for accelerators; `train.accumulation_steps` cuts it.
+Not run yet: no time, no score. Differences from the paper: no next-sentence prediction and so no
+segment embeddings and pooler; English articles of Wiki-40B instead of Wikipedia and books; a
+vocabulary of our own; kernels drawn as everywhere here (Xavier) instead of from N(0, 0.02); no bias
+on keys. A batch of 256 rows of 512 tokens is for accelerators; `train.accumulation_steps` splits it
+into micro-batches.
 
-TFDS prepares Wiki-40B with Apache Beam and TensorFlow, so once where both are installed, by
-`tfds build wiki40b/en --file_format=array_record --data_dir=CACHE_DIR/tfds`; here it is read alone.
+TFDS prepares Wiki-40B with Apache Beam and TensorFlow. Where both are installed, run once
+`tfds build wiki40b/en --file_format=array_record --data_dir=CACHE_DIR/tfds`. Reading needs neither.
 """
 
 from configs import default
@@ -41,8 +42,8 @@ def get_config(arg: str = "") -> default.Config:
     config.model.attention_dropout_rate = 0.1
     config.model.dtype = "bfloat16"
 
-    config.objective.name = "masked_lm"
-    config.objective.label_smoothing = 0.0
+    config.task.name = "masked_lm"
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 1e-4

@@ -2,11 +2,11 @@
 
     ./launch.sh train --config=configs/bert_large.py --workdir=runs/bert_large
 
-It differs from the paper as configs/bert_base.py does, in data and vocabulary, draws and biases,
-and in that there is one objective.
+It differs from the paper as configs/bert_base.py does: in data, vocabulary, draws and biases, and
+in having one training objective instead of two.
 
-Meant for a TPU v5e-16. Not run: no time, no score. Preflight (21 November 2026, libtpu 0.0.42): the
-training step needs 8.41 of 15.75 GiB of each chip and at least 426 ms, 21% of all FLOPs.
+For a TPU v5e-16. Not run yet: no time, no score. Preflight (21 November 2026, libtpu 0.0.42): a
+training step needs 8.41 of 15.75 GiB per chip and takes at least 426 ms, at 21% of all FLOPs.
 """
 
 from configs import bert_base, default

@@ -5,10 +5,10 @@
         --config.model.num_layers=18
 
 The learning rate is constant, without warm-up. A model that learns only how frequent words are has
-a loss of 3.28 nats a word, and none gets below 0.806 (`transformer_jax/data/bigram.py`).
+a loss of 3.28 nats per word; no model gets below 0.806 (`transformer_jax/data/bigram.py`).
 
-Time: 1 min 3 s on one of 2 CPU cores (Intel Xeon, 2026-11-21), beside other work.
-Loss on validation: 1.548 nats a word, and 3.30 ("plateaued") with 18 layers.
+Time: 1 min 3 s on one of 2 CPU cores (Intel Xeon, 2026-11-21) of a machine that did other work too.
+Loss on validation: 1.548 nats per word, and 3.30 ("plateaued") with 18 layers.
 """
 
 from configs import default
@@ -32,7 +32,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.dropout_rate = 0.0
     config.model.embedding_dropout_rate = 0.0
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.schedule = "constant"
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup_steps = 0

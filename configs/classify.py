@@ -4,9 +4,10 @@
     echo "The animal didn't cross the street because it was too wide ." |
         ./launch.sh generate --workdir=runs/classify
 
-The answer is one of 54 nouns. Training lacks the triples of subject, object and adjective of test.
+The answer is one of 54 nouns. No triple of subject, object and adjective in test occurs in
+training.
 
-Time: 1 min 8 s on 2 CPU cores (AMD EPYC, 2026-11-20), corpus prepared before.
+Time: 1 min 8 s on 2 CPU cores (AMD EPYC, 2026-11-20), with the corpus already prepared.
 Score on test: accuracy 1.0000.
 """
 
@@ -23,8 +24,8 @@ def get_config(arg: str = "") -> default.Config:
     config.data.batch_size = 32
 
     config.model.architecture = "encoder_only"
-    config.objective.name = "classification"
-    config.objective.label_smoothing = 0.0
+    config.task.name = "classification"
+    config.task.label_smoothing = 0.0
     config.model.num_layers = 2
     config.model.d_model = 128
     config.model.num_heads = 4

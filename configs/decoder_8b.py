@@ -2,13 +2,14 @@
 
     ./launch.sh train --config=configs/decoder_8b.py --workdir=runs/decoder_8b
 
-It differs from Llama 3: each head has keys and values of its own, where there four share them (8.8
-instead of 8.0 billion parameters); most projections have biases; rotary angles begin at 10,000, not
-500,000; kernels are drawn as everywhere here (Xavier); the data are the English articles of
-Wiki-40B, see configs/gpt2.py. A step has 2,097,152 tokens, in 4 micro-batches of 64 rows.
+Differences from Llama 3: each head has its own keys and values, where four heads of Llama 3 share
+them (8.8 instead of 8.0 billion parameters); most projections have biases; the base of the rotary
+angles is 10,000, not 500,000; kernels are drawn as everywhere here (Xavier); the data are the
+English articles of Wiki-40B, see configs/gpt2.py. A step has 2,097,152 tokens, in 4 micro-batches
+of 64 rows.
 
-Meant for a TPU v5e-256. Not run: no time, no score. Preflight (21 November 2026, libtpu 0.0.42):
-the training step needs 8.61 of 15.75 GiB of each chip and at least 3.55 s, 74% of all FLOPs;
+For a TPU v5e-256. Not run yet: no time, no score. Preflight (21 November 2026, libtpu 0.0.42): a
+training step needs 8.61 of 15.75 GiB per chip and takes at least 3.55 s, at 74% of all FLOPs;
 decoding 64 prompts of 8,192 tokens needs 4.68 GiB.
 """
 
@@ -49,7 +50,7 @@ def get_config(arg: str = "") -> default.Config:
     config.mesh.data = 1
     config.mesh.tensor = 4
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "cosine"
     config.optimizer.learning_rate = 3e-4

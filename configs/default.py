@@ -10,44 +10,6 @@ from ml_collections import config_dict
 # A ConfigDict, mutable or frozen; type checkers know nothing of its attributes.
 Config = Any
 
-# The residual schemes: the rows of `transformer_jax/models/transformer/schemes.py`.
-RESIDUAL = (
-    *("post_ln", "pre_ln", "admin", "admin_constant", "deepnorm", "rezero", "t_fixup", "gpt2"),
-    *("sandwich", "peri_ln", "sub_ln", "layer_scale", "b2t", "residual_dual", "keel"),
-    *("ds_init", "depth_scaled"),
-)
-# The settings that name one of a few things. Whoever adds a row to a table in the library adds its
-# name here; a test holds the two together.
-CHOICES = {
-    "data.source": (
-        *("embedded", "bigram_copy", "text", "tfds", "scan"),
-        *("tsv", "labelled", "conll", "conllu"),
-    ),
-    "data.tokenizer.kind": ("bytes", "words", "bpe", "unigram"),
-    "objective.name": ("translation", "causal_lm", "masked_lm", "classification", "tagging"),
-    "model.architecture": ("encoder_decoder", "encoder_only", "decoder_only"),
-    "model.residual": RESIDUAL,
-    "model.encoder_residual": RESIDUAL,
-    "model.decoder_residual": RESIDUAL,
-    "model.attention_score": ("scaled_dot_product", "dot_product", "additive"),
-    "model.activation": ("relu", "gelu", "swiglu"),
-    "model.norm": ("layer_norm", "rms_norm"),
-    "model.positions": ("sinusoidal", "learned", "rotary"),
-    "model.pooling": ("mean", "first"),
-    "model.tied_embeddings": ("all", "decoder", "none"),
-    "model.dtype": ("float32", "bfloat16"),
-    "model.remat": ("none", "dots", "full"),
-    "model.attention_kernel": ("xla", "splash"),
-    "optimizer.name": ("adam", "adamw", "radam", "adafactor", "lion", "muon"),
-    "optimizer.schedule": (
-        *("noam", "inverse_sqrt", "cosine", "linear", "constant"),
-        "warmup_stable_decay",
-    ),
-    "evaluate.checkpoint": ("last", "best"),
-    "evaluate.bleu_tokenizer": ("13a", "none", "intl", "char"),
-    "decode.method": ("beam", "greedy", "sample"),
-}
-
 
 def get_config(arg: str = "") -> Config:
     """Returns the default config, locked: a config that starts from it cannot invent a key.
@@ -72,14 +34,14 @@ def get_config(arg: str = "") -> Config:
     # What `preflight` compiles for, as "v5e-16" or "2xv5e-256" (two slices) ("": the devices here).
     mesh.topology = ""
 
-    config.objective = objective = config_dict.ConfigDict()
+    config.task = task = config_dict.ConfigDict()
     # None: what the architecture is for, "translation" (encoder_decoder), "masked_lm"
     # (encoder_only) or "causal_lm" (decoder_only). An encoder_only model also does "classification"
     # (one label a text) and "tagging" (one label a word).
-    objective.name = config_dict.placeholder(str)
-    objective.mask_rate = 0.15  # of the tokens, which are to be predicted ("masked_lm" only)
-    objective.label_smoothing = 0.1  # probability spread evenly over all outcomes, 0 to 1
-    objective.z_loss = 0.0  # weight of log(Z)^2, which keeps logits from drifting (0: off)
+    task.name = config_dict.placeholder(str)
+    task.mask_rate = 0.15  # of the tokens, which are to be predicted ("masked_lm" only)
+    task.label_smoothing = 0.1  # probability spread evenly over all outcomes, 0 to 1
+    task.z_loss = 0.0  # weight of log(Z)^2, which keeps logits from drifting (0: off)
 
     config.optimizer = optimizer = config_dict.ConfigDict()
     # "muon": for the matrices of attention and feed-forward sublayers, "adamw" for all else.
@@ -187,6 +149,7 @@ def _data() -> Config:
 
 def _model() -> Config:
     model: Config = config_dict.ConfigDict()
+    model.family = "transformer"
     model.architecture = "encoder_decoder"
     model.residual = "post_ln"  # where norms stand, and how branches, skips and draws are scaled
     model.encoder_residual = config_dict.placeholder(str)  # None: residual

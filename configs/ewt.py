@@ -2,9 +2,9 @@
 
     ./launch.sh train --config=configs/ewt.py --workdir=runs/ewt --config.data.dir=FOLDER_OF_EWT
 
-FOLDER_OF_EWT holds `en_ewt-ud-{train,dev,test}.conllu`, plain or .gz. Tokens are the treebank's.
+FOLDER_OF_EWT holds `en_ewt-ud-{train,dev,test}.conllu`, plain or .gz. The words are the treebank's.
 
-Time: 10 min 34 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work beside.
+Time: 10 min 34 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work too.
 Score on test: UPOS accuracy 0.9260, macro F1 0.8858 (dev: accuracy 0.9305). One seed.
 """
 
@@ -27,8 +27,8 @@ def get_config(arg: str = "") -> default.Config:
     config.data.batch_size = 16
 
     config.model.architecture = "encoder_only"
-    config.objective.name = "tagging"
-    config.objective.label_smoothing = 0.1
+    config.task.name = "tagging"
+    config.task.label_smoothing = 0.1
     config.model.residual = "pre_ln"
     config.model.num_layers = 3
     config.model.d_model = 192

@@ -2,14 +2,14 @@
 
     ./launch.sh train --config=configs/gpt2.py --workdir=runs/gpt2
 
-Not run: no time, no score. The paper names neither optimizer nor schedule; these are nanoGPT's,
-which reproduce it. It differs: English articles of Wiki-40B instead of WebText, and a vocabulary of
-our own; kernels drawn as everywhere here (Xavier) instead of from N(0, 0.02), the exact GELU, no
+Not run yet: no time, no score. The paper names neither optimizer nor schedule; these are nanoGPT's,
+which reproduce it. Differences: English articles of Wiki-40B instead of WebText; a vocabulary of
+our own; kernels drawn as everywhere here (Xavier) instead of from N(0, 0.02); the exact GELU; no
 bias on keys. A batch of 480 rows of 1,024 tokens is for accelerators; `train.accumulation_steps`
-cuts it.
+splits it into micro-batches.
 
-TFDS prepares Wiki-40B with Apache Beam and TensorFlow, so once where both are installed, by
-`tfds build wiki40b/en --file_format=array_record --data_dir=CACHE_DIR/tfds`; here it is read alone.
+TFDS prepares Wiki-40B with Apache Beam and TensorFlow. Where both are installed, run once
+`tfds build wiki40b/en --file_format=array_record --data_dir=CACHE_DIR/tfds`. Reading needs neither.
 """
 
 from configs import default
@@ -40,7 +40,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.attention_dropout_rate = 0.1
     config.model.dtype = "bfloat16"
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "cosine"
     config.optimizer.learning_rate = 6e-4

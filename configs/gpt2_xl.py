@@ -2,12 +2,12 @@
 
     ./launch.sh train --config=configs/gpt2_xl.py --workdir=runs/gpt2_xl
 
-It differs from the paper as configs/gpt2.py does, in data and vocabulary, draws and biases. The
+It differs from the paper as configs/gpt2.py does: in data, vocabulary, draws and biases. The
 batch of 512 rows is the paper's; the learning rate is GPT-3's for this size (Brown et al. 2020).
 
-Meant for a TPU v5e-64. Not run: no time, no score. Preflight (21 November 2026, libtpu 0.0.42): the
-training step needs 7.11 of 15.75 GiB of each chip and at least 1.27 s, 34% of all FLOPs; decoding
-needs 2.29 GiB.
+For a TPU v5e-64. Not run yet: no time, no score. Preflight (21 November 2026, libtpu 0.0.42): a
+training step needs 7.11 of 15.75 GiB per chip and takes at least 1.27 s, at 34% of all FLOPs;
+decoding needs 2.29 GiB.
 """
 
 from configs import default, gpt2

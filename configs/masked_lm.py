@@ -1,10 +1,10 @@
-"""A small masked language model (BERT's objective) of the embedded corpus' English.
+"""A small masked language model (BERT's task) of the embedded corpus's English.
 
     ./launch.sh train --config=configs/masked_lm.py --workdir=runs/masked_lm
     echo "The animal didn't cross the street ." | ./launch.sh embed --workdir=runs/masked_lm
 
-Time: 5 min 3 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work beside.
-Score on test: 0.6329 of the masked tokens are found (loss 1.0808). Many cannot be known.
+Time: 5 min 3 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work too.
+Score on test: accuracy 0.6329 on masked tokens (loss 1.0808). Many cannot be inferred.
 """
 
 from configs import default
@@ -27,7 +27,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.d_ff = 512
     config.model.activation = "gelu"
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 2e-3

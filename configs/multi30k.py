@@ -7,7 +7,7 @@ The sizes are those of the text-only Transformer of "Good for Misconceived Reaso
 Revisiting on the Need for Visual Context in Multimodal Machine Translation" (Wu et al., ACL 2021),
 which reaches 41.02 BLEU on test_2016_flickr with a larger vocabulary.
 
-Time: 1 h 46 min on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work beside.
+Time: 1 h 46 min on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work too.
 Score on test_2016_flickr: BLEU 39.98 (nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0),
 chrF 63.99. A length penalty of 0.6 instead of 1.0, which validation chose, gives 39.87.
 """

@@ -3,8 +3,8 @@
     ./launch.sh train --config=configs/multi30k_18_18.py --workdir=runs/multi30k_18_18 \\
         --config.data.dir=FOLDER_OF_train.lc.norm.tok.en --config.model.residual=admin
 
-RAdam, as in the paper. Saves every 250 steps, so that a run can be made in pieces. Of a size for a
-GPU: not run yet.
+RAdam, as in the paper. It saves every 250 steps, so that a run may be interrupted. Its size is for
+a GPU. Not run yet: no time, no score.
 """
 
 from configs import default, multi30k

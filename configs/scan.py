@@ -3,11 +3,11 @@
     ./launch.sh train --config=configs/scan.py --workdir=runs/scan --config.data.dir=FOLDER_OF_SCAN
 
 FOLDER_OF_SCAN holds `simple_split/` and its siblings. `--config=configs/scan.py:length` and
-`...:addprim_jump` choose the splits that ask for systematic generalisation.
+`...:addprim_jump` choose the splits that test systematic generalisation.
 
-Time: 80 min on 2 CPU cores (AMD EPYC, 2026-11-20), of which the run was paused for more than half;
-at full speed it makes about 6 steps a second.
-Score on the simple split's test: exact match 1.0000 (the other splits: not yet run).
+Time: 80 min on 2 CPU cores (AMD EPYC, 2026-11-20), more than half of it paused; at full speed it
+makes about 6 steps per second.
+Score on the simple split's test: exact match 1.0000. The other splits are not run yet.
 """
 
 from configs import default
@@ -46,7 +46,7 @@ def get_config(arg: str = "simple") -> default.Config:
     config.model.num_heads = 8
     config.model.d_ff = 256
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_steps = 300

@@ -5,12 +5,12 @@ context 64, 2,000 steps of 12 sequences.
         --config.data.dir=FOLDER
     echo "ROMEO:" | ./launch.sh generate --workdir=runs/shakespeare
 
-FOLDER holds input.txt (or input.txt.gz), of which the last tenth is the validation split, as there.
+FOLDER holds input.txt (or input.txt.gz). Its last tenth is the validation split, as in nanoGPT.
 
-Time: 9 min 11 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work beside;
-about 8 steps a second when these were free.
-Loss on validation: 1.6005 nats a character. nanoGPT's README gives 1.88 for its own recipe (AdamW,
-learned positions) in this setting; ours has Muon and rotary positions. One seed.
+Time: 9 min 11 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work too; about 8 steps per
+second when they were free.
+Loss on validation: 1.6005 nats per character. nanoGPT's README gives 1.88 for its own recipe
+(AdamW, learned positions) in this setting; ours has Muon and rotary positions. One seed.
 """
 
 from configs import default
@@ -44,7 +44,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.dropout_rate = 0.0
     config.model.embedding_dropout_rate = 0.0
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "muon"
     config.optimizer.schedule = "cosine"
     config.optimizer.learning_rate = 3e-3

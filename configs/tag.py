@@ -3,7 +3,7 @@
     ./launch.sh train --config=configs/tag.py --workdir=runs/tag
     echo "The animal didn't cross the street ." | ./launch.sh generate --workdir=runs/tag
 
-Time: 51 s on 2 CPU cores (AMD EPYC, 2026-11-20), corpus prepared before.
+Time: 51 s on 2 CPU cores (AMD EPYC, 2026-11-20), with the corpus already prepared.
 Score on test: accuracy 1.0000.
 """
 
@@ -21,8 +21,8 @@ def get_config(arg: str = "") -> default.Config:
     config.data.batch_size = 32
 
     config.model.architecture = "encoder_only"
-    config.objective.name = "tagging"
-    config.objective.label_smoothing = 0.0
+    config.task.name = "tagging"
+    config.task.label_smoothing = 0.0
     config.model.num_layers = 2
     config.model.d_model = 64
     config.model.num_heads = 4

@@ -1,12 +1,12 @@
-"""WikiText-2 (Merity et al. 2016): a language model of subwords, scored by its perplexity a word.
+"""WikiText-2 (Merity et al. 2016): a language model of subwords, scored by its perplexity per word.
 
     ./launch.sh train --config=configs/wikitext2.py --workdir=runs/wikitext2 \\
         --config.data.dir=FOLDER_OF_WIKITEXT2
 
 FOLDER_OF_WIKITEXT2 holds `train.txt`, `valid.txt` and `test.txt`, plain or .gz, with <unk>. Each
-file is one stream of text, cut into rows.
+file is one text, cut into rows.
 
-Not run: no time, no score.
+Not run yet: no time, no score.
 """
 
 from configs import default
@@ -39,7 +39,7 @@ def get_config(arg: str = "") -> default.Config:
     config.model.dropout_rate = 0.2
     config.model.embedding_dropout_rate = 0.2
 
-    config.objective.label_smoothing = 0.0
+    config.task.label_smoothing = 0.0
     config.optimizer.name = "muon"
     config.optimizer.schedule = "cosine"
     config.optimizer.learning_rate = 3e-3

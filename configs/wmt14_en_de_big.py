@@ -5,9 +5,9 @@
 The settings are those of the paper, which reports 28.4 BLEU on newstest2014 (tokenised, compound
 words split); sacreBLEU on plain text gives lower figures for the same translations.
 
-Meant for a TPU v5e-8. Not run: no time, no score. Preflight (21 November 2026, libtpu 0.0.42): the
-training step needs 9.26 of 15.75 GiB of each chip and at least 38.5 ms, 54% of all FLOPs; decoding
-needs 2.87 GiB.
+For a TPU v5e-8. Not run yet: no time, no score. Preflight (21 November 2026, libtpu 0.0.42): a
+training step needs 9.26 of 15.75 GiB per chip and takes at least 38.5 ms, at 54% of all FLOPs;
+decoding needs 2.87 GiB.
 """
 
 from configs import default, wmt14_en_de_base

@@ -11,7 +11,7 @@ from configs import default
 from tests.devices.fakes import devices
 from transformer_jax import overrides
 from transformer_jax.build import build
-from transformer_jax.data.pipeline import batch_keys
+from transformer_jax.tasks import TASKS
 
 DEFAULT = default.__file__
 TINY = {
@@ -32,29 +32,31 @@ TINY = {
     "model.d_ff": 16,
     "evaluate.batch_size": 3,
 }
-# What makes each objective, on the files of `folder`.
-OBJECTIVES = {
+# What makes each task, on the files of `folder`.
+CHANGES = {
     "translation": {"model.architecture": "encoder_decoder"},
     "causal_lm": {"model.architecture": "decoder_only"},
     "masked_lm": {"model.architecture": "encoder_only"},
     "classification": {
         "model.architecture": "encoder_only",
-        "objective.name": "classification",
+        "task.name": "classification",
         "data.source": "labelled",
     },
     "tagging": {
         "model.architecture": "encoder_only",
-        "objective.name": "tagging",
+        "task.name": "tagging",
         "data.source": "conll",
-        **{f"data.{split}": (f"{split}.conll",) for split in ("train", "validation", "test")},
+        "data.train": ("train.conll",),
+        "data.validation": ("validation.conll",),
+        "data.test": ("test.conll",),
     },
 }
 
 
-def _config(folder, objective="translation", **changes):
+def _config(folder, task="translation", **changes):
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
-    return overrides.load(DEFAULT, TINY | OBJECTIVES[objective] | folders | changes)
+    return overrides.load(DEFAULT, TINY | CHANGES[task] | folders | changes)
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def folder(tmp_path):
         ),
         (
             {"model__positions": "learned", "model__max_length": 20},
-            ["decode.extra_length = 58", "model.max_length=20"],
+            ["decode.extra_length, = 58", "model.max_length=20"],
         ),
         ({"train__steps": 0}, ["train.steps", "0"]),
         ({"train__log_every": 0}, ["train.log_every", "0"]),
@@ -104,24 +106,24 @@ def folder(tmp_path):
             ["evaluate.checkpoint", "checkpoint.best_metric"],
         ),
         ({"decode__beam_size": 0}, ["decode.beam_size"]),
-        ({"objective__label_smoothing": 1.0}, ["objective.label_smoothing=1.0"]),
-        ({"objective__z_loss": -1.0}, ["objective.z_loss=-1.0"]),
+        ({"task__label_smoothing": 1.0}, ["task.label_smoothing=1.0"]),
+        ({"task__z_loss": -1.0}, ["task.z_loss=-1.0"]),
         ({"optimizer__warmup_steps": -1}, ["warmup_steps"]),
         ({"optimizer__weight_decay": 0.1}, ["weight_decay=0.1", "adamw"]),
         ({"optimizer__groups": (("embedding/*", -1.0, 0.0),)}, ["-1.0", "'embedding/*'"]),
         ({"optimizer__schedule": "warmup_stable_decay"}, ["decay_steps=0"]),
         ({"optimizer__decay_steps": -1}, ["optimizer.decay_steps=-1"]),
         ({"train__ema_decay": 1.0}, ["train.ema_decay=1.0"]),
-        ({"objective__mask_rate": 0.0}, ["objective.mask_rate=0.0"]),
+        ({"task__mask_rate": 0.0}, ["task.mask_rate=0.0"]),
         ({"decode__num_samples": 2}, ["decode.num_samples", "beam", "sample"]),
         ({"decode__stop": ("",)}, ["decode.stop"]),
         ({"model__positions": "rotary", "model__head_dim": 3}, ["rotary", "model.head_dim"]),
         (
-            {"objective__name": "tagging"},
-            ["objective.name='tagging'", "'encoder_decoder'", "translation", "'encoder_only'"],
+            {"task__name": "tagging"},
+            ["task.name='tagging'", "'encoder_decoder'", "translation", "'encoder_only'"],
         ),
         (
-            {"model__architecture": "encoder_only", "objective__name": "causal_lm"},
+            {"model__architecture": "encoder_only", "task__name": "causal_lm"},
             ["'causal_lm'", "masked_lm, classification, tagging", "'decoder_only'"],
         ),
         (
@@ -210,11 +212,11 @@ def test_d_model_must_divide_unless_head_dim_is_given(folder):
 
 
 @pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_training_batches_have_the_announced_shapes(folder, objective, packing):
-    run = build(_config(folder, objective, data__packing=packing))
+@pytest.mark.parametrize("task", TASKS)
+def test_training_batches_have_the_announced_shapes(folder, task, packing):
+    run = build(_config(folder, task, data__packing=packing))
     batch, announced = next(run.data.train_streams()), run.abstract_batch()
-    assert set(announced) == set(batch_keys(objective))
+    assert set(announced) == set(TASKS[task].recipe.batch_sides())
     assert {k: (v.shape, v.dtype) for k, v in batch.items()} == {
         k: (v.shape, v.dtype) for k, v in announced.items()
     }
@@ -222,22 +224,22 @@ def test_training_batches_have_the_announced_shapes(folder, objective, packing):
 
 def test_only_the_sides_that_the_model_reads_have_to_fit(folder):
     """A language model has no sources, and an encoder no targets."""
-    assert build(_config(folder, "causal_lm", data__row_source_length=1)).objective == "causal_lm"
-    assert build(_config(folder, "masked_lm", data__row_target_length=1)).objective == "masked_lm"
+    build(_config(folder, "causal_lm", data__row_source_length=1))
+    build(_config(folder, "masked_lm", data__row_target_length=1))
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_the_model_answers_what_the_objective_asks(folder, objective):
+@pytest.mark.parametrize("task", TASKS)
+def test_the_model_answers_what_the_task_asks(folder, task):
     """Logits of all tokens or labels, and a finite loss over as many of them as the batch asks."""
-    run = build(_config(folder, objective))
-    assert run.objective == objective
+    run = build(_config(folder, task))
+    assert run.task is TASKS[task]
     batch = next(run.data.train_streams())
     params = _parameters(run, batch)
     logits = jax.eval_shape(run.apply, params, batch, None)
     labels = {"classification": len(run.data.labels), "tagging": len(run.data.labels)}
-    assert logits.shape[-1] == labels.get(objective, run.data.tokenizer.vocab_size)
+    assert logits.shape[-1] == labels.get(task, run.data.tokenizer.vocab_size)
     loss, weight = run.eval_step(params, batch)["loss"]
-    asked = batch["labels"] if objective in labels else batch["targets"]
+    asked = batch["labels"] if task in labels else batch["targets"]
     assert int(weight) == np.sum(asked > 0) and np.isfinite(loss)
 
 
@@ -288,7 +290,7 @@ def test_a_run_takes_the_tokenizer_of_the_run_that_it_starts_from(folder, name):
     assert data.tokenizer.fingerprint == ours.fingerprint
 
 
-def test_a_run_to_start_from_that_is_none_is_told(folder):
+def test_a_missing_run_to_start_from_is_told(folder):
     with pytest.raises(FileNotFoundError, match="checkpoint.init_from=.*nowhere"):
         build(_config(folder, checkpoint__init_from=str(folder / "nowhere")))
 
@@ -308,7 +310,7 @@ def test_decoding_functions_agree_with_the_model(folder):
     np.testing.assert_allclose(_first_logits(run, params, batch), expected, atol=1e-5)
 
 
-def test_a_prompt_is_gone_on_with_as_the_language_model_reads_it(folder):
+def test_a_prompt_is_continued_as_the_language_model_reads_it(folder):
     """The first step's logits are those that `apply` gives for the token after the prompt."""
     run = build(_config(folder, "causal_lm"))
     ((prompt, _),) = run.data.prompts(["train a b c"])

@@ -179,7 +179,7 @@ def test_a_mistake_in_a_config_file_is_told_in_one_line(tmp_path, line, part):
 def test_files_that_are_no_config():
     with pytest.raises(FileNotFoundError, match="configs/none.py"):
         overrides.load("configs/none.py")
-    with pytest.raises(ValueError, match="no config file"):
+    with pytest.raises(ValueError, match="not a config file"):
         overrides.load("pyproject.toml" if Path("pyproject.toml").exists() else "configs")
     with pytest.raises(ValueError, match="takes no argument"):
         overrides.load("configs/default.py:big")
@@ -222,29 +222,62 @@ def test_json_keeps_every_value(tmp_path):
     assert again.data.train == ("a", "b") and again.model.num_encoder_layers is None
 
 
-@pytest.mark.parametrize("change", ["lacks", "unknown", "broken"])
-def test_json_of_another_version_is_refused(tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"model.d_fff": 3}, ["model.d_fff"]),
+        # A work directory from before tasks had a section of their own.
+        ({"objective.name": None, "objective.z_loss": 0.0}, ["objective.name, objective.z_loss"]),
+    ],
+)
+def test_json_of_another_version_is_refused(tmp_path, change, parts):
     values = json.loads(overrides.to_json(overrides.load(DEFAULT)))
-    if change == "lacks":
-        del values["model"]["d_ff"]
-    if change == "unknown":
-        values["model"]["d_fff"] = 3
+    for key, value in change.items():
+        section, name = key.split(".")
+        values.setdefault(section, {})[name] = value
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(values)[: -5 if change == "broken" else None])
-    with pytest.raises(ValueError, match="config.json" if change == "broken" else "model.d_ff"):
+    file.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="config.json") as error:
+        overrides.load(str(file))
+    parts = [*parts, "another version", "--workdir"]
+    assert all(part in str(error.value) for part in parts), error.value
+
+
+def test_broken_json_is_refused(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(overrides.to_json(overrides.load(DEFAULT))[:-5])
+    with pytest.raises(ValueError, match="config.json"):
         overrides.load(str(file))
 
 
-@pytest.mark.parametrize("key", overrides.NEWER_KEYS)
-def test_json_of_an_older_version_gets_the_default_of_what_is_newer(tmp_path, key):
-    values = json.loads(overrides.to_json(overrides.load(DEFAULT, {"train.steps": 7})))
-    section, name = key.split(".")
-    del values[section][name]
+def test_a_key_that_is_added_to_the_default_changes_no_run(tmp_path, monkeypatch):
+    """Neither what a config.json without it means, nor what the run is."""
+    config = overrides.load(DEFAULT, {"train.steps": 7, "model.residual": "admin"})
+    before, identity = overrides.flatten(config), overrides.identity(config)
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(values))
-    config = overrides.load(str(file))
-    assert config.train.steps == 7
-    assert overrides.difference(overrides.load(DEFAULT, {"train.steps": 7}), config) == []
+    file.write_text(overrides.to_json(config))
+    plain = default.get_config
+
+    def with_a_new_key(arg=""):
+        config = plain(arg).unlock()
+        config.model.new_key = 3
+        return config.lock()
+
+    monkeypatch.setattr(default, "get_config", with_a_new_key)
+    again = overrides.load(str(file))
+    assert overrides.flatten(again) == before | {"model.new_key": 3}
+    assert overrides.identity(again) == identity
+    overrides.check_workdir(again, overrides.load(str(file), {"data.dir": "elsewhere"}))
+    changed = overrides.load(str(file), {"model.new_key": 4})
+    assert overrides.identity(changed) == identity | {"model.new_key": 4}
+    with pytest.raises(ValueError, match="model.new_key: 3 -> 4"):
+        overrides.check_workdir(again, changed)
+
+
+def test_identity_is_what_differs_from_the_default_and_may_not_change():
+    changes = {"seed": 3, "model.residual": "admin", "data.dir": "elsewhere", "mesh.tensor": 2}
+    found = overrides.identity(overrides.load(DEFAULT, changes))
+    assert found == {"seed": 3, "model.residual": "admin"}
 
 
 def test_difference_names_the_keys_that_differ():
@@ -257,10 +290,17 @@ def test_difference_names_the_keys_that_differ():
 @pytest.mark.parametrize(
     "text",
     [
-        *("train.log_every=3", "train.evaluate_every=0", "train.steps=200000"),
-        *("checkpoint.every=3", "evaluate.batch_size=3", "decode.method=greedy"),
-        *("data.dir=elsewhere", "data.cache_dir=elsewhere"),
-        *("mesh.data=4", "mesh.topology=v5e-16", "model.remat=full"),
+        "train.log_every=3",
+        "train.evaluate_every=0",
+        "train.steps=200000",
+        "checkpoint.every=3",
+        "evaluate.batch_size=3",
+        "decode.method=greedy",
+        "data.dir=elsewhere",
+        "data.cache_dir=elsewhere",
+        "mesh.data=4",
+        "mesh.topology=v5e-16",
+        "model.remat=full",
         "model.attention_kernel=splash",
     ],
 )
@@ -271,9 +311,15 @@ def test_a_work_directory_lets_harmless_things_change(text):
 @pytest.mark.parametrize(
     "text",
     [
-        *("seed=1", "train.steps=10", "train.accumulation_steps=2", "data.source_language=fr"),
-        *("model.residual=pre_ln", "optimizer.learning_rate=2", "data.tokenizer.vocab_size=9"),
-        *("checkpoint.init_from=elsewhere", "train.ema_decay=0.9"),
+        "seed=1",
+        "train.steps=10",
+        "train.accumulation_steps=2",
+        "data.source_language=fr",
+        "model.residual=pre_ln",
+        "optimizer.learning_rate=2",
+        "data.tokenizer.vocab_size=9",
+        "checkpoint.init_from=elsewhere",
+        "train.ema_decay=0.9",
     ],
 )
 def test_a_work_directory_refuses_another_run(text):
@@ -291,5 +337,5 @@ def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
 
 def test_every_choice_belongs_to_a_key_whose_default_is_one():
     leaves = overrides.flatten(default.get_config())
-    for key, choices in default.CHOICES.items():
+    for key, choices in overrides.CHOICES.items():
         assert leaves[key] is None or leaves[key] in choices

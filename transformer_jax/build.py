@@ -4,162 +4,36 @@ Whatever can be wrong with a config is found here, before a work directory is to
 anything is compiled. What costs (reading, tokenising) happens when it is first asked for.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key, PyTree
 
 from configs.default import Config
 from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings
-from transformer_jax.data.sources import SourceSettings
+from transformer_jax.data.examples import SourceSettings
 from transformer_jax.data.tokenizer import BOS_ID
-from transformer_jax.devices import mesh as sharding
-from transformer_jax.devices.mesh import MeshSettings, make_mesh
-from transformer_jax.evaluation.generate import make_eval_step, make_predict_step
+from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
 from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
 from transformer_jax.models.transformer import schemes
-from transformer_jax.models.transformer.config import Architecture, Head, TransformerConfig
+from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.shapes import MODELS, Model, initialise
-from transformer_jax.training import losses as objectives
+from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
+from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.task import Task
 from transformer_jax.training import optimizer
-from transformer_jax.training import state as train_state
-from transformer_jax.training.loop import WINDOW_METRICS, StepFn, TrainSettings, make_train_step
-from transformer_jax.training.state import State
-
-Params = PyTree[Float[Array, "..."]]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Task:
-    """What an objective needs: an architecture, a head, the loss, and the sides of its examples."""
-
-    architecture: Architecture
-    head: Head
-    loss: Callable[..., tuple]
-    sides: tuple[str, ...]
-
-
-# The first of an architecture's is its own: that of `objective.name` None.
-_TASKS = {
-    "translation": _Task(
-        *("encoder_decoder", "tokens", objectives.next_token), ("source", "target")
-    ),
-    "masked_lm": _Task("encoder_only", "tokens", objectives.masked_tokens, ("source",)),
-    "classification": _Task("encoder_only", "classes", objectives.labels, ("source",)),
-    "tagging": _Task("encoder_only", "tags", objectives.labels, ("source",)),
-    "causal_lm": _Task("decoder_only", "tokens", objectives.next_token, ("target",)),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointSettings:
-    """`config.checkpoint`, but for `every`, which is one of training's intervals."""
-
-    keep_last: int
-    best_metric: str
-    average_last: int
-    init_from: str
-
-    def __post_init__(self):
-        _at_least("checkpoint", self, keep_last=1, average_last=1)
-        if self.average_last > self.keep_last:
-            raise ValueError(
-                f"checkpoint.average_last={self.average_last} needs as many checkpoints, but "
-                f"checkpoint.keep_last={self.keep_last}"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluateSettings:
-    """`config.evaluate`."""
-
-    checkpoint: str
-    batch_size: int
-    bleu_tokenizer: str
-
-    def __post_init__(self):
-        _at_least("evaluate", self, batch_size=1)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
-    """Everything that a run consists of, as plain values and functions.
-
-    Attributes:
-      mesh: of the devices, which whoever computes puts in use (`sharding.use`).
-      objective: its name: what the model is trained for, and so what is scored and generated.
-      init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
-      apply: (params, batch, dropout key or None) -> logits (B, T, V or C); None is deterministic.
-      start, step: the model's, with params in front: what decoding needs.
-      loss: (apply, params, batch, dropout key or None) -> (loss sum, weight, metrics).
-      eval_step, predict_step, embed_step: (params, batch) -> what the loss reports, the likeliest
-        token or label (B, T), the vectors of texts (B, T, D); compiled once a shape.
-    """
-
-    seed: int
-    mesh: Mesh
-    objective: str
-    data: Dataset
-    model: Model
-    init: Callable[[Key[Array, ""], objectives.Batch], Params]
-    apply: Callable[[Params, objectives.Batch, Key[Array, ""] | None], Float[Array, "B T _"]]
-    start: Callable[..., tuple]
-    step: Callable[..., tuple]
-    loss: Callable[..., tuple]
-    eval_step: Callable[..., objectives.Sums]
-    predict_step: Callable[..., Int[Array, "B T"]]
-    embed_step: Callable[..., Float[Array, "B T D"]]
-    schedule: optax.Schedule
-    optimizer: optax.GradientTransformation
-    train: TrainSettings
-    checkpoint: CheckpointSettings
-    evaluate: EvaluateSettings
-    decode: DecodeSettings
-
-    def abstract_batch(self) -> dict[str, Any]:
-        """The shapes of a training batch and where its parts lie, without the data."""
-
-        def array(shape: tuple[int, int]) -> jax.ShapeDtypeStruct:
-            layout = sharding.batch_sharding(self.mesh, shape)
-            return jax.ShapeDtypeStruct(shape, "int32", sharding=layout)
-
-        return {name: array(shape) for name, shape in self.data.batch_shapes().items()}
-
-    def new_state(self, batch: objectives.Batch) -> State:
-        """The state before the first step, whose batch this is."""
-        return self._state(train_state.create, jax.random.key(self.seed), batch)
-
-    def abstract_state(self) -> State:
-        """Shapes and shardings of the state that training carries; nothing is computed."""
-        # Not even a key, as the devices may be none that are here.
-        key = jax.eval_shape(jax.random.key, self.seed)
-        return self._state(train_state.abstract, key, self.abstract_batch())
-
-    def _state(
-        self, make: Callable[..., State], key: Key[Array, ""], batch: objectives.Batch
-    ) -> State:
-        ema = self.train.ema_decay > 0
-        return make(
-            *(self.init, self.optimizer, key, batch, WINDOW_METRICS), ema=ema, mesh=self.mesh
-        )
-
-    def train_step(self, apply: objectives.ApplyFn | None = None) -> StepFn:
-        """The compiled step of training (see `train.train_step`); `apply` in place of its own."""
-        return make_train_step(
-            self.train,
-            objective=self.loss,
-            apply_fn=apply or self.apply,
-            optimizer=self.optimizer,
-            schedule=self.schedule,
-            layout=train_state.layout(self.abstract_state()),
-        )
+from transformer_jax.training.losses import Loss
+from transformer_jax.training.step import ApplyFn, TrainSettings
+from transformer_jax.workdir import LABELS, TOKENIZER
 
 
 def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | None = None) -> Run:
@@ -184,61 +58,43 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         raise ValueError(f"seed={config.seed} is negative")
     _at_least("train", config.train, evaluate_every=0, diagnostics_every=0)
     _at_least("checkpoint", config.checkpoint, every=0)
-    _check_intervals(train, checkpoint.best_metric)
     decode = DecodeSettings(**config.decode.to_dict())
-    objective = _objective_name(config)
-    _check_data(config, objective)
+    task = _task(config)
+    _check_intervals(train, checkpoint.best_metric, task)
+    _check_data(config, task)
     settings = MeshSettings(**config.mesh.to_dict())
     mesh = make_mesh(settings, jax.devices() if devices is None else devices)
-    _check_mesh(config, objective, mesh)
+    _check_mesh(config, task, mesh)
     # Once with the least sizes, so that a mistake in the model does not wait for the data.
-    task = _TASKS[objective]
     model_config = _model_config(config, task)
     schemes.check(model_config)
     schedule, transform = _optimizer(config)
     loss = _loss(config, task)
 
-    data = Dataset(_data_settings(config, objective, mesh, workdir))
+    data = Dataset(_data_settings(config, task, mesh, workdir))
     # A model of a given size can be inspected without its data.
-    vocab_size = config.model.vocab_size or data.tokenizer.vocab_size
-    sizes = {"vocab_size": vocab_size, "num_labels": len(data.labels)}
-    model_config = dataclasses.replace(model_config, **sizes)
+    model_config = dataclasses.replace(
+        model_config,
+        vocab_size=config.model.vocab_size or data.tokenizer.vocab_size,
+        num_labels=len(data.labels),
+    )
     model = MODELS[model_config.architecture](model_config)
 
-    # Beyond the length of its training a language model writes nonsense.
-    context = (config.data.max_target_length,) if objective == "causal_lm" else ()
-
-    def start(params, batch, max_length):
-        return model.apply({"params": params}, batch, max_length, *context, method="start")
-
-    def step(params, *arguments):
-        return model.apply({"params": params}, *arguments, method="step")
-
-    def embed(params, batch) -> Any:
-        vectors: Any = model.apply({"params": params}, batch, method="embed")
-        return sharding.constrain(vectors)
-
-    def init(key, batch):
-        return initialise(model, key, batch)
-
-    def apply(params, batch, rng) -> Any:
-        rngs = {} if rng is None else {"dropout": rng}
-        return model.apply({"params": params}, batch, deterministic=rng is None, rngs=rngs)
-
+    functions = _functions(model)
     return Run(
         seed=config.seed,
         mesh=mesh,
-        objective=objective,
+        task=task,
         data=data,
         model=model,
-        init=init,
-        apply=apply,
-        start=start,
-        step=step,
+        init=functions.init,
+        apply=functions.apply,
+        start=functions.start,
+        step=functions.step,
         loss=loss,
-        eval_step=make_eval_step(loss, apply),
-        predict_step=make_predict_step(apply),
-        embed_step=jax.jit(embed),
+        eval_step=make_eval_step(loss, functions.apply),
+        predict_step=make_predict_step(functions.apply),
+        embed_step=functions.embed_step,
         schedule=schedule,
         optimizer=transform,
         train=train,
@@ -248,36 +104,84 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     )
 
 
-def _objective_name(config: Config) -> str:
-    """The objective, which fits the architecture."""
-    name, architecture = config.objective.name, config.model.architecture
-    fitting = [task for task in _TASKS if _TASKS[task].architecture == architecture]
+@contextlib.contextmanager
+def built(config: Config, workdir: Path | None) -> Iterator[Run]:
+    """The run of a config, with its mesh in use."""
+    run = build(config, workdir)
+    with use(run.mesh):
+        yield run
+
+
+class _Functions(NamedTuple):
+    """What is asked of a model, with parameters in front: see `Run`."""
+
+    init: Callable[..., Any]
+    apply: ApplyFn
+    start: Callable[..., tuple]
+    step: Callable[..., tuple]
+    embed_step: Callable[..., Any] | None
+
+
+def _functions(model: Model) -> _Functions:
+    def init(key, batch):
+        return initialise(model, key, batch)
+
+    def apply(params, batch, rng) -> Any:
+        rngs = {} if rng is None else {"dropout": rng}
+        return model.apply({"params": params}, batch, deterministic=rng is None, rngs=rngs)
+
+    def start(params, batch, max_length) -> Any:
+        return model.apply({"params": params}, batch, max_length, method="start")
+
+    def step(params, *arguments) -> Any:
+        return model.apply({"params": params}, *arguments, method="step")
+
+    def embed(params, batch) -> Any:
+        vectors: Any = model.apply({"params": params}, batch, method="embed")
+        return constrain(vectors)
+
+    embed_step = jax.jit(embed) if hasattr(model, "embed") else None
+    return _Functions(init, apply, start, step, embed_step)
+
+
+def _task(config: Config) -> Task:
+    """The task, which fits the architecture; without a name the architecture's first."""
+    name, architecture = config.task.name, config.model.architecture
+    fitting = [name for name, task in TASKS.items() if architecture in task.heads]
     if name is None:
-        return fitting[0]
+        return TASKS[fitting[0]]
     if name not in fitting:
+        others = " or ".join(map(repr, TASKS[name].heads))
         raise ValueError(
-            f"objective.name={name!r} does not fit model.architecture={architecture!r}, which does "
-            f"{', '.join(fitting)}: set the architecture to {_TASKS[name].architecture!r}, or the "
-            "objective to None for the architecture's own"
+            f"task.name={name!r} does not fit model.architecture={architecture!r}, which does "
+            f"{', '.join(fitting)}: set the architecture to {others}, or the task to None for the "
+            "architecture's own"
         )
-    return name
+    return TASKS[name]
 
 
-def _model_config(config: Config, task: _Task) -> TransformerConfig:
+def _model_config(config: Config, task: Task) -> TransformerConfig:
     """The model's own config, of least vocabulary and labels; what may be None gets its value."""
     settings = config.model.to_dict()
     num_layers = settings.pop("num_layers")
     for stack in ("num_encoder_layers", "num_decoder_layers"):
         if settings[stack] is None:
             settings[stack] = num_layers
+    settings.pop("family")
     residual = settings.pop("residual")
     for stack in ("encoder_residual", "decoder_residual"):
         if settings[stack] is None:
             settings[stack] = residual
     if settings["head_dim"] is None:
         settings["head_dim"] = _head_dim(settings["d_model"], settings["num_heads"])
-    vocab_size = settings["vocab_size"] or 4
-    settings |= {"vocab_size": vocab_size, "bos_id": BOS_ID, "head": task.head, "num_labels": 1}
+    settings |= {
+        "vocab_size": settings["vocab_size"] or 4,
+        "bos_id": BOS_ID,
+        "head": task.heads[settings["architecture"]],
+        "num_labels": 1,
+        # A language model writes nonsense beyond the length that it was trained on.
+        "context_length": config.data.max_target_length,
+    }
     return TransformerConfig(**settings)
 
 
@@ -320,18 +224,16 @@ def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransforma
     return schedule, transform
 
 
-def _loss(config: Config, task: _Task) -> Callable[..., tuple]:
-    label_smoothing, z_loss = config.objective.label_smoothing, config.objective.z_loss
+def _loss(config: Config, task: Task) -> Loss:
+    label_smoothing, z_loss = config.task.label_smoothing, config.task.z_loss
     if not 0 <= label_smoothing < 1:
-        raise ValueError(f"objective.label_smoothing={label_smoothing} does not lie in [0, 1)")
+        raise ValueError(f"task.label_smoothing={label_smoothing} does not lie in [0, 1)")
     if z_loss < 0:
-        raise ValueError(f"objective.z_loss={z_loss} is negative")
+        raise ValueError(f"task.z_loss={z_loss} is negative")
     return functools.partial(task.loss, label_smoothing=label_smoothing, z_loss=z_loss)
 
 
-def _data_settings(
-    config: Config, objective: str, mesh: Mesh, workdir: Path | None
-) -> DataSettings:
+def _data_settings(config: Config, task: Task, mesh: Mesh, workdir: Path | None) -> DataSettings:
     settings = config.data.to_dict()
     # Rows of padding fill up the last batch anyhow: so there are as many as every device can share.
     parts = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -340,28 +242,28 @@ def _data_settings(
     names = [field.name for field in dataclasses.fields(SourceSettings)]
     return DataSettings(
         source=SourceSettings(**{name: settings.pop(name) for name in names}),
-        objective=objective,
+        recipe=task.recipe,
         splits={split: settings.pop(split) for split in SPLITS},
         tokenizer_kind=tokenizer["kind"],
         tokenizer_vocab_size=tokenizer["vocab_size"],
         model_vocab_size=config.model.vocab_size,
-        mask_rate=config.objective.mask_rate,
+        mask_rate=config.task.mask_rate,
         seed=config.seed,
         evaluation_batch_size=evaluation_batch_size,
         tokenizer_file=_tokenizer_file(config, workdir),
-        labels_file=workdir / "labels.json" if workdir else None,
+        labels_file=workdir / LABELS if workdir else None,
         **settings,
     )
 
 
 def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
     """The work directory's, or that of the run whose parameters this one starts from."""
-    own = workdir / "tokenizer.json" if workdir else None
+    own = workdir / TOKENIZER if workdir else None
     if not config.checkpoint.init_from or (own is not None and own.exists()):
         return own
     # A work directory, or a folder W/checkpoints/STEP in one.
     start = Path(config.checkpoint.init_from).expanduser()
-    files = [folder / "tokenizer.json" for folder in (start, *start.absolute().parents[:2])]
+    files = [folder / TOKENIZER for folder in (start, *start.absolute().parents[:2])]
     found = [file for file in files if file.exists()]
     if not found:
         raise FileNotFoundError(
@@ -371,14 +273,11 @@ def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
     return found[0]
 
 
-def _check_data(config: Config, objective: str) -> None:
+def _check_data(config: Config, task: Task) -> None:
     """Checks the settings of the data, among themselves and against the rest of the config."""
-    data, sides = config.data, _TASKS[objective].sides
-    _at_least(
-        *("data", data),
-        **{f"max_{side}_length": 3 for side in sides},
-        **{"batch_size": 1, "streams": 1, "validation_size": 0},
-    )
+    data, sides = config.data, task.recipe.sides
+    _at_least("data", data, **{f"max_{side}_length": 3 for side in sides})
+    _at_least("data", data, batch_size=1, streams=1, validation_size=0)
     for split in SPLITS:
         held_out = split == "validation" and data.validation_size
         if not data[split] and not held_out and split != "test":
@@ -406,13 +305,13 @@ def _check_data(config: Config, objective: str) -> None:
             f"data.batch_size={data.batch_size} is no multiple of train.accumulation_steps="
             f"{config.train.accumulation_steps}"
         )
-    if not 0 < config.objective.mask_rate <= 1:
-        raise ValueError(f"objective.mask_rate={config.objective.mask_rate} lies not in (0, 1]")
+    if not 0 < config.task.mask_rate <= 1:
+        raise ValueError(f"task.mask_rate={config.task.mask_rate} does not lie in (0, 1]")
     if config.model.positions == "learned":
-        _check_learned_positions(config, objective)
+        _check_learned_positions(config, task)
 
 
-def _check_mesh(config: Config, objective: str, mesh: Mesh) -> None:
+def _check_mesh(config: Config, task: Task, mesh: Mesh) -> None:
     """Checks that the devices can share a training batch evenly, and run the attention kernel."""
     platform = mesh.devices.flat[0].platform
     if config.model.attention_kernel == "splash" and platform != "tpu":
@@ -430,7 +329,7 @@ def _check_mesh(config: Config, objective: str, mesh: Mesh) -> None:
             "multiple, or set mesh.data to fewer devices"
         )
     kind = "row" if config.data.packing else "max"
-    for side in _TASKS[objective].sides:
+    for side in task.recipe.sides:
         name = f"{kind}_{side}_length"
         if config.data[name] % mesh.shape["sequence"]:
             raise ValueError(
@@ -439,15 +338,16 @@ def _check_mesh(config: Config, objective: str, mesh: Mesh) -> None:
             )
 
 
-def _check_learned_positions(config: Config, objective: str) -> None:
+def _check_learned_positions(config: Config, task: Task) -> None:
     """Checks that every row of training, scoring and decoding has a position for each token."""
-    data, most, sides = config.data, config.model.max_length, _TASKS[objective].sides
+    data, most = config.data, config.model.max_length
     kinds = ("row", "max") if data.packing else ("max",)
-    names = [f"{kind}_{side}_length" for kind in kinds for side in sides]
+    names = [f"{kind}_{side}_length" for kind in kinds for side in task.recipe.sides]
     lengths = {f"data.{name}": data[name] for name in names}
-    if objective == "translation":
-        longest = data.max_source_length + config.decode.extra_length
-        lengths["data.max_source_length + decode.extra_length"] = longest
+    if task.limit is not None:
+        prompt = f"max_{task.recipe.prompt_side}_length"
+        longest = task.limit(np.array([data[prompt]]), config.decode.extra_length, most)
+        lengths[f"what follows data.{prompt}, with decode.extra_length,"] = int(longest[0])
     for name, length in lengths.items():
         if length > most:
             raise ValueError(
@@ -456,9 +356,9 @@ def _check_learned_positions(config: Config, objective: str) -> None:
             )
 
 
-def _check_intervals(train: TrainSettings, best_metric: str) -> None:
+def _check_intervals(train: TrainSettings, best_metric: str, task: Task) -> None:
     """Checks that the best parameters will be found: measured by a known metric, and saved."""
-    known = [f"validation/{name}" for name in (*objectives.METRICS, "perplexity")]
+    known = [f"validation/{name}" for name in (*task.metrics, "perplexity")]
     if best_metric not in ("", *known):
         raise ValueError(
             f"checkpoint.best_metric={best_metric!r} is not measured in training; expected one of "

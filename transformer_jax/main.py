@@ -15,22 +15,14 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from configs.default import Config
-from transformer_jax import commands, overrides
+from transformer_jax import overrides
+from transformer_jax.commands import COMMANDS, Command
 from transformer_jax.devices import hosts
+from transformer_jax.workdir import CHECKPOINTS, CONFIG
 
-# Modes, which are functions of `commands`, and the flags that each reads beside config and workdir.
-_READS = {
-    "train": (),
-    "evaluate": ("checkpoint", "split"),
-    "generate": ("checkpoint", "input", "output"),
-    "embed": ("checkpoint", "input", "output"),
-    "inspect": (),
-    "replay": ("step",),
-    "preflight": ("search",),
-}
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
-_MODE = flags.DEFINE_enum("mode", "train", list(_READS), "What to do.")
+_MODE = flags.DEFINE_enum("mode", "train", list(COMMANDS), "What to do.")
 _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "last, best, a step, or a folder.")
 _SPLIT = flags.DEFINE_enum("split", "test", ("validation", "test"), "What to evaluate on.")
 _INPUT = flags.DEFINE_string("input", "-", "Lines to read; - is standard input.")
@@ -43,9 +35,9 @@ def main(argv: list[str], changes: list[str]) -> int:
     """Runs one mode and returns the exit status; a mistake of the user ends in one message."""
     try:
         if unknown := argv[1:]:
-            raise ValueError(f"{unknown[0]!r} is no flag: flags are written --NAME=VALUE")
+            raise ValueError(f"{unknown[0]!r} is not a flag: flags are written --NAME=VALUE")
         for flag in (_CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH):
-            if flag.present and flag.name not in _READS[_MODE.value]:
+            if flag.present and flag.name not in _command().flags:
                 raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
         status = _dispatch(_load(changes))
         hosts.finish()
@@ -63,9 +55,9 @@ def main(argv: list[str], changes: list[str]) -> int:
 
 def _load(changes: list[str]) -> Config:
     """The config that the flags name; where a work directory has its own, it has to agree."""
-    saved = Path(_WORKDIR.value) / "config.json" if _WORKDIR.value else None
+    saved = Path(_WORKDIR.value) / CONFIG if _WORKDIR.value else None
     if saved is None or not saved.exists():
-        if saved is not None and (saved.parent / "checkpoints").exists():
+        if saved is not None and (saved.parent / CHECKPOINTS).exists():
             raise ValueError(
                 f"{saved.parent} holds checkpoints but no config.json: copy there the one of a "
                 "checkpoint (checkpoints/STEP/config.json), or choose another --workdir"
@@ -74,24 +66,26 @@ def _load(changes: list[str]) -> Config:
             raise ValueError("give --config=FILE.py, or a --workdir that holds a config.json")
         return overrides.load(_CONFIG.value, changes)
     config = overrides.load(_CONFIG.value or str(saved), changes)
-    if _MODE.value not in ("inspect", "preflight"):
+    if _command().needs_workdir:
         overrides.check_workdir(overrides.load(str(saved)), config)
     return config
 
 
+def _command() -> Command:
+    return COMMANDS[_MODE.value]
+
+
 def _dispatch(config: Config) -> int:
-    mode = _MODE.value
-    workdir = Path(_WORKDIR.value) if _WORKDIR.value else None
-    if workdir is None and mode not in ("inspect", "preflight"):
-        raise ValueError(f"--mode={mode} needs a --workdir")
-    arguments = [flags.FLAGS[name].value for name in _READS[mode]]
-    return getattr(commands, mode)(config, workdir, *arguments)
+    command, workdir = _command(), Path(_WORKDIR.value) if _WORKDIR.value else None
+    if workdir is None and command.needs_workdir:
+        raise ValueError(f"--mode={_MODE.value} needs a --workdir")
+    return command.run(config, workdir, *(flags.FLAGS[name].value for name in command.flags))
 
 
 def _join_and_run(argv: list[str], changes: list[str]) -> int:
     """`main`, together with the other hosts of the job where there are any."""
     try:
-        if _MODE.value != "preflight":  # which needs no devices, and so nobody else
+        if _command().joins_hosts:
             hosts.start()
     except (ValueError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,46 +1,87 @@
 """From a config file and changes to it to one checked, frozen config.
 
-The default config is the schema: its keys are all there are, its values give the types, a key may
-be None where the default's is, and `CHOICES` beside it lists what the named settings may be.
+The default config is the schema: its keys are all there are, its values give the types, and a key
+may be None where the default's is. `CHOICES` says which table lists what a named setting may be.
+
+What a run is called, and what a work directory belongs to, follows from `identity`: from what
+differs from the default. So a key that is added renames nothing, as long as its default is what the
+code did before; a config.json without it means that.
 """
 
 import ast
 import importlib.util
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from configs import default
 from configs.default import Config
+from transformer_jax.data.sources import SOURCES
+from transformer_jax.data.tokenizer import TOKENIZERS
+from transformer_jax.evaluation.metrics import BLEU_TOKENIZERS
+from transformer_jax.evaluation.search import METHODS
+from transformer_jax.models.transformer import config as model_config
+from transformer_jax.tasks import TASKS
 
+# The settings that name one of a few things, and the tables whose keys these are.
+CHOICES: Mapping[str, Collection[str]] = {
+    "data.source": SOURCES,
+    "data.tokenizer.kind": TOKENIZERS,
+    "task.name": TASKS,
+    "decode.method": METHODS,
+    "evaluate.checkpoint": ("last", "best"),
+    "evaluate.bleu_tokenizer": BLEU_TOKENIZERS,
+    "model.family": ("transformer",),
+    "model.architecture": get_args(model_config.Architecture),
+    "model.residual": get_args(model_config.Residual),
+    "model.encoder_residual": get_args(model_config.Residual),
+    "model.decoder_residual": get_args(model_config.Residual),
+    "model.attention_score": get_args(model_config.AttentionScore),
+    "model.activation": get_args(model_config.Activation),
+    "model.norm": get_args(model_config.Norm),
+    "model.positions": get_args(model_config.Positions),
+    "model.pooling": get_args(model_config.Pooling),
+    "model.tied_embeddings": get_args(model_config.TiedEmbeddings),
+    "model.dtype": get_args(model_config.Dtype),
+    "model.remat": get_args(model_config.Remat),
+    "model.attention_kernel": get_args(model_config.AttentionKernel),
+    "optimizer.name": ("adam", "adamw", "radam", "adafactor", "lion", "muon"),
+    "optimizer.schedule": (
+        "noam",
+        "inverse_sqrt",
+        "cosine",
+        "linear",
+        "constant",
+        "warmup_stable_decay",
+    ),
+}
+# The keys whose tuples hold rows instead of texts, with an example.
+ROWS = {"optimizer.groups": (("embedding/*", 0.1, 0.0),)}
 # What a rerun in the same work directory may change. Data of another content in another folder is
-# refused by its fingerprint.
+# refused by its fingerprint. A name that ends in a dot is a whole section.
 FREE_TO_CHANGE = (
-    *("train.log_every:", "train.evaluate_every:", "train.diagnostics_every:"),
-    *("data.dir:", "data.cache_dir:"),
-    *("checkpoint.every:", "checkpoint.keep_last:", "checkpoint.best_metric:"),
-    *("checkpoint.average_last:", "evaluate.", "decode."),
-    *("mesh.", "model.remat:", "model.attention_kernel:"),
+    "train.log_every",
+    "train.evaluate_every",
+    "train.diagnostics_every",
+    "data.dir",
+    "data.cache_dir",
+    "checkpoint.every",
+    "checkpoint.keep_last",
+    "checkpoint.best_metric",
+    "checkpoint.average_last",
+    "evaluate.",
+    "decode.",
+    "mesh.",
+    "model.remat",
+    "model.attention_kernel",
 )
 # The schedules whose learning rate at a step does not depend on the number of steps to come.
 OPEN_ENDED_SCHEDULES = ("noam", "inverse_sqrt", "constant")
-# The keys whose tuples hold rows instead of texts, with an example.
-ROWS = {"optimizer.groups": (("embedding/*", 0.1, 0.0),)}
-# Keys that a config.json of an older version lacks; what their defaults say is what it did.
-NEWER_KEYS = (
-    *("data.text_feature", "data.label_feature", "data.document_separator"),
-    *("objective.name", "objective.mask_rate", "model.pooling", "model.embedding_norm"),
-    *("optimizer.decay_steps", "optimizer.groups", "train.ema_decay", "checkpoint.init_from"),
-    *("decode.num_samples", "decode.stop", "train.diagnostics_every"),
-    *("model.encoder_residual", "model.decoder_residual", "model.depth_exponent"),
-    *("model.attention_score", "model.qk_norm", "model.remat", "model.attention_kernel"),
-    *("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.sequence", "mesh.topology"),
-)
 
 
 def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ()) -> Config:
@@ -106,12 +147,34 @@ def flatten(config: Config) -> dict[str, object]:
     return flat
 
 
+def changes(config: Config, other: Config) -> dict[str, tuple[object, object]]:
+    """Returns both values of each key whose value differs, by dotted key."""
+    before, after = flatten(config), flatten(other)
+    return {key: (before[key], after[key]) for key in before if before[key] != after[key]}
+
+
 def difference(config: Config, other: Config) -> list[str]:
     """Returns one line "KEY: VALUE -> OTHER VALUE" for each key whose value differs."""
-    before, after = flatten(config), flatten(other)
-    return [
-        f"{key}: {before[key]!r} -> {after[key]!r}" for key in before if before[key] != after[key]
-    ]
+    return _lines(changes(config, other))
+
+
+def _lines(changes: Mapping[str, tuple[object, object]]) -> list[str]:
+    return [f"{key}: {before!r} -> {after!r}" for key, (before, after) in changes.items()]
+
+
+def identity(config: Config) -> dict[str, object]:
+    """Returns what a run is, by dotted key: what differs from the default and may not change."""
+    default_values = flatten(default.get_config())
+    return {
+        key: value
+        for key, value in flatten(config).items()
+        if value != default_values[key] and not is_free(key)
+    }
+
+
+def is_free(key: str) -> bool:
+    """Whether a rerun in the same work directory may change this key."""
+    return any(key == name or (name[-1] == "." and key.startswith(name)) for name in FREE_TO_CHANGE)
 
 
 def check_workdir(saved: Config, config: Config) -> None:
@@ -125,14 +188,17 @@ def check_workdir(saved: Config, config: Config) -> None:
     Raises:
       ValueError: with the difference, when anything else has changed.
     """
-    free = FREE_TO_CHANGE
-    if saved.optimizer.schedule in OPEN_ENDED_SCHEDULES and config.train.steps > saved.train.steps:
-        free = (*free, "train.steps:")
-    refused = [line for line in difference(saved, config) if not line.startswith(free)]
+    longer = config.train.steps > saved.train.steps
+    open_ended = saved.optimizer.schedule in OPEN_ENDED_SCHEDULES
+    refused = {
+        key: values
+        for key, values in changes(saved, config).items()
+        if not (is_free(key) or (key == "train.steps" and longer and open_ended))
+    }
     if refused:
         raise ValueError(
             "the work directory belongs to another config; choose another --workdir, or undo:\n  "
-            + "\n  ".join(refused)
+            + "\n  ".join(_lines(refused))
         )
 
 
@@ -148,13 +214,18 @@ def _read(schema: Config, config_file: str) -> Config:
     if not path.is_file():
         raise FileNotFoundError(f"there is no config file {path}")
     if path.suffix not in (".py", ".json"):
-        raise ValueError(f"{path} is no config file: those end in .py, a saved one in .json")
+        raise ValueError(f"{path} is not a config file: those end in .py, a saved one in .json")
     try:
         if path.suffix == ".json":
             config = default.get_config()
             saved = flatten(ConfigDict(json.loads(path.read_text("utf-8"))))
-            saved = {key: flatten(schema)[key] for key in NEWER_KEYS} | saved
-            config.update_from_flattened_dict(_check_all(schema, saved))
+            if unknown := saved.keys() - flatten(schema).keys():
+                raise ValueError(
+                    f"it has the keys {', '.join(sorted(unknown))}, which this version does not "
+                    "know: its run belongs to another version. Use that one, or train anew in "
+                    "another --workdir"
+                )
+            config.update_from_flattened_dict(_check_all(schema, flatten(schema) | saved))
             return config
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
@@ -210,7 +281,7 @@ def _check(schema: Config, key: str, value: Any) -> Any:
         items = [_row(key, item) if key in ROWS else item for item in value]
         if all(isinstance(item, tuple if key in ROWS else str) for item in items):
             return tuple(items)
-    choices = default.CHOICES.get(key)
+    choices = CHOICES.get(key)
     if kind is str and isinstance(value, str) and choices is not None:
         if value in choices:
             return value

@@ -20,8 +20,8 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
     ("C", {"model.d_ff": 512}),
     ("D", {"model.dropout_rate": 0.0, "model.embedding_dropout_rate": 0.0}),
     ("D", {"model.dropout_rate": 0.3, "model.embedding_dropout_rate": 0.3}),
-    ("D", {"objective.label_smoothing": 0.0}),
-    ("D", {"objective.label_smoothing": 0.2}),
+    ("D", {"task.label_smoothing": 0.0}),
+    ("D", {"task.label_smoothing": 0.2}),
     ("E", {"model.positions": "learned"}),
 ]
 _QUICK = 3  # the first rows: base and two numbers of heads

@@ -24,7 +24,7 @@ def cpu(quick: bool) -> list[Run]:
                 "model.vocab_size": 1000,
                 "model.dropout_rate": 0.0,
                 "model.embedding_dropout_rate": 0.0,
-                "objective.label_smoothing": 0.0,
+                "task.label_smoothing": 0.0,
             },
             labels=row,
             train=False,

@@ -1,3 +1,5 @@
+"""Folders that are built once: whole, by one process, whatever breaks off."""
+
 import errno
 import multiprocessing
 

@@ -1,3 +1,5 @@
+"""Readers of text files: lines end only where they should, mistakes name file and line."""
+
 import gzip
 import os
 from collections import Counter
@@ -14,7 +16,7 @@ def file(folder: Path, text: str) -> Path:
 
 
 def real_data(*path: str) -> Path:
-    """A file of the folder of real data; the test is skipped where there is none."""
+    """A file in the folder of real data; without it the test is skipped."""
     folder = os.environ.get("TRANSFORMER_JAX_DATA")
     if folder is None or not Path(folder, *path).exists():
         pytest.skip(f"TRANSFORMER_JAX_DATA names no folder with {path[0]}")
@@ -103,7 +105,7 @@ def test_table_without_header_has_numbered_columns(tmp_path):
         (TABLE + "9\te\n", ("sentence", "label"), "f:4: expected 3 columns .* got 2"),
         (TABLE + "9\te\t\n", ("sentence", "label"), "f:4: there is no label in column 'label'"),
         ("a\tb\n\n", ("0", "1"), "f:2: expected 2 columns .* got 1"),
-        ("a\tb\n", ("a", "b"), "f: there is no row below the header"),
+        ("a\tb\n", ("a", "b"), "f: there are no rows below the header"),
     ],
 )
 def test_table_that_is_wrong(tmp_path, text, columns, message):
@@ -141,7 +143,7 @@ def test_conll_line_without_word_or_tag(tmp_path, line):
 
 
 def test_conll_without_sentence(tmp_path):
-    with pytest.raises(ValueError, match="f: there is no sentence"):
+    with pytest.raises(ValueError, match="f: the file holds no sentence"):
         files.read_conll(file(tmp_path, "-DOCSTART- O\n\n"))
 
 

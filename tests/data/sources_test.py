@@ -160,7 +160,7 @@ def test_a_source_that_does_not_serve_the_objective(tmp_path, objective):
 
 def test_the_sources_of_the_config_are_those_that_there_are():
     assert set(default.CHOICES["data.source"]) == set(sources.SERVES)
-    assert set(default.CHOICES["objective.name"]) == set(sources.SERVES["tfds"])
+    assert set(default.CHOICES["task.name"]) == set(sources.SERVES["tfds"])
 
 
 def test_hold_out_takes_the_last_examples():

@@ -1,7 +1,6 @@
 """Evaluation and generation with tiny functions in the place of a model."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -340,62 +339,3 @@ def test_a_text_is_cut_before_the_stop_text_that_is_complete_first():
         cut += evaluate.cut_at_stop(text, stop) != text
     assert 100 < cut < 500
     assert evaluate.cut_at_stop(text, ()) == text
-
-
-def objective(apply_fn, params, batch, rng):
-    """Mean distance of the prediction from y, over the rows with a weight."""
-    assert rng is None
-    error = jnp.abs(apply_fn(params, batch, rng) - batch["y"])
-    weight = jnp.sum(batch["weights"])
-    total = jnp.sum(error * batch["weights"])
-    return total, weight, {"loss": (total, weight), "token_loss": (2 * total, weight)}
-
-
-def test_evaluation_does_not_depend_on_how_batches_are_cut():
-    random = np.random.default_rng(0)
-    x, y = random.normal(size=(2, 12)).astype(np.float32)
-    weights = np.array([1] * 10 + [0] * 2, np.float32)
-
-    def batches(size):
-        for rows in np.split(np.arange(12), 12 // size):
-            yield {"x": x[rows], "y": y[rows], "weights": weights[rows]}, rows
-
-    eval_step = evaluate.make_eval_step(objective, lambda params, batch, rng: params * batch["x"])
-    expected = np.mean(np.abs(3 * x[:10].astype(np.float64) - y[:10]))
-    for size in (12, 4, 3, 1):
-        result = evaluate.evaluate(jnp.float32(3), batches(size), eval_step=eval_step)
-        assert set(result) == {"loss", "token_loss", "perplexity"}
-        assert result["loss"] == pytest.approx(expected, rel=1e-6)
-        assert result["perplexity"] == pytest.approx(np.exp(2 * expected), rel=1e-5)
-
-
-def test_an_eval_step_is_compiled_once_per_shape():
-    traces = []
-
-    def apply_fn(params, batch, rng):
-        traces.append(batch["x"].shape)
-        return batch["x"]
-
-    eval_step = evaluate.make_eval_step(objective, apply_fn)
-    for size in (4, 2, 4, 2):
-        batch = {name: np.ones((size,), np.float32) for name in ("x", "y", "weights")}
-        evaluate.evaluate(0.0, [(batch, np.arange(size))], eval_step=eval_step)
-    assert traces == [(4,), (2,)]
-
-
-def test_evaluation_needs_batches():
-    with pytest.raises(ValueError, match="no batches"):
-        evaluate.evaluate(0.0, [], eval_step=lambda params, batch: {})
-
-
-def test_translations_are_scored_under_flat_names():
-    hypotheses = ["Das Tier war müde , weil es lief .", "Ein Hund"]
-    references = ["Das Tier war müde , weil es lief .", "Ein Hund bellt"]
-    score = functools.partial(evaluate.score_translations, bleu_tokenizer="none")
-    scores, signatures = score(hypotheses, references, ["es", ""])
-    assert set(scores) == {"bleu", "chrf", "exact_match", "pronoun_accuracy"}
-    assert 0 < scores["bleu"] < 100 and 0 < scores["chrf"] < 100
-    assert (scores["exact_match"], scores["pronoun_accuracy"]) == (0.5, 1.0)
-    assert "tok:none" in signatures["bleu"] and set(signatures) == {"bleu", "chrf"}
-    for pronouns in (None, ["", ""]):
-        assert "pronoun_accuracy" not in score(hypotheses, references, pronouns)[0]

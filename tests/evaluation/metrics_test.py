@@ -6,7 +6,6 @@ import math
 import os
 import pathlib
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
@@ -298,32 +297,3 @@ def test_wikitext2_has_its_published_number_of_words(split, tokens):
     assert metrics.word_perplexity(tokens, [text]) == pytest.approx(math.e, rel=1e-9)
     lines = text.removesuffix("\n").split("\n")
     assert metrics.word_perplexity(tokens, lines) == pytest.approx(math.e, rel=1e-9)
-
-
-def test_means_divide_sums_by_weights():
-    window = {
-        "token_loss": (jnp.float32(6), jnp.float32(4)),
-        "accuracy": (jnp.float32(1), jnp.float32(4)),
-        "gradient_norm": (3.5, 1),
-    }
-    assert metrics.means(window) == {
-        "token_loss": 1.5,
-        "accuracy": 0.25,
-        "gradient_norm": 3.5,
-        "perplexity": pytest.approx(math.exp(1.5)),
-    }
-
-
-def test_means_are_in_double_precision():
-    mean = metrics.means({"x": (jnp.float32(1), jnp.float32(3))})["x"]
-    assert mean == 1 / 3
-
-
-def test_perplexity_of_a_diverged_run_is_infinite_or_not_a_number():
-    assert metrics.means({"token_loss": (1e6, 1)})["perplexity"] == math.inf
-    assert math.isnan(metrics.means({"token_loss": (math.nan, 1)})["perplexity"])
-
-
-def test_a_mean_over_nothing_is_an_error():
-    with pytest.raises(ValueError, match="no mean of accuracy"):
-        metrics.means({"loss": (1.0, 2.0), "accuracy": (0.0, 0.0)})

@@ -290,8 +290,8 @@ def test_output_change_is_by_token_entry_and_square_of_the_step():
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def mean_loss(apply, params, batch):
-    total, weight, _ = LOSS(apply, params, batch, None)
+def mean_loss(logits, batch):
+    total, weight, _ = LOSS(logits, batch)
     return total / weight
 
 
@@ -300,12 +300,12 @@ def gradient_function():
     """(params, batch) -> the norms of the outputs' gradients, and the gradient of the mean loss."""
     model = make(POST_LN)
 
-    def apply(params, batch, _):
-        return model.apply({"params": params}, batch, deterministic=True)
+    def loss(params, batch):
+        return mean_loss(model.apply({"params": params}, batch, deterministic=True), batch)
 
     def gradients(params, batch):
         norms = diagnostics.output_gradient_norms(model, LOSS, params, batch)
-        return norms, jax.grad(functools.partial(mean_loss, apply))(params, batch)
+        return norms, jax.grad(loss)(params, batch)
 
     return jax.jit(gradients)
 
@@ -329,7 +329,7 @@ def test_an_output_gradient_is_of_the_mean_loss_and_over_all_tokens():
     norms, _ = gradient_function()(params, batch)
 
     def loss(final):
-        return mean_loss(lambda *_: final @ table.T, params, batch)
+        return mean_loss(final @ table.T, batch)
 
     expected = np.linalg.norm(jax.grad(loss)(observed["decoder"].outputs[-1]))
     np.testing.assert_allclose(norms["decoder"][-1], expected, rtol=1e-4)

@@ -182,7 +182,7 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
     params, batch = tiny.random_parameters(config), make_batch(config)
 
     def mean_loss(params):
-        loss, weight, _ = LOSS(lambda p, b, _: tiny.logits(config, p, b), params, batch, None)
+        loss, weight, _ = LOSS(tiny.logits(config, params, batch), batch)
         return loss / weight
 
     gradient = tiny.flat(jax.device_get(jax.jit(jax.grad(mean_loss))(params)))

@@ -1,284 +1,33 @@
-"""The step and the loop on a tiny model: next-token prediction from one table and one kernel."""
+"""The loop on a tiny model: what is logged, evaluated and saved, and how it ends."""
 
 import dataclasses
-import functools
 import itertools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer_jax.devices.mesh import MeshSettings, make_mesh
-from transformer_jax.training import loop as train
-from transformer_jax.training import losses as objectives
-from transformer_jax.training import optimizer
+from tests.training.tiny import (
+    LOSS,
+    MESH,
+    METRICS,
+    apply,
+    assert_trees_equal,
+    init,
+    make_batch,
+    make_settings,
+    make_state,
+    make_step,
+    rate,
+    to_device,
+    to_numpy,
+    with_dropout,
+)
+from transformer_jax.training import loop, losses
 from transformer_jax.training import state as train_state
-from transformer_jax.training.loop import TrainSettings
-
-B, T, V, D = 4, 6, 9, 5
-OBJECTIVE = functools.partial(objectives.next_token, label_smoothing=0.1, z_loss=0.0)
-SCHEDULE = optimizer.make_schedule(
-    name="inverse_sqrt",
-    learning_rate=0.05,
-    warmup_steps=3,
-    decay_steps=0,
-    steps=10,
-    final_learning_rate=0.0,
-    d_model=D,
-)
-MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
-OPTIMIZER = optimizer.make_optimizer(
-    name="adamw",
-    schedule=SCHEDULE,
-    beta1=0.9,
-    beta2=0.98,
-    epsilon=1e-3,  # large, so that rounding of a zero gradient makes no step
-    weight_decay=0.01,
-    clip_norm=1.0,
-    groups=(),
-)
-
-
-def init(key, batch):
-    table_key, kernel_key = jax.random.split(key)
-    return {
-        "table": jax.random.normal(table_key, (V, D)),
-        "logits": {"kernel": jax.random.normal(kernel_key, (D, V)), "bias": jnp.zeros(V)},
-    }
-
-
-def apply_fn(params, batch, rng, dropout_rate=0.0):
-    x = params["table"][batch["inputs"]]
-    if dropout_rate:
-        x = x * jax.random.bernoulli(rng, 1 - dropout_rate, x.shape)
-    return x @ params["logits"]["kernel"] + params["logits"]["bias"][None, None]
-
-
-def rate(step):
-    return 0.05 * min(step / 3, (3 / step) ** 0.5)
-
-
-with_dropout = functools.partial(apply_fn, dropout_rate=0.5)
-
-
-def make_batch(n) -> Any:
-    """Batch number n; its rows have different numbers of real tokens."""
-    rng = np.random.default_rng(n)
-    lengths = rng.integers(1, T + 1, size=(B, 1))
-    ids = rng.integers(V, size=(B, T)).astype(np.int32)
-    segments = (np.arange(T) < lengths).astype(np.int32)
-    return {"inputs": ids, "targets": (ids * 2) % V, "targets_segment_ids": segments}
-
-
-def make_settings(**changes):
-    settings: dict[str, Any] = dict(
-        steps=10,
-        accumulation_steps=1,
-        ema_decay=0.0,
-        log_every=3,
-        evaluate_every=0,
-        checkpoint_every=0,
-        diagnostics_every=0,
-    )
-    return TrainSettings(**(settings | changes))
-
-
-@functools.cache
-def initial_arrays(ema):
-    key, batch = jax.random.key(0), make_batch(0)
-    state = train_state.create(
-        *(init, OPTIMIZER, key, batch, train.WINDOW_METRICS), ema=ema, mesh=MESH
-    )
-    return to_numpy(state)
-
-
-def make_state(ema=False):
-    """A fresh copy each time: the step takes the state that it is given."""
-    return to_device(initial_arrays(ema))
-
-
-@functools.cache
-def make_step(settings, apply_fn=apply_fn, objective=OBJECTIVE):
-    return train.make_train_step(
-        settings,
-        objective=objective,
-        apply_fn=apply_fn,
-        optimizer=OPTIMIZER,
-        schedule=SCHEDULE,
-        layout=train_state.layout(make_state(settings.ema_decay > 0)),
-    )
-
-
-def assert_trees_equal(a, b):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(to_numpy(a)), jax.tree.leaves(to_numpy(b)), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-def to_numpy(state):
-    """A copy on the host; the key as its data."""
-    if isinstance(state, train_state.State):
-        state = vars(state) | {"rng": jax.random.key_data(state.rng)}
-    return jax.tree.map(np.array, state)
-
-
-def to_device(arrays):
-    arrays = jax.tree.map(jnp.array, arrays)
-    state = train_state.State(**(arrays | {"rng": jax.random.wrap_key_data(arrays["rng"])}))
-    return jax.device_put(state, NamedSharding(MESH, PartitionSpec()))
-
-
-# The step
-
-
-def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
-    state, batch = make_state(), make_batch(1)
-
-    @jax.jit
-    def expect(state):
-        def mean_loss(params):
-            loss_sum, weight, _ = OBJECTIVE(apply_fn, params, batch, None)
-            return loss_sum / weight
-
-        loss, gradient = jax.value_and_grad(mean_loss)(state.params)
-        updates, _ = OPTIMIZER.update(gradient, state.opt_state, state.params)
-        return loss, optax.tree.norm(gradient), optax.apply_updates(state.params, updates)
-
-    loss, gradient_norm, expected = expect(state)
-    before = to_numpy(state.params)
-    state, metrics = make_step(make_settings())(state, batch)
-
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state.params, expected)
-    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, expected)
-    assert all(jax.tree.leaves(moved))
-    assert state.step == 1
-    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
-    np.testing.assert_allclose(metrics["gradient_norm"], gradient_norm, rtol=1e-5)
-    assert metrics["weight"] == batch["targets_segment_ids"].sum()
-    np.testing.assert_allclose(metrics["learning_rate"], rate(1))
-
-
-def test_the_update_does_not_depend_on_the_number_of_micro_batches():
-    batch = make_batch(2)
-    weights = batch["targets_segment_ids"].sum(axis=1)
-    assert len(set(weights)) > 1  # else a mean of means would pass
-    results = [
-        make_step(make_settings(accumulation_steps=parts))(make_state(), batch)
-        for parts in (1, 2, 4)
-    ]
-    for state, metrics in results[1:]:
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
-            (state.params, metrics),
-            (results[0][0].params, results[0][1]),
-        )
-
-
-def test_micro_batches_have_dropout_of_their_own():
-    row = jax.tree.map(lambda x: x[:1], make_batch(3))
-    row["targets_segment_ids"][:] = 1
-    batch = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), row)
-    seen = []
-
-    def objective(apply_fn, params, batch, rng):
-        jax.debug.callback(lambda data: seen.append(tuple(data.tolist())), jax.random.key_data(rng))
-        return OBJECTIVE(apply_fn, params, batch, rng)
-
-    step = make_step(make_settings(accumulation_steps=2), with_dropout, objective)
-    jax.block_until_ready(step(make_state(), batch))
-    jax.effects_barrier()
-    assert len(set(seen)) == 2
-
-
-def test_dropout_differs_by_step_and_repeats_with_the_state():
-    step = make_step(make_settings(), with_dropout)
-    batch = make_batch(0)
-
-    def loss_at(n):
-        state = dataclasses.replace(make_state(), step=jnp.array(n, jnp.int32))
-        return float(step(state, batch)[1]["loss"])
-
-    assert loss_at(0) == loss_at(0)
-    assert loss_at(0) != loss_at(1)
-
-
-def test_the_window_sums_from_one_multiple_of_log_every_to_the_next():
-    step = make_step(make_settings())
-    state = make_state()
-    sums = []
-    for n in range(1, 8):
-        state, metrics = step(state, make_batch(n))
-        sums.append((float(metrics["loss"] * metrics["weight"]), float(metrics["weight"])))
-        loss, weight = np.sum(sums[(n - 1) // 3 * 3 :], axis=0)
-        np.testing.assert_allclose(metrics["window"]["loss"], (loss, weight), rtol=1e-5)
-        assert metrics["window"]["gradient_norm"][1] == (n - 1) % 3 + 1
-        assert_trees_equal(metrics["window"], state.window)
-
-
-def test_a_finished_window_does_not_go_on_when_log_every_changes():
-    state = make_state()
-    for n in range(4):
-        state, _ = make_step(make_settings(log_every=4))(state, make_batch(n))
-    _, metrics = make_step(make_settings(log_every=3))(state, make_batch(4))
-    assert float(metrics["window"]["gradient_norm"][1]) == 1
-
-
-def test_the_step_compiles_once_and_takes_its_state():
-    step = make_step(make_settings(log_every=7))  # one that no other test has called
-    first = state = make_state()
-    for n in range(3):
-        state, _ = step(state, make_batch(n))
-    assert step._cache_size() == 1
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first.params))
-
-
-def test_rows_that_cannot_be_cut_are_refused():
-    step = make_step(make_settings(accumulation_steps=3))
-    with pytest.raises(ValueError, match="4 rows.*3 equal"):
-        step(make_state(), make_batch(0))
-
-
-@pytest.mark.parametrize("name", ["steps", "accumulation_steps", "log_every"])
-def test_settings_below_one_are_refused(name):
-    with pytest.raises(ValueError, match=f"train.{name}.*0"):
-        make_settings(**{name: 0})
-
-
-@pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_a_decay_that_is_no_share_is_refused(decay):
-    with pytest.raises(ValueError, match=f"train.ema_decay={decay}"):
-        make_settings(ema_decay=decay)
-
-
-@pytest.mark.parametrize("decay", [0.3, 0.999])
-def test_the_moving_average_is_the_recursion_and_training_does_not_see_it(decay):
-    step, plain = make_step(make_settings(ema_decay=decay)), make_step(make_settings())
-    state, alone = make_state(ema=True), make_state()
-    average = to_numpy(state.params)
-    for n in range(8):
-        state, _ = step(state, make_batch(n))
-        alone, _ = plain(alone, make_batch(n))
-        d = min(decay, (1 + n) / (10 + n))
-        average = jax.tree.map(
-            lambda ema, param, d=d: d * ema.astype(np.float64) + (1 - d) * np.array(param),
-            *(average, state.params),
-        )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-        *(state.ema_params, average),
-    )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
-        *(state.params, alone.params),
-    )
-    assert alone.ema_params is None
-
-
-# The loop
+from transformer_jax.training.step import make_train_step
 
 
 class Streams:
@@ -330,7 +79,7 @@ class Saved:
 
 
 def evaluate(params):
-    loss_sum, weight, _ = OBJECTIVE(apply_fn, params, make_batch(1000), None)
+    loss_sum, weight, _ = LOSS(apply(params, make_batch(1000), None), make_batch(1000))
     return {"loss": float(loss_sum / weight)}
 
 
@@ -349,7 +98,7 @@ def fit(
     settings, state=None, streams=None, *, stop=lambda: False, train_step=None, diagnose=diagnose
 ):
     log, saved = Log(), Saved()
-    outcome = train.fit(
+    outcome = loop.fit(
         state or make_state(ema=settings.ema_decay > 0),
         streams or Streams(),
         settings=settings,
@@ -512,13 +261,11 @@ def test_parameters_that_are_not_finite_are_never_saved_though_the_loss_still_wa
 
     optimizer = optax.sgd(schedule)
     key, batch = jax.random.key(0), make_batch(0)
-    state = train_state.create(
-        *(init, optimizer, key, batch, train.WINDOW_METRICS), ema=False, mesh=MESH
-    )
-    step = train.make_train_step(
+    state = train_state.create(init, optimizer, key, batch, METRICS, ema=False, mesh=MESH)
+    step = make_train_step(
         make_settings(),
-        objective=OBJECTIVE,
-        apply_fn=apply_fn,
+        loss=LOSS,
+        apply=apply,
         optimizer=optimizer,
         schedule=schedule,
         layout=train_state.layout(state),
@@ -554,17 +301,21 @@ def test_parameters_that_are_not_finite_are_never_saved_though_the_loss_still_wa
 def test_a_run_is_judged_by_what_knowing_nothing_or_frequencies_alone_would_lose(
     token_loss, status
 ):
-    assert train.judge(token_loss, unigram_entropy=3.0, vocab_size=32) == status
+    assert loop.judge(token_loss, unigram_entropy=3.0, vocab_size=32) == status
 
 
 # Spikes
 
 
-def value_objective(apply_fn, params, batch, rng):
+def first_bias(params, batch, rng):
+    return params["logits"]["bias"][0]
+
+
+def value_loss(outputs, batch):
     """The loss is what the batch says, whatever the parameters are."""
-    values = batch["values"] + 0.0 * params["logits"]["bias"][0]
+    values = batch["values"] + 0.0 * outputs
     loss_sum, weight = jnp.sum(values), jnp.float32(values.size)
-    return loss_sum, weight, dict.fromkeys(objectives.METRICS, (loss_sum, weight))
+    return loss_sum, weight, dict.fromkeys(losses.METRICS, (loss_sum, weight))
 
 
 class Values(Streams):
@@ -581,7 +332,7 @@ class Values(Streams):
 
 def fit_values(values, state=None, position=0, **arguments):
     settings = make_settings(steps=len(values), log_every=50)
-    step = make_step(settings, objective=value_objective)
+    step = make_step(settings, first_bias, value_loss)
     streams = Values(values, position)
     return fit(settings, state, streams, train_step=step, **arguments)
 
@@ -719,7 +470,7 @@ def test_the_next_step_is_dispatched_before_the_last_one_is_read():
 
     log = Log()
     log.progress = lambda step, text: events.append(("read", step))
-    train.fit(
+    loop.fit(
         make_state(),
         Streams(),
         settings=make_settings(steps=4, checkpoint_every=2),

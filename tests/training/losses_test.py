@@ -1,5 +1,6 @@
 """Cross-entropy against a slow NumPy reading of PyTorch's CrossEntropyLoss(label_smoothing)."""
 
+import math
 from typing import Any
 
 import jax
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from transformer_jax.training import losses as objectives
+from transformer_jax.tasks import TASKS
+from transformer_jax.training import losses
+from transformer_jax.training.losses import label_loss, means, next_token_loss
 
 B, T, V = 2, 5, 7
 
@@ -23,7 +26,7 @@ def make_case(seed=0) -> tuple[Any, Any, Any]:
 
 def reference(logits, targets, weights, label_smoothing, z_loss):
     """Token by token in float64, from the full target distribution."""
-    sums = dict.fromkeys(objectives.METRICS, 0.0)
+    sums = dict.fromkeys(losses.METRICS, 0.0)
     for b, t in np.ndindex(B, T):
         row = logits[b, t].astype(np.float64)
         log_z = np.log(np.sum(np.exp(row)))
@@ -41,7 +44,7 @@ def test_equals_the_reference(label_smoothing, z_loss):
     logits, targets, weights = make_case()
     targets[0, 0] = np.argmax(logits[0, 0])  # at least one is right
     settings = dict(label_smoothing=label_smoothing, z_loss=z_loss)
-    sums = objectives.cross_entropy(logits, targets, weights, **settings)
+    sums = losses.cross_entropy(logits, targets, weights, **settings)
     expected = reference(logits, targets, weights, **settings)
     assert sums.keys() == expected.keys()
     for name, value in expected.items():
@@ -54,7 +57,7 @@ def test_gradient_equals_finite_differences(name):
 
     def value(logits):
         settings = dict(label_smoothing=0.2, z_loss=0.05)
-        return objectives.cross_entropy(logits, targets, weights, **settings)[name]
+        return losses.cross_entropy(logits, targets, weights, **settings)[name]
 
     check_grads(value, (logits,), order=1, modes=["rev"], rtol=2e-2, atol=2e-2)
 
@@ -70,7 +73,7 @@ def test_gradient_equals_automatic_differentiation():
 
     def ours(logits):
         settings = dict(label_smoothing=0.1, z_loss=0.01)
-        return objectives.cross_entropy(logits, targets, weights, **settings)["loss"]
+        return losses.cross_entropy(logits, targets, weights, **settings)["loss"]
 
     np.testing.assert_allclose(
         jax.grad(ours)(logits), jax.grad(plain)(logits), rtol=1e-4, atol=1e-6
@@ -81,7 +84,7 @@ def test_large_logits_stay_finite():
     logits = jnp.full((1, 1, V), -1e4).at[0, 0, 2].set(1e4)
     targets, weights = jnp.array([[2]]), jnp.ones((1, 1))
     settings = dict(label_smoothing=0.0, z_loss=0.0)
-    sums = objectives.cross_entropy(logits, targets, weights, **settings)
+    sums = losses.cross_entropy(logits, targets, weights, **settings)
     assert sums == {"loss": 0.0, "token_loss": 0.0, "accuracy": 1.0}
 
 
@@ -90,17 +93,18 @@ def make_batch():
     return {"targets": jnp.array(targets), "targets_segment_ids": jnp.array(weights, jnp.int32)}
 
 
-def loss_of(logits, batch, objective=objectives.next_token):
-    return objective(
-        lambda params, batch, rng: params, logits, batch, None, label_smoothing=0.1, z_loss=0.01
-    )
+MASKED = TASKS["masked_lm"].loss
+
+
+def loss_of(logits, batch, loss=next_token_loss):
+    return loss(logits, batch, label_smoothing=0.1, z_loss=0.01)
 
 
 def test_weight_counts_the_tokens_that_are_not_padding():
     logits, _, weights = make_case()
     loss_sum, weight, aux = loss_of(logits, make_batch())
     assert weight == weights.sum() == 7
-    assert set(aux) == set(objectives.METRICS)
+    assert set(aux) == set(losses.METRICS)
     assert aux["loss"] == (loss_sum, weight)
 
 
@@ -109,11 +113,11 @@ def test_padding_changes_neither_loss_nor_gradient():
     batch = make_batch()
     changed_logits = np.where(weights[..., None] == 0, 100.0, logits)
     changed_batch = batch | {"targets": jnp.where(weights == 0, 3, batch["targets"])}
-    loss, gradient = jax.value_and_grad(lambda x: loss_of(x, batch)[0])(logits)
-    changed_loss, changed_gradient = jax.value_and_grad(lambda x: loss_of(x, changed_batch)[0])(
+    value, gradient = jax.value_and_grad(lambda x: loss_of(x, batch)[0])(logits)
+    changed, changed_gradient = jax.value_and_grad(lambda x: loss_of(x, changed_batch)[0])(
         jnp.array(changed_logits)
     )
-    assert loss == changed_loss
+    assert value == changed
     assert np.all(np.asarray(gradient)[weights == 0] == 0)
     np.testing.assert_array_equal(gradient, changed_gradient)
 
@@ -131,16 +135,16 @@ def sparse_targets():
 
 
 @pytest.mark.parametrize(
-    ("objective", "key", "shift"),
-    [(objectives.masked_tokens, "targets", 0), (objectives.labels, "labels", 1)],
+    ("loss", "key", "shift"),
+    [(MASKED, "targets", 0), (label_loss, "labels", 1)],
 )
-def test_only_places_with_something_to_predict_count(objective, key, shift):
+def test_only_places_with_something_to_predict_count(loss, key, shift):
     """Masked tokens are stored as they are, classes as class + 1: 0 is "nothing here" in both."""
     logits, _, _ = make_case()
     stored = sparse_targets()
     chosen = (stored != 0).astype(np.float32)
     expected = reference(logits, np.maximum(stored - shift, 0), chosen, 0.1, 0.01)
-    loss_sum, weight, sums = loss_of(logits, {key: jnp.array(stored)}, objective)
+    loss_sum, weight, sums = loss_of(logits, {key: jnp.array(stored)}, loss)
     assert weight == 3
     np.testing.assert_allclose(loss_sum, expected["loss"], rtol=1e-5)
     for name, value in expected.items():
@@ -148,14 +152,12 @@ def test_only_places_with_something_to_predict_count(objective, key, shift):
         assert sums[name][1] == weight
 
 
-@pytest.mark.parametrize(
-    ("objective", "key"), [(objectives.masked_tokens, "targets"), (objectives.labels, "labels")]
-)
-def test_places_with_nothing_to_predict_have_no_gradient(objective, key):
+@pytest.mark.parametrize(("loss", "key"), [(MASKED, "targets"), (label_loss, "labels")])
+def test_places_with_nothing_to_predict_have_no_gradient(loss, key):
     logits, _, _ = make_case()
     stored = sparse_targets()
     batch = {key: jnp.array(stored)}
-    gradient = np.asarray(jax.grad(lambda x: loss_of(x, batch, objective)[0])(jnp.array(logits)))
+    gradient = np.asarray(jax.grad(lambda x: loss_of(x, batch, loss)[0])(jnp.array(logits)))
     np.testing.assert_array_equal(np.any(gradient != 0, axis=-1), stored != 0)
 
 
@@ -163,18 +165,47 @@ def test_places_with_nothing_to_predict_have_no_gradient(objective, key):
 def test_the_first_and_the_last_class_can_be_right(class_):
     logits = np.zeros((1, 1, V), np.float32)
     logits[0, 0, class_] = 50.0
-    _, _, sums = loss_of(logits, {"labels": jnp.array([[class_ + 1]])}, objectives.labels)
+    _, _, sums = loss_of(logits, {"labels": jnp.array([[class_ + 1]])}, label_loss)
     assert sums["accuracy"] == (1, 1) and sums["token_loss"][0] < 1e-6
 
 
 @pytest.mark.parametrize(
-    ("objective", "batch"),
+    ("loss", "batch"),
     [
-        (objectives.masked_tokens, {"targets": jnp.zeros((B, T), jnp.int32)}),
-        (objectives.labels, {"labels": jnp.zeros((B, T), jnp.int32)}),
+        (MASKED, {"targets": jnp.zeros((B, T), jnp.int32)}),
+        (label_loss, {"labels": jnp.zeros((B, T), jnp.int32)}),
     ],
 )
-def test_a_batch_with_nothing_to_predict_weighs_nothing(objective, batch):
+def test_a_batch_with_nothing_to_predict_weighs_nothing(loss, batch):
     logits, _, _ = make_case()
-    loss_sum, weight, _ = loss_of(logits, batch, objective)
+    loss_sum, weight, _ = loss_of(logits, batch, loss)
     assert (loss_sum, weight) == (0, 0)
+
+
+def test_means_divide_sums_by_weights():
+    window = {
+        "token_loss": (jnp.float32(6), jnp.float32(4)),
+        "accuracy": (jnp.float32(1), jnp.float32(4)),
+        "gradient_norm": (3.5, 1),
+    }
+    assert means(window) == {
+        "token_loss": 1.5,
+        "accuracy": 0.25,
+        "gradient_norm": 3.5,
+        "perplexity": pytest.approx(math.exp(1.5)),
+    }
+
+
+def test_means_are_in_double_precision():
+    mean = means({"x": (jnp.float32(1), jnp.float32(3))})["x"]
+    assert mean == 1 / 3
+
+
+def test_perplexity_of_a_diverged_run_is_infinite_or_not_a_number():
+    assert means({"token_loss": (1e6, 1)})["perplexity"] == math.inf
+    assert math.isnan(means({"token_loss": (math.nan, 1)})["perplexity"])
+
+
+def test_a_mean_over_nothing_is_an_error():
+    with pytest.raises(ValueError, match="no mean of accuracy"):
+        means({"loss": (1.0, 2.0), "accuracy": (0.0, 0.0)})

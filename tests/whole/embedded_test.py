@@ -11,6 +11,8 @@ from transformer_jax import commands, overrides
 from transformer_jax.build import build
 from transformer_jax.data import grammar
 
+pytestmark = pytest.mark.long
+
 CONFIGS = Path(default.__file__).parent
 
 

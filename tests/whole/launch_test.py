@@ -12,6 +12,8 @@ from absl import flags
 
 from transformer_jax import main  # noqa: F401  defines the flags
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).parents[2]
 
 # Makes environments out of copies of itself, notes what pip is asked for, and prints what main is

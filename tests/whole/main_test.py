@@ -67,7 +67,7 @@ OTHERS = {
     # Starts from "masked", and stays there.
     "classes": {
         "model.architecture": "encoder_only",
-        "objective.name": "classification",
+        "task.name": "classification",
         "data.source": "labelled",
         "data.train": ("train.labelled",),
         "data.validation": ("test.labelled",),
@@ -506,8 +506,8 @@ def test_a_mistake_with_another_shape_ends_in_one_message(
             ["model.vocab_size=5"],
         ),
         (
-            ["--config={0}/config.json", "--workdir={0}/new", "--config.objective.name=tagging"],
-            ["objective.name='tagging'", "'encoder_decoder'", "to 'encoder_only'", "None"],
+            ["--config={0}/config.json", "--workdir={0}/new", "--config.task.name=tagging"],
+            ["task.name='tagging'", "'encoder_decoder'", "to 'encoder_only'", "None"],
         ),
         (
             [

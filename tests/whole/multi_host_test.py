@@ -17,6 +17,8 @@ from configs import default
 from transformer_jax import overrides
 from transformer_jax.devices import hosts
 
+pytestmark = pytest.mark.long
+
 STEPS = 24
 TINY = {
     "data.source": "text",
@@ -46,10 +48,12 @@ TINY = {
     "mesh.fsdp": -1,  # parameters of which every device, and so every host, holds a part
 }
 # A beat is missed sooner than in the field, where compiling may starve a process for longer.
-PROGRAM = (
-    "from transformer_jax import main; from transformer_jax.devices import hosts;"
-    "hosts.GONE_SECONDS = 20; main.run()"
-)
+PROGRAM = """
+from transformer_jax import main
+from transformer_jax.devices import hosts
+hosts.GONE_SECONDS = 20
+main.run()
+"""
 
 
 def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subprocess.Popen]:

@@ -15,6 +15,8 @@ from configs import default
 from transformer_jax import commands, overrides
 from transformer_jax.build import build
 
+pytestmark = pytest.mark.long
+
 TINY = {
     "data.source": "text",
     "data.validation": (),

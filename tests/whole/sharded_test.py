@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 FILES = sorted(path.stem for path in (HERE / "eight_devices").glob("*_test.py"))
 

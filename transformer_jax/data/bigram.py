@@ -1,11 +1,11 @@
 """A synthetic language of known entropy: words of a bigram chain, then a copy of them.
 
 A piece is 16 words, each drawn given the one before, and the same 16 words again. The first half
-asks for the word before, the second half for the word 16 places back. A model that learns nothing
-but how frequent words are stays at `unigram_entropy()` nats a word; none gets below `entropy()`.
+asks for the word before, the second half for the word 16 places back. A model that learns only how
+frequent words are stays at `unigram_entropy()` nats per word; none gets below `entropy()`.
 
-A split is one text of such pieces, so that consecutive pieces of 32 tokens cut from it are these.
-Its last word is left out: there the end-of-sentence token, which ends every text, stands instead.
+A split is one text of such pieces, so that cutting it every 32 tokens gives the pieces back. The
+text lacks its last word: the end-of-sentence token, which ends every text, takes its place.
 """
 
 import string
@@ -19,12 +19,12 @@ WORDS = string.ascii_letters[:32]
 HALF = 16  # words that are drawn, and then copied
 SPLITS = {"train": 50_000, "validation": 1_000, "test": 1_000}  # pieces
 
-_SEED = 4  # of transitions that leave the stationary distribution broad: 3.28 nats of ln 32 = 3.47
-_ENTROPY_RATE = 1.5  # nats a word, to which the transitions are sharpened
+_SEED = 4  # its transitions leave the stationary distribution broad: 3.28 nats of ln 32 = 3.47
+_ENTROPY_RATE = 1.5  # nats per word, to which the transitions are sharpened
 
 
 class Chain(NamedTuple):
-    """Probabilities of the next word, a row for each word before it, and of a word anywhere."""
+    """Probabilities of the next word, with a row per word before it, and of a word anywhere."""
 
     transitions: Float64[np.ndarray, "V V"]
     stationary: Float64[np.ndarray, " V"]
@@ -32,7 +32,7 @@ class Chain(NamedTuple):
 
 @cache
 def chain() -> Chain:
-    """Normal logits over a temperature, which bisection finds: entropy rises with it."""
+    """Softmax of normal logits over a temperature, which bisection finds: entropy rises with it."""
     logits = np.random.default_rng(_SEED).standard_normal((len(WORDS), len(WORDS)))
     low, high = 0.1, 1.0
     for _ in range(50):  # halvings, down to the precision of float64
@@ -61,20 +61,20 @@ def _entropy(probabilities: Float64[np.ndarray, "*rows V"]) -> Float64[np.ndarra
 
 
 def entropy_rate() -> float:
-    """Nats of a drawn word given those before it: 1.50."""
+    """Nats per drawn word, given those before it: 1.50."""
     return _rate(chain())
 
 
 def unigram_entropy() -> float:
-    """Nats of a word given nothing: the loss of a model that knows no more than frequencies."""
+    """Nats per word, given nothing: the loss of a model that knows the frequencies alone."""
     return float(_entropy(chain().stationary))
 
 
 def entropy() -> float:
-    """Nats a word of a whole piece, about 0.81: the least expected loss of any model.
+    """Nats per word of a whole piece, about 0.81: the least expected loss of any model.
 
-    The first word comes from the stationary distribution, 15 words from the one before each, and
-    the copy is certain.
+    The first word comes from the stationary distribution, each of the next 15 from the one before
+    it, and the copy is certain.
     """
     return (unigram_entropy() + (HALF - 1) * entropy_rate()) / (2 * HALF)
 
@@ -97,9 +97,9 @@ def text(split: str) -> str:
 
 
 def _draw(rng: np.random.Generator, count: int) -> Int64[np.ndarray, "count half"]:
-    """The drawn words of `count` pieces, by their numbers."""
+    """The drawn words of `count` pieces, as their numbers."""
     transitions, stationary = chain()
-    # The sum of all probabilities is left out, since it may be rounded to less than a draw.
+    # The last bound, the sum of all probabilities, is left out: rounding may put it below a draw.
     bounds = np.cumsum(np.vstack([transitions, stationary]), axis=1)[:, :-1]
     words = [np.full(count, len(WORDS))]  # the row of the stationary distribution
     for draws in rng.random((HALF, count)):

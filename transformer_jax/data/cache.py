@@ -1,4 +1,4 @@
-"""Folders that are built once, whole or not at all, also when several processes want them."""
+"""Folders that are built once, whole or not at all, even when several processes want them."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from absl import logging
 
 
 def fingerprint(*parts: object) -> str:
-    """SHA-256, in hexadecimal, of JSON-able parts."""
+    """SHA-256, in hexadecimal, of parts that JSON can hold."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(json.dumps(part, sort_keys=True).encode() + b"\n")
@@ -22,11 +22,11 @@ def fingerprint(*parts: object) -> str:
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> None:
-    """Makes sure that `folder` exists, whole: build(a temporary folder), which is then renamed.
+    """Calls build(temporary folder) and renames that to `folder`, unless `folder` exists already.
 
     Args:
-        folder: what to build; nothing is done where it exists.
-        build: writes its files into the empty folder that it is given.
+        folder: what to build; where it exists, it is whole.
+        build: writes its files into the empty folder that it gets.
     """
     if folder.is_dir():
         return
@@ -34,7 +34,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> None:
         if folder.is_dir():  # another process built it while this one waited
             return
         temporary = folder.with_name(folder.name + ".incomplete")
-        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(temporary, ignore_errors=True)  # a killed process left it
         temporary.mkdir()
         try:
             build(temporary)
@@ -45,10 +45,10 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of `folder` against other builders; tells plainly when the disk is full.
+    """Holds the lock of `folder` against other builders.
 
     Raises:
-        OSError: no space is left on the disk.
+        OSError: the disk is full; the message says how to mend it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(folder.with_name(folder.name + ".lock"))

@@ -1,4 +1,4 @@
-"""Readers of text files, each from a path to columns: parallel and plain text, labels, tags."""
+"""Readers of text files, from a path to columns: parallel and plain text, labels, tags."""
 
 import gzip
 import re
@@ -6,15 +6,15 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-Examples = dict[str, list]  # columns of equal length
+from transformer_jax.data.examples import Examples
 
-# The columns of CoNLL-U (universaldependencies.org/format.html), and which of them are labels.
+# The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
 _CONLLU = "id form lemma upos xpos feats head deprel deps misc".split()
-_CONLLU_LABELS = ("lemma", "upos", "xpos", "feats", "deprel")
+_CONLLU_LABELS = "lemma upos xpos feats deprel".split()
 
 
 def read_pair(source: Path, target: Path) -> Examples:
-    """Parallel files, "source" and "target": line i of one is the translation of that of the other.
+    """Parallel files as "source" and "target": line i of one is the translation of the other's.
 
     Raises:
         ValueError: unequal numbers of lines.
@@ -23,15 +23,15 @@ def read_pair(source: Path, target: Path) -> Examples:
     if len(sources) != len(targets):
         raise ValueError(
             f"{source} has {len(sources)} lines and {target} has {len(targets)}: "
-            "parallel files must have one line for one"
+            "line i of one must be the translation of line i of the other"
         )
     return {"source": sources, "target": targets}
 
 
 def read_scan(path: Path) -> Examples:
-    """A file of SCAN (Lake and Baroni 2018): a line is "IN: jump twice OUT: I_JUMP I_JUMP".
+    """A file of SCAN (Lake and Baroni 2018), lines "IN: jump twice OUT: I_JUMP I_JUMP".
 
-    Returns "source" and "target". Raises ValueError at another line.
+    Returns "source" and "target". Raises ValueError at any other line.
     """
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
@@ -44,10 +44,10 @@ def read_scan(path: Path) -> Examples:
 
 
 def read_documents(path: Path, separator: str) -> Examples:
-    r"""Plain text, cut at every `separator` ("": the file is one document), as "text".
+    r"""Plain text as "text": documents that `separator` divides ("": the file is one document).
 
-    The separators belong to no document, and documents of nothing but white space are left out.
-    Lines end at "\n" alone; a "\r" before it is cut.
+    Documents do not include the separators, and those of white space alone are left out. Lines end
+    at "\n" alone; a "\r" before it is cut.
 
     Raises:
         ValueError: there is no document.
@@ -62,14 +62,14 @@ def read_documents(path: Path, separator: str) -> Examples:
 
 
 def read_table(path: Path, text_column: str, label_column: str) -> Examples:
-    """Two of the columns of a file, as "text" and "label"; tabs separate, and nothing is quoted.
+    """Two columns of a tab-separated file without quotes, as "text" and "label".
 
     Args:
-        text_column, label_column: names in the header that is the first line, or where both are
-            decimal numbers, places from 0 in a file without header.
+        text_column, label_column: names in the header, which is the first line. Where both are
+            decimal numbers, the file has no header, and they are places counted from 0.
 
     Raises:
-        ValueError: no such column, a row with more or fewer columns, or a row without label.
+        ValueError: no such column, a row with more or fewer columns, or a row without a label.
     """
     rows = [line.split("\t") for line in read_lines(path)]
     has_header = not (text_column.isdecimal() and label_column.isdecimal())
@@ -79,7 +79,7 @@ def read_table(path: Path, text_column: str, label_column: str) -> Examples:
             expected = ", ".join(map(repr, names))
             raise ValueError(f"{path}: data.{key}={column!r}, but its columns are {expected}")
     if not rows:
-        raise ValueError(f"{path}: there is no row below the header")
+        raise ValueError(f"{path}: there are no rows below the header")
     text, label = names.index(text_column), names.index(label_column)
     for number, row in enumerate(rows, start=1 + has_header):
         if len(row) != len(names):
@@ -96,7 +96,7 @@ def read_labelled(path: Path) -> Examples:
     """Lines "LABEL sentence", divided at the first blank, as "text" and "label".
 
     Raises:
-        ValueError: a line without label or blank.
+        ValueError: a line without a label or a blank.
     """
     texts, labels = [], []
     for number, line in enumerate(read_lines(path), start=1):
@@ -109,12 +109,12 @@ def read_labelled(path: Path) -> Examples:
 
 
 def read_conll(path: Path) -> Examples:
-    """Sentences of lines "word ... tag", columns separated by tabs or blanks: "words" and "tags".
+    """Sentences of lines "word ... tag" as "words" and "tags"; tabs or blanks separate the columns.
 
     Blank lines end a sentence. Lines "-DOCSTART-" (Tjong Kim Sang and De Meulder 2003) are skipped.
 
     Raises:
-        ValueError: a line of one column, or no sentence.
+        ValueError: a line with a single column, or no sentence.
     """
 
     def parse(line: str) -> tuple[str, str] | None:
@@ -129,9 +129,9 @@ def read_conll(path: Path) -> Examples:
 
 
 def read_conllu(path: Path, label_column: str) -> Examples:
-    """Sentences of a CoNLL-U file (Nivre et al. 2020): "words", and a column of theirs as "tags".
+    """Sentences of a CoNLL-U file (Nivre et al. 2020): "words", and one of their columns as "tags".
 
-    Comments, multi-word tokens (ids as "1-2") and empty nodes ("1.1") are skipped.
+    Comments, multi-word tokens (ids such as "1-2") and empty nodes ("1.1") are skipped.
 
     Args:
         label_column: "lemma", "upos", "xpos", "feats" or "deprel".
@@ -141,7 +141,7 @@ def read_conllu(path: Path, label_column: str) -> Examples:
     """
     if label_column not in _CONLLU_LABELS:
         raise ValueError(
-            f"data.label_feature={label_column!r}: of CoNLL-U files expected one of "
+            f"data.label_feature={label_column!r}: the columns of CoNLL-U that can be tags are "
             f"{', '.join(_CONLLU_LABELS)}"
         )
 
@@ -158,7 +158,7 @@ def read_conllu(path: Path, label_column: str) -> Examples:
 
 
 def _read_sentences(path: Path, parse: Callable[[str], tuple[str, str] | None]) -> Examples:
-    """Sentences that end at blank lines; `parse` makes a word and its tag, or None, of a line."""
+    """Sentences that end at blank lines; `parse` turns a line into a word and its tag, or None."""
     sentences: list[list[tuple[str, str]]] = [[]]
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip(" \t"):
@@ -172,7 +172,7 @@ def _read_sentences(path: Path, parse: Callable[[str], tuple[str, str] | None]) 
             sentences[-1].append(word)
     sentences = [sentence for sentence in sentences if sentence]
     if not sentences:
-        raise ValueError(f"{path}: there is no sentence")
+        raise ValueError(f"{path}: the file holds no sentence")
     return {
         "words": [[word for word, _ in sentence] for sentence in sentences],
         "tags": [[tag for _, tag in sentence] for sentence in sentences],
@@ -193,7 +193,7 @@ def decode_lines(data: bytes, name: str) -> list[str]:
     r"""The lines of UTF-8 text. They end at "\n" alone; a "\r" before it is cut.
 
     Raises:
-        ValueError: naming `name` and the line that is not UTF-8.
+        ValueError: a line that is not UTF-8; the message gives its number, and `name` for the text.
     """
     lines = []
     for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=1):
@@ -201,8 +201,8 @@ def decode_lines(data: bytes, name: str) -> list[str]:
             lines.append(line.removesuffix(b"\r").decode())
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x}); convert it, for "
-                "example with iconv"
+                f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x}); convert the "
+                "file, for example with iconv"
             ) from error
     return lines
 

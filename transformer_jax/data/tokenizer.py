@@ -9,22 +9,23 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
-from transformer_jax.workdir import write_atomically
+from transformer_jax.data.cache import build_once, fingerprint
+from transformer_jax.workdir import TOKENIZER, write_atomically
 
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 
 # A blank cannot occur inside a token of text, so text never produces pad, eos, bos or mask.
 _SPECIAL_TOKENS = ["< pad >", "< eos >", "< bos >", "<unk>"]
 _UNK = _SPECIAL_TOKENS[UNK_ID]
-_MASK = "< mask >"
-
-KINDS = ("bytes", "words", "bpe", "unigram")
+_FORMAT = 3  # counts the ways in which train_tokenizer has read texts
+MASK = "< mask >"  # stands for a token that a model has to predict
 
 
 class Tokenizer:
@@ -32,19 +33,16 @@ class Tokenizer:
 
     Attributes:
         vocab_size: number of ids, the special ones included.
-        mask_id: the last id, where the tokenizer was trained with a mask; else None.
         fingerprint: SHA-256 of everything that decides the ids.
     """
 
     vocab_size: int
-    mask_id: int | None
     fingerprint: str
 
     def __init__(self, library: tokenizers.Tokenizer):
         self._library = library
         self._library.encode_special_tokens = True  # "<unk>" written in a text is plain text
         self.vocab_size = library.get_vocab_size()
-        self.mask_id = library.token_to_id(_MASK)
         self.fingerprint = hashlib.sha256(library.to_str().encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -63,6 +61,10 @@ class Tokenizer:
         before_eos = itertools.takewhile(lambda i: i != EOS_ID, map(int, ids))
         kept = [i for i in before_eos if i not in (PAD_ID, BOS_ID)]
         return self._library.decode(kept, skip_special_tokens=False)
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token, such as MASK; None where the vocabulary lacks it."""
+        return self._library.token_to_id(token)
 
     def save(self, path: str | Path) -> None:
         """Writes one JSON file that load_tokenizer reads: whole, or not at all."""
@@ -86,7 +88,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def train_tokenizer(
-    kind: str, texts: Sequence[str], vocab_size: int, mask: bool = False
+    kind: str, texts: Sequence[str], vocab_size: int, extra_tokens: Sequence[str] = ()
 ) -> Tokenizer:
     """A tokenizer of at most vocab_size ids; the same texts always give the same one.
 
@@ -96,37 +98,49 @@ def train_tokenizer(
             or "unigram" (Kudo 2018).
         texts: texts of the training split, of both languages where there are two.
         vocab_size: upper bound, the special ids included.
-        mask: the last id is a mask, which stands for tokens that a model has to predict.
+        extra_tokens: further special tokens, such as MASK; they get the last ids.
 
     Raises:
         ValueError: an unknown kind, or a vocabulary too small for the characters of the texts.
     """
-    if kind not in KINDS:
-        raise ValueError(f"data.tokenizer.kind={kind!r}: expected one of {', '.join(KINDS)}")
-    special = len(_SPECIAL_TOKENS) + mask
-    if kind == "bytes":
-        library = _bytes()
-    elif vocab_size <= special:
+    if kind not in TOKENIZERS:
+        raise ValueError(f"data.tokenizer.kind={kind!r}: expected one of {', '.join(TOKENIZERS)}")
+    row = TOKENIZERS[kind]
+    special = len(_SPECIAL_TOKENS) + len(extra_tokens)
+    if row.least is not None and vocab_size < (least := special + row.least(texts)):
         raise ValueError(
-            f"data.tokenizer.vocab_size={vocab_size}: {special} ids are special, "
-            "so it must be larger"
+            f"data.tokenizer.vocab_size={vocab_size}: too small, {special} ids are special, and "
+            f"with the least that {kind!r} needs for the training split there are {least}"
         )
-    elif kind == "words":
-        library = _words(texts, vocab_size - mask)
-    else:
-        smallest = special + len(set(" ").union(*texts))
-        if vocab_size < smallest:
-            raise ValueError(
-                f"data.tokenizer.vocab_size={vocab_size}: too small, the characters of the "
-                f"training split and the special ids alone need {smallest}"
-            )
-        library = _subwords(kind, texts, vocab_size - mask)
-    if mask:
-        library.add_special_tokens([_MASK])
+    library = row.train(texts, vocab_size - len(extra_tokens))
+    if extra_tokens:
+        library.add_special_tokens(list(extra_tokens))
     return Tokenizer(library)
 
 
-def _bytes() -> tokenizers.Tokenizer:
+def cached_tokenizer(
+    kind: str,
+    texts: Sequence[str],
+    vocab_size: int,
+    extra_tokens: Sequence[str],
+    *,
+    cache_dir: str | Path,
+) -> Tokenizer:
+    """train_tokenizer, kept under cache_dir/tokenizers."""
+    made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
+    chunks = (texts[start : start + 2**14] for start in range(0, len(texts), 2**14))
+    folder = Path(cache_dir).expanduser() / "tokenizers" / fingerprint(*made_by, *chunks)
+
+    def train(temporary: Path) -> None:
+        tokenizer = train_tokenizer(kind, texts, vocab_size, extra_tokens)
+        tokenizer.save(temporary / TOKENIZER)
+
+    build_once(folder, train)
+    return load_tokenizer(folder / TOKENIZER)
+
+
+def _bytes(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    del texts, vocab_size  # every byte is known beforehand
     symbols = _byte_symbols()
     vocab = {token: i for i, token in enumerate(_SPECIAL_TOKENS)}
     vocab |= {symbol: len(_SPECIAL_TOKENS) + byte for byte, symbol in enumerate(symbols)}
@@ -167,20 +181,30 @@ def _words(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
     return library
 
 
-def _subwords(kind: str, texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
-    if kind == "bpe":
-        library = tokenizers.Tokenizer(models.BPE(unk_token=_UNK))
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size, special_tokens=_SPECIAL_TOKENS, show_progress=False
-        )
-    else:
-        library = tokenizers.Tokenizer(models.Unigram())
-        trainer = trainers.UnigramTrainer(
-            vocab_size=vocab_size,
-            special_tokens=_SPECIAL_TOKENS,
-            unk_token=_UNK,
-            show_progress=False,
-        )
+def _bpe(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.BPE(unk_token=_UNK))
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=_SPECIAL_TOKENS, show_progress=False
+    )
+    return _trained_subwords(library, trainer, texts)
+
+
+def _unigram(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size,
+        special_tokens=_SPECIAL_TOKENS,
+        unk_token=_UNK,
+        show_progress=False,
+    )
+    library = _trained_subwords(library, trainer, texts)
+    library.model = _without_noise(library)
+    return library
+
+
+def _trained_subwords(
+    library: tokenizers.Tokenizer, trainer: Any, texts: Sequence[str]
+) -> tokenizers.Tokenizer:
     # The mark of a blank belongs to the word after it, so "house ." comes back with its blank. The
     # text's first word gets one too, a line's first word only where the text has a blank there.
     library.pre_tokenizer = pre_tokenizers.Sequence(
@@ -191,8 +215,6 @@ def _subwords(kind: str, texts: Sequence[str], vocab_size: int) -> tokenizers.To
     )
     library.decoder = decoders.Metaspace()
     library.train_from_iterator(texts, trainer)
-    if kind == "unigram":
-        library.model = _without_noise(library)
     return library
 
 
@@ -213,3 +235,27 @@ def _without_noise(library: tokenizers.Tokenizer) -> models.Unigram:
             scores[piece] = lowest
     rest = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
     return models.Unigram(special + rest, unk_id=UNK_ID)
+
+
+class Kind(NamedTuple):
+    """One kind of tokenizer.
+
+    train: (texts, size of the vocabulary without extra tokens) -> the library's object.
+    least: texts -> ids besides the special ones that it cannot do without; None: neither texts nor
+    vocab_size matter.
+    """
+
+    train: Callable[[Sequence[str], int], tokenizers.Tokenizer]
+    least: Callable[[Sequence[str]], int] | None
+
+
+def _characters(texts: Sequence[str]) -> int:
+    return len(set(" ").union(*texts))
+
+
+TOKENIZERS = {
+    "bytes": Kind(_bytes, None),
+    "words": Kind(_words, lambda texts: 1),
+    "bpe": Kind(_bpe, _characters),
+    "unigram": Kind(_unigram, _characters),
+}

@@ -1,63 +1,27 @@
-"""Measures a model: means over a data set, what it writes or predicts, and the scores of that."""
+"""What a model writes: translations and continuations of batches of prompts, or piece by piece."""
 
 import functools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, Shaped
+from jaxtyping import Array, Int, Key, Shaped
 
 from transformer_jax.devices.mesh import constrain
-from transformer_jax.evaluation import metrics
 from transformer_jax.evaluation import search as decoding
 from transformer_jax.evaluation.search import DecodeSettings, Hypotheses
 
 Batch = Mapping[str, Shaped[Array | np.ndarray, "B ..."]]
 # A batch and the number of the example in each of its rows; -1 marks a row of padding.
 NumberedBatch = tuple[Batch, Int[np.ndarray, "B"]]
-# name -> (sum, weight)
-Sums = dict[str, tuple[Float[Array, ""], Float[Array, ""]]]
 # (params, inputs of a batch, max_length) -> (what is read first (B,), context, cache)
 StartFn = Callable[[Any, dict[str, Array], int], tuple[Array, Any, Any]]
 # (params, context, cache, tokens (N,), index ()) -> (logits (N, V), cache)
 StepFn = Callable[[Any, Any, Any, Array, Array], tuple[Array, Any]]
 # tokens of prompts (B,) -> most tokens of what is generated from them, eos included (B,)
 LimitFn = Callable[[Int[np.ndarray, "B"]], Int[np.ndarray, "B"]]
-
-
-def eval_step(params: Any, batch: Batch, *, objective: Callable, apply_fn: Callable) -> Sums:
-    """What the objective reports of a batch without dropout, as (sum, weight)."""
-    _, _, sums = objective(apply_fn, params, batch, None)
-    return jax.tree.map(constrain, sums)
-
-
-def make_eval_step(objective: Callable, apply_fn: Callable) -> Callable[[Any, Batch], Sums]:
-    """`eval_step` of one model, compiled once per shape of a batch."""
-    return jax.jit(functools.partial(eval_step, objective=objective, apply_fn=apply_fn))
-
-
-def evaluate(
-    params: Any, batches: Iterable[NumberedBatch], *, eval_step: Callable[[Any, Batch], Sums]
-) -> dict[str, float]:
-    """Means over all batches, so that it does not matter how these are cut.
-
-    Sums are added up in float64 on the host, after the last batch is dispatched.
-
-    Raises:
-      ValueError: there are no batches, or nothing in them that has a weight.
-    """
-    parts = jax.device_get([eval_step(params, batch) for batch, _ in batches])
-    if not parts:
-        raise ValueError("nothing to evaluate on: there are no batches")
-
-    def add_up(*values: float) -> float:
-        return np.sum(values, dtype=np.float64)
-
-    return metrics.means(jax.tree.map(add_up, *parts))
 
 
 def generate(
@@ -320,131 +284,3 @@ def _choose(settings: DecodeSettings, keys: Key[Array, "N"]) -> decoding.ChooseF
         top_k=settings.top_k,
         top_p=settings.top_p,
     )
-
-
-def score_translations(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    pronouns: Sequence[str] | None,
-    *,
-    bleu_tokenizer: str,
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Scores of translations, and the signatures of those by sacreBLEU, under flat names.
-
-    Returns:
-      "bleu" and "chrf" (0 to 100), "exact_match" and, where a sentence has a pronoun,
-      "pronoun_accuracy" (fractions); and {"bleu": signature, "chrf": signature}.
-
-    Raises:
-      ValueError: no sentences, or lists of different lengths.
-    """
-    bleu, bleu_signature = metrics.bleu(hypotheses, references, bleu_tokenizer)
-    chrf, chrf_signature = metrics.chrf(hypotheses, references)
-    exact_match = metrics.exact_match(hypotheses, references)
-    scores = {"bleu": bleu, "chrf": chrf, "exact_match": exact_match}
-    if pronouns is not None and any(pronouns):
-        scores["pronoun_accuracy"] = metrics.pronoun_accuracy(hypotheses, pronouns)
-    return scores, {"bleu": bleu_signature, "chrf": chrf_signature}
-
-
-def make_predict_step(apply: Callable) -> Callable[[Any, Batch], Int[Array, "B T"]]:
-    """The likeliest class at every token, without dropout, compiled once per shape of a batch."""
-
-    def predict_step(params: Any, batch: Batch) -> Int[Array, "B T"]:
-        return constrain(jnp.argmax(apply(params, batch, None), axis=-1))
-
-    return jax.jit(predict_step)
-
-
-def predict(
-    params: Any,
-    batches: Iterable[NumberedBatch],
-    *,
-    predict_step: Callable[[Any, Batch], Int[Array, "B T"]],
-) -> list[list[int]]:
-    """The predicted class (from 0) at every place that has a label, by the numbers of the examples.
-
-    Args:
-      batches: with `labels`, one example a row. Of a label only matters whether it is 0.
-    """
-    steps = [(predict_step(params, batch), batch["labels"], numbers) for batch, numbers in batches]
-    predicted = {}
-    for classes, labels, numbers in steps:
-        rows = zip(numbers.tolist(), np.asarray(classes), np.asarray(labels), strict=True)
-        predicted |= {number: row[label > 0].tolist() for number, row, label in rows if number >= 0}
-    return [predicted[number] for number in range(len(predicted))]
-
-
-def score_classification(predicted: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
-    """Scores of the labels of texts: "accuracy", macro "f1" and "matthews" correlation.
-
-    Raises:
-      ValueError: no labels, or lists of different lengths.
-    """
-    return {
-        "accuracy": metrics.accuracy(predicted, labels),
-        "f1": metrics.f1(predicted, labels),
-        "matthews": metrics.matthews(predicted, labels),
-    }
-
-
-def score_tagging(
-    predicted: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]
-) -> dict[str, float]:
-    """Scores of the tags of words, as fractions.
-
-    A sentence that was cut off has fewer predicted tags: the missing ones count as wrong.
-
-    Returns:
-      "accuracy" and macro "f1" over all words, "exact_match" (sentences without a mistake) and,
-      where every tag is O, B-x or I-x, "span_f1" (a missing tag is O).
-
-    Raises:
-      ValueError: no words, lists of different lengths, or a sentence with more predicted tags than
-        words.
-    """
-    if len(predicted) != len(tags):
-        raise ValueError(f"{len(predicted)} tagged sentences, but {len(tags)} expected ones")
-    expected = [list(sentence) for sentence in tags]
-    filled = [_filled(ours, len(theirs)) for ours, theirs in zip(predicted, expected, strict=True)]
-    words, expected_words = list(chain(*filled)), list(chain(*expected))
-    scores = {
-        "accuracy": metrics.accuracy(words, expected_words),
-        "f1": metrics.f1(words, expected_words),
-        "exact_match": sum(map(operator.eq, filled, expected)) / len(expected),
-    }
-    if all(map(metrics.is_span_tag, {*words, *expected_words} - {metrics.NOTHING})):
-        outside = [["O" if tag == metrics.NOTHING else tag for tag in row] for row in filled]
-        scores["span_f1"] = metrics.span_f1(outside, expected)
-    return scores
-
-
-def _filled(predicted: Sequence[str], words: int) -> list[str]:
-    """The predicted tags of one sentence, made as many as it has words."""
-    if len(predicted) > words:
-        raise ValueError(f"{len(predicted)} tags predicted for a sentence of {words} words")
-    return [*predicted, *[metrics.NOTHING] * (words - len(predicted))]
-
-
-def embed(
-    params: Any,
-    batches: Iterable[NumberedBatch],
-    *,
-    embed_step: Callable[[Any, Batch], Float[Array, "B T D"]],
-) -> Float[np.ndarray, "N D"]:
-    """The vector of each example, by the numbers of the examples.
-
-    Args:
-      batches: one example a row.
-      embed_step: at each token, the vector that stands for its whole text; the first is taken.
-
-    Raises:
-      ValueError: there are no batches.
-    """
-    steps = [(embed_step(params, batch)[:, 0], numbers) for batch, numbers in batches]
-    if not steps:
-        raise ValueError("nothing to embed: there are no batches")
-    vectors = np.concatenate([np.asarray(rows, np.float32) for rows, _ in steps])
-    numbers = np.concatenate([numbers for _, numbers in steps])
-    # Rows of padding have -1, so that they come first.
-    return vectors[np.argsort(numbers)][np.sum(numbers < 0) :]

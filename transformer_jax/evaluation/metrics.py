@@ -1,40 +1,23 @@
-"""Scores on the host: means of sums, and scores of texts and labels by well-known libraries."""
+"""Scores of texts and labels on the host, by well-known libraries."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from seqeval.metrics import f1_score as span_f1_score
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+# Those of sacreBLEU: how WMT does it, text that is tokenised already, other scripts, characters.
+BLEU_TOKENIZERS = ("13a", "none", "intl", "char")
+
 # In the place of a label: nothing was predicted here, which is wrong whatever was expected.
 NOTHING = ""
 
 # German pronouns of the third person; which one stands for "it" depends on gender and case.
 PRONOUNS = frozenset({"er", "sie", "es", "ihn", "ihm", "ihr", "ihnen"})
-
-
-def means(window: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
-    """name -> sum / weight in float64, of (sum, weight) scalars on any device.
-
-    A "token_loss", in nats, brings along its "perplexity" (infinite where it overflows).
-
-    Raises:
-      ValueError: a weight is 0, so that there is nothing to take the mean of.
-    """
-    sums = {name: np.asarray(pair, np.float64) for name, pair in jax.device_get(window).items()}
-    empty = [name for name, (_, weight) in sums.items() if weight == 0]
-    if empty:
-        raise ValueError(f"no mean of {', '.join(empty)}: the weight is 0 (no real tokens)")
-    result = {name: float(total / weight) for name, (total, weight) in sums.items()}
-    if "token_loss" in result:
-        with np.errstate(over="ignore"):
-            result["perplexity"] = float(np.exp(result["token_loss"]))
-    return result
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str) -> tuple[float, str]:

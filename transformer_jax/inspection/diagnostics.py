@@ -20,7 +20,7 @@ from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.residual import Scales, variance
 from transformer_jax.models.transformer.schemes import Kind, Stack, depth, scheme, stacks
 from transformer_jax.models.transformer.shapes import Batch, Model, Params
-from transformer_jax.training.losses import Objective
+from transformer_jax.training.losses import Loss
 from transformer_jax.training.optimizer import decays
 
 # Rows of a batch that `make_diagnose` looks at.
@@ -169,19 +169,16 @@ def output_change(before: Observed, after: Observed, size: float = 1.0) -> Float
 
 
 def output_gradient_norms(
-    model: Model, loss: Objective, params: Params, batch: Batch
+    model: Model, loss: Loss, params: Params, batch: Batch
 ) -> dict[Stack, Float[Array, "n"]]:
     """Norm of the gradient of the mean loss with respect to each sublayer's output.
 
-    loss: (apply, params, batch, None) -> (sum, weight, metrics), deterministic.
+    loss: of the outputs, which are deterministic.
     """
 
     def mean_loss(perturbations):
-        def apply(params, batch, _):
-            variables = {"params": params, "perturbations": perturbations}
-            return model.apply(variables, batch, deterministic=True)
-
-        loss_sum, weight, _ = loss(apply, params, batch, None)
+        variables = {"params": params, "perturbations": perturbations}
+        loss_sum, weight, _ = loss(model.apply(variables, batch, deterministic=True), batch)
         return loss_sum / weight
 
     def perturbations():
@@ -252,7 +249,7 @@ def largest_logit(observed: Observed, kind: Kind) -> Float[Array, "L"]:
 
 
 def make_diagnose(
-    model: Model, loss: Objective
+    model: Model, loss: Loss
 ) -> Callable[[Params, Params, Batch], dict[str, Float[Array, "*n"]]]:
     """Compiles what training logs: (params before a step, those after it, batch) -> numbers.
 

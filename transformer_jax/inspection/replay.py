@@ -12,14 +12,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Key
 
-from transformer_jax.build import Params, Run
 from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import Streams, place
 from transformer_jax.models.transformer.schemes import Kind, Stack, depth, stacks
 from transformer_jax.models.transformer.shapes import Model
-from transformer_jax.training.loop import TrainSettings, micro_batches
-from transformer_jax.training.losses import Batch, Objective
+from transformer_jax.run import Params, Run
+from transformer_jax.training.losses import Batch, Loss
 from transformer_jax.training.state import State
+from transformer_jax.training.step import TrainSettings, micro_batches
 
 Named = tuple[str, np.ndarray]
 
@@ -72,7 +72,7 @@ def first_non_finite(tensors: Iterable[Named]) -> str | None:
 
 def tensors(
     model: Model,
-    loss: Objective,
+    loss: Loss,
     optimizer: optax.GradientTransformation,
     settings: TrainSettings,
     state: State,
@@ -110,22 +110,16 @@ def tensors(
 
 
 @functools.partial(jax.jit, static_argnames=("model", "loss"))
-def _examine(model: Model, loss: Objective, params: Params, batch: Batch, key: Key[Array, ""]):
+def _examine(model: Model, loss: Loss, params: Params, batch: Batch, key: Key[Array, ""]):
     """(what the sublayers show, logits, gradients of the sublayers' outputs), the loss, its weight
     and the gradient of the parameters, of a micro-batch; sums over tokens."""
     apply = functools.partial(model.apply, deterministic=False, rngs={"dropout": key})
 
     def summed(params, perturbations) -> Any:
-        seen = []
-
-        def apply_and_show(params, batch, _):
-            variables = {"params": params, "perturbations": perturbations}
-            logits, shown = apply(variables, batch, mutable=["intermediates"])
-            seen.append((shown["intermediates"], logits))
-            return logits
-
-        loss_sum, weight, _ = loss(apply_and_show, params, batch, key)
-        return loss_sum, (weight, *seen[0])
+        variables = {"params": params, "perturbations": perturbations}
+        outputs, shown = apply(variables, batch, mutable=["intermediates"])
+        loss_sum, weight, _ = loss(outputs, batch)
+        return loss_sum, (weight, shown["intermediates"], outputs)
 
     def no_perturbations(params) -> Any:
         _, variables = apply({"params": params}, batch, mutable=["perturbations"])

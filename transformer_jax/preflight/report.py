@@ -14,13 +14,12 @@ from typing import Any
 
 import jax
 
-from transformer_jax import inference
-from transformer_jax.build import Run
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.models.transformer.config import Remat
 from transformer_jax.preflight import chips, hlo
 from transformer_jax.preflight.chips import Peak
+from transformer_jax.run import Run
 
 # Settings of a config, by dotted key
 Changes = dict[str, Any]
@@ -116,9 +115,9 @@ def compile_decoding(run: Run, memory: float) -> Program | None:
     Its loop over tokens counts once: so its flops, traffic and exchanges are those of reading the
     prompts, or encoding them, and of one further token.
     """
-    if run.objective not in ("translation", "causal_lm"):
+    if run.task.limit is None:
         return None
-    decode, arguments = inference.decoding(run, run.abstract_state().params)
+    decode, arguments = run.trained(run.abstract_state().params).decoding()
     return _compile(run, decode, arguments, memory)
 
 

@@ -1,8 +1,6 @@
-"""One pure training step, and the loop that orders steps, logging, evaluation and checkpoints."""
+"""The loop that orders steps, logging, evaluation and checkpoints."""
 
 import contextlib
-import dataclasses
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -10,50 +8,20 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import optax
 from absl import logging
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.devices import hosts
-from transformer_jax.devices.mesh import Streams, constrain, place_ahead
-from transformer_jax.evaluation.metrics import means
-from transformer_jax.training import losses as objectives
-from transformer_jax.training.losses import ApplyFn, Batch, Objective, Sums
+from transformer_jax.devices.mesh import Streams, place_ahead
+from transformer_jax.training.losses import Batch, means
 from transformer_jax.training.state import State
+from transformer_jax.training.step import Metrics, StepFn, TrainSettings
 
-# What a step adds to the logging window.
-WINDOW_METRICS = (*objectives.METRICS, "gradient_norm")
 # Nats: a plateau is at most so far below the unigram entropy, a divergence so far above ln V.
 PLATEAU_MARGIN = 0.1
 DIVERGENCE_MARGIN = 1.0
-# A loss spikes that is so many robust deviations above the median of the recent losses, of which
-# there have to be enough.
+# A loss spikes that is so many robust deviations above the median of the recent losses.
 SPIKE_DEVIATIONS = 6.0
-FEWEST_RECENT = 32
-
-Metrics = dict[str, Any]
-StepFn = Callable[[State, Batch], tuple[State, Metrics]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """How long to train and what to do on the way; intervals are in steps."""
-
-    steps: int
-    accumulation_steps: int  # micro-batches that a global batch is cut into
-    ema_decay: float  # of the moving average of the parameters (0: none)
-    log_every: int
-    evaluate_every: int  # 0: only after the last step
-    checkpoint_every: int  # 0: only after the last step
-    diagnostics_every: int  # 0: never
-
-    def __post_init__(self):
-        for name in ("steps", "accumulation_steps", "log_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"train.{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"train.ema_decay={self.ema_decay} does not lie in [0, 1)")
 
 
 class Log(Protocol):
@@ -93,170 +61,6 @@ def judge(
     if not token_loss <= math.log(vocab_size) + DIVERGENCE_MARGIN:
         return "diverged"
     return "plateaued" if token_loss > unigram_entropy - PLATEAU_MARGIN else "finished"
-
-
-def make_train_step(
-    settings: TrainSettings,
-    *,
-    objective: Objective,
-    apply_fn: ApplyFn,
-    optimizer: optax.GradientTransformation,
-    schedule: optax.Schedule,
-    layout: Any,
-) -> StepFn:
-    """Compiles `train_step`. The state is donated: the one passed in is gone after the call.
-
-    layout: a `State` of the arrays' shardings, which the next state keeps.
-    """
-    step = functools.partial(
-        train_step,
-        objective=objective,
-        apply_fn=apply_fn,
-        optimizer=optimizer,
-        schedule=schedule,
-        accumulation_steps=settings.accumulation_steps,
-        ema_decay=settings.ema_decay,
-        log_every=settings.log_every,
-    )
-    # The numbers lie where that of the step does: whole on every device.
-    return jax.jit(step, donate_argnums=0, out_shardings=(layout, layout.step))
-
-
-def train_step(
-    state: State,
-    batch: Batch,
-    *,
-    objective: Objective,
-    apply_fn: ApplyFn,
-    optimizer: optax.GradientTransformation,
-    schedule: optax.Schedule,
-    accumulation_steps: int,
-    ema_decay: float,
-    log_every: int,
-) -> tuple[State, Metrics]:
-    """One update of the parameters, by the gradient of the mean loss of the global batch.
-
-    Sums over micro-batches are divided once, by the weight of the whole batch, so that the update
-    does not depend on `accumulation_steps` (dropout apart: each micro-batch has a key of its own).
-
-    With `ema_decay` the state's moving average takes in the new parameters: ema <- d ema + (1 - d)
-    params, d = min(ema_decay, (1 + n) / (10 + n)), where n updates have been made before this one.
-
-    Returns the next state, and as metrics the `loss`, `weight` (target tokens), `gradient_norm`
-    (before clipping) and `learning_rate` of this step; `finite_parameters`, whether the new ones
-    are; `recent_median` and `recent_deviation`, the `spread` of the losses before this one; and
-    `window`: name -> (sum, weight) since the last multiple of `log_every`.
-
-    Raises:
-      ValueError: when the rows of the batch cannot be cut into `accumulation_steps` equal parts.
-    """
-    loss = functools.partial(_loss, objective, apply_fn)
-    gradient_sum, (loss_sum, weight, sums) = _summed_gradient(
-        loss, state.params, batch, state.dropout_key, accumulation_steps
-    )
-    gradient = jax.tree.map(lambda g: g / weight, gradient_sum)
-    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-    gradient_norm = optax.tree.norm(gradient)
-    params = optax.apply_updates(state.params, updates)
-    loss_mean = loss_sum / weight
-    median, deviation = spread(state.recent)
-
-    sums = {**sums, "gradient_norm": (gradient_norm, jnp.ones(()))}
-    # The second case: a window that was finished when the run resumed with another log_every.
-    counted = state.window["gradient_norm"][1]
-    starts_window = (state.step % log_every == 0) | (counted >= log_every)
-    window = jax.tree.map(
-        lambda total, new: jnp.where(starts_window, 0.0, total) + new, state.window, sums
-    )
-    next_state = State(
-        step=state.step + 1,
-        params=params,
-        ema_params=_moving_average(state, params, ema_decay) if ema_decay else None,
-        opt_state=opt_state,
-        rng=state.rng,
-        window=window,
-        recent=state.recent.at[state.step % state.recent.size].set(loss_mean),
-    )
-    metrics = {
-        "loss": loss_mean,
-        "weight": weight,
-        "gradient_norm": gradient_norm,
-        "learning_rate": schedule(state.step),
-        "finite_parameters": _all_finite(params),
-        "recent_median": median,
-        "recent_deviation": deviation,
-        "window": window,
-    }
-    return next_state, metrics
-
-
-def spread(recent: Float[Array, "R"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Median of the losses that are there (not NaN), and their robust standard deviation.
-
-    That is 1.4826 times the median absolute deviation, which of normal values is their standard
-    deviation (Rousseeuw and Croux 1993, section 1). It is taken for a thousandth of the median at
-    least: losses that hardly differ, as those of one batch again and again, differ by rounding,
-    which is 1e-7 of a float32 and 4e-3 of a bfloat16, but much less in a mean over tokens. It is
-    infinite, so that nothing spikes, while there are fewer losses than `FEWEST_RECENT`.
-    """
-    median = jnp.nanmedian(recent)
-    deviation = 1.4826 * jnp.nanmedian(jnp.abs(recent - median))
-    enough = jnp.sum(~jnp.isnan(recent)) >= FEWEST_RECENT
-    least = 1e-3 * jnp.abs(median)
-    return median, jnp.where(enough, jnp.maximum(deviation, least), jnp.inf)
-
-
-def _all_finite(tree: Any) -> Bool[Array, ""]:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
-
-
-def _moving_average(state: State, params: Any, decay: float) -> Any:
-    share = jnp.maximum(1 - decay, 9 / (10 + state.step))  # of the new parameters, 1 - d
-    return optax.incremental_update(params, state.ema_params, share)
-
-
-def _loss(objective: Objective, apply_fn: ApplyFn, params, batch, rng):
-    loss_sum, weight, sums = objective(apply_fn, params, batch, rng)
-    return loss_sum, (loss_sum, weight, sums)
-
-
-def _summed_gradient(
-    loss: Callable, params: Any, batch: Batch, rng: Key[Array, ""], accumulation_steps: int
-) -> tuple[Any, tuple[Array, Array, Sums]]:
-    """Gradient of the summed loss, and what `loss` returns beside it, over all micro-batches."""
-    gradient = jax.grad(loss, has_aux=True)
-    if accumulation_steps == 1:
-        return gradient(params, batch, rng)
-
-    def add(total, part):
-        new, aux = gradient(params, *part)
-        return jax.tree.map(jnp.add, total, new), aux
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    total, aux = jax.lax.scan(add, zeros, micro_batches(batch, rng, accumulation_steps))
-    return total, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), aux)
-
-
-def micro_batches(
-    batch: Batch, rng: Key[Array, ""], parts: int
-) -> tuple[dict[str, Int[Array, "parts rows _"]], Key[Array, "parts"]]:
-    """A batch cut into equal parts, and the dropout key of each; one part has the step's own key.
-
-    Raises ValueError where the rows cannot be cut.
-    """
-    keys = rng[None] if parts == 1 else jax.random.split(rng, parts)
-    cut = jax.tree.map(functools.partial(_cut_rows, parts), batch)
-    return jax.tree.map(lambda rows: constrain(rows, None, "batch", "length"), cut), keys
-
-
-def _cut_rows(parts: int, array: Array) -> Array:
-    rows = array.shape[0]
-    if rows % parts:
-        raise ValueError(
-            f"a batch of {rows} rows cannot be cut into {parts} equal micro-batches: "
-            "make data.batch_size a multiple of train.accumulation_steps"
-        )
-    return array.reshape(parts, rows // parts, *array.shape[1:])
 
 
 def fit(

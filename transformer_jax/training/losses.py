@@ -1,87 +1,83 @@
 """What a run minimises: sums over what a batch asks for, which the caller divides once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 Batch = dict[str, Int[Array, "B _"]]
-# params, batch, key of dropout (None: deterministic) -> logits of tokens, or of classes
-ApplyFn = Callable[[Any, Batch, Key[Array, ""] | None], Float[Array, "B T V"]]
 # name -> (sum, weight): what adds up over batches, devices and steps
 Sums = dict[str, tuple[Float[Array, ""], Float[Array, ""]]]
-# Sum of the losses to minimise in nats, its weight, and `METRICS` as (sum, weight)
+# Sum of the losses to minimise in nats, its weight, and the sums that a task reports
 Result = tuple[Float[Array, ""], Float[Array, ""], Sums]
-# (apply_fn, params, batch, key of dropout) -> Result
-Objective = Callable[..., Result]
+# (outputs of the model, batch) -> Result
+Loss = Callable[[Any, Batch], Result]
 
 # What `cross_entropy` sums up.
 METRICS = ("loss", "token_loss", "accuracy")
 
 
-def next_token(
-    apply_fn: ApplyFn,
-    params: Any,
-    batch: Batch,
-    rng: Key[Array, ""] | None,
-    *,
-    label_smoothing: float,
-    z_loss: float,
-) -> Result:
-    """Cross-entropy of every target token given those before it, and given the source if any.
+def means(window: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
+    """name -> sum / weight in float64, of (sum, weight) scalars on any device.
 
-    Serves translation and causal language models. The weight is the number of real target tokens.
+    A "token_loss", in nats, brings along its "perplexity" (infinite where it overflows).
+
+    Raises:
+      ValueError: a weight is 0, so that there is nothing to take the mean of.
     """
-    logits = apply_fn(params, batch, rng)
-    chosen = batch["targets_segment_ids"] != 0
-    return _over_chosen(logits, batch["targets"], chosen, label_smoothing, z_loss)
+    sums = {name: np.asarray(pair, np.float64) for name, pair in jax.device_get(window).items()}
+    empty = [name for name, (_, weight) in sums.items() if weight == 0]
+    if empty:
+        raise ValueError(f"no mean of {', '.join(empty)}: the weight is 0 (no real tokens)")
+    result = {name: float(total / weight) for name, (total, weight) in sums.items()}
+    if "token_loss" in result:
+        with np.errstate(over="ignore"):
+            result["perplexity"] = float(np.exp(result["token_loss"]))
+    return result
 
 
-def masked_tokens(
-    apply_fn: ApplyFn,
-    params: Any,
-    batch: Batch,
-    rng: Key[Array, ""] | None,
-    *,
-    label_smoothing: float,
-    z_loss: float,
+def next_token_loss(
+    logits: Float[Array, "B T V"], batch: Batch, *, label_smoothing: float, z_loss: float
 ) -> Result:
-    """Cross-entropy of the tokens that were chosen for masking (Devlin et al. 2019, section 3.1).
+    """Cross-entropy of every real target token; their number is the weight."""
+    return chosen_loss(
+        logits,
+        batch["targets"],
+        batch["targets_segment_ids"] != 0,
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+    )
 
-    `targets` holds them where they stood and 0 everywhere else; the weight is their number.
-    """
-    logits = apply_fn(params, batch, rng)
-    targets = batch["targets"]
-    return _over_chosen(logits, targets, targets != 0, label_smoothing, z_loss)
 
-
-def labels(
-    apply_fn: ApplyFn,
-    params: Any,
-    batch: Batch,
-    rng: Key[Array, ""] | None,
-    *,
-    label_smoothing: float,
-    z_loss: float,
+def label_loss(
+    logits: Float[Array, "B T C"], batch: Batch, *, label_smoothing: float, z_loss: float
 ) -> Result:
-    """Cross-entropy of the class at every place that has one: of a sentence, or of each word.
+    """Cross-entropy of the label at every place that has one; their number is the weight.
 
-    `labels` holds class + 1 there and 0 everywhere else; the weight is the number of classes given.
+    `labels` holds label + 1 there and 0 everywhere else.
     """
-    logits = apply_fn(params, batch, rng)
-    classes = batch["labels"] - 1
-    return _over_chosen(logits, jnp.maximum(classes, 0), classes >= 0, label_smoothing, z_loss)
+    labels = batch["labels"] - 1
+    return chosen_loss(
+        logits,
+        jnp.maximum(labels, 0),
+        labels >= 0,
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+    )
 
 
-def _over_chosen(
+def chosen_loss(
     logits: Float[Array, "B T V"],
     targets: Int[Array, "B T"],
     chosen: Bool[Array, "B T"],
+    *,
     label_smoothing: float,
     z_loss: float,
 ) -> Result:
+    """Cross-entropy of the targets at the chosen places; their number is the weight."""
     weights = chosen.astype(jnp.float32)
     sums = cross_entropy(logits, targets, weights, label_smoothing=label_smoothing, z_loss=z_loss)
     weight = jnp.sum(weights)

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import jax.numpy as jnp
 
 Architecture = Literal["encoder_decoder", "encoder_only", "decoder_only"]
-Head = Literal["tokens", "classes", "tags"]
+Head = Literal["tokens", "masked_tokens", "classes", "tags"]
 # fmt: off
 Residual = Literal[
     "post_ln", "pre_ln", "admin", "admin_constant", "deepnorm", "rezero", "t_fixup", "gpt2",
@@ -77,6 +77,7 @@ class TransformerConfig:
     d_ff: int
     head: Head = "tokens"
     num_labels: int = 0
+    context_length: int | None = None
     depth_exponent: float = 1.0
     attention_score: AttentionScore = "scaled_dot_product"
     attention_gain: float = 1.0
@@ -131,7 +132,9 @@ class TransformerConfig:
                 f"drop any: set model.attention_dropout_rate={self.attention_dropout_rate} to 0, "
                 "or the kernel to 'xla'"
             )
-        if self.head != "tokens" and (self.architecture != "encoder_only" or self.num_labels < 1):
+        if self.head in ("classes", "tags") and (
+            self.architecture != "encoder_only" or self.num_labels < 1
+        ):
             raise ValueError(
                 f"{self.head} need model.architecture='encoder_only' and at least one label, got "
                 f"{self.architecture!r} and {self.num_labels}"

@@ -143,7 +143,7 @@ class EncoderOnly(nn.Module):
         self.encoder = encoder(config, "encoder")
         if scheme(config, "encoder").ends_in_norm:
             self.encoder_norm = Norm(config)
-        if config.head != "tokens":
+        if config.head != "masked_tokens":
             self.label_head = heads.LabelHead(config)
             return
         self.token_head = heads.MaskedTokenHead(config)
@@ -157,7 +157,7 @@ class EncoderOnly(nn.Module):
         `_segment_ids` and `_positions`, as of the encoder-decoder.
         """
         x = self._encode(batch, deterministic)
-        if self.config.head == "tokens":
+        if self.config.head == "masked_tokens":
             untied = self.config.tied_embeddings == "none"
             return self.token_head(x, self.logits if untied else self.embedding.logits)
         if self.config.head == "classes":
@@ -212,9 +212,7 @@ class DecoderOnly(nn.Module):
         carry, _ = self.decoder(start, scales, shared)
         return _logits(self, self.embedding, carry)
 
-    def start(
-        self, batch: Batch, max_length: int, context_length: int
-    ) -> tuple[Int[Array, "B"], Prompt, KeysValues]:
+    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Prompt, KeysValues]:
         """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
 
         A prompt begins with bos. Its last token is not read: the first step does that. Returns
@@ -227,7 +225,9 @@ class DecoderOnly(nn.Module):
         padding = width - lengths
         positions = jnp.arange(width)[None] - padding[:, None]
         tokens = jnp.take_along_axis(batch["inputs"], jnp.maximum(positions, 0), axis=1)
-        context = Prompt(padding, jnp.int32(width - 1), jnp.int32(context_length))
+        context = Prompt(
+            padding, jnp.int32(width - 1), jnp.int32(self.config.context_length or 2**30)
+        )
         cache = _empty_cache(self.config, rows, width - 1 + max_length)
         if width > 1:
             _, cache = self._read(context, cache, tokens[:, :-1], jnp.int32(0))

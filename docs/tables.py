@@ -1,0 +1,352 @@
+"""Writes the tables of the pages from the code, between `<!-- generated: NAME -->` and its end.
+
+python docs/tables.py            rewrites them
+python docs/tables.py --check    only compares: the exit status is 1 if a page is out of date
+"""
+
+import argparse
+import ast
+import importlib
+import importlib.util
+import inspect
+import json
+import re
+import sys
+import tokenize
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs import default
+from transformer_jax import overrides
+from transformer_jax.data import sources
+from transformer_jax.models.transformer import schemes
+
+ROOT = Path(__file__).resolve().parents[1]
+_PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
+_END_OF_SENTENCE = re.compile(r"(?<=[.?])\s+(?=[A-Z(\"`])")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status."""
+    parser = argparse.ArgumentParser(description="Writes the tables of the pages from the code.")
+    parser.add_argument("--check", action="store_true", help="only compare")
+    check = parser.parse_args(argv).check
+    outdated = []
+    for page in pages():
+        text = page.read_text("utf-8")
+        current = generate(text)
+        if text != current:
+            outdated.append(str(page.relative_to(ROOT)))
+            if not check:
+                page.write_text(current, "utf-8")
+    if outdated:
+        verb = "out of date, run `python docs/tables.py`" if check else "rewritten"
+        print(f"{verb}: {', '.join(outdated)}")
+    return 1 if outdated and check else 0
+
+
+def pages() -> list[Path]:
+    """The pages that may have generated parts; experiments write those of their own READMEs."""
+    return [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "experiments/README.md"]
+
+
+def generate(text: str) -> str:
+    """The text of a page with its generated parts made anew. KeyError: an unknown part."""
+    return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", text)
+
+
+def schemes_table() -> str:
+    """The residual schemes: the equation, what its constants start from, and the source."""
+    comments = _row_comments(schemes, "SCHEMES")
+    calls = {key: value for key, value, _ in _rows(schemes, "SCHEMES")}
+    rows = []
+    for name, row in schemes.SCHEMES.items():
+        call = calls[name]
+        assert isinstance(call, ast.Call)
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        labels = {
+            "skip": "ω at first" if row.trained_skip else "s",
+            "branch": "c at first" if row.trained_branch else "c",
+            "gain": f"gain on {', '.join(map(_code, row.gained))}",
+            "embedding_gain": "gain on the embedding",
+        }
+        constants = [
+            f"{label}: {_formula(schemes, given[field])}"
+            for field, label in labels.items()
+            if field in given
+        ]
+        if row.profiled:
+            constants.append("ω at first: profiled on the first batch")
+        rows.append((_code(name), _equation(row), "; ".join(constants), comments[name]))
+    return _table(("Scheme", "Output", "Constants", "Source and notes"), rows)
+
+
+def _equation(row: schemes.ResidualScheme) -> str:
+    """The right-hand side of the residual equation, and the norms that a row adds elsewhere."""
+    branch = "f(Norm(x))" if row.pre_norm else "f(x)"
+    if row.branch_norm:
+        branch = f"Norm({branch})"
+    if row.branch is not None:
+        branch = f"c {branch}"
+    skip = "ω x" if row.trained_skip else "s x" if row.skip else "x"
+    equation = f"{skip} + {branch}"
+    if row.post_norm:
+        equation = f"Norm({equation})"
+    notes = {
+        f"c a trained {row.trained_branch}": row.trained_branch is not None,
+        "a Norm inside f, before its last projection": row.inner_norm,
+        "no Norm after the first sublayer": not row.first_post_norm,
+        "a layer's last sublayer also adds the layer's input": row.layer_shortcut,
+        "a second stream sums up all branches and joins at the end": row.summed_branches,
+        "a Norm on the embedding": row.embedding_norm,
+        "a Norm at the end of the stack": row.final_norm,
+    }
+    return "; ".join([equation, *(note for note, holds in notes.items() if holds)])
+
+
+def _formula(module: Any, node: ast.expr) -> str:
+    """What a formula computes: a function's docstring, or a lambda's body, of a depth."""
+    if isinstance(node, ast.Name):
+        return _first_sentence(inspect.getdoc(getattr(module, node.id)) or "").rstrip(".")
+    assert isinstance(node, ast.Lambda)
+    return _code(ast.unparse(node.body).replace("depth.", ""))
+
+
+def configuration_tables() -> str:
+    """Every key of the config: its default and its comment, a table for each section."""
+    values = overrides.flatten(default.get_config())
+    meanings = {key: meaning for key, meaning in _keys(inspect.getsource(default))}
+    if missing := values.keys() - meanings.keys():
+        raise ValueError(f"configs/default.py sets {', '.join(missing)} where no table looks")
+    sections: dict[str, list[tuple[str, str, str]]] = {}
+    for key in [key for key in meanings if key in values]:
+        choices = _choices().get(key, ())
+        named = all(f'"{name}"' in meanings[key] for name in choices)
+        names = "" if named else f"One of {', '.join(map(_code, choices))}."
+        if key.endswith("coder_residual"):
+            names = "Otherwise one of the same schemes."
+        meaning = " ".join(filter(None, [meanings[key], names]))
+        value = json.dumps(values[key]) if isinstance(values[key], str) else repr(values[key])
+        section = key.partition(".")[0] if "." in key else ""
+        sections.setdefault(section, []).append((_code(key), _code(value), meaning))
+    texts = []
+    for section, rows in sections.items():
+        title = f"### {section}\n\n" if section else ""
+        intro = f"{meanings[section]}\n\n" if meanings.get(section) else ""
+        texts.append(f"{title}{intro}{_table(('Key', 'Default', 'Meaning'), rows)}")
+    return "\n\n".join(texts)
+
+
+def _keys(source: str) -> Iterator[tuple[str, str]]:
+    """Each dotted key and section that get_config sets, in its order, with its comments."""
+    above, beside = _comments(source)
+    functions = {
+        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
+    }
+
+    def walk(function: ast.FunctionDef, paths: dict[str, str]) -> Iterator[tuple[str, str]]:
+        for node in function.body:
+            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Attribute):
+                continue
+            owner = ast.unparse(node.targets[0].value)
+            key = ".".join(filter(None, [paths[owner], node.targets[0].attr]))
+            comments = map(_sentence, (above(node.lineno), beside(node.lineno)))
+            yield key, " ".join(filter(None, comments))
+            paths |= {ast.unparse(name): key for name in node.targets[1:]}
+            called = isinstance(node.value, ast.Call) and ast.unparse(node.value.func)
+            if called in functions:
+                inner = functions[called]
+                (made,) = (
+                    node.target.id
+                    for node in inner.body
+                    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+                )
+                yield from walk(inner, {made: key})
+
+    return walk(functions["get_config"], {"config": ""})
+
+
+def choices_table() -> str:
+    """The settings that name one of several things."""
+    rows = [
+        (_code(key), ", ".join(map(_code, names)))
+        for key, names in _choices().items()
+        if not key.endswith("coder_residual")
+    ]
+    return _table(("Key", "Values"), rows)
+
+
+def _choices() -> Mapping[str, Collection[str]]:
+    # Until overrides has them, `default` does.
+    return getattr(overrides, "CHOICES", None) or getattr(default, "CHOICES", {})
+
+
+def tasks_table() -> str:
+    """The tasks: what each learns, on which architectures, from which columns."""
+    if importlib.util.find_spec("transformer_jax.tasks") is None:  # until the table of tasks exists
+        rows = [(_code(name), "", "", "", "") for name in _choices()["objective.name"]]
+    else:
+        rows = [
+            (
+                _code(name),
+                _doc(f"transformer_jax.tasks.{name}").partition(": ")[2].capitalize(),
+                ", ".join(f"{_code(shape)}: {_code(head)}" for shape, head in task.heads.items()),
+                ", ".join(map(_code, task.recipe.reads)),
+                ", ".join(map(_code, [*task.recipe.columns, *task.recipe.drawn])),
+            )
+            for name, task in _attribute("transformer_jax.tasks", "TASKS").items()
+        ]
+    columns = ("Task", "The model learns", "Architecture and head", "Reads", "A batch holds")
+    return _table(columns, rows)
+
+
+def sources_table() -> str:
+    """The sources: what each is, and the tasks that find their columns in it."""
+    if not hasattr(sources, "SOURCES"):  # until the table of sources exists
+        serves = getattr(sources, "SERVES", {})
+        rows = [(_code(name), "", ", ".join(map(_code, tasks))) for name, tasks in serves.items()]
+    else:
+        comments = _row_comments(sources, "SOURCES")
+        tasks = _attribute("transformer_jax.tasks", "TASKS")
+        rows = [
+            (
+                _code(name),
+                comments[name],
+                ", ".join(_code(task) for task in tasks if tasks[task].recipe.reads in yielded),
+            )
+            for name, yielded in _attribute("transformer_jax.data.sources", "SOURCES").items()
+        ]
+    return _table(("`data.source`", "Examples", "Tasks"), rows)
+
+
+def experiments_table() -> str:
+    """The experiments: question, sweeps, and the beginning of the README's conclusion."""
+    rows = []
+    for folder in sorted(path.parent for path in ROOT.glob("experiments/*/report.py")):
+        question = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8")))
+        tree = ast.parse((folder / "sweep.py").read_text("utf-8"))
+        sweeps = [key for key, _, _ in _dict_rows(tree, "SWEEPS")]
+        link = f"[{folder.name}]({folder.name}/README.md)"
+        rows.append((link, question or "", ", ".join(map(_code, sweeps)), _headline(folder)))
+    return _table(("Folder", "Question", "Sweeps", "Finding"), rows)
+
+
+def _headline(folder: Path) -> str:
+    """The first sentence of the conclusion, with what its colon introduces."""
+    text = (folder / "README.md").read_text("utf-8")
+    paragraphs = text.split("## Conclusion\n")[1].split("\n## ")[0].strip()
+    paragraphs = re.sub(r"\n+- ", "\n\n- ", paragraphs).split("\n\n")
+    first = _first_sentence(paragraphs[0].removeprefix("- "))
+    if first.endswith(":"):
+        return f"{first} {_first_sentence(paragraphs[1].removeprefix('- '))}"
+    return first
+
+
+def modules_tree() -> str:
+    """The files of the library and the harness, each with the first sentence of its docstring."""
+    lines: list[tuple[str, str]] = []
+
+    def walk(folder: Path, indent: str) -> None:
+        lines.append((f"{indent[2:]}{folder.name}/", _docstring(folder / "__init__.py")))
+        for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
+            if path.suffix == ".py" and path.name != "__init__.py":
+                lines.append((f"{indent}{path.name}", _docstring(path)))
+            elif (path / "__init__.py").exists():
+                walk(path, indent + "  ")
+
+    walk(ROOT / "transformer_jax", "  ")
+    walk(ROOT / "experiments/harness", "  ")
+    width = max(len(name) for name, _ in lines) + 2
+    text = "\n".join(f"{name:{width}}{doc}".rstrip() for name, doc in lines)
+    return f"```\n{text}\n```"
+
+
+PARTS = {
+    "schemes": schemes_table,
+    "configuration": configuration_tables,
+    "choices": choices_table,
+    "tasks": tasks_table,
+    "sources": sources_table,
+    "experiments": experiments_table,
+    "modules": modules_tree,
+}
+
+
+def _rows(module: Any, name: str) -> Iterator[tuple[str, ast.expr, int]]:
+    return _dict_rows(ast.parse(inspect.getsource(module)), name)
+
+
+def _dict_rows(tree: ast.Module, name: str) -> Iterator[tuple[str, ast.expr, int]]:
+    """Key, value and line of each row of a module's dict."""
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(target, ast.Name) and target.id == name:
+            table = node.value  # pyright: ignore[reportAttributeAccessIssue]
+            assert isinstance(table, ast.Dict)
+            for key, value in zip(table.keys, table.values, strict=True):
+                assert isinstance(key, ast.Constant)
+                yield str(key.value), value, key.lineno
+
+
+def _row_comments(module: Any, name: str) -> dict[str, str]:
+    """The comment above each row of a module's dict."""
+    above, _ = _comments(inspect.getsource(module))
+    return {key: _sentence(above(line)) for key, _, line in _rows(module, name)}
+
+
+def _comments(source: str):
+    """Two functions of a line's number: the comment lines right above it, the comment beside it."""
+    tokens = tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__)
+    found = [token for token in tokens if token.type == tokenize.COMMENT]
+    alone = {token.start[0]: token.string for token in found if token.line.lstrip()[0] == "#"}
+    beside = {token.start[0]: token.string for token in found if token.start[0] not in alone}
+
+    def above(line: int) -> str:
+        first = line
+        while first - 1 in alone:
+            first -= 1
+        return " ".join(alone[number].removeprefix("#").strip() for number in range(first, line))
+
+    return above, lambda line: beside.get(line, "").removeprefix("#").strip()
+
+
+def _doc(module: str) -> str:
+    return _first_sentence(inspect.getdoc(importlib.import_module(module)) or "")
+
+
+def _docstring(path: Path) -> str:
+    """The first sentence of a file's docstring, without its final stop."""
+    doc = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return _first_sentence(doc.partition("\n\n")[0]).rstrip(".")
+
+
+def _attribute(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def _first_sentence(text: str) -> str:
+    return _END_OF_SENTENCE.split(" ".join(text.split()), maxsplit=1)[0]
+
+
+def _sentence(text: str) -> str:
+    """With a full stop at its end and, but for names such as sacreBLEU, a capital first."""
+    first = text.partition(" ")[0]
+    text = text[:1].upper() + text[1:] if first == first.lower() else text
+    return text + "." if text and text[-1] != "." else text
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, in which a bar inside a cell is escaped."""
+    cells = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in cells
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""The pages and the headers of configs: every command can be given, every link and path exists."""
+
+import ast
+import functools
+import importlib.util
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from absl import flags
+
+from configs import default
+from experiments.harness.sweep import part
+from transformer_jax import commands, main, overrides
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+REPORTS = sorted(ROOT.glob("experiments/**/README.md"))
+CONFIGS = sorted(path for path in ROOT.glob("configs/*.py") if path.stem[0] != "_")
+SHELL = ("sh", "bash", "console")
+# Programs whose arguments are nobody's business here.
+OTHER_PROGRAMS = ("echo", "export")
+# What is cheap enough to be run as it stands.
+RUN = (
+    ["./launch.sh", "--help"],
+    ["./launch.sh", "tpu", "--help"],
+    [".venv/bin/python", "docs/tables.py", "--check"],
+)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+
+
+def blocks(path: Path) -> list[Block]:
+    fences = re.finditer(
+        r"^```(\w*)\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    return [Block(fence[1], fence[2]) for fence in fences]
+
+
+def shell_text(path: Path) -> str:
+    """What a reader may paste into a shell: shell blocks, and the indented lines of a header."""
+    if path.suffix == ".md":
+        fenced = "".join(block.text for block in blocks(path) if block.language in SHELL)
+        return fenced + "".join(
+            re.findall(r"^ {4}\./launch\.sh .*\n", path.read_text("utf-8"), re.M)
+        )
+    header = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return "\n".join(line for line in header.splitlines() if line.startswith("    "))
+
+
+def commands_in(text: str) -> Iterator[list[str]]:
+    """The words of each command, without comments and assignments; a pipe has several."""
+    for line in text.replace("\\\n", " ").replace("|\n", "| ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+        lexer.whitespace_split = True
+        for is_end, words in itertools.groupby(lexer, lambda word: word in ("|", "&&", ";")):
+            command = list(itertools.dropwhile(re.compile(r"[A-Z_]+=").match, words))
+            if not is_end and command:
+                yield command
+
+
+@functools.cache
+def help_of(*command: str) -> str:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@functools.cache
+def launch_commands() -> tuple[str, ...]:
+    return tuple(re.findall(r"^  ([a-z]+) ", help_of("./launch.sh", "--help"), re.MULTILINE))
+
+
+def values_of(arguments: Sequence[str]) -> dict[str, str]:
+    """What each --flag is set to."""
+    pairs = (word.removeprefix("--").partition("=") for word in arguments)
+    return {name: value for name, _, value in pairs}
+
+
+def check_known(arguments: Sequence[str], text: str) -> None:
+    """Every --flag is one that a help text names."""
+    for flag in (word.partition("=")[0] for word in arguments if word.startswith("--")):
+        assert re.search(rf"(?<![\w-]){flag}\b", text), f"{flag} is not a flag there"
+
+
+def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]) -> None:
+    """A command of transformer_jax.main: its flags, its config, and the changes to it."""
+    others, changes = overrides.split(arguments)
+    given = values_of(others)
+    known = {"config", "workdir", "device", *flags_of(mode)}
+    assert given.keys() <= known, f"{mode} does not read {given.keys() - known}"
+    for name in given.keys() & flags.FLAGS:
+        flags.FLAGS[name].parser.parse(given[name] or "true")
+    config = given.get("config", "configs/default.py")
+    file, colon, argument = config.partition(":")
+    overrides.load(f"{own_configs.get(file, ROOT / file)}{colon}{argument}", changes)
+
+
+def flags_of(mode: str) -> Sequence[str]:
+    """What a mode reads besides config and work directory."""
+    table = getattr(commands, "COMMANDS", None)
+    if table is None:  # until commands has that table
+        return getattr(main, "_READS")[mode]  # noqa: B009
+    return table[mode].flags
+
+
+def check_experiment(arguments: Sequence[str]) -> None:
+    name, *others = arguments
+    folder = ROOT / "experiments" / name
+    assert (folder / "report.py").exists(), f"there is no experiment {name}"
+    check_known(others, help_of(sys.executable, "-m", "experiments.run", "--help"))
+    given = values_of(others)
+    if "sweep" in given:
+        assert given["sweep"] in part(folder, "sweep").SWEEPS
+    if given.get("executor") == "tpu":
+        check_known(shlex.split(given["options"]), help_of("./launch.sh", "tpu", "--help"))
+
+
+def check_launch(arguments: Sequence[str], own_configs: dict[str, Path]) -> None:
+    if not arguments or arguments == ["--help"]:
+        return
+    command, *others = arguments
+    assert command in launch_commands(), f"launch.sh has no command {command}"
+    if command == "tpu":
+        inner = [word for word in others if word in launch_commands()]
+        own = others[: others.index(inner[0])] if inner else others
+        check_known(own, help_of("./launch.sh", "tpu", "--help"))
+        if inner:
+            check_launch(others[len(own) :], own_configs)
+    elif command == "experiment":
+        check_experiment(others)
+    elif command in ("test", "setup"):
+        check_known(others, help_of("./launch.sh", "--help"))
+        assert all((ROOT / word).exists() for word in others if not word.startswith("-"))
+    else:
+        check_main(command, others, own_configs)
+
+
+def check(words: list[str], own_configs: dict[str, Path]) -> None:
+    """Raises where the command could not be given, as ValueError, AssertionError or the like."""
+    program, *arguments = words
+    if words in RUN or program in OTHER_PROGRAMS:
+        return
+    if program == "./launch.sh":
+        check_launch(arguments, own_configs)
+    elif arguments[:2] == ["-m", "experiments.run"]:
+        check_experiment(arguments[2:])
+    else:
+        assert program in ("python", ".venv/bin/python"), f"what is {program}?"
+        assert arguments[:2] == ["-m", "transformer_jax.main"], shlex.join(words)
+        others = [word for word in arguments[2:] if not word.startswith("--mode=")]
+        check_main(values_of(arguments[2:]).get("mode", "train"), others, own_configs)
+
+
+def own_configs(page: Path, folder: Path) -> dict[str, Path]:
+    """The configs that a page writes out, blocks that begin with their path, saved in a folder."""
+    found = {}
+    for number, block in enumerate(blocks(page)):
+        name = re.match(r"# (configs/\w+\.py)\n", block.text)
+        if block.language == "python" and name:
+            found[name[1]] = folder / f"{number}.py"
+            found[name[1]].write_text(block.text, "utf-8")
+    return found
+
+
+def by_path(paths: Sequence[Path]):
+    names = [str(path.relative_to(ROOT)) for path in paths]
+    return pytest.mark.parametrize("path", paths, ids=names)
+
+
+@by_path([*PAGES, *REPORTS, *CONFIGS])
+def test_every_command_can_be_given(path, tmp_path):
+    configs = own_configs(path, tmp_path) if path.suffix == ".md" else {}
+    for words in commands_in(shell_text(path)):
+        try:
+            check(words, configs)
+        except (AssertionError, ValueError, OSError) as error:
+            pytest.fail(f"{shlex.join(words)}\n{error}")
+
+
+def test_commands_are_found():
+    """So that the test above does not pass for want of commands."""
+    found = {path: list(commands_in(shell_text(path))) for path in (*PAGES, *REPORTS, *CONFIGS)}
+    assert ["./launch.sh"] in found[ROOT / "README.md"]
+    assert [path.stem for path in CONFIGS if not found[path]] == ["default"]  # which is no run
+    assert [path for path in REPORTS if not found[path]] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("./launch.sh trian", "no command trian"),
+        ("./launch.sh evaluate --workdir=a --spilt=test", "spilt"),
+        ("./launch.sh train --config=configs/no.py --workdir=a", "no.py"),
+        ("./launch.sh train --config=configs/tag.py --config.model.layers=2", "model.layers"),
+        ("./launch.sh train --config=configs/tag.py --config.model.norm=batch", "batch"),
+        ("./launch.sh experiment nothing", "no experiment"),
+        ("./launch.sh experiment gradients --quik", "quik"),
+        ("./launch.sh tpu --acelerator=v5e-16 train --config=configs/tag.py", "acelerator"),
+        ("echo x | ./launch.sh generate --step=3", "step"),
+        ("python -m transformer_jax.main --mode=replay --split=test", "split"),
+    ],
+)
+def test_a_mistyped_command_is_found(command, message):
+    with pytest.raises((AssertionError, ValueError, OSError), match=message):
+        for words in commands_in(command):
+            check(words, {})
+
+
+@pytest.mark.parametrize("command", RUN, ids=map(shlex.join, RUN))
+def test_a_cheap_command_runs(command):
+    """Among them the one that compares the generated tables with the code."""
+    program = [sys.executable if command[0] == ".venv/bin/python" else command[0]]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        program + command[1:], cwd=ROOT, capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@by_path([*PAGES, *REPORTS])
+def test_every_link_leads_somewhere(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path)):
+        if not target.startswith(("https://", "http://")):
+            file, _, anchor = target.partition("#")
+            page = (path.parent / file).resolve() if file else path
+            assert page.exists(), f"{target}: there is no {page}"
+            assert not anchor or anchor in anchors(page), f"{target}: no such heading"
+
+
+def without_code(path: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@by_path([*PAGES, *REPORTS])
+def test_every_path_of_the_repository_exists(path):
+    """Those in backquotes; a * stands for anything, and a NAME in capitals for the reader's own."""
+    spans = re.findall(r"`([^`\n]+)`", without_code(path))
+    folders = r"(configs|transformer_jax|experiments|tests|docs)/[\w/.*-]*"
+    named = [span for span in spans if re.fullmatch(folders, span) and span == span.lower()]
+    assert not [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
+
+
+@by_path([*PAGES, *REPORTS])
+def test_every_config_key_exists(path):
+    """In backquotes, with or without its value; a * stands for the keys of a section."""
+    keys = overrides.flatten(default.get_config())
+    sections = "|".join({key.partition(".")[0] for key in keys if "." in key} | {"task"})
+    named = re.findall(rf"`(?:--config\.)?((?:{sections})\.[a-z_.0-9]*\*?)", without_code(path))
+    named = [name for name in named if not name.endswith((".py", ".md", ".svg", ".en"))]
+    unknown = [name for name in named if not any(key.startswith(name.rstrip("*")) for key in keys)]
+    assert not unknown
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 250
+
+
+def test_all_pages_are_listed():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert [path for path in PAGES[1:] if f"](docs/{path.name})" not in readme] == []
+
+
+@pytest.fixture(scope="module")
+def tables():
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_part_stands_on_some_page(tables):
+    texts = [page.read_text("utf-8") for page in tables.pages()]
+    for name in tables.PARTS:
+        part = (f"<!-- generated: {name} -->", f"<!-- end: {name} -->")
+        assert [text.count(part[0]) for text in texts if part[1] in text] == [1], name
+
+
+def test_a_part_is_rewritten_and_its_surroundings_stay(tables):
+    text = "before\n<!-- generated: choices -->\nold\n<!-- end: choices -->\nafter\n"
+    made = tables.generate(text)
+    assert made.startswith("before\n") and made.endswith("\nafter\n") and "old" not in made
+    assert tables.generate(made) == made
+    with pytest.raises(KeyError):
+        tables.generate(text.replace("choices", "nothing"))
+
+
+def test_every_config_key_is_in_the_table_with_its_default(tables):
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", tables.configuration_tables(), re.M))
+    assert rows.keys() == overrides.flatten(default.get_config()).keys()
+    assert rows["train.steps"] == "100000" and rows["model.residual"] == '"post_ln"'
+
+
+def test_a_comment_beside_or_above_a_key_is_its_meaning(tables):
+    source = """
+def get_config():
+    config.a = a = ConfigDict()  # the section
+
+    # Above: more
+    # than a line.
+    a.b = 1  # beside
+    a.c = 2
+"""
+    assert dict(tables._keys(source)) == {
+        "a": "The section.",
+        "a.b": "Above: more than a line. Beside.",
+        "a.c": "",
+    }

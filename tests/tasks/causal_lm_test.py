@@ -1,0 +1,122 @@
+"""How a language model is scored and continues texts."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from tests.tasks.small import decoding, log_probabilities, losses, results, score, stream
+from transformer_jax.data.tokenizer import EOS_ID
+
+
+def test_perplexity_a_word_is_that_of_the_bytes_of_all_texts(made):
+    """Nats of every byte and end of a text, for each word and line end; texts are cut in pieces."""
+    run, params = made("causal_lm")
+    split = run.data.split("test")
+    texts = split.examples["text"]
+    nats, tokens = 0.0, 0
+    for batch, _ in split.batches:
+        log_p = log_probabilities(run, params, batch)
+        of_targets = np.take_along_axis(log_p, batch["targets"][..., None], -1)[..., 0]
+        nats -= np.sum(of_targets[batch["targets_segment_ids"] > 0])
+        tokens += np.sum(batch["targets_segment_ids"] > 0)
+    assert tokens == sum(len(text.encode()) + 1 for text in texts)  # nothing is lost in pieces
+    assert len(texts) < sum(len(numbers[numbers >= 0]) for _, numbers in split.batches)
+    words = sum(len(text.split()) + len(text.removesuffix("\n").split("\n")) for text in texts)
+    found = losses(run, params, split)
+    assert found["word_perplexity"] == pytest.approx(np.exp(nats / words), rel=1e-4)
+    assert found["token_loss"] == pytest.approx(nats / tokens, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(np.exp(nats / tokens), rel=1e-4)
+
+
+def test_words_that_the_tokenizer_does_not_know_leave_no_perplexity_a_word(made):
+    """Whatever is unknown is cheap to predict; an <unk> that the text holds is a word."""
+    run, params = made("causal_lm")
+    split = run.data.split("test")
+    (batch, numbers), *others = split.batches
+    unknown = batch | {"targets": np.where(batch["targets"] > 3, 3, batch["targets"])}
+    changed = dataclasses.replace(split, batches=[(unknown, numbers), *others])
+    assert "word_perplexity" not in losses(run, params, changed)
+    written = {"text": [f"{'<unk> ' * 99}{text}" for text in split.examples["text"]]}
+    changed = dataclasses.replace(changed, examples=written)
+    assert "word_perplexity" in losses(run, params, changed)
+
+
+def test_the_likeliest_continuation_is_what_one_finds_token_by_token(made):
+    """With `apply` alone, which has no cache, reading the whole text again for each token."""
+    run, params = made("causal_lm")
+    run = decoding(run, method="greedy")
+    prompts = ["a b", "d e", ""]
+    apply = jax.jit(run.apply)
+    for prompt, (found,) in zip(prompts, results(run, params, prompts), strict=True):
+        (ids,) = run.data.tokenizer.encode([prompt])
+        length = len(ids)
+        while len(ids) < length + run.decode.extra_length - 1:  # the last can only be eos
+            row = np.zeros((1, 16), np.int32)
+            row[0, : len(ids)] = ids
+            batch = {
+                "targets": row,
+                "targets_segment_ids": np.ones_like(row),
+                "targets_positions": np.arange(16, dtype=np.int32)[None],
+            }
+            token = int(np.argmax(apply(params, batch, None)[0, len(ids)]))
+            if token == EOS_ID:
+                break
+            ids.append(token)
+        assert found == run.data.tokenizer.decode(ids)
+
+
+def test_a_stream_is_what_results_are(made):
+    """Piece by piece and whole: for each of several lines, and for each of several samples."""
+    run, params = made("causal_lm")
+    run = decoding(run, num_samples=3)
+    lines = ["a b", "", "a b"]
+    found = results(run, params, lines)
+    assert [len(samples) for samples in found] == [3, 3, 3]
+    assert all(
+        text.startswith(line) for line, row in zip(lines, found, strict=True) for text in row
+    )
+    # Each sample and each line has draws of its own.
+    assert len(set(found[0] + found[2])) > 3
+    for number, (line, samples) in enumerate(zip(lines, found, strict=True)):
+        pieces = list(stream(run, params, line, number))
+        assert "".join(pieces) == "\n".join(samples) + "\n"
+        assert len(pieces) > 3
+    one = results(decoding(run, num_samples=1), params, lines)
+    assert [row[:1] for row in found] == one
+
+
+def test_another_seed_draws_anew(made):
+    run, params = made("causal_lm")
+    again = dataclasses.replace(run, seed=run.seed + 1)
+    lines = ["a b", "c"]
+    found = results(run, params, lines)
+    assert found == results(run, params, lines)
+    assert found != results(again, params, lines)
+
+
+def test_a_result_ends_before_a_stop_text_in_a_stream_too(made):
+    run, params = made("causal_lm")
+    prompt = "a b"
+    ((whole,),) = results(run, params, [prompt])
+    written = whole.removeprefix(prompt)
+    assert len(written) > 2 and prompt not in written
+    stop = written[1:3]
+    run = decoding(run, stop=("never written", stop))
+    ((cut,),) = results(run, params, [prompt])
+    assert cut == prompt + written[: written.index(stop)] != whole
+    assert "".join(stream(run, params, prompt)) == cut + "\n"
+    # One that stands in the prompt does not end what has not begun.
+    run = decoding(run, stop=(prompt,))
+    assert results(run, params, [prompt]) == [[whole]]
+
+
+def test_samples_of_a_language_model_continue_the_beginnings_of_texts(made):
+    """As many tokens as a row of training has; there is no position for more."""
+    run, params = made("causal_lm")
+    split = run.data.split("test")
+    scores, samples = score(run, params, split)
+    assert scores == {}
+    for text, (source, reference, _) in zip(split.examples["text"][:2], samples, strict=False):
+        assert (source, reference) == (text[:2], text[2:8])

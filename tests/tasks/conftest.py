@@ -1,0 +1,11 @@
+"""One set of small models for all tests of tasks in a process."""
+
+import pytest
+
+from tests.tasks import small
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """task -> (run, parameters) of an untrained model."""
+    return small.make_models(tmp_path_factory.mktemp("tasks"))

@@ -1,0 +1,122 @@
+"""Small untrained models of every task, and what is asked of them."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from configs import default
+from transformer_jax import overrides
+from transformer_jax.build import build
+
+TINY = {
+    "data.source": "text",
+    "data.train": ("train",),
+    "data.validation": ("test",),
+    "data.test": ("test",),
+    "data.tokenizer.kind": "words",
+    # Evaluation rounds lengths up to 8, so this leaves one shape to compile.
+    "data.max_source_length": 8,
+    "data.max_target_length": 8,
+    "data.row_source_length": 16,
+    "data.row_target_length": 16,
+    "data.batch_size": 8,
+    "model.num_layers": 1,
+    "model.d_model": 8,
+    "model.num_heads": 2,
+    "model.d_ff": 16,
+    "evaluate.batch_size": 3,
+    "decode.method": "sample",
+    "decode.extra_length": 6,
+}
+LANGUAGE_MODEL = {
+    "model.architecture": "decoder_only",
+    "data.document_separator": "\n\n",
+    "data.tokenizer.kind": "bytes",
+    # Exactly what training needs.
+    "model.positions": "learned",
+    "model.max_length": 16,
+}
+ENCODER = {"model.architecture": "encoder_only"}
+CHANGES = {
+    "translation": {},
+    "causal_lm": LANGUAGE_MODEL,
+    "masked_lm": ENCODER,
+    "classification": ENCODER
+    | {
+        "task.name": "classification",
+        "data.source": "labelled",
+        "data.train": ("train.en",),
+        "data.validation": ("test.en",),
+        "data.test": ("test.en",),
+    },
+    "tagging": ENCODER
+    | {
+        "task.name": "tagging",
+        "data.source": "conll",
+        "data.train": ("words",),
+        "data.validation": ("words",),
+        "data.test": ("words",),
+    },
+}
+LINES = ["a b c", "", "h d d", "c d e f g a", "b b b", "f a e", "d"]
+ALONE = (0, 2, 5)  # as long as each other
+
+
+def make_models(folder):
+    """Writes data into the folder; returns task -> (run, parameters) of an untrained model."""
+    rng = np.random.default_rng(0)
+    for split, size in (("train", 40), ("test", 7)):
+        lines = [" ".join(rng.choice(list("abcdefgh"), 1 + n % 5)) + " ." for n in range(size)]
+        (folder / f"{split}.en").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"{split}.de").write_text("".join(f"{line.upper()}\n" for line in lines))
+        # Documents of one line, two, three ...
+        ends = ["\n" * (1 + (n % 3 == 2)) for n in range(size)]
+        text = "".join(line + end for line, end in zip(lines, ends, strict=True))
+        (folder / split).write_text(text)
+    sentences = [zip(line.split(), "XYZ" * 3, strict=False) for line in LINES if line]
+    tagged = ["".join(f"{word} {tag}\n" for word, tag in sentence) for sentence in sentences]
+    (folder / "words").write_text("\n".join(tagged))
+    folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+
+    @functools.cache
+    def make(task):
+        config = overrides.load(default.__file__, TINY | CHANGES[task] | folders)
+        run = build(config)
+        batch = next(run.data.train_streams())
+        return run, nn.meta.unbox(jax.jit(run.init)(jax.random.key(1), batch))
+
+    return make
+
+
+def decoding(run, **changes):
+    """The run with other settings of decoding."""
+    return dataclasses.replace(run, decode=dataclasses.replace(run.decode, **changes))
+
+
+def log_probabilities(run, params, batch):
+    """What the model says of every token or label, (B, T, _)."""
+    logits = np.asarray(jax.jit(run.apply)(params, batch, None), np.float64)
+    return logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+
+
+def losses(run, params, split):
+    return run.task.losses(run.trained(params), split)
+
+
+def score(run, params, split):
+    return run.task.score(run.trained(params), split)
+
+
+def results(run, params, lines):
+    return run.task.results(run.trained(params), lines)
+
+
+def stream(run, params, line, number=0):
+    return run.task.stream(run.trained(params), line, number)
+
+
+def embed(run, params, lines):
+    return run.trained(params).embed(lines)

@@ -1,0 +1,53 @@
+"""Translations of lines and splits, and their scores."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.tasks.small import ALONE, LINES, decoding, results, score
+from transformer_jax.tasks import translation
+
+
+def test_a_translation_does_not_depend_on_the_lines_beside_it(made):
+    run, params = made("translation")
+    run = decoding(run, method="beam")
+    together = results(run, params, LINES)
+    assert together[1] == [""]  # an empty line is not translated
+    for number in ALONE:
+        assert results(run, params, [LINES[number]]) == [together[number]]
+    assert results(run, params, []) == []
+
+
+def test_samples_of_a_translation_are_as_many_as_asked_for(made):
+    run, params = made("translation")
+    found = results(decoding(run, num_samples=4), params, LINES)
+    assert [len(samples) for samples in found] == [4] * len(LINES)
+    assert found[1] == [""] * 4 and len(set(found[3])) > 1
+
+
+def test_scores_of_translations_are_of_one_translation_each(made):
+    """Also where `generate` would write several."""
+    run, params = made("translation")
+    run = decoding(run, num_samples=2)
+    split = run.data.split("test")
+    scores, samples = score(run, params, split)
+    assert {"bleu", "chrf", "exact_match", "bleu_signature", "chrf_signature"} == scores.keys()
+    once = results(decoding(run, num_samples=1), params, split.examples["source"])
+    right = [text == target for (text,), target in zip(once, split.examples["target"], strict=True)]
+    assert scores["exact_match"] == pytest.approx(np.mean(right))
+    assert samples[0][2] == once[0][0]
+
+
+def test_translations_are_scored_under_flat_names():
+    hypotheses = ["Das Tier war müde , weil es lief .", "Ein Hund"]
+    references = ["Das Tier war müde , weil es lief .", "Ein Hund bellt"]
+    score = functools.partial(translation.score, bleu_tokenizer="none")
+    scores = score(hypotheses, references, ["es", ""])
+    signatures = {"bleu_signature", "chrf_signature"}
+    assert set(scores) == {"bleu", "chrf", "exact_match", "pronoun_accuracy"} | signatures
+    assert 0 < scores["bleu"] < 100 and 0 < scores["chrf"] < 100
+    assert (scores["exact_match"], scores["pronoun_accuracy"]) == (0.5, 1.0)
+    assert "tok:none" in scores["bleu_signature"]
+    for pronouns in (None, ["", ""]):
+        assert "pronoun_accuracy" not in score(hypotheses, references, pronouns)

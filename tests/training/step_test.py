@@ -1,0 +1,169 @@
+"""One training step: its update, micro-batches, dropout, windows and moving average."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.training.tiny import (
+    LOSS,
+    OPTIMIZER,
+    apply,
+    assert_trees_equal,
+    make_batch,
+    make_settings,
+    make_state,
+    make_step,
+    rate,
+    to_numpy,
+    with_dropout,
+)
+
+
+def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
+    state, batch = make_state(), make_batch(1)
+
+    @jax.jit
+    def expect(state):
+        def mean_loss(params):
+            loss_sum, weight, _ = LOSS(apply(params, batch, None), batch)
+            return loss_sum / weight
+
+        loss, gradient = jax.value_and_grad(mean_loss)(state.params)
+        updates, _ = OPTIMIZER.update(gradient, state.opt_state, state.params)
+        return loss, optax.tree.norm(gradient), optax.apply_updates(state.params, updates)
+
+    loss, gradient_norm, expected = expect(state)
+    before = to_numpy(state.params)
+    state, metrics = make_step(make_settings())(state, batch)
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state.params, expected)
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, expected)
+    assert all(jax.tree.leaves(moved))
+    assert state.step == 1
+    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
+    np.testing.assert_allclose(metrics["gradient_norm"], gradient_norm, rtol=1e-5)
+    assert metrics["weight"] == batch["targets_segment_ids"].sum()
+    np.testing.assert_allclose(metrics["learning_rate"], rate(1))
+
+
+def test_the_update_does_not_depend_on_the_number_of_micro_batches():
+    batch = make_batch(2)
+    weights = batch["targets_segment_ids"].sum(axis=1)
+    assert len(set(weights)) > 1  # else a mean of means would pass
+    results = [
+        make_step(make_settings(accumulation_steps=parts))(make_state(), batch)
+        for parts in (1, 2, 4)
+    ]
+    for state, metrics in results[1:]:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
+            (state.params, metrics),
+            (results[0][0].params, results[0][1]),
+        )
+
+
+def test_micro_batches_have_dropout_of_their_own():
+    row = jax.tree.map(lambda x: x[:1], make_batch(3))
+    row["targets_segment_ids"][:] = 1
+    batch = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), row)
+    seen = []
+
+    def watched(params, batch, rng):
+        jax.debug.callback(lambda data: seen.append(tuple(data.tolist())), jax.random.key_data(rng))
+        return with_dropout(params, batch, rng)
+
+    step = make_step(make_settings(accumulation_steps=2), watched)
+    jax.block_until_ready(step(make_state(), batch))
+    jax.effects_barrier()
+    assert len(set(seen)) == 2
+
+
+def test_dropout_differs_by_step_and_repeats_with_the_state():
+    step = make_step(make_settings(), with_dropout)
+    batch = make_batch(0)
+
+    def loss_at(n):
+        state = dataclasses.replace(make_state(), step=jnp.array(n, jnp.int32))
+        return float(step(state, batch)[1]["loss"])
+
+    assert loss_at(0) == loss_at(0)
+    assert loss_at(0) != loss_at(1)
+
+
+def test_the_window_sums_from_one_multiple_of_log_every_to_the_next():
+    step = make_step(make_settings())
+    state = make_state()
+    sums = []
+    for n in range(1, 8):
+        state, metrics = step(state, make_batch(n))
+        sums.append((float(metrics["loss"] * metrics["weight"]), float(metrics["weight"])))
+        loss, weight = np.sum(sums[(n - 1) // 3 * 3 :], axis=0)
+        np.testing.assert_allclose(metrics["window"]["loss"], (loss, weight), rtol=1e-5)
+        assert metrics["window"]["gradient_norm"][1] == (n - 1) % 3 + 1
+        assert_trees_equal(metrics["window"], state.window)
+
+
+def test_a_finished_window_ends_when_log_every_changes():
+    state = make_state()
+    for n in range(4):
+        state, _ = make_step(make_settings(log_every=4))(state, make_batch(n))
+    _, metrics = make_step(make_settings(log_every=3))(state, make_batch(4))
+    assert float(metrics["window"]["gradient_norm"][1]) == 1
+
+
+def test_the_step_compiles_once_and_takes_its_state():
+    step = make_step(make_settings(log_every=7))  # one that no other test has called
+    first = state = make_state()
+    for n in range(3):
+        state, _ = step(state, make_batch(n))
+    assert step._cache_size() == 1
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first.params))
+
+
+def test_rows_that_cannot_be_cut_are_refused():
+    step = make_step(make_settings(accumulation_steps=3))
+    with pytest.raises(ValueError, match="4 rows.*3 equal"):
+        step(make_state(), make_batch(0))
+
+
+@pytest.mark.parametrize("name", ["steps", "accumulation_steps", "log_every"])
+def test_settings_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"train.{name}.*0"):
+        make_settings(**{name: 0})
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.0])
+def test_a_decay_that_is_no_share_is_refused(decay):
+    with pytest.raises(ValueError, match=f"train.ema_decay={decay}"):
+        make_settings(ema_decay=decay)
+
+
+@pytest.mark.parametrize("decay", [0.3, 0.999])
+def test_the_moving_average_is_the_recursion_and_training_does_not_see_it(decay):
+    step, plain = make_step(make_settings(ema_decay=decay)), make_step(make_settings())
+    state, alone = make_state(ema=True), make_state()
+    average = to_numpy(state.params)
+    for n in range(8):
+        state, _ = step(state, make_batch(n))
+        alone, _ = plain(alone, make_batch(n))
+        d = min(decay, (1 + n) / (10 + n))
+        average = jax.tree.map(
+            lambda ema, param, d=d: d * ema.astype(np.float64) + (1 - d) * np.array(param),
+            average,
+            state.params,
+        )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        state.ema_params,
+        average,
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
+        state.params,
+        alone.params,
+    )
+    assert alone.ema_params is None

@@ -1,0 +1,123 @@
+"""A tiny model to train: next-token prediction from one table and one kernel."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer_jax.devices.mesh import MeshSettings, make_mesh
+from transformer_jax.training import losses, optimizer, state, step
+from transformer_jax.training.step import TrainSettings
+
+B, T, V, D = 4, 6, 9, 5
+LOSS = functools.partial(losses.next_token_loss, label_smoothing=0.1, z_loss=0.0)
+METRICS = (*losses.METRICS, "gradient_norm")
+SCHEDULE = optimizer.make_schedule(
+    name="inverse_sqrt",
+    learning_rate=0.05,
+    warmup_steps=3,
+    decay_steps=0,
+    steps=10,
+    final_learning_rate=0.0,
+    d_model=D,
+)
+MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
+OPTIMIZER = optimizer.make_optimizer(
+    name="adamw",
+    schedule=SCHEDULE,
+    beta1=0.9,
+    beta2=0.98,
+    epsilon=1e-3,  # large, so that rounding of a zero gradient makes no step
+    weight_decay=0.01,
+    clip_norm=1.0,
+    groups=(),
+)
+
+
+def init(key, batch):
+    table_key, kernel_key = jax.random.split(key)
+    return {
+        "table": jax.random.normal(table_key, (V, D)),
+        "logits": {"kernel": jax.random.normal(kernel_key, (D, V)), "bias": jnp.zeros(V)},
+    }
+
+
+def apply(params, batch, rng, dropout_rate=0.0):
+    x = params["table"][batch["inputs"]]
+    if dropout_rate:
+        x = x * jax.random.bernoulli(rng, 1 - dropout_rate, x.shape)
+    return x @ params["logits"]["kernel"] + params["logits"]["bias"][None, None]
+
+
+def rate(step):
+    return 0.05 * min(step / 3, (3 / step) ** 0.5)
+
+
+with_dropout = functools.partial(apply, dropout_rate=0.5)
+
+
+def make_batch(n) -> Any:
+    """Batch number n; its rows have different numbers of real tokens."""
+    rng = np.random.default_rng(n)
+    lengths = rng.integers(1, T + 1, size=(B, 1))
+    ids = rng.integers(V, size=(B, T)).astype(np.int32)
+    segments = (np.arange(T) < lengths).astype(np.int32)
+    return {"inputs": ids, "targets": (ids * 2) % V, "targets_segment_ids": segments}
+
+
+def make_settings(**changes):
+    settings: dict[str, Any] = dict(
+        steps=10,
+        accumulation_steps=1,
+        ema_decay=0.0,
+        log_every=3,
+        evaluate_every=0,
+        checkpoint_every=0,
+        diagnostics_every=0,
+    )
+    return TrainSettings(**(settings | changes))
+
+
+@functools.cache
+def initial_arrays(ema):
+    key, batch = jax.random.key(0), make_batch(0)
+    return to_numpy(state.create(init, OPTIMIZER, key, batch, METRICS, ema=ema, mesh=MESH))
+
+
+def make_state(ema=False):
+    """A fresh copy each time: the step takes the state that it is given."""
+    return to_device(initial_arrays(ema))
+
+
+@functools.cache
+def make_step(settings, apply=apply, loss=LOSS):
+    return step.make_train_step(
+        settings,
+        loss=loss,
+        apply=apply,
+        optimizer=OPTIMIZER,
+        schedule=SCHEDULE,
+        layout=state.layout(make_state(settings.ema_decay > 0)),
+    )
+
+
+def assert_trees_equal(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(to_numpy(a)), jax.tree.leaves(to_numpy(b)), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def to_numpy(tree):
+    """A copy on the host; of a state with the key as its data."""
+    if isinstance(tree, state.State):
+        tree = vars(tree) | {"rng": jax.random.key_data(tree.rng)}
+    return jax.tree.map(np.array, tree)
+
+
+def to_device(arrays):
+    arrays = jax.tree.map(jnp.array, arrays)
+    found = state.State(**(arrays | {"rng": jax.random.wrap_key_data(arrays["rng"])}))
+    return jax.device_put(found, NamedSharding(MESH, PartitionSpec()))

@@ -1,0 +1,38 @@
+"""What each mode of the command line does, from a checked config to an exit status."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from transformer_jax.commands.embed import embed
+from transformer_jax.commands.evaluate import evaluate
+from transformer_jax.commands.generate import generate
+from transformer_jax.commands.inspect import inspect
+from transformer_jax.commands.preflight import preflight
+from transformer_jax.commands.replay import replay
+from transformer_jax.commands.train import train
+
+
+class Command(NamedTuple):
+    """One mode.
+
+    run: (config, workdir, *flags) -> exit status. flags: the names of those that it reads besides
+    config and workdir. needs_workdir: otherwise it works without one, and with any. joins_hosts:
+    whether all hosts of a job run it together.
+    """
+
+    run: Callable[..., int]
+    flags: tuple[str, ...] = ()
+    needs_workdir: bool = True
+    joins_hosts: bool = True
+
+
+COMMANDS = {
+    "train": Command(train),
+    "evaluate": Command(evaluate, ("checkpoint", "split")),
+    "generate": Command(generate, ("checkpoint", "input", "output")),
+    "embed": Command(embed, ("checkpoint", "input", "output")),
+    "inspect": Command(inspect, needs_workdir=False),
+    "replay": Command(replay, ("step",)),
+    # It needs no devices, and so nobody else.
+    "preflight": Command(preflight, ("search",), needs_workdir=False, joins_hosts=False),
+}

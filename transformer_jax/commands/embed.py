@@ -1,0 +1,28 @@
+"""Turns lines into vectors."""
+
+from pathlib import Path
+
+from configs.default import Config
+from transformer_jax.build import built
+from transformer_jax.commands.lines import read_lines, write
+from transformer_jax.commands.status import check_trained
+
+
+def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, target: str) -> int:
+    """Writes the vector of each of a file's lines as a line of numbers.
+
+    Raises:
+      ValueError: the model has no vector of a whole text.
+    """
+    check_trained(workdir, checkpoint)
+    lines = read_lines(source)
+    with built(config, workdir) as run:
+        if run.embed_step is None:
+            raise ValueError(
+                "only a model with model.architecture='encoder_only' embeds lines, and this is a "
+                f"{config.model.architecture!r}"
+            )
+        trained = run.trained(run.parameters(workdir, checkpoint or run.evaluate.checkpoint))
+        vectors = trained.embed(lines) if lines else []
+    write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))
+    return 0

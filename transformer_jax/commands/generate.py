@@ -1,0 +1,36 @@
+"""Translates lines, continues them, classifies or tags them."""
+
+from pathlib import Path
+
+from configs.default import Config
+from transformer_jax.build import built
+from transformer_jax.commands.lines import read_lines, write
+from transformer_jax.commands.status import check_trained
+
+
+def generate(
+    config: Config, workdir: Path, checkpoint: str | None, source: str, target: str
+) -> int:
+    """Writes the results of each of a file's lines, in the same order.
+
+    A line has one line of results, or decode.num_samples of them. Results that a task streams go
+    to standard output as they are made, line breaks and all.
+
+    Raises:
+      ValueError: the task has no results.
+    """
+    check_trained(workdir, checkpoint)
+    lines = read_lines(source)
+    with built(config, workdir) as run:
+        task = run.task
+        if task.results is None:
+            raise ValueError(f"a model of {task.recipe.name} generates nothing; see --mode=embed")
+        trained = run.trained(run.parameters(workdir, checkpoint or run.evaluate.checkpoint))
+        if target == "-" and task.stream is not None and run.decode.method != "beam":
+            for number, line in enumerate(lines):
+                for piece in task.stream(trained, line, number):
+                    write("-", piece)
+            return 0
+        texts = [text for found in task.results(trained, lines) for text in found]
+    write(target, "".join(" ".join(text.splitlines()) + "\n" for text in texts))
+    return 0

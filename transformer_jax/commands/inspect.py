@@ -1,0 +1,44 @@
+"""Shows what a config means, and trains nothing."""
+
+from pathlib import Path
+
+from configs import default
+from configs.default import Config
+from transformer_jax import overrides
+from transformer_jax.build import built
+from transformer_jax.devices import mesh
+from transformer_jax.preflight.report import product_flops
+from transformer_jax.run import Run
+from transformer_jax.training.state import Parameter
+
+
+def inspect(config: Config, workdir: Path | None) -> int:
+    """Prints the config, its difference from the default, the parameters and a step's cost."""
+    with built(config, workdir) as run:
+        changes = overrides.difference(default.get_config(), config)
+        print(overrides.to_json(config))
+        print("Changes from the default:", *(changes or ["none"]), sep="\n  ")
+
+        table = run.parameter_table()
+        width = max(len(row.path) for row in table)
+        print("\nParameters:")
+        for row in table:
+            print(f"  {row.path:{width}}  {row.count:>13,}  {_dimensions(run, row)}")
+        print(f"  {'total':{width}}  {sum(row.count for row in table):>13,}")
+
+        flops = product_flops(run.train_step(), run.abstract_state(), run.abstract_batch())
+        print(f"\nMatrix products of one training step: {flops:.3e} FLOPs")
+        return 0
+
+
+def _dimensions(run: Run, row: Parameter) -> str:
+    """The axes and sizes of a parameter, how each is sharded, and what should be and cannot."""
+    dimensions = []
+    cuts = mesh.spec(run.mesh, row.axes, row.shape)
+    for axis, size, cut in zip(row.axes, row.shape, cuts, strict=True):
+        names = (cut,) if isinstance(cut, str) else cut or ()  # one alone stands without a tuple
+        over = "".join(f" / {name} {run.mesh.shape[name]}" for name in names)
+        dimensions.append(f"{axis} {size}{over}")
+    text = ", ".join(dimensions)
+    whole = mesh.undivided(run.mesh, row.axes, row.shape)
+    return f"{text} (whole: {', '.join(whole)})" if whole else text

@@ -1,0 +1,52 @@
+"""Trains a run's steps again, to see what went wrong."""
+
+from pathlib import Path
+
+from configs.default import Config
+from transformer_jax.build import built
+from transformer_jax.commands.start import begin, continued
+from transformer_jax.inspection.replay import replay as train_again
+from transformer_jax.run import Run
+from transformer_jax.workdir import CONFIG
+
+
+def replay(config: Config, workdir: Path, step: int | None) -> int:
+    """Trains again up to a step, in float32, and names what became non-finite first.
+
+    Starts from the last checkpoint before the step, or where there is none from the beginning.
+    Writes nothing.
+    """
+    if not (workdir / CONFIG).exists():
+        raise FileNotFoundError(f"there is no run in {workdir} to replay: train there first")
+    with built(config, workdir) as run:
+        if step is None or not 1 <= step <= run.train.steps:
+            raise ValueError(
+                f"--mode=replay needs a --step=N of 1 to {run.train.steps}, got {step}"
+            )
+        streams = run.train_streams()
+        checkpoints = run.checkpoints(workdir)
+        before = [saved for saved in checkpoints.steps() if saved < step]
+        if before:
+            restored = checkpoints.restore(before[-1], run.abstract_state())
+            assert restored is not None
+            state = continued(restored, streams)
+        else:
+            state = begin(run, streams).state
+        print(f"Replaying from step {int(state.step)} to {step} in float32.")
+        bad = train_again(run, state, streams, step)
+        if bad is None:
+            print("Everything is finite.", _why_finite(run))
+            return 0
+        print(f"Step {bad.step} is bad: loss {bad.loss}, gradient norm {bad.gradient_norm}.")
+        missing = "none, when its parts are computed one by one"
+        print(f"Its first tensor that is not finite: {bad.tensor or missing}")
+        return 0
+
+
+def _why_finite(run: Run) -> str:
+    dtype = run.model.config.dtype
+    if dtype == "float32":
+        return "If training was not, at these steps, then it ran on another machine or version."
+    return (
+        f"If training was not, at these steps, then range or rounding of {dtype} may be to blame."
+    )

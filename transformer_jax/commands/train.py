@@ -1,0 +1,194 @@
+"""Trains a run, or continues it, and scores what came of it."""
+
+import contextlib
+import functools
+import json
+import shlex
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from configs.default import Config
+from transformer_jax import overrides, run_log
+from transformer_jax.build import built
+from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.commands.files import lock, save
+from transformer_jax.commands.start import start
+from transformer_jax.commands.status import final_status, is_scored, named
+from transformer_jax.data.dataset import Split
+from transformer_jax.data.streams import TrainStreams
+from transformer_jax.devices import hosts, mesh
+from transformer_jax.inspection import diagnostics
+from transformer_jax.run import Params, Run
+from transformer_jax.run_log import NoLog, RunLog
+from transformer_jax.training import loop
+from transformer_jax.training.losses import means
+from transformer_jax.training.state import State
+from transformer_jax.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
+
+_EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
+
+
+def train(config: Config, workdir: Path) -> int:
+    """Trains, or continues training, in a work directory; then scores the test split.
+
+    A run that has made all its steps ends as "finished", "plateaued" or "diverged" (see
+    `loop.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
+    "preempted"; a value that is not finite ends it as "diverged", and a rerun continues from the
+    last checkpoint before.
+    """
+    lock(workdir)
+    status = hosts.first(lambda: final_status(config, workdir))
+    if status is None:
+        with built(config, workdir) as run:
+            status = _train(config, workdir, run)
+    if hosts.is_first():
+        _show(workdir)
+    return _EXIT_CODES[status]
+
+
+def _train(config: Config, workdir: Path, run: Run) -> str:
+    """Trains and scores; returns the status."""
+    # All data is read before anything is written, so that a mistake in it comes at once.
+    splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
+    streams = run.train_streams()
+    checkpoints = run.checkpoints(workdir)
+    state = start(run, workdir, checkpoints, streams)
+    if hosts.is_first():
+        _save_vocabularies(run, workdir)
+        if run.mesh.size > 1:
+            print(_mesh_line(run))
+
+    restored_step, total_steps = int(state.step), run.train.steps
+    log = (
+        RunLog(workdir, restored_step=restored_step, total_steps=total_steps)
+        if hosts.is_first()
+        else NoLog()
+    )
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    fields = run_log.run_fields(parameters=parameters, steps=restored_step)
+    log.results({"status": "running", **fields, "devices": run.mesh.size})
+    try:
+        # Only now: a kill between a new config and the new status would pass for a finished run.
+        save(workdir / CONFIG, overrides.to_json(config))
+        with hosts.stop_at_signal() as stop:
+
+            def validation(params: Params) -> dict[str, float]:
+                return run.task.losses(run.trained(params), splits["validation"])
+
+            outcome = _fit(config, run, state, streams, checkpoints, log, validation, stop)
+            status, spikes = outcome.status, run_log.read_spikes(workdir)
+            bad_step = outcome.step if status == "diverged" else None
+            log.results({"steps": outcome.step, "first_bad_step": bad_step, "spikes": spikes})
+            if status == "finished" and stop():
+                status = "preempted"  # after the last step: the rerun scores
+        # From here on a signal ends the process as usual, since the rerun scores too.
+        if status == "finished":
+            status, grounds = _judge(run, outcome.state)
+            log.results(grounds)
+            _score(run, workdir, splits, log, outcome.step)
+        log.results({"status": status})
+    except Exception:
+        with contextlib.suppress(OSError):  # the disk may be full, which is what to tell of
+            log.results({"status": "failed"})
+        raise
+    finally:
+        try:
+            checkpoints.close()
+        finally:
+            log.close()
+    return status
+
+
+def _score(
+    run: Run, workdir: Path, splits: dict[str, Split], log: RunLog | NoLog, step: int
+) -> None:
+    """Scores the splits with the parameters that `evaluate.checkpoint` names."""
+    trained = run.trained(run.parameters(workdir, run.evaluate.checkpoint))
+    last = list(splits)[-1]
+    for name, split in splits.items():
+        log.progress(step, f"scoring the {name} split")
+        scores = run.task.losses(trained, split)
+        # Decoding takes long, so that it is done only for what ends the run.
+        if name == last or run.task.limit is None:
+            found, samples = run.task.score(trained, split)
+            scores |= found
+            save(workdir / SAMPLES, run_log.format_samples(samples))
+        log.results(named(name, scores))
+
+
+def _fit(
+    config: Config,
+    run: Run,
+    state: State,
+    streams: TrainStreams,
+    checkpoints: Checkpoints,
+    log: RunLog | NoLog,
+    validation: Callable[[Params], dict[str, float]],
+    stop: Callable[[], bool],
+) -> loop.Outcome:
+    origin = {"config": config.to_dict(), "fingerprint": streams.fingerprint}
+    outcome = loop.fit(
+        state,
+        streams,
+        settings=run.train,
+        mesh=run.mesh,
+        train_step=run.train_step(),
+        evaluate=validation,
+        diagnose=diagnostics.make_diagnose(run.model, run.loss),
+        save=functools.partial(checkpoints.save, **origin),
+        log=log,
+        stop=stop,
+    )
+    checkpoints.wait()
+    return outcome
+
+
+def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
+    """The status of a run that has made all its steps, and what it rests on."""
+    token_loss = means(state.window)["token_loss"]
+    grounds = {"train/token_loss": token_loss}
+    entropy = run.data.unigram_entropy
+    if entropy is None:
+        return "finished", grounds
+    vocab_size = run.model.config.vocab_size
+    status = loop.judge(token_loss, unigram_entropy=entropy, vocab_size=vocab_size)
+    return status, grounds | {"unigram_entropy": entropy}
+
+
+def _save_vocabularies(run: Run, workdir: Path) -> None:
+    """Saves what makes the work directory enough to predict with, without the data."""
+    if not (workdir / TOKENIZER).exists():
+        run.data.tokenizer.save(workdir / TOKENIZER)
+    if run.data.labels and not (workdir / LABELS).exists():
+        text = json.dumps(run.data.labels, ensure_ascii=False, indent=1)
+        save(workdir / LABELS, text)
+
+
+def _mesh_line(run: Run) -> str:
+    """How the devices are laid out, and which parameters they cannot share."""
+    sizes = [f"{name} {size}" for name, size in run.mesh.shape.items() if size > 1]
+    kind = run.mesh.devices.flat[0].device_kind
+    line = f"{run.mesh.size} devices ({kind}) as {' * '.join(sizes)}."
+    rows = [
+        (row.path, mesh.undivided(run.mesh, row.axes, row.shape)) for row in run.parameter_table()
+    ]
+    whole = [f"{path} ({', '.join(dimensions)})" for path, dimensions in rows if dimensions]
+    if not whole:
+        return line
+    more = f" and {len(whole) - 3} more" if len(whole) > 3 else ""
+    return f"{line} Not divided as they should be: {'; '.join(whole[:3])}{more}."
+
+
+def _show(workdir: Path) -> None:
+    results = read_results(workdir)
+    print(run_log.format_scores(results))
+    if is_scored(results):
+        print(f"\n{(workdir / SAMPLES).read_text('utf-8')}")
+    elif results["status"] == "diverged":
+        where = f"--workdir={shlex.quote(str(workdir))} --step={results['first_bad_step']}"
+        print("\nWhat became non-finite first is found by")
+        print(f"  python -m transformer_jax.main --mode=replay {where}")
+    print(f"\nThe files of this run are in {workdir}")

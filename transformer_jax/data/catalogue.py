@@ -1,0 +1,245 @@
+"""Sets of TFDS's catalogue and the embedded corpus: from features to columns."""
+
+import difflib
+import re
+import shutil
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+# Without h5py, TFDS stops registering its sets before it comes to these, and does not say so.
+import tensorflow_datasets.translate  # noqa: F401
+from tensorflow_datasets.core.download import extractor
+from tensorflow_datasets.core.download.util import DownloadError
+
+from transformer_jax.data.cache import locked
+from transformer_jax.data.examples import Examples, SourceSettings, concatenate
+from transformer_jax.data.grammar import EnglishGermanGrammar
+
+# TFDS unpacks archives through these two functions of TensorFlow; plain ones do for local files.
+extractor.tf = types.SimpleNamespace(
+    compat=types.SimpleNamespace(as_text=str),
+    io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
+)
+
+_BLOCK = 16_384  # records read at a time, which bounds what they take besides the columns
+
+Builder = tfds.core.DatasetBuilder
+
+
+def embedded(settings: SourceSettings) -> Builder:
+    """The builder of the generated English-German corpus."""
+    return EnglishGermanGrammar(data_dir=_folder(settings))
+
+
+def catalogued(settings: SourceSettings) -> Builder:
+    """The builder of the set of TFDS called `settings.name`. Raises as `catalogue_builder`."""
+    return catalogue_builder(settings.name, _folder(settings))
+
+
+def _folder(settings: SourceSettings) -> Path:
+    return Path(settings.cache_dir).expanduser() / "tfds"
+
+
+def read_all(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+    """Every feature of the set under its own name, since some scores need more than two columns."""
+    del settings
+    return read_builder(builder, splits, list(_features(builder)))
+
+
+def read_pairs(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+    """The features named by the two languages, as "source" and "target"."""
+    names = {"source": settings.source_language, "target": settings.target_language}
+    for column, name in names.items():
+        _feature(builder, column, f"data.{column}_language", name)
+    return _read(builder, names, splits)
+
+
+def read_texts(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+    """The feature named by data.text_feature, as "text"."""
+    _feature(builder, "text", "data.text_feature", settings.text_feature)
+    return _read(builder, {"text": settings.text_feature}, splits)
+
+
+def read_labelled(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+    """The "text" and "label" of the examples that have a label.
+
+    Some sentences of the embedded corpus have no "it", and some test splits of GLUE no labels.
+
+    Raises:
+        ValueError: no example has a label.
+    """
+    _feature(builder, "text", "data.text_feature", settings.text_feature)
+    feature = _feature(builder, "label", "data.label_feature", settings.label_feature, labels=True)
+    names = {"text": settings.text_feature, "label": settings.label_feature}
+    examples = _read(builder, names, splits)
+    labels = [_label(feature, value) for value in examples["label"]]
+    texts = [text for text, label in zip(examples["text"], labels, strict=True) if label]
+    if not texts:
+        raise ValueError(
+            "data.label_feature: no example has a label; does data.train, data.validation or "
+            "data.test name a split without them?"
+        )
+    return {"text": texts, "label": [label for label in labels if label]}
+
+
+def read_tagged(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+    """The "words" and "tags" of sentences, in lists or separated by blanks.
+
+    Raises:
+        ValueError: a word without a tag, or not as many tags as words.
+    """
+    _feature(builder, "words", "data.text_feature", settings.text_feature, listed=True)
+    feature = _feature(
+        builder, "tags", "data.label_feature", settings.label_feature, labels=True, listed=True
+    )
+    names = {"words": settings.text_feature, "tags": settings.label_feature}
+    examples = _read(builder, names, splits)
+    words = [_items(value) for value in examples["words"]]
+    tags = [[_label(feature, tag) for tag in _items(value)] for value in examples["tags"]]
+    for number, (row, labels) in enumerate(zip(words, tags, strict=True)):
+        if "" in labels:
+            raise ValueError(f"data.label_feature: example {number} has a word without a tag")
+        if len(row) != len(labels):
+            raise ValueError(
+                f"data.text_feature and data.label_feature: example {number} has {len(row)} words, "
+                f"but {len(labels)} tags"
+            )
+    return {"words": words, "tags": tags}
+
+
+def _read(builder: Builder, names: Mapping[str, str], splits: tuple[str, ...]) -> Examples:
+    """Columns by the names of their features."""
+    found = read_builder(builder, splits, list(names.values()))
+    return {column: found[name] for column, name in names.items()}
+
+
+def _feature(
+    builder: Builder,
+    column: str,
+    key: str,
+    name: str,
+    *,
+    labels: bool = False,
+    listed: bool = False,
+) -> Any:
+    """The feature that a column is read from; where it is a list, the feature of its items.
+
+    Args:
+        labels: whether it may be a class instead of a text (a tag: only in a list).
+        listed: whether it may be a list.
+
+    Raises:
+        ValueError: the set has no such feature, or it is of another kind.
+    """
+    features = _features(builder)
+    if name not in features:
+        raise ValueError(
+            f"{key}={name!r}: {builder.info.full_name} has no such feature; its features: "
+            f"{', '.join(features) or 'none'}"
+        )
+    feature: Any = features[name]
+    is_list = listed and isinstance(feature, tfds.features.Sequence)
+    item = feature.feature if is_list else feature
+    is_text = isinstance(item, tfds.features.Text)
+    is_class = isinstance(item, tfds.features.ClassLabel) or (
+        isinstance(item, tfds.features.Tensor)
+        and item.shape == ()
+        and item.np_dtype in (np.int32, np.int64)
+    )
+    if not (is_text or (is_class and labels and is_list == listed)):
+        raise ValueError(
+            f"{key}={name!r}: this feature of {builder.info.full_name} is {feature}, from which "
+            f"{column!r} cannot be read"
+        )
+    return item
+
+
+def _features(builder: Builder) -> dict[str, Any]:
+    features = builder.info.features
+    return dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
+
+
+def _label(feature: Any, value: Any) -> str:
+    """A label's name; "" for the -1 that TFDS has in SNLI and in all the test splits of GLUE."""
+    if not isinstance(feature, tfds.features.ClassLabel):
+        return str(value)
+    return feature.int2str(value) if value >= 0 else ""
+
+
+def _items(value: str | list) -> list:
+    """Words or tags, which come in a list or separated by blanks."""
+    return [item for item in value.split(" ") if item] if isinstance(value, str) else value
+
+
+def catalogue_builder(name: str, data_dir: Path) -> Builder:
+    """The builder of a set of TFDS, by its name; nothing is downloaded yet.
+
+    Raises:
+        ValueError: TFDS has no such set, config or version.
+    """
+    if not name:
+        raise ValueError(
+            "data.source='tfds' needs data.name, a name of TFDS such as 'wmt14_translate/de-en'"
+        )
+    base = re.split("[/:]", name)[0]
+    known = tfds.list_builders(with_community_datasets=False)
+    if base not in known:
+        near = ", ".join(difflib.get_close_matches(base, known, n=5)) or "none"
+        raise ValueError(f"data.name={name!r}: TFDS has no set {base!r}; near names: {near}")
+    try:
+        return tfds.builder(name, data_dir=data_dir)
+    except (ValueError, AssertionError) as error:  # what TFDS raises for a config and a version
+        configs = ", ".join(tfds.builder_cls(base).builder_configs) or "none"
+        raise ValueError(
+            f"data.name={name!r}: TFDS has {base!r}, but not this config or version; its configs: "
+            f"{configs}"
+        ) from error
+
+
+def read_builder(builder: Builder, splits: tuple[str, ...], features: Sequence[str]) -> Examples:
+    """These features of the splits, read in bulk; the set is prepared where it is not yet."""
+    folder = Path(builder.data_path)
+    if not folder.is_dir():
+        with locked(folder.parent):
+            if not folder.is_dir():  # another process may have prepared it while this one waited
+                _prepare(builder, folder)
+    # As it lies on the disk: another process may have prepared it since `builder` was made.
+    builder = tfds.builder_from_directory(folder)
+    parts = []
+    for split in splits:
+        if not builder.info.splits[split].num_examples:
+            raise ValueError(f"{builder.info.full_name}: split {split!r} has no example")
+        # pyright does not see the parameters through TFDS's decorators.
+        source = builder.as_data_source(split=split)  # pyright: ignore[reportCallIssue]
+        for start in range(0, len(source), _BLOCK):
+            records = source.__getitems__(range(start, min(start + _BLOCK, len(source))))
+            parts.append({key: [_plain(record[key]) for record in records] for key in features})
+    return concatenate(parts)
+
+
+def _prepare(builder: Builder, folder: Path) -> None:
+    for leftover in folder.parent.glob("incomplete.*"):  # of a process that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        builder.download_and_prepare(
+            file_format="array_record",  # the one format that needs no TensorFlow
+            # What lies on GCS is in another format.
+            download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+        )
+    except (DownloadError, extractor.ExtractError) as error:
+        name = builder.info.full_name
+        raise OSError(f"data.name: TFDS could not prepare {name}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """What TFDS decodes (bytes, NumPy) as str, numbers and lists."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    return [_plain(v) for v in value] if isinstance(value, list) else value

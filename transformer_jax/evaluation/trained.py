@@ -1,0 +1,197 @@
+"""A trained model to ask: parameters, compiled functions, data and how to decode."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.data.dataset import Dataset, Split
+from transformer_jax.data.tokenizer import EOS_ID, PAD_ID
+from transformer_jax.devices.mesh import constrain
+from transformer_jax.evaluation import generate
+from transformer_jax.evaluation.generate import Batch, LimitFn, NumberedBatch, StartFn, StepFn
+from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.training.losses import Loss, Sums, means
+from transformer_jax.training.step import ApplyFn
+
+
+def make_eval_step(loss: Loss, apply: ApplyFn) -> Callable[[Any, Batch], Sums]:
+    """The sums that the loss reports of a batch without dropout; compiled once per shape."""
+
+    def eval_step(params: Any, batch: Any) -> Sums:
+        _, _, sums = loss(apply(params, batch, None), batch)
+        return jax.tree.map(constrain, sums)
+
+    return jax.jit(eval_step)
+
+
+def make_predict_step(apply: ApplyFn) -> Callable[[Any, Batch], Int[Array, "B T"]]:
+    """The likeliest class at every token, without dropout; compiled once per shape of a batch."""
+
+    def predict_step(params: Any, batch: Any) -> Int[Array, "B T"]:
+        return constrain(jnp.argmax(apply(params, batch, None), axis=-1))
+
+    return jax.jit(predict_step)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """Parameters of a run, and all that it takes to ask them something.
+
+    Attributes:
+      params: in the structure of the model.
+      eval_step, predict_step: see `make_eval_step` and `make_predict_step`.
+      embed_step: (params, batch) -> at each token the vector of its text (B, T, D); None where the
+        model has none.
+      start, step: what decoding needs of the model (see `generate`).
+      limit: (tokens of prompts, extra_length, most positions) -> most tokens that follow.
+      most_positions: learned positions of the model; None: no bound.
+      seed: what sampling draws by.
+      bleu_tokenizer: sacreBLEU's.
+    """
+
+    params: Any
+    data: Dataset
+    eval_step: Callable[[Any, Batch], Sums]
+    predict_step: Callable[[Any, Batch], Int[Array, "B T"]]
+    embed_step: Callable[[Any, Batch], Float[Array, "B T D"]] | None
+    start: StartFn
+    step: StepFn
+    limit: Callable[..., Int[np.ndarray, "B"]] | None
+    most_positions: int | None
+    decode: DecodeSettings
+    seed: int
+    bleu_tokenizer: str
+
+    def losses(self, split: Split) -> dict[str, float]:
+        """Means over all batches of a split (see `mean_losses`)."""
+        return mean_losses(self.params, split.batches, self.eval_step)
+
+    def predict(self, batches: Iterable[NumberedBatch]) -> list[list[int]]:
+        """The predicted class (from 0) at every place that has a label, by example.
+
+        batches: with `labels`, one example a row. Of a label only matters whether it is 0.
+        """
+        steps = [
+            (self.predict_step(self.params, batch), batch["labels"], numbers)
+            for batch, numbers in batches
+        ]
+        predicted = {}
+        for classes, labels, numbers in steps:
+            rows = zip(numbers.tolist(), np.asarray(classes), np.asarray(labels), strict=True)
+            predicted |= {
+                number: row[label > 0].tolist() for number, row, label in rows if number >= 0
+            }
+        return [predicted[number] for number in range(len(predicted))]
+
+    def embed(self, lines: Sequence[str]) -> Float[np.ndarray, "N D"]:
+        """The vector of each line.
+
+        Raises:
+          ValueError: there are no lines.
+        """
+        assert self.embed_step is not None  # the command asks only models that have vectors
+        # The vector stands at each token of its text; the first is taken.
+        steps = [
+            (self.embed_step(self.params, batch)[:, 0], numbers)
+            for batch, numbers in self.data.prompts(lines)
+        ]
+        if not steps:
+            raise ValueError("nothing to embed: there are no lines")
+        vectors = np.concatenate([np.asarray(rows, np.float32) for rows, _ in steps])
+        numbers = np.concatenate([numbers for _, numbers in steps])
+        # Rows of padding have -1, so that they come first.
+        return vectors[np.argsort(numbers)][np.sum(numbers < 0) :]
+
+    def generate(self, batches: Iterable[NumberedBatch]) -> list[list[list[int]]]:
+        """Token ids that follow each example, `decode.num_samples` times (see `generate`)."""
+        return generate.generate(
+            self.params, batches, settings=self.decode, **self._model(), **self._bounds()
+        )
+
+    def texts(
+        self, lines: Sequence[str], decoders: Sequence[Callable[[list[int]], str]]
+    ) -> list[list[str]]:
+        """What follows each line as texts, which `decode.stop` ends.
+
+        decoders: ids -> text, for each line.
+        """
+        found = self.generate(self.data.prompts(lines))
+        return [
+            [generate.cut_at_stop(decode(ids), self.decode.stop) for ids in samples]
+            for decode, samples in zip(decoders, found, strict=True)
+        ]
+
+    def stream(
+        self, line: str, number: int, decode: Callable[[list[int]], str]
+    ) -> Iterator[tuple[int, str]]:
+        """What follows a line, as (sample, new text) when it comes; `number` decides the draws."""
+        ((batch, _),) = self.data.prompts([line])
+        alone = {name: rows[:1] for name, rows in batch.items()}, np.array([number])
+        return generate.stream(
+            self.params,
+            alone,
+            settings=self.decode,
+            decode=decode,
+            **self._model(),
+            **self._bounds(),
+        )
+
+    def decoding(self) -> tuple[Callable[..., Any], tuple]:
+        """The compiled function that decodes, and the shapes of a batch of the longest prompts.
+
+        It shows what decoding costs; `params` may be shapes.
+        """
+        settings = self.data.settings
+        rows, width = settings.evaluation_batch_size, settings.max_prompt_length
+        names = ("inputs", "inputs_segment_ids", "inputs_positions")
+        inputs = {name: jax.ShapeDtypeStruct((rows, width), "int32") for name in names}
+        keys = jax.eval_shape(
+            lambda: jax.random.split(jax.random.key(0), rows * self.decode.num_samples)
+        )
+        longest = int(np.max(self._limit(np.arange(1, width + 1))))
+        decode = functools.partial(
+            generate.decode_batch, settings=self.decode, length=longest, **self._model()
+        )
+        limits = jax.ShapeDtypeStruct((rows,), "int32")
+        return jax.jit(decode), (self.params, inputs, limits, keys)
+
+    def _model(self) -> dict[str, Any]:
+        """What decoding needs of the model."""
+        return {"start": self.start, "step": self.step, "eos_id": EOS_ID, "pad_id": PAD_ID}
+
+    def _bounds(self) -> dict[str, Any]:
+        """What decoding draws with, and where it ends."""
+        limit: LimitFn = self._limit
+        return {"key": jax.random.key(self.seed), "limit": limit}
+
+    def _limit(self, prompt_tokens: Int[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
+        assert self.limit is not None  # only tasks that decode ask
+        return self.limit(prompt_tokens, self.decode.extra_length, self.most_positions)
+
+
+def mean_losses(
+    params: Any, batches: Iterable[NumberedBatch], eval_step: Callable[[Any, Batch], Sums]
+) -> dict[str, float]:
+    """Means over all batches, so that it does not matter how these are cut.
+
+    Sums are added up in float64 on the host, after the last batch is dispatched.
+
+    Raises:
+      ValueError: there are no batches, or nothing in them that has a weight.
+    """
+    parts: list[Mapping[str, Any]] = jax.device_get(
+        [eval_step(params, batch) for batch, _ in batches]
+    )
+    if not parts:
+        raise ValueError("nothing to evaluate on: there are no batches")
+
+    def add_up(*values: float) -> float:
+        return np.sum(values, dtype=np.float64)
+
+    return means(jax.tree.map(add_up, *parts))

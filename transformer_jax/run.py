@@ -1,0 +1,203 @@
+"""What a run is made of, as plain values and functions."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from transformer_jax.checkpoint.checkpoints import Checkpoints, restore_parameters_from
+from transformer_jax.data.dataset import Dataset
+from transformer_jax.data.streams import TrainStreams
+from transformer_jax.devices import hosts
+from transformer_jax.devices.mesh import batch_sharding, local_rows
+from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.models.transformer.shapes import Model
+from transformer_jax.tasks.task import Task
+from transformer_jax.training import state, step
+from transformer_jax.training.losses import Batch, Loss, Sums
+from transformer_jax.training.state import State
+from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings
+from transformer_jax.workdir import CHECKPOINTS
+
+Params = PyTree[Float[Array, "..."]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointSettings:
+    """`config.checkpoint`, but for `every`, which is one of training's intervals."""
+
+    keep_last: int
+    best_metric: str
+    average_last: int
+    init_from: str
+
+    def __post_init__(self):
+        for name in ("keep_last", "average_last"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"checkpoint.{name}={value} is less than 1")
+        if self.average_last > self.keep_last:
+            raise ValueError(
+                f"checkpoint.average_last={self.average_last} needs as many checkpoints, but "
+                f"checkpoint.keep_last={self.keep_last}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateSettings:
+    """`config.evaluate`."""
+
+    checkpoint: str
+    batch_size: int
+    bleu_tokenizer: str
+
+    def __post_init__(self):
+        if self.batch_size < 1:
+            raise ValueError(f"evaluate.batch_size={self.batch_size} is less than 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """Everything that a run consists of.
+
+    Attributes:
+      mesh: of the devices; the caller puts it in use (`devices.mesh.use`).
+      task: what the model is trained for, and so what is scored and generated.
+      init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
+      apply: (params, batch, dropout key or None) -> outputs, as logits (B, T, V or C); None is
+        deterministic.
+      start, step: the model's, with params in front: what decoding needs.
+      loss: (outputs, batch) -> (loss sum, weight, sums).
+      eval_step, predict_step, embed_step: (params, batch) -> what the loss reports, the likeliest
+        token or label (B, T), the vectors of texts (B, T, D; None: the model has none); compiled
+        once a shape.
+    """
+
+    seed: int
+    mesh: Mesh
+    task: Task
+    data: Dataset
+    model: Model
+    init: Callable[[Key[Array, ""], Batch], Params]
+    apply: ApplyFn
+    start: Callable[..., tuple]
+    step: Callable[..., tuple]
+    loss: Loss
+    eval_step: Callable[..., Sums]
+    predict_step: Callable[..., Int[Array, "B T"]]
+    embed_step: Callable[..., Float[Array, "B T D"]] | None
+    schedule: optax.Schedule
+    optimizer: optax.GradientTransformation
+    train: TrainSettings
+    checkpoint: CheckpointSettings
+    evaluate: EvaluateSettings
+    decode: DecodeSettings
+
+    def abstract_batch(self) -> dict[str, Any]:
+        """The shapes of a training batch and where its parts lie, without the data."""
+
+        def array(shape: tuple[int, int]) -> jax.ShapeDtypeStruct:
+            layout = batch_sharding(self.mesh, shape)
+            return jax.ShapeDtypeStruct(shape, "int32", sharding=layout)
+
+        return {name: array(shape) for name, shape in self.data.batch_shapes().items()}
+
+    def new_state(self, batch: Batch) -> State:
+        """The state before the first step, whose batch this is."""
+        return self._state(state.create, jax.random.key(self.seed), batch)
+
+    def abstract_state(self) -> State:
+        """Shapes and shardings of the state that training carries; nothing is computed."""
+        # Not even a key, as the devices may be none that are here.
+        key = jax.eval_shape(jax.random.key, self.seed)
+        return self._state(state.abstract, key, self.abstract_batch())
+
+    def _state(self, make: Callable[..., State], key: Key[Array, ""], batch: Batch) -> State:
+        return make(
+            self.init,
+            self.optimizer,
+            key,
+            batch,
+            (*self.task.metrics, "gradient_norm"),
+            ema=self.train.ema_decay > 0,
+            mesh=self.mesh,
+        )
+
+    def parameter_table(self) -> list[state.Parameter]:
+        """The parameters in the order of their paths; nothing is computed."""
+        key = jax.eval_shape(jax.random.key, self.seed)
+        return state.parameter_table(self.init, key, self.abstract_batch())
+
+    def train_step(self, apply: ApplyFn | None = None) -> StepFn:
+        """The compiled step of training (see `step.train_step`); `apply` replaces its own."""
+        return step.make_train_step(
+            self.train,
+            loss=self.loss,
+            apply=apply or self.apply,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            layout=state.layout(self.abstract_state()),
+        )
+
+    def train_streams(self) -> TrainStreams:
+        """Training batches; of each the rows that this host's devices hold.
+
+        Raises RuntimeError where the hosts have made different batches, since each holds a part of
+        all.
+        """
+        streams = self.data.train_streams(local_rows(self.mesh, self.data.settings.batch_size))
+        found = hosts.gather("fingerprint", streams.fingerprint)
+        if others := [host for host, text in enumerate(found) if text != found[0]]:
+            raise RuntimeError(
+                f"the hosts {others} have made other training data of the same config than host 0: "
+                "give all hosts the same files, tokenizer and versions of the libraries"
+            )
+        return streams
+
+    def checkpoints(self, workdir: Path) -> Checkpoints:
+        """The checkpoints in a work directory."""
+        return Checkpoints(
+            workdir / CHECKPOINTS,
+            keep_last=self.checkpoint.keep_last,
+            best_metric=self.checkpoint.best_metric,
+        )
+
+    def parameters(self, workdir: Path, which: str) -> Params:
+        """The parameters of "last" (the mean of checkpoint.average_last), "best", a step or folder.
+
+        Raises FileNotFoundError where there is no such checkpoint.
+        """
+        checkpoints, abstract = self.checkpoints(workdir), self.abstract_state().params
+        if which == "last":
+            found = checkpoints.average(self.checkpoint.average_last, abstract)
+        elif which == "best" or which.isdecimal():
+            step = which if which == "best" else int(which)
+            found = checkpoints.restore_parameters(step, abstract)
+        else:
+            found = restore_parameters_from(which, abstract)
+        if found is None:
+            raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
+        return found[1]
+
+    def trained(self, params: Params) -> Trained:
+        """What can be asked of these parameters, or of their shapes."""
+        config = self.model.config
+        return Trained(
+            params=params,
+            data=self.data,
+            eval_step=self.eval_step,
+            predict_step=self.predict_step,
+            embed_step=self.embed_step,
+            start=self.start,
+            step=self.step,
+            limit=self.task.limit,
+            most_positions=config.max_length if config.positions == "learned" else None,
+            decode=self.decode,
+            seed=self.seed,
+            bleu_tokenizer=self.evaluate.bleu_tokenizer,
+        )

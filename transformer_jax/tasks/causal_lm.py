@@ -1,0 +1,148 @@
+"""Causal language modelling: every token of a text from those before it, by a decoder alone."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_jax.data.dataset import Split
+from transformer_jax.data.examples import Examples
+from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer
+from transformer_jax.data.transforms import pieces
+from transformer_jax.evaluation import metrics
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.tasks.task import Sample, Scores, Task, spread
+from transformer_jax.training.losses import next_token_loss
+
+_SAMPLE_TOKENS = 64  # of a sample at most, a quarter of them its prompt
+
+
+def _encode(
+    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Documents with eos, cut into consecutive pieces; so nothing is too long."""
+    del labels
+    documents = ([*ids, EOS_ID] for ids in tokenizer.encode(examples["text"]))
+    return {"targets": pieces(documents, limits.target)}, 0
+
+
+def _prompt(
+    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Prompts behind bos, cut at their beginning: what is near counts most."""
+    del labels
+    rows, most = tokenizer.encode(lines), limits.target - 1
+    inputs = [[BOS_ID, *ids[-most:]] for ids in rows]
+    return {"inputs": inputs}, sum(len(ids) > most for ids in rows)
+
+
+def _limit(
+    prompt_tokens: Int[np.ndarray, "B"], extra_length: int, most_positions: int | None
+) -> Int[np.ndarray, "B"]:
+    """`extra_length`, or as many as there are positions for."""
+    if most_positions is None:
+        return np.full_like(prompt_tokens, extra_length)
+    # The last token is written and not read, so it needs no position.
+    return np.minimum(extra_length, most_positions + 1 - prompt_tokens)
+
+
+def _losses(trained: Trained, split: Split) -> dict[str, float]:
+    """The means, and the perplexity a word where the tokenizer knows every word."""
+    means, texts = trained.losses(split), split.examples["text"]
+    tokens = sum(np.sum(batch["targets_segment_ids"] > 0) for batch, _ in split.batches)
+    if not _has_unknown(split):
+        nats = means["token_loss"] * float(tokens)
+        means["word_perplexity"] = metrics.word_perplexity(nats, texts)
+    return means
+
+
+def _has_unknown(split: Split) -> bool:
+    """Whether <unk> stands for words or characters, which would make a perplexity a word too low.
+
+    An <unk> in the text itself, as WikiText-2 has them, is a word like any other.
+    """
+    unknown = sum(np.sum(batch["targets"] == UNK_ID) for batch, _ in split.batches)
+    return bool(unknown > sum(text.count("<unk>") for text in split.examples["text"]))
+
+
+def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
+    """No scores but the losses; as samples, how the model continues the beginnings of texts."""
+    tokenizer = trained.data.tokenizer
+    chosen = spread(split.examples["text"])
+    # No longer than in training, since there may be no more positions.
+    most = min(_SAMPLE_TOKENS, trained.data.settings.max_target_length)
+    # Characters bound tokens, so that of a whole book only the beginning is read.
+    ids = [row[:most] for row in tokenizer.encode([text[: 32 * most] for text in chosen])]
+    cuts = [min(most // 4, len(row) // 2) for row in ids]
+    beginnings = [tokenizer.decode(row[:cut]) for row, cut in zip(ids, cuts, strict=True)]
+    prompts = [text.rstrip("\ufffd") for text in beginnings]  # half a character
+    references = [
+        tokenizer.decode(row)[len(prompt) :] for row, prompt in zip(ids, prompts, strict=True)
+    ]
+    settings = dataclasses.replace(
+        trained.decode, num_samples=1, extra_length=most - most // 4, stop=()
+    )
+    outputs = _continuations(dataclasses.replace(trained, decode=settings), prompts)
+    return {}, [
+        (prompt, reference, text)
+        for prompt, reference, (text,) in zip(prompts, references, outputs, strict=True)
+    ]
+
+
+def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
+    """Each line with its continuations. On an empty line a text begins."""
+    if not lines:
+        return []
+    found = _continuations(trained, lines)
+    return [[line + text for text in texts] for line, texts in zip(lines, found, strict=True)]
+
+
+def _continuations(trained: Trained, prompts: Sequence[str]) -> list[list[str]]:
+    return trained.texts(prompts, [_decoder(trained, prompt) for prompt in prompts])
+
+
+def _decoder(trained: Trained, prompt: str) -> Callable[[list[int]], str]:
+    """ids -> the text that follows the prompt."""
+    tokenizer = trained.data.tokenizer
+    (ids,) = tokenizer.encode([prompt])
+    start = len(tokenizer.decode(ids))
+    return lambda following: tokenizer.decode([*ids, *following])[start:]
+
+
+def _stream(trained: Trained, line: str, number: int) -> Iterator[str]:
+    """Continuations of one prompt, each behind the prompt.
+
+    The first of several samples comes piece by piece, the others whole. The number of the line
+    decides what is drawn: so they are what `_results` finds for this one of many lines.
+    """
+    yield line
+    others: dict[int, str] = {}
+    for row, text in trained.stream(line, number, _decoder(trained, line)):
+        if row == 0:
+            yield text
+        others[row] = others.get(row, "") + text
+    for row in range(1, trained.decode.num_samples):
+        yield f"\n{line}{others.get(row, '')}"
+    yield "\n"
+
+
+TASK = Task(
+    recipe=Recipe(
+        name="causal_lm",
+        reads=("text",),
+        columns={"targets": Column("target")},
+        encode=_encode,
+        prompt=_prompt,
+        documents=True,
+        predicted="targets",
+    ),
+    heads={"decoder_only": "tokens"},
+    loss=next_token_loss,
+    losses=_losses,
+    score=_score,
+    results=_results,
+    stream=_stream,
+    limit=_limit,
+)

@@ -1,0 +1,79 @@
+"""Classification: one label for each text, by an encoder alone."""
+
+from collections.abc import Sequence
+
+from transformer_jax.data.dataset import Split
+from transformer_jax.data.examples import Examples
+from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.transforms import between, label_number, labelled, numbered
+from transformer_jax.evaluation import metrics
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.tasks.task import Sample, Scores, Task, of_full_lines, samples
+from transformer_jax.training.losses import label_loss
+
+
+def _encode(
+    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Texts between bos and eos, and the label of each at its bos."""
+    sentences, numbers = tokenizer.encode(examples["text"]), numbered(labels)
+    places = [
+        [label_number(label, numbers), *[0] * len(ids)]
+        for ids, label in zip(sentences, examples["label"], strict=True)
+    ]
+    return labelled(sentences, places, limits)
+
+
+def _prompt(
+    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Texts between bos and eos, each with any label at its bos: there one is to be predicted."""
+    del labels
+    inputs, too_long = between(tokenizer.encode(lines), limits.source)
+    return {"inputs": inputs, "labels": [[1] + [0] * (len(ids) - 1) for ids in inputs]}, too_long
+
+
+def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
+    labels = [trained.data.labels[label] for (label,) in trained.predict(split.batches)]
+    expected = split.examples["label"]
+    return score(labels, expected), samples(split.examples["text"], expected, labels)
+
+
+def score(predicted: Sequence[str], labels: Sequence[str]) -> Scores:
+    """Scores of the labels of texts: "accuracy", macro "f1" and "matthews" correlation.
+
+    Raises:
+      ValueError: no labels, or lists of different lengths.
+    """
+    return {
+        "accuracy": metrics.accuracy(predicted, labels),
+        "f1": metrics.f1(predicted, labels),
+        "matthews": metrics.matthews(predicted, labels),
+    }
+
+
+def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
+    """The label of each line."""
+
+    def labels(full: Sequence[str]) -> list[list[str]]:
+        predicted = trained.predict(trained.data.prompts(full))
+        return [[trained.data.labels[label]] for (label,) in predicted]
+
+    return of_full_lines(lines, labels)
+
+
+TASK = Task(
+    recipe=Recipe(
+        name="classification",
+        reads=("text", "label"),
+        columns={"inputs": Column("source"), "labels": Column("source", along="inputs")},
+        encode=_encode,
+        prompt=_prompt,
+        labels="label",
+    ),
+    heads={"encoder_only": "classes"},
+    loss=label_loss,
+    score=_score,
+    results=_results,
+)

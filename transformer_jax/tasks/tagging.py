@@ -1,0 +1,114 @@
+"""Tagging: one label for each word, by an encoder alone."""
+
+import itertools
+import operator
+import re
+from collections.abc import Sequence
+
+from transformer_jax.data.dataset import Split
+from transformer_jax.data.examples import Examples
+from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.transforms import label_number, labelled, numbered
+from transformer_jax.evaluation import metrics
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.tasks.task import Sample, Scores, Task, of_full_lines, samples
+from transformer_jax.training.losses import label_loss
+
+
+def _encode(
+    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Sentences between bos and eos, and the tag of each word at its first token."""
+    sentences, places, numbers = [], [], numbered(labels)
+    encoded = tokenizer.encode_words(examples["words"])
+    for word_ids, tags in zip(encoded, examples["tags"], strict=True):
+        sentences.append(list(itertools.chain.from_iterable(word_ids)))
+        place = [0]
+        for ids, tag in zip(word_ids, tags, strict=True):
+            place += [label_number(tag, numbers), *[0] * (len(ids) - 1)]
+        places.append(place)
+    return labelled(sentences, places, limits)
+
+
+def _prompt(
+    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Lines of words separated by blanks, each word with any tag, to be predicted."""
+    words = [re.findall(r"[^ \t]+", line) for line in lines]  # as in CoNLL files
+    examples = {"words": words, "tags": [[labels[0]] * len(row) for row in words]}
+    return _encode(examples, tokenizer, labels, limits._replace(too_long="truncate"))
+
+
+def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
+    tags = _named(trained, trained.predict(split.batches))
+    words, expected = split.examples["words"], split.examples["tags"]
+    texts = ([" ".join(row) for row in rows] for rows in (words, expected, tags))
+    return score(tags, expected), samples(*texts)
+
+
+def score(predicted: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> Scores:
+    """Scores of the tags of words, as fractions.
+
+    A sentence that was cut off has fewer predicted tags: the missing ones count as wrong.
+
+    Returns:
+      "accuracy" and macro "f1" over all words, "exact_match" (sentences without a mistake) and,
+      where every tag is O, B-x or I-x, "span_f1" (a missing tag is O).
+
+    Raises:
+      ValueError: no words, lists of different lengths, or a sentence with more predicted tags than
+        words.
+    """
+    if len(predicted) != len(tags):
+        raise ValueError(f"{len(predicted)} tagged sentences, but {len(tags)} expected ones")
+    expected = [list(sentence) for sentence in tags]
+    filled = [_filled(ours, len(theirs)) for ours, theirs in zip(predicted, expected, strict=True)]
+    words = list(itertools.chain(*filled))
+    expected_words = list(itertools.chain(*expected))
+    scores: Scores = {
+        "accuracy": metrics.accuracy(words, expected_words),
+        "f1": metrics.f1(words, expected_words),
+        "exact_match": sum(map(operator.eq, filled, expected)) / len(expected),
+    }
+    if all(map(metrics.is_span_tag, {*words, *expected_words} - {metrics.NOTHING})):
+        outside = [["O" if tag == metrics.NOTHING else tag for tag in row] for row in filled]
+        scores["span_f1"] = metrics.span_f1(outside, expected)
+    return scores
+
+
+def _filled(predicted: Sequence[str], words: int) -> list[str]:
+    """The predicted tags of one sentence, made as many as it has words."""
+    if len(predicted) > words:
+        raise ValueError(f"{len(predicted)} tags predicted for a sentence of {words} words")
+    return [*predicted, *[metrics.NOTHING] * (words - len(predicted))]
+
+
+def _named(trained: Trained, predicted: list[list[int]]) -> list[list[str]]:
+    return [[trained.data.labels[label] for label in labels] for labels in predicted]
+
+
+def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
+    """The tags of each line's words, separated by blanks."""
+
+    def tags(full: Sequence[str]) -> list[list[str]]:
+        predicted = trained.predict(trained.data.prompts(full))
+        return [[" ".join(row)] for row in _named(trained, predicted)]
+
+    return of_full_lines(lines, tags)
+
+
+TASK = Task(
+    recipe=Recipe(
+        name="tagging",
+        reads=("words", "tags"),
+        columns={"inputs": Column("source"), "labels": Column("source", along="inputs")},
+        encode=_encode,
+        prompt=_prompt,
+        labels="tags",
+    ),
+    heads={"encoder_only": "tags"},
+    loss=label_loss,
+    score=_score,
+    results=_results,
+)

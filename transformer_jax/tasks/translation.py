@@ -1,0 +1,128 @@
+"""Translation: a target sentence from a source sentence, by an encoder-decoder."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_jax.data.dataset import Split
+from transformer_jax.data.examples import Examples
+from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.tokenizer import EOS_ID, Tokenizer
+from transformer_jax.data.transforms import select
+from transformer_jax.evaluation import metrics
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.tasks.task import Sample, Scores, Task, of_full_lines, samples
+from transformer_jax.training.losses import next_token_loss
+
+
+def _encode(
+    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Inputs and targets, each with eos.
+
+    A pair is too long where one of its sides is. A target that is cut does not end there, so it
+    has no eos: BLEU and the like see whole references.
+    """
+    del labels
+    sources = tokenizer.encode(examples["source"])
+    targets = tokenizer.encode(examples["target"])
+    fits = [
+        len(source) < limits.source and len(target) < limits.target
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    if limits.too_long == "drop":
+        sources, targets = select(sources, fits), select(targets, fits)
+    columns = {
+        "inputs": [_with_eos(ids, limits.source) for ids in sources],
+        "targets": [[*ids, EOS_ID][: limits.target] for ids in targets],
+    }
+    return columns, fits.count(False)
+
+
+def _prompt(
+    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Sources with eos, cut at their end."""
+    del labels
+    rows = tokenizer.encode(lines)
+    too_long = sum(len(ids) >= limits.source for ids in rows)
+    return {"inputs": [_with_eos(ids, limits.source) for ids in rows]}, too_long
+
+
+def _with_eos(ids: list[int], most: int) -> list[int]:
+    return [*ids[: most - 1], EOS_ID]
+
+
+def _limit(
+    prompt_tokens: Int[np.ndarray, "B"], extra_length: int, most_positions: int | None
+) -> Int[np.ndarray, "B"]:
+    """As many tokens as the source has, and some more. Too few positions are refused by build."""
+    del most_positions
+    return prompt_tokens + extra_length
+
+
+def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
+    """BLEU, chrF, exact match and the accuracy of pronouns, with sacreBLEU's signatures."""
+    sources, references = split.examples["source"], split.examples["target"]
+    once = dataclasses.replace(trained, decode=dataclasses.replace(trained.decode, num_samples=1))
+    decode = trained.data.tokenizer.decode
+    hypotheses = [decode(ids) for (ids,) in once.generate(split.batches)]
+    pronouns = split.examples.get("pronoun")
+    scores = score(hypotheses, references, pronouns, bleu_tokenizer=trained.bleu_tokenizer)
+    return scores, samples(sources, references, hypotheses)
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    pronouns: Sequence[str] | None,
+    *,
+    bleu_tokenizer: str,
+) -> Scores:
+    """Scores of translations under flat names, and sacreBLEU's signatures of two of them.
+
+    Returns:
+      "bleu" and "chrf" (0 to 100) with "bleu_signature" and "chrf_signature", "exact_match" and,
+      where a sentence has a pronoun, "pronoun_accuracy" (fractions).
+
+    Raises:
+      ValueError: no sentences, or lists of different lengths.
+    """
+    bleu, bleu_signature = metrics.bleu(hypotheses, references, bleu_tokenizer)
+    chrf, chrf_signature = metrics.chrf(hypotheses, references)
+    scores: Scores = {
+        "bleu": bleu,
+        "chrf": chrf,
+        "exact_match": metrics.exact_match(hypotheses, references),
+    }
+    if pronouns is not None and any(pronouns):
+        scores["pronoun_accuracy"] = metrics.pronoun_accuracy(hypotheses, pronouns)
+    return scores | {"bleu_signature": bleu_signature, "chrf_signature": chrf_signature}
+
+
+def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
+    """The translations of each line."""
+
+    def translations(full: Sequence[str]) -> list[list[str]]:
+        return trained.texts(full, [trained.data.tokenizer.decode] * len(full))
+
+    return of_full_lines(lines, translations, trained.decode.num_samples)
+
+
+TASK = Task(
+    recipe=Recipe(
+        name="translation",
+        reads=("source", "target"),
+        columns={"inputs": Column("source"), "targets": Column("target")},
+        encode=_encode,
+        prompt=_prompt,
+        predicted="targets",
+    ),
+    heads={"encoder_decoder": "tokens"},
+    loss=next_token_loss,
+    score=_score,
+    results=_results,
+    limit=_limit,
+)

@@ -1,0 +1,206 @@
+"""One pure training step: the gradient of a global batch, and one update of the parameters."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_jax.devices.mesh import constrain
+from transformer_jax.training.losses import Batch, Loss, Sums
+from transformer_jax.training.state import State
+
+# A spread is known once there are so many recent losses.
+FEWEST_RECENT = 32
+
+# params, batch, key of dropout (None: deterministic) -> outputs
+ApplyFn = Callable[[Any, Batch, Key[Array, ""] | None], Any]
+Metrics = dict[str, Any]
+StepFn = Callable[[State, Batch], tuple[State, Metrics]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How long to train and what to do on the way; intervals are in steps."""
+
+    steps: int
+    accumulation_steps: int  # micro-batches that a global batch is cut into
+    ema_decay: float  # of the moving average of the parameters (0: none)
+    log_every: int
+    evaluate_every: int  # 0: only after the last step
+    checkpoint_every: int  # 0: only after the last step
+    diagnostics_every: int  # 0: never
+
+    def __post_init__(self):
+        for name in ("steps", "accumulation_steps", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"train.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"train.ema_decay={self.ema_decay} does not lie in [0, 1)")
+
+
+def make_train_step(
+    settings: TrainSettings,
+    *,
+    loss: Loss,
+    apply: ApplyFn,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    layout: Any,
+) -> StepFn:
+    """Compiles `train_step`. The state is donated: the one passed in is gone after the call.
+
+    layout: a `State` of the arrays' shardings, which the next state keeps.
+    """
+    step = functools.partial(
+        train_step,
+        loss=loss,
+        apply=apply,
+        optimizer=optimizer,
+        schedule=schedule,
+        accumulation_steps=settings.accumulation_steps,
+        ema_decay=settings.ema_decay,
+        log_every=settings.log_every,
+    )
+    # The numbers lie where that of the step does: whole on every device.
+    return jax.jit(step, donate_argnums=0, out_shardings=(layout, layout.step))
+
+
+def train_step(
+    state: State,
+    batch: Batch,
+    *,
+    loss: Loss,
+    apply: ApplyFn,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    accumulation_steps: int,
+    ema_decay: float,
+    log_every: int,
+) -> tuple[State, Metrics]:
+    """One update of the parameters, by the gradient of the mean loss of the global batch.
+
+    Sums over micro-batches are divided once, by the weight of the whole batch, so that the update
+    does not depend on `accumulation_steps` (dropout apart: each micro-batch has a key of its own).
+
+    With `ema_decay` the state's moving average takes in the new parameters: ema <- d ema + (1 - d)
+    params, d = min(ema_decay, (1 + n) / (10 + n)), where n updates have been made before this one.
+
+    Returns the next state, and as metrics the `loss`, `weight` (target tokens), `gradient_norm`
+    (before clipping) and `learning_rate` of this step; `finite_parameters`, whether the new ones
+    are; `recent_median` and `recent_deviation`, the `spread` of the losses before this one; and
+    `window`: name -> (sum, weight) since the last multiple of `log_every`.
+
+    Raises:
+      ValueError: when the rows of the batch cannot be cut into `accumulation_steps` equal parts.
+    """
+
+    def summed(params: Any, batch: Batch, rng: Key[Array, ""]) -> tuple[Array, Any]:
+        loss_sum, weight, sums = loss(apply(params, batch, rng), batch)
+        return loss_sum, (loss_sum, weight, sums)
+
+    gradient_sum, (loss_sum, weight, sums) = _summed_gradient(
+        summed, state.params, batch, state.dropout_key, accumulation_steps
+    )
+    gradient = jax.tree.map(lambda g: g / weight, gradient_sum)
+    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+    gradient_norm = optax.tree.norm(gradient)
+    params = optax.apply_updates(state.params, updates)
+    loss_mean = loss_sum / weight
+    median, deviation = spread(state.recent)
+
+    sums = {**sums, "gradient_norm": (gradient_norm, jnp.ones(()))}
+    # The second case: a window that was finished when the run resumed with another log_every.
+    counted = state.window["gradient_norm"][1]
+    starts_window = (state.step % log_every == 0) | (counted >= log_every)
+    window = jax.tree.map(
+        lambda total, new: jnp.where(starts_window, 0.0, total) + new, state.window, sums
+    )
+    next_state = State(
+        step=state.step + 1,
+        params=params,
+        ema_params=_moving_average(state, params, ema_decay) if ema_decay else None,
+        opt_state=opt_state,
+        rng=state.rng,
+        window=window,
+        recent=state.recent.at[state.step % state.recent.size].set(loss_mean),
+    )
+    metrics = {
+        "loss": loss_mean,
+        "weight": weight,
+        "gradient_norm": gradient_norm,
+        "learning_rate": schedule(state.step),
+        "finite_parameters": _all_finite(params),
+        "recent_median": median,
+        "recent_deviation": deviation,
+        "window": window,
+    }
+    return next_state, metrics
+
+
+def spread(recent: Float[Array, "R"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Median of the losses that are there (not NaN), and their robust standard deviation.
+
+    That is 1.4826 times the median absolute deviation, which of normal values is their standard
+    deviation (Rousseeuw and Croux 1993, section 1). It is taken for a thousandth of the median at
+    least: losses that hardly differ, as those of one batch again and again, differ by rounding,
+    which is 1e-7 of a float32 and 4e-3 of a bfloat16, but much less in a mean over tokens. It is
+    infinite, so that nothing spikes, while there are fewer losses than `FEWEST_RECENT`.
+    """
+    median = jnp.nanmedian(recent)
+    deviation = 1.4826 * jnp.nanmedian(jnp.abs(recent - median))
+    enough = jnp.sum(~jnp.isnan(recent)) >= FEWEST_RECENT
+    least = 1e-3 * jnp.abs(median)
+    return median, jnp.where(enough, jnp.maximum(deviation, least), jnp.inf)
+
+
+def _all_finite(tree: Any) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def _moving_average(state: State, params: Any, decay: float) -> Any:
+    share = jnp.maximum(1 - decay, 9 / (10 + state.step))  # of the new parameters, 1 - d
+    return optax.incremental_update(params, state.ema_params, share)
+
+
+def _summed_gradient(
+    loss: Callable, params: Any, batch: Batch, rng: Key[Array, ""], accumulation_steps: int
+) -> tuple[Any, tuple[Array, Array, Sums]]:
+    """Gradient of the summed loss, and what `loss` returns beside it, over all micro-batches."""
+    gradient = jax.grad(loss, has_aux=True)
+    if accumulation_steps == 1:
+        return gradient(params, batch, rng)
+
+    def add(total, part):
+        new, aux = gradient(params, *part)
+        return jax.tree.map(jnp.add, total, new), aux
+
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    total, aux = jax.lax.scan(add, zeros, micro_batches(batch, rng, accumulation_steps))
+    return total, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), aux)
+
+
+def micro_batches(
+    batch: Batch, rng: Key[Array, ""], parts: int
+) -> tuple[dict[str, Int[Array, "parts rows _"]], Key[Array, "parts"]]:
+    """A batch cut into equal parts, and the dropout key of each; one part has the step's own key.
+
+    Raises ValueError where the rows cannot be cut.
+    """
+    keys = rng[None] if parts == 1 else jax.random.split(rng, parts)
+    cut = jax.tree.map(functools.partial(_cut_rows, parts), batch)
+    return jax.tree.map(lambda rows: constrain(rows, None, "batch", "length"), cut), keys
+
+
+def _cut_rows(parts: int, array: Array) -> Array:
+    rows = array.shape[0]
+    if rows % parts:
+        raise ValueError(
+            f"a batch of {rows} rows cannot be cut into {parts} equal micro-batches: "
+            "make data.batch_size a multiple of train.accumulation_steps"
+        )
+    return array.reshape(parts, rows // parts, *array.shape[1:])
