@@ -27,10 +27,10 @@ def get_config(arg: str = "") -> Config:
     # How the devices are laid out: the product of the sizes is their number, -1 stands for the rest
     # of them (at most once). Results do not depend on it, beyond rounding.
     config.mesh = mesh = config_dict.ConfigDict()
-    mesh.data = -1  # a batch's rows are cut over it
-    mesh.fsdp = 1  # rows too; and parameters, gradients and the optimizer's state
-    mesh.tensor = 1  # heads, hidden units and vocabulary are cut over it
-    mesh.sequence = 1  # the tokens of a row are cut over it
+    mesh.data = -1  # shards the rows of a batch
+    mesh.fsdp = 1  # shards rows too, and parameters, gradients and the optimizer's state
+    mesh.tensor = 1  # shards heads, hidden units and vocabulary
+    mesh.sequence = 1  # shards the tokens of a row
     # What `preflight` compiles for, as "v5e-16" or "2xv5e-256" (two slices) ("": the devices here).
     mesh.topology = ""
 
@@ -53,7 +53,7 @@ def get_config(arg: str = "") -> Config:
     # At the last step of "cosine", "linear" and "warmup_stable_decay".
     optimizer.final_learning_rate = 0.0
     optimizer.beta1 = 0.9  # momentum; neither beta matters to "adafactor"
-    optimizer.beta2 = 0.98
+    optimizer.beta2 = 0.98  # decay of the second moment
     optimizer.epsilon = 1e-9  # of the Adams alone, also of that inside "muon"
     optimizer.weight_decay = 0.0  # decoupled, not of "adam"; spares biases, norms and omega
     optimizer.clip_norm = 0.0  # largest global norm of the gradient (0: no clipping)
@@ -111,20 +111,20 @@ def _data() -> Config:
     data.name = ""  # of the catalogue, as "wmt14_translate/de-en" ("tfds" only)
     data.cache_dir = "~/.cache/transformer_jax"  # prepared data sets and token arrays
     data.source_language = "en"  # also the suffix of the text files
-    data.target_language = "de"
+    data.target_language = "de"  # likewise
     # Which columns hold the text and its label or tags, where it is no translation. embedded, tfds:
     # features; tsv: names in the header, or numbers from "0" of columns without header; conllu: the
     # label alone, as "upos".
     data.text_feature = "source"
-    data.label_feature = "antecedent"
+    data.label_feature = "antecedent"  # the column or feature of labels or tags
     data.document_separator = "\n"  # what ends a document of plain text ("": nothing but the file)
     # What each split is made of. embedded, tfds: TFDS split expressions; bigram_copy: its splits of
     # the same names; text of translations: prefixes P of pairs P.en, P.de (or P.en.gz, P.de.gz) in
     # data.dir; others: files in data.dir, plain or .gz.
     data.train = ("train",)
-    data.validation = ("validation",)
+    data.validation = ("validation",)  # what is scored during training
     data.test = ("test",)  # (): none; then a run ends with the scores of validation
-    # With an empty data.validation: so many examples at the end of train (of text for language
+    # With an empty data.validation: how many examples at the end of train (of text for language
     # models: characters) are held out instead.
     data.validation_size = 0
 
@@ -136,20 +136,20 @@ def _data() -> Config:
     # whole references); both are counted and reported. Documents of language models are cut into
     # pieces. An encoder_only model reads sources, a decoder_only model targets.
     data.max_source_length = 128  # tokens of one example, eos (and what stands first) included
-    data.max_target_length = 128
+    data.max_target_length = 128  # likewise, of targets
     data.packing = True  # several short examples share a row; otherwise one each, padded
     data.row_source_length = 256  # tokens of one packed row
-    data.row_target_length = 256
+    data.row_target_length = 256  # likewise, of targets
     data.batch_size = 64  # rows of one global batch; a multiple of data.streams
-    # The order of the data is cut into so many streams: part of what a run is, so that any number
-    # of devices sees the same batches.
+    # The number of streams that the order of the data is divided into. It is part of what a run is,
+    # so that any number of devices sees the same batches.
     data.streams = 8
     return data
 
 
 def _model() -> Config:
     model: Config = config_dict.ConfigDict()
-    model.family = "transformer"
+    model.family = "transformer"  # of the models in FAMILIES
     model.architecture = "encoder_decoder"
     model.residual = "post_ln"  # where norms stand, and how branches, skips and draws are scaled
     model.encoder_residual = config_dict.placeholder(str)  # None: residual
@@ -161,7 +161,7 @@ def _model() -> Config:
     model.num_encoder_layers = config_dict.placeholder(int)  # None: num_layers
     model.num_decoder_layers = config_dict.placeholder(int)  # None: num_layers
     model.d_model = 512  # width of the residual stream
-    model.num_heads = 8
+    model.num_heads = 8  # of each attention
     model.head_dim = config_dict.placeholder(int)  # None: d_model / num_heads
     model.d_ff = 2048  # hidden width of the feed-forward sublayer
     # Of query and key: their product over sqrt(head_dim), their product, or v tanh(q + k).

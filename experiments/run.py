@@ -254,7 +254,7 @@ def check(run: Run, folder: Path) -> build.Run:
     """
     with tempfile.TemporaryDirectory() as stand_ins:
         workdir = Path(stand_ins)
-        tokenizer.train_tokenizer("bytes", (), 0, mask=True).save(workdir / TOKENIZER)
+        tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK]).save(workdir / TOKENIZER)
         write_atomically(workdir / LABELS, json.dumps(["a", "b"]))
         try:
             mesh = sharding.MeshSettings(**run.resolved.mesh.to_dict())

@@ -106,6 +106,7 @@ def test_a_batch_of_bigram_copy_is_32_rows_of_words_and_their_copy(tmp_path, mon
     # The last word of the text, and so of one row of the split, is eos.
     np.testing.assert_array_equal(batch["targets"][:, :15], batch["targets"][:, 16:31])
     assert np.count_nonzero(batch["targets"][:, 15] != batch["targets"][:, 31]) <= 1
+    assert data.unigram_entropy is not None
     assert abs(data.unigram_entropy - bigram.unigram_entropy()) < 0.1
 
 

@@ -13,10 +13,12 @@ from jaxtyping import Array, Float
 from configs.default import Config
 from transformer_jax import build
 from transformer_jax.checkpoint.checkpoints import restore_parameters_from
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.observed import in_order, observe, output_change, residuals
+from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step, roles_of
 from transformer_jax.models.transformer import fold as admin
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.shapes import Batch, Model
+from transformer_jax.run import Params, Run
 from transformer_jax.training import state as train_state
 
 RANDOM, GRADIENT = 1e-4, 1e-3  # sizes of the steps; Adam's first is its learning rate
@@ -24,7 +26,7 @@ DRAWS = 5  # of random steps
 
 
 def measure(config: Config, workdir: Path, *, what: str, **arguments: Any) -> list[dict[str, Any]]:
-    """The rows of `profile` or of `folding`, as `what` says, with its arguments."""
+    """The rows of `profile` or of `folding`: what `what` names, with its arguments."""
     return {"profile": profile, "folding": folding}[what](config, workdir, **arguments)
 
 
@@ -33,8 +35,8 @@ def profile(
 ) -> list[dict[str, Any]]:
     """A row for each size, batch and sublayer: the omega that the first `size` rows give.
 
-    The draw of the parameters is always the same: that of the config's seed. closed_form: the
-    omega of "admin_constant", which needs no batch.
+    The draw of the parameters is always the same, by the config's seed. closed_form: the omega of
+    "admin_constant", which needs no batch.
     """
     run = build.build(config, workdir)
     streams = run.data.train_streams()
@@ -47,7 +49,7 @@ def profile(
     @jax.jit
     def omegas(key, batch):
         state = train_state.create(
-            *(run.init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
+            run.init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
         )
         return _omegas(run.model, state.params)[:, 0]
 
@@ -97,44 +99,44 @@ def folding(config: Config, workdir: Path) -> list[dict[str, Any]]:
 
 
 def _steps(
-    run: build.Run, model: Model, params: Any, batch: Batch
+    run: Run, model: Model, params: Any, batch: Batch
 ) -> tuple[Float[Array, "B T V"], dict[str, Float[Array, ""]]]:
     """The logits, and what steps away from the parameters do."""
 
-    def apply(params, batch, _) -> Any:
+    def apply(params) -> Any:
         return model.apply({"params": params}, batch, deterministic=True)
 
     def mean_loss(params):
-        loss_sum, weight, _ = run.loss(apply, params, batch, None)
+        loss_sum, weight, _ = run.loss(apply(params), batch)
         return loss_sum / weight
 
     def change(key):
-        moved = diagnostics.random_sign_step(key, params, RANDOM)
-        after = diagnostics.observe(model, moved, batch)[1]["decoder"]
-        return diagnostics.output_change(before, after, RANDOM)
+        moved = random_sign_step(key, params, RANDOM, roles)
+        after = observe(model, moved, batch)[1]["decoder"]
+        return output_change(before, after, RANDOM)
 
+    roles = roles_of(params)
     loss, gradient = jax.value_and_grad(mean_loss)(params)
-    before = diagnostics.observe(model, params, batch)[1]["decoder"]
+    before = observe(model, params, batch)[1]["decoder"]
     changes = jax.lax.map(change, jax.random.split(jax.random.key(0), DRAWS))
-    stepped = diagnostics.gradient_sign_step(gradient, params, GRADIENT)
-    return apply(params, batch, None), {
+    stepped = gradient_sign_step(gradient, params, GRADIENT, roles)
+    return apply(params), {
         "loss": loss,
         "loss_after": mean_loss(stepped),
         "output_change": jnp.mean(changes),
     }
 
 
-def _trained(run: build.Run, workdir: Path) -> build.Params:
+def _trained(run: Run, workdir: Path) -> Params:
     """The parameters after the last step."""
     return restore_parameters_from(_trained_folder(run, workdir), run.abstract_state().params)[1]
 
 
-def _trained_folder(run: build.Run, workdir: Path) -> Path:
+def _trained_folder(run: Run, workdir: Path) -> Path:
     return workdir / "checkpoints" / str(run.train.steps)
 
 
 def _omegas(model: Model, params: Any) -> Float[Array, "n D"]:
     """The decoder's omegas, in the order of its sublayers."""
-    kinds = schemes.depth(model.config, "decoder").kinds
-    omegas = [params["decoder"][f"{kind}_residual"]["shortcut"]["omega"] for kind in kinds]
-    return jnp.stack(omegas, axis=1).reshape(-1, model.config.d_model)
+    connections = residuals(model.config, "decoder", params)
+    return in_order([residual["shortcut"]["omega"] for residual in connections])

@@ -12,8 +12,11 @@ from jaxtyping import Array, Float, Key
 
 from configs.default import Config
 from transformer_jax import build
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.dependency import sum_of_squared_dependencies
+from transformer_jax.inspection.observed import observe, output_change
+from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step, roles_of
 from transformer_jax.models.transformer.shapes import Batch, Model, initialise
+from transformer_jax.run import Run
 from transformer_jax.training import state as train_state
 
 ROWS, LENGTH = 8, 32  # of the batch
@@ -27,7 +30,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each depth and draw: the change by both steps, and the sum of beta_ii^2.
 
-    config: of an encoder, at any depth: `layers` says the depths.
+    config: an encoder's, of any depth: `layers` says the depths.
     """
     run, keys = build.build(config), jax.random.split(jax.random.key(config.seed), draws)
     rows = []
@@ -45,40 +48,35 @@ def measure(
     return rows
 
 
-def _measure(run: build.Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
+def _measure(run: Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
     batch_key, key, step_key = jax.random.split(key, 3)
     batch = random_batch(batch_key, model.config.vocab_size)
     init = functools.partial(initialise, model)
     params = train_state.create(
-        *(init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
+        init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
     ).params
-
-    def apply(params, batch, _):
-        return model.apply({"params": params}, batch, deterministic=True)
+    roles = roles_of(params)
 
     def mean_loss(params):
-        loss_sum, weight, _ = run.loss(apply, params, batch, None)
+        logits = model.apply({"params": params}, batch, deterministic=True)
+        loss_sum, weight, _ = run.loss(logits, batch)
         return loss_sum / weight
 
     # One after the other, so that the model is compiled once for all three.
     moved = (
         params,
-        diagnostics.random_sign_step(step_key, params, RANDOM),
-        diagnostics.gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT),
+        random_sign_step(step_key, params, RANDOM, roles),
+        gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT, roles),
     )
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moved)
-    observed = jax.lax.map(
-        lambda params: diagnostics.observe(model, params, batch)[1]["encoder"], stacked
-    )
+    observed = jax.lax.map(lambda params: observe(model, params, batch)[1]["encoder"], stacked)
     before, by_random, by_gradient = (
         jax.tree.map(lambda leaf, at=at: leaf[at], observed) for at in range(3)
     )
     return {
-        "random": diagnostics.output_change(before, by_random, RANDOM),
-        "gradient": diagnostics.output_change(before, by_gradient, GRADIENT),
-        "dependencies": diagnostics.sum_of_squared_dependencies(
-            model.config, params, "encoder", before
-        ),
+        "random": output_change(before, by_random, RANDOM),
+        "gradient": output_change(before, by_gradient, GRADIENT),
+        "dependencies": sum_of_squared_dependencies(model.config, params, "encoder", before),
     }
 
 

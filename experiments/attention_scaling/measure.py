@@ -14,11 +14,12 @@ from jaxtyping import Array, Float, Key
 
 from configs.default import Config
 from transformer_jax import build
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.observed import observe
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.masks import causal_mask
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.shapes import Batch, Model, initialise
+from transformer_jax.run import Run
 
 _BATCH = 4  # rows that are timed
 _SAMPLE = 0.05  # seconds that one sample of a time lasts at least
@@ -30,12 +31,13 @@ def measure(config: Config, workdir: Path, *, what: str, **arguments: Any) -> li
 
 
 def _start(
-    run: build.Run, *, scores: Sequence[str], sizes: Sequence[tuple[int, int]], draws: int
+    run: Run, *, scores: Sequence[str], sizes: Sequence[tuple[int, int]], draws: int
 ) -> list[dict[str, Any]]:
     """A row for each (d_model, head_dim), score and draw of parameters: their attention at once.
 
-    entropy_share: attention's entropy over that of looking everywhere alike, mean over queries.
-    largest_logit: of a query (before the softmax, which only sees differences), mean over queries.
+    entropy_share: attention's entropy over the entropy of uniform attention, mean over queries.
+    largest_logit: a query's largest, before the softmax (which only sees differences), mean over
+    queries.
     """
     batch = next(run.data.train_streams())
     rows = []
@@ -51,7 +53,7 @@ def _start(
 
 def _sharpness(model: Model, key: Key[Array, ""], batch: Batch) -> dict[str, Float[Array, ""]]:
     params = initialise(model, key, batch)
-    observed = diagnostics.observe(model, params, batch)[1]["decoder"]
+    observed = observe(model, params, batch)[1]["decoder"]
     entropy, largest = (
         values["self_attention"][0, :, 0] for values in (observed.entropy, observed.largest_logit)
     )
@@ -65,12 +67,12 @@ def _sharpness(model: Model, key: Key[Array, ""], batch: Batch) -> dict[str, Flo
 
 
 def _cost(
-    run: build.Run, *, scores: Sequence[str], shapes: Sequence[tuple[int, int]], rounds: int
+    run: Run, *, scores: Sequence[str], shapes: Sequence[tuple[int, int]], rounds: int
 ) -> list[dict[str, Any]]:
     """A row for each (length, head_dim), round and score: forward and backward of one attention.
 
     The scores take turns within a round, so that what else the machine does falls on all alike.
-    temporary_bytes: what XLA sets aside beside arguments and results.
+    temporary_bytes: what XLA sets aside in addition to arguments and results.
     """
     rows = []
     for length, head_dim in shapes:

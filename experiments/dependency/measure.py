@@ -1,4 +1,4 @@
-"""The dependencies beta_ij of drawn parameters, and of those that training has left."""
+"""The dependencies beta_ij at initialisation and after training."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,9 +12,11 @@ from jaxtyping import Array, Float
 from configs.default import Config
 from transformer_jax import build
 from transformer_jax.checkpoint.checkpoints import Checkpoints
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.dependency import dependency
+from transformer_jax.inspection.observed import observe
 from transformer_jax.models.transformer.schemes import stacks
-from transformer_jax.models.transformer.shapes import Batch, Params
+from transformer_jax.models.transformer.shapes import Batch
+from transformer_jax.run import Params, Run
 from transformer_jax.training import state as train_state
 
 
@@ -23,8 +25,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each sublayer i: beta_ij in the column "a{j}".
 
-    At the moment "initial", for each draw and each factor on its queries, keys and values; and
-    "trained", where there is a checkpoint. The first draw is that of the training run.
+    The moment is "initial", for each draw and each factor on its queries, keys and values; and
+    "trained", where there is a checkpoint. The first draw is the training run's.
     """
     run = build.build(config, workdir)
     batch = _random_batch(run) if config.model.vocab_size else _first_batch(run)
@@ -32,33 +34,33 @@ def measure(
     @jax.jit
     def draw_one(key):
         return train_state.create(
-            *(run.init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
+            run.init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
         ).params
 
     @jax.jit
-    def dependency(params):
+    def betas(params):
         (stack,) = stacks(run.model.config)
-        _, observed = diagnostics.observe(run.model, params, batch)
-        return diagnostics.dependency(run.model.config, params, stack, observed[stack])
+        _, observed = observe(run.model, params, batch)
+        return dependency(run.model.config, params, stack, observed[stack])
 
     rows = []
     for draw in range(draws):
         params = draw_one(jax.random.key(run.seed + draw))
         for gain in gains:
             labels = {"moment": "initial", "draw": draw, "gain": gain}
-            rows += _rows(labels, dependency(_scaled(params, gain)))
+            rows += _rows(labels, betas(_scaled(params, gain)))
     if (workdir / "checkpoints").is_dir():
         abstract = jax.eval_shape(draw_one, jax.random.key(run.seed))
         checkpoints = Checkpoints(workdir / "checkpoints", keep_last=1, best_metric="")
         found = checkpoints.restore_parameters("last", abstract)
         if found is not None:  # what became non-finite has saved nothing
             labels = {"moment": "trained", "draw": 0, "gain": 1.0}
-            rows += _rows(labels, dependency(found[1]))
+            rows += _rows(labels, betas(found[1]))
     return rows
 
 
 def _scaled(params: Params, gain: float) -> Params:
-    """The factor on all kernels that make queries, keys and values."""
+    """The parameters with the factor on all kernels that make queries, keys and values."""
 
     def scaled(path, leaf):
         return gain * leaf if path[-1].key in ("query", "key", "value") else leaf
@@ -72,12 +74,12 @@ def _rows(labels: dict[str, Any], beta: Float[Array, "n n+1"]) -> Iterator[dict[
         yield {**labels, "sublayer": number, **components}
 
 
-def _first_batch(run: build.Run) -> Batch:
+def _first_batch(run: Run) -> Batch:
     """The one that training begins with."""
     return jax.device_put(next(run.data.train_streams()))
 
 
-def _random_batch(run: build.Run) -> Batch:
+def _random_batch(run: Run) -> Batch:
     """Random tokens, one text a row, in the shapes of a training batch."""
     shape = run.data.batch_shapes()["inputs"]
     tokens = jax.random.randint(jax.random.key(run.seed), shape, 0, run.model.config.vocab_size)

@@ -1,4 +1,4 @@
-"""Gradient norms with respect to the outputs of all sublayers, of models that were drawn only."""
+"""Gradient norms with respect to the outputs of all sublayers, of models without training."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,10 @@ from jaxtyping import Array, Float, Key
 
 from configs.default import Config
 from transformer_jax import build
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.observed import output_gradient_norms
 from transformer_jax.models.transformer.schemes import Stack, depth
 from transformer_jax.models.transformer.shapes import Batch
+from transformer_jax.run import Run
 from transformer_jax.training import state as train_state
 
 ROWS, LENGTH = 8, 24  # of the batch
@@ -39,7 +40,7 @@ def measure(
 
 
 def _rows(
-    run: build.Run, gain: float, found: dict[Stack, Float[Array, "draws n"]]
+    run: Run, gain: float, found: dict[Stack, Float[Array, "draws n"]]
 ) -> Iterator[dict[str, Any]]:
     found, draws = jax.device_get(found), len(next(iter(found.values())))
     for draw in range(draws):
@@ -52,20 +53,18 @@ def _rows(
                 yield {"gain": gain, "draw": draw, **place, "norm": float(norm)}
 
 
-def _norms(
-    run: build.Run, gain: Float[Array, ""], key: Key[Array, ""]
-) -> dict[Stack, Float[Array, "n"]]:
+def _norms(run: Run, gain: Float[Array, ""], key: Key[Array, ""]) -> dict[Stack, Float[Array, "n"]]:
     batch_key, key = jax.random.split(key)
     batch = _random_batch(batch_key, run.model.config.vocab_size)
     params = train_state.create(
-        *(run.init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
+        run.init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
     ).params
 
     def scaled(path, leaf):
         return gain * leaf if path[-1].key in ("query", "key", "value") else leaf
 
     params = jax.tree_util.tree_map_with_path(scaled, params)
-    return diagnostics.output_gradient_norms(run.model, run.loss, params, batch)
+    return output_gradient_norms(run.model, run.loss, params, batch)
 
 
 def _random_batch(key: Key[Array, ""], vocab_size: int) -> Batch:

@@ -16,6 +16,7 @@ from transformer_jax.checkpoint.checkpoints import restore_parameters_from
 from transformer_jax.data import bigram
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.models.transformer.shapes import Batch
+from transformer_jax.run import Params, Run
 
 
 def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any]]:
@@ -42,7 +43,7 @@ def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any
 
 
 def _losses(
-    run: build.Run, params: build.Params, batch: Batch
+    run: Run, params: Params, batch: Batch
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     """Sum of the losses at each position, and how many texts reach it."""
     log_p = jax.nn.log_softmax(run.apply(params, batch, None))

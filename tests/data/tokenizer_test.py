@@ -5,12 +5,15 @@ import random
 import pytest
 import tokenizers
 
+from transformer_jax.data import tokenizer as tokenizer_file
 from transformer_jax.data.tokenizer import (
     BOS_ID,
     EOS_ID,
-    KINDS,
+    MASK,
     PAD_ID,
+    TOKENIZERS,
     UNK_ID,
+    cached_tokenizer,
     load_tokenizer,
     train_tokenizer,
 )
@@ -24,7 +27,7 @@ def corpus(n=300, seed=0):
     return [" ".join([*draw.choices(words, k=draw.randint(1, 9)), "."]) for _ in range(n)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_text_of_known_characters_comes_back(kind):
     texts = corpus()
     tokenizer = train_tokenizer(kind, texts, 120)
@@ -56,7 +59,7 @@ def test_words_are_ordered_by_count_then_alphabet():
     assert tokenizer.decode([4, UNK_ID, 6]) == "b <unk> zebra"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_lines_come_back_and_no_token_reaches_across_their_ends(kind):
     texts = ["a b\nc d", "a b \n\n = c = \n", "\n", "a\n \nb", "c \n \n", "d\n b \n a\n\n\nc"]
     tokenizer = train_tokenizer(kind, texts * 20, 60)
@@ -68,7 +71,7 @@ def test_lines_come_back_and_no_token_reaches_across_their_ends(kind):
         assert all(token.strip(" ") == "\n" for token in tokens if "\n" in token)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_a_line_has_the_tokens_that_it_has_alone(kind):
     """Alone, a first word is taken as after a blank; hence the blanks that begin the lines."""
     lines = [f" {line}" for line in corpus(40)]
@@ -91,23 +94,26 @@ def test_text_without_line_breaks_is_cut_as_if_there_were_none(kind, tmp_path):
     assert tokenizer.encode(texts) == [plain.encode(text).ids for text in texts]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_mask_is_the_last_id_and_never_comes_from_text(kind, tmp_path):
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_extra_tokens_have_the_last_ids_and_never_come_from_text(kind, tmp_path):
     texts = ["the cat < mask > sat"] * 3
-    tokenizer = train_tokenizer(kind, texts, 40, mask=True)
-    assert tokenizer.mask_id == tokenizer.vocab_size - 1
-    assert kind == "bytes" or tokenizer.vocab_size <= 40
-    assert all(tokenizer.mask_id not in ids for ids in tokenizer.encode([*texts, "< mask >"]))
-    assert "mask" in tokenizer.decode([tokenizer.vocab_size - 1])
+    tokenizer = train_tokenizer(kind, texts, 40, extra_tokens=("< other >", MASK))
+    size = tokenizer.vocab_size
+    mask_id = tokenizer.token_id(MASK)
+    assert (tokenizer.token_id("< other >"), mask_id) == (size - 2, size - 1)
+    assert kind == "bytes" or size <= 40
+    texts = [*texts, MASK, "< other >"]
+    assert all(max(ids) < size - 2 for ids in tokenizer.encode(texts))
+    assert "mask" in tokenizer.decode([size - 1])
     tokenizer.save(tmp_path / "tokenizer.json")
-    assert load_tokenizer(tmp_path / "tokenizer.json").mask_id == tokenizer.mask_id
-    without = train_tokenizer(kind, texts, 39)
-    assert without.mask_id is None
-    assert without.vocab_size == tokenizer.vocab_size - 1
+    assert load_tokenizer(tmp_path / "tokenizer.json").token_id(MASK) == mask_id
+    without = train_tokenizer(kind, texts[:3], 38)
+    assert without.token_id(MASK) is None
+    assert without.vocab_size == size - 2
     assert without.encode(texts) == tokenizer.encode(texts)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_words_have_the_ids_that_they_have_after_a_blank(kind):
     sentences = [text.split(" ") for text in corpus(30)]
     tokenizer = train_tokenizer(kind, corpus(), 120)
@@ -127,7 +133,7 @@ def test_every_word_has_an_id():
     assert spaced == [[[4, 5]]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_special_ids_are_skipped_or_end_the_text_and_never_come_from_text(kind):
     tokenizer = train_tokenizer(kind, ["a b < eos > < pad > < bos >"] * 3, 260)
     ids = tokenizer.encode(["a b"])[0]
@@ -145,7 +151,7 @@ def test_unknown_characters_are_written_unk(kind):
     assert tokenizer.decode(ids) == "<unk>"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_saved_and_loaded_tokenizer_is_the_same(kind, tmp_path):
     tokenizer = train_tokenizer(kind, corpus(), 120)
     tokenizer.save(tmp_path / "tokenizer.json")
@@ -157,7 +163,7 @@ def test_saved_and_loaded_tokenizer_is_the_same(kind, tmp_path):
 
 
 def _fingerprints(queue):
-    queue.put([train_tokenizer(kind, corpus(), 120).fingerprint for kind in KINDS])
+    queue.put([train_tokenizer(kind, corpus(), 120).fingerprint for kind in TOKENIZERS])
 
 
 def test_training_is_the_same_in_every_process():
@@ -166,7 +172,7 @@ def test_training_is_the_same_in_every_process():
     queue = context.Queue()
     process = context.Process(target=_fingerprints, args=(queue,))
     process.start()
-    assert queue.get() == [train_tokenizer(kind, corpus(), 120).fingerprint for kind in KINDS]
+    assert queue.get() == [train_tokenizer(kind, corpus(), 120).fingerprint for kind in TOKENIZERS]
     process.join()
 
 
@@ -185,14 +191,34 @@ def test_fingerprint_follows_the_content():
     assert len(set(fingerprints)) == len(fingerprints)
 
 
+def test_a_cached_tokenizer_is_trained_once(tmp_path, monkeypatch):
+    texts = ["ab", "", "abcdef", "x", "0123456", "wxyz"]
+    trained = cached_tokenizer("bpe", texts, 40, (), cache_dir=tmp_path)
+    assert trained.decode(trained.encode(["abcd wxyz"])[0]) == "abcd wxyz"
+    masked = cached_tokenizer("bpe", texts, 40, (MASK,), cache_dir=tmp_path)
+    assert masked.token_id(MASK) is not None
+    smaller = cached_tokenizer("bpe", texts, 30, (), cache_dir=tmp_path)
+    others = cached_tokenizer("bpe", texts[1:], 40, (), cache_dir=tmp_path)
+    monkeypatch.delattr(tokenizer_file, "train_tokenizer")
+    cached = cached_tokenizer("bpe", texts, 40, (), cache_dir=tmp_path)
+    assert cached.fingerprint == trained.fingerprint
+    assert len({one.fingerprint for one in (trained, masked, smaller, others)}) == 4
+
+
 def test_bad_settings_and_files(tmp_path):
     with pytest.raises(ValueError, match="data.tokenizer.kind='char'.*bytes, words, bpe, unigram"):
         train_tokenizer("char", [], 100)
-    with pytest.raises(ValueError, match="data.tokenizer.vocab_size=5: 5 ids are special"):
-        train_tokenizer("words", corpus(), 5, mask=True)
+    with pytest.raises(ValueError, match="vocab_size=5 is too small: 5 ids are special.*least 6"):
+        train_tokenizer("words", corpus(), 5, extra_tokens=(MASK,))
     for kind, size in [("words", 4), ("bpe", 3), ("bpe", 12), ("unigram", 12)]:
         with pytest.raises(ValueError, match=f"data.tokenizer.vocab_size={size}"):
             train_tokenizer(kind, corpus(), size)
+    characters = len(set("".join(corpus())))
+    with pytest.raises(
+        ValueError, match=f"'bpe' needs {characters} more.*at least {characters + 4}"
+    ):
+        train_tokenizer("bpe", corpus(), 12)
+    train_tokenizer("bpe", corpus(), characters + 4)  # and no more
     with pytest.raises(FileNotFoundError, match="nothing.json"):
         load_tokenizer(tmp_path / "nothing.json")
     (tmp_path / "cut.json").write_text('{"version": "1.0"')

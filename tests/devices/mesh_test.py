@@ -1,4 +1,4 @@
-"""The mesh, the table of what is cut over it, and the thread that places batches ahead."""
+"""The mesh, the table of what is sharded over it, and the thread that places batches ahead."""
 
 import contextlib
 import dataclasses
@@ -15,8 +15,19 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from tests.devices.fakes import Device, devices
-from transformer_jax.devices import mesh as sharding
-from transformer_jax.devices.mesh import AXES, MeshSettings, make_mesh, place_ahead
+from transformer_jax.devices.mesh import (
+    AXES,
+    MeshSettings,
+    constrain,
+    follow,
+    local_rows,
+    make_mesh,
+    place_ahead,
+    shardings,
+    spec,
+    undivided,
+    use,
+)
 from transformer_jax.training import optimizer
 
 MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
@@ -86,48 +97,49 @@ def test_only_data_reaches_across_slices():
     assert mesh.devices.shape == (4, 2, 2, 1)
     assert slices[:2].tolist() == np.zeros((2, 2, 2, 1)).tolist()
     assert slices[2:].tolist() == np.ones((2, 2, 2, 1)).tolist()
-    with pytest.raises(ValueError, match="mesh.data=1 is no multiple of the 2 slices"):
+    with pytest.raises(ValueError, match="mesh.data=1 is not a multiple of the 2 slices"):
         sizes(1, -1, 1, 1, TWO_SLICES)
 
 
 def test_any_axis_reaches_across_hosts_of_gpus():
-    """Each of which XLA counts as a slice."""
+    """XLA counts each of them as a slice."""
     gpus = [dataclasses.replace(device, platform="gpu") for device in devices(16, slices=2)]
     assert sizes(1, -1, 1, 1, gpus) == (1, 16, 1, 1)
 
 
-# What is cut over it
+# What is sharded over it
 
 
-def spec(*named):
+def cube_spec(*named):
+    """The specification on the cube of dimensions (logical axis, size)."""
     axes, shape = zip(*named, strict=True)
-    return sharding.spec(CUBE, axes, shape)
+    return spec(CUBE, axes, shape)
 
 
-def test_logical_axes_are_cut_as_the_table_says():
-    query = spec(("layers", 6), ("embed", 8), ("heads", 4), ("head_dim", 3))
+def test_logical_axes_are_sharded_as_the_table_says():
+    query = cube_spec(("layers", 6), ("embed", 8), ("heads", 4), ("head_dim", 3))
     assert query == PartitionSpec(None, "fsdp", "tensor", None)
-    hidden = spec(("batch", 16), ("length", 9), ("mlp", 6))
+    hidden = cube_spec(("batch", 16), ("length", 9), ("mlp", 6))
     # The sequence axis has one device.
     assert hidden == PartitionSpec(("data", "fsdp"), None, "tensor")
-    assert spec(("batch", 16), (None, 9)) == PartitionSpec(("data", "fsdp"), None)
+    assert cube_spec(("batch", 16), (None, 9)) == PartitionSpec(("data", "fsdp"), None)
 
 
 def test_what_does_not_divide_stays_whole():
     axes, shape = ("batch", "embed_out", "heads"), (12, 3, 5)
-    assert sharding.spec(CUBE, axes, shape) == PartitionSpec(None, None, None)
+    assert spec(CUBE, axes, shape) == PartitionSpec(None, None, None)
     expected = ["batch 12 over data 2 * fsdp 4", "heads 5 over tensor 2"]
-    assert sharding.undivided(CUBE, axes, shape) == expected
-    assert sharding.undivided(CUBE, ("batch", "heads"), (16, 4)) == []
+    assert undivided(CUBE, axes, shape) == expected
+    assert undivided(CUBE, ("batch", "heads"), (16, 4)) == []
 
 
-def test_two_axes_of_one_array_cannot_be_cut_over_one_mesh_axis():
+def test_two_axes_of_one_array_cannot_be_sharded_over_one_mesh_axis():
     with pytest.raises(ValueError, match="'heads' and 'mlp' of one array .* mesh axis 'tensor'"):
-        spec(("heads", 4), ("mlp", 8))
+        cube_spec(("heads", 4), ("mlp", 8))
     with pytest.raises(ValueError, match="'batch' and 'embed' .* mesh axis 'fsdp'"):
-        spec(("batch", 16), ("length", 4), ("embed", 8))
+        cube_spec(("batch", 16), ("length", 4), ("embed", 8))
     with pytest.raises(ValueError, match="'head' has no rule"):
-        spec(("head", 4))
+        cube_spec(("head", 4))
 
 
 def boxed(*named):
@@ -162,7 +174,7 @@ def followed(name):
     )
     params = nn.meta.unbox(PARAMETERS)
     state = jax.eval_shape(transform.init, params)
-    layout = sharding.follow(CUBE, state, params, sharding.shardings(CUBE, PARAMETERS))
+    layout = follow(CUBE, state, params, shardings(CUBE, PARAMETERS))
     shapes = jax.tree_util.tree_leaves_with_path(state)
     for (path, leaf), where in zip(shapes, jax.tree.leaves(layout), strict=True):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -181,7 +193,7 @@ def test_moments_lie_as_their_parameters_do():
     assert others and set(others) == {()}
 
 
-def test_moments_of_folded_matrices_are_cut_as_their_factors_are():
+def test_moments_of_folded_matrices_are_sharded_as_their_factors_are():
     found = {name: (shape, cuts) for name, shape, cuts in followed("muon")}
     (query,), (output,) = (
         [found[name] for name in found if name.endswith(f"self_attention/{kind}/0/mu")]
@@ -191,7 +203,7 @@ def test_moments_of_folded_matrices_are_cut_as_their_factors_are():
     assert output == ((3, 256, 128), (None, "tensor", "fsdp"))
 
 
-def test_factored_moments_are_cut_as_the_dimensions_that_they_keep():
+def test_factored_moments_are_sharded_as_the_dimensions_that_they_keep():
     found = {
         (kind, shape): cuts
         for name, shape, cuts in followed("adafactor")
@@ -205,16 +217,16 @@ def test_factored_moments_are_cut_as_the_dimensions_that_they_keep():
 
 def test_without_a_mesh_or_on_one_device_nothing_is_constrained():
     def text():
-        traced = jax.make_jaxpr(lambda x: sharding.constrain(x, "batch", "length"))
+        traced = jax.make_jaxpr(lambda x: constrain(x, "batch", "length"))
         return str(traced(np.zeros((8, 4))))
 
     assert "sharding_constraint" not in text()
-    with sharding.use(MESH):
+    with use(MESH):
         assert "sharding_constraint" not in text()
 
 
 def test_one_host_holds_all_rows():
-    assert sharding.local_rows(MESH, 6) == list(range(6))
+    assert local_rows(MESH, 6) == list(range(6))
 
 
 # The thread

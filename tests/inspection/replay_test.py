@@ -13,11 +13,12 @@ from tests.models import tiny
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.inspection import replay
 from transformer_jax.models.transformer.shapes import MODELS
-from transformer_jax.training import losses as objectives
 from transformer_jax.training import state as train_state
-from transformer_jax.training.loop import WINDOW_METRICS, TrainSettings, make_train_step
+from transformer_jax.training.losses import METRICS, next_token_loss
+from transformer_jax.training.step import TrainSettings, make_train_step
 
-LOSS = functools.partial(objectives.next_token, label_smoothing=0.0, z_loss=0.0)
+LOSS = functools.partial(next_token_loss, label_smoothing=0.0, z_loss=0.0)
+SGD: optax.GradientTransformation = optax.sgd(0.1)
 MOST = float(np.finfo(np.float32).max)
 
 
@@ -33,23 +34,36 @@ def make_settings(accumulation_steps=1):
     )
 
 
-def make_state(params, optimizer=None) -> Any:
-    optimizer = optimizer or optax.sgd(0.1)
-    create = functools.partial(train_state.create, lambda key, batch: params, optimizer)
+def make_state(params, optimizer: optax.GradientTransformation = SGD) -> Any:
     mesh = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
-    return create(jax.random.key(0), {}, WINDOW_METRICS, ema=False, mesh=mesh)
+    return train_state.create(
+        lambda key, batch: params,
+        optimizer,
+        jax.random.key(0),
+        batch={},
+        metrics=(*METRICS, "gradient_norm"),
+        ema=False,
+        mesh=mesh,
+    )
 
 
 def make_batch(config, rows=2):
-    return tiny.read_by(config, tiny.pack([[pair] for pair in tiny.sentences(*[(5, 4)] * rows)]))
+    pairs = tiny.sentences(*[(5, 4)] * rows)
+    return tiny.read_by(config, tiny.pack([[pair] for pair in pairs]))
 
 
-def found(config, params, batch=None, *, optimizer=None, accumulation_steps=1):
-    """The name alone."""
+def found(
+    config,
+    params,
+    batch=None,
+    *,
+    optimizer: optax.GradientTransformation = SGD,
+    accumulation_steps=1,
+):
+    """The name of the first tensor that is not finite, without its counts."""
     settings = make_settings(accumulation_steps)
     state = make_state(params, optimizer)
-    optimizer, model = optimizer or optax.sgd(0.1), MODELS[config.architecture](config)
-    batch = batch or make_batch(config)
+    model, batch = MODELS[config.architecture](config), batch or make_batch(config)
     found = replay.first_non_finite(replay.tensors(model, LOSS, optimizer, settings, state, batch))
     return found and found.partition(" (")[0]
 
@@ -200,22 +214,18 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
 def test_the_parts_are_those_of_the_training_step():
     """Gradients, updates and new parameters, under dropout and cut into micro-batches."""
     config = tiny.config(**PRE_LN, dropout_rate=0.3, attention_dropout_rate=0.1)
-    model, settings, optimizer = (
-        MODELS[config.architecture](config),
-        make_settings(2),
-        optax.sgd(0.1),
-    )
+    model, settings = MODELS[config.architecture](config), make_settings(2)
     state, batch = make_state(tiny.random_parameters(config)), make_batch(config)
-    parts = dict(replay.tensors(model, LOSS, optimizer, settings, state, batch))
+    parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
 
     def apply(params, batch, rng) -> Any:
         return model.apply({"params": params}, batch, deterministic=False, rngs={"dropout": rng})
 
     step = make_train_step(
         settings,
-        objective=LOSS,
-        apply_fn=apply,
-        optimizer=optimizer,
+        loss=LOSS,
+        apply=apply,
+        optimizer=SGD,
         schedule=lambda count: jnp.float32(0.1),
         layout=train_state.layout(state),
     )

@@ -49,6 +49,7 @@ def exchanges():
     return {collective.kind: collective for collective in fields}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "axes", "group", "across", "payload", "sent"),
     [
@@ -88,12 +89,12 @@ def test_all_ways_of_writing_groups_are_read(text, groups):
     assert hlo._groups(f", channel_id=1, {text}, use_global_device_ids=true", 4) == groups
 
 
-def test_groups_that_cannot_be_read_are_no_groups_of_all_devices():
+def test_groups_that_cannot_be_read_are_refused():
     with pytest.raises(ValueError, match="not known"):
         hlo._groups("replica_groups=something_new", 4)
 
 
-# As libtpu writes a loop over 60 layers, in which a gather overlaps with what goes on beside it.
+# How libtpu writes a loop over 60 layers, in which a gather overlaps with computation.
 _TPU = """HloModule jit_step, is_scheduled=true
 
 %started (param_0: bf16[128]) -> bf16[512] {
@@ -146,12 +147,12 @@ ENTRY %main (layers.1: bf16[60,128]) -> (s32[], bf16[60,128]) {
 
 
 def test_loops_and_overlapping_exchanges_as_a_tpu_has_them():
-    """The parts of an exchange are one; what is cut out is not the whole; fast memory is none."""
+    """An exchange's parts count once, a slice counts as itself, and fast memory does not count."""
     module = hlo.parse(_TPU)
     (found,) = hlo.collectives(module, {"data": 4}, [0] * 4)
     assert (found.kind, found.axes, found.calls) == ("all-gather", ("data",), 60)
     assert found.payload == 60 * 512 * 2
-    # The layer goes into fast memory; the counter, of four bytes, is read.
+    # The layer goes into fast memory; the counter of four bytes is read.
     assert hlo.memory_traffic(module) == 60 * (128 * 2 + 4)
 
 
@@ -166,7 +167,7 @@ def test_traffic_is_what_an_elementwise_sum_reads_and_writes():
 
 
 def test_traffic_of_a_loop_over_slices_does_not_count_the_whole_each_time():
-    """Ten rows are read and written once; beside that XLA may fill or copy the whole once."""
+    """Ten rows are read and written once; in addition XLA may fill or copy the whole once."""
     x = jax.ShapeDtypeStruct((10, 100_000), jnp.float32)
     found = _traffic(lambda x: jax.lax.map(jnp.sin, x), x, donate_argnums=0)
     once = 2 * 4e6

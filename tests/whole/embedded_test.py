@@ -1,4 +1,4 @@
-"""The configs of the embedded corpus, trained as they stand, reach what can be reached on it."""
+"""The configs of the embedded corpus, trained as they stand, reach the best possible scores."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ CONFIGS = Path(default.__file__).parent
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_well():
-    """Training is what takes the time here."""
+    """Training takes more time here than compiling."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
@@ -46,12 +46,12 @@ def test_a_tagger_finds_the_parts_of_speech(cache, tmp_path):
 
 
 def test_a_language_model_comes_within_0_05_nats_of_the_grammars_entropy(cache, tmp_path):
-    """Every sentence that is not held out is as likely as any other, so each has `entropy` nats."""
+    """All sentences that are not held out are equally likely, so each has `entropy` nats."""
     config, results = _train("language_model", cache, tmp_path)
     validation = build(config, tmp_path).data.split("validation")
     sentences = validation.examples["text"]
     tokens = sum(len(text.split()) + 1 for text in sentences)  # words, and eos
     entropy = len(sentences) * grammar.entropy() / tokens
-    print(f"{entropy:.4f} nats a token of the grammar, {results['validation/loss']:.4f} measured")
-    # Below the entropy only by chance: the corpus has no two sentences alike.
+    print(f"{entropy:.4f} nats per token of the grammar, {results['validation/loss']:.4f} measured")
+    # It is below the entropy by chance alone: no two sentences of the corpus are alike.
     assert entropy - 0.01 < results["validation/loss"] < entropy + 0.05

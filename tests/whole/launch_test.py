@@ -16,8 +16,8 @@ pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).parents[2]
 
-# Makes environments out of copies of itself, notes what pip is asked for, and prints what main is
-# called with. Everything else is for the real Python.
+# Makes environments out of copies of itself, notes what pip is to install, and prints what main is
+# called with. Passes everything else to the real Python.
 PYTHON = f"""#!/usr/bin/env bash
 case "$*" in
     "-c import ensurepip") exit "${{NO_ENSUREPIP:-0}}" ;;
@@ -26,13 +26,14 @@ case "$*" in
     *"-m pip "*) printf '%s\\n' "${{@: -1}}" >>"$PIP_CALLS"; eval "${{PIP_DOES:-}}" ;;
     *"-m transformer_jax.main "* | *"-m experiments.run "*)
         printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ;;
+    "-m pytest "*) printf '%s\\n' "pytest ${{*: -3}}" ;;
     *) exec '{sys.executable}' "$@" ;;
 esac
 """
 
 
 class Clone:
-    """A repository with nothing but launch.sh in it, and the machine that it is launched on."""
+    """A repository that holds launch.sh alone, and the machine that runs it."""
 
     def __init__(self, root: Path):
         self.path = root / "a clone"
@@ -158,7 +159,7 @@ def test_an_installation_that_broke_off_is_done_again(clone: Clone, accident: st
     assert "--mode=inspect" not in out
     clone.launch("inspect")
     assert clone.installed() == ["", ""]
-    # The same for an extra that is added to a whole environment.
+    # The same holds for an extra that is added to a whole environment.
     status, _, _ = clone.launch("setup", PIP_DOES=accident)
     assert status != 0
     clone.launch("inspect")
@@ -173,6 +174,16 @@ def test_preflight_has_an_environment_of_its_own(clone: Clone):
     clone.launch("preflight")
     clone.launch("inspect")
     assert clone.installed() == []
+
+
+def test_the_long_tests_run_alone_and_only_when_asked_for(clone: Clone):
+    for name in ("ruff", "pyright", "lint-imports"):
+        clone.add_command(name, f'#!/bin/sh\necho {name} "$@"\n')
+    status, out, _ = clone.launch("test", "tests/one_test.py")
+    checks = ["ruff format --check", "ruff check", "pyright", "lint-imports"]
+    assert (status, out[-5:]) == (0, [*checks, "pytest -m not long tests/one_test.py"])
+    status, out, _ = clone.launch("test", "--long", "tests/one_test.py")
+    assert (status, out) == (0, ["pytest -m long tests/one_test.py"])
 
 
 def test_an_experiment_is_run_from_anywhere(clone: Clone):

@@ -1,18 +1,17 @@
-"""A run that is killed again and again ends as one that was left alone, bit for bit."""
+"""A run that is killed again and again ends like an undisturbed one, bit for bit."""
 
-import json
-import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 from configs import default
-from transformer_jax import commands, overrides
+from tests.whole.command_line import records, results, timeless
+from tests.whole.processes import environment
+from transformer_jax import overrides
 from transformer_jax.build import build
 
 pytestmark = pytest.mark.long
@@ -45,7 +44,7 @@ TINY = {
 }
 # Documents of several pieces, and shorter ones that share a row.
 TEXT = {"data.train": ("text",), "data.test": (), "data.validation_size": 200}
-# Of each shape how often it is killed, and its config.
+# Each shape: how often it is killed, and its config.
 SHAPES = {
     "encoder_decoder": (
         10,
@@ -54,19 +53,25 @@ SHAPES = {
     "decoder_only": (
         3,
         TEXT
-        | {"model.positions": "rotary", "model.residual": "pre_ln", "train.steps": 24}
-        | {"optimizer.name": "muon", "train.ema_decay": 0.9, "decode.method": "sample"},
+        | {
+            "model.positions": "rotary",
+            "model.residual": "pre_ln",
+            "optimizer.name": "muon",
+            "train.ema_decay": 0.9,
+            "train.steps": 24,
+            "decode.method": "sample",
+        },
     ),
     "encoder_only": (
         3,
-        TEXT | {"model.tied_embeddings": "none", "train.steps": 24, "optimizer.name": "adafactor"},
+        TEXT | {"model.tied_embeddings": "none", "optimizer.name": "adafactor", "train.steps": 24},
     ),
 }
 
 
 @pytest.fixture
 def launch(tmp_path):
-    """Starts the command line on a tiny corpus, as a process of its own."""
+    """A function that starts the command line on a tiny corpus, in its own process."""
     output = tmp_path / "output.txt"
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefgh"), 3)) for _ in range(80)]
@@ -76,15 +81,7 @@ def launch(tmp_path):
             (tmp_path / f"{split}.{language}").write_text("".join(lines))
     documents = [" ".join(words[n : n + 1 + n % 8]) for n in range(len(words))]
     (tmp_path / "text").write_text("".join(f"{document}\n" for document in documents))
-    # What takes two seconds of every start where PyTorch is installed, as it is for other tests.
-    (tmp_path / "without").mkdir()
-    (tmp_path / "without" / "torch.py").write_text("raise ImportError")
-    paths = [str(tmp_path / "without"), str(Path(default.__file__).parents[1])]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+    settings = environment(tmp_path)
 
     def launch(config, workdir):
         folders = {"data.dir": str(tmp_path), "data.cache_dir": str(tmp_path / "cache")}
@@ -94,24 +91,24 @@ def launch(tmp_path):
         with output.open("a") as file:
             return subprocess.Popen(
                 [sys.executable, "-m", "transformer_jax.main", *arguments],
-                env=environment,
+                env=settings,
                 stdout=file,
                 stderr=file,
             )
 
     yield launch
-    print(output.read_text())  # shown where the test fails
+    print(output.read_text())  # shown if the test fails
 
 
 def _trace(workdir):
-    """What can be seen of a run from outside: changes with every line logged and file saved."""
+    """What is visible of a run from outside: it changes with every line logged and file saved."""
     metrics, checkpoints = workdir / "metrics.jsonl", workdir / "checkpoints"
     size = metrics.stat().st_size if metrics.exists() else -1
     return size, sorted(path.name for path in checkpoints.glob("*"))
 
 
 def _kill_after(process, workdir, changes):
-    """Kills the process once so many changes have been seen; returns whether it was alive."""
+    """Kills the process after that many visible changes; returns whether it was alive."""
     seen = _trace(workdir)
     while changes and process.poll() is None:
         now = _trace(workdir)
@@ -122,19 +119,10 @@ def _kill_after(process, workdir, changes):
     return process.wait() < 0
 
 
-def _records(workdir):
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [_without_times(json.loads(line)) for line in lines]
-
-
-def _without_times(values):
-    return {name: value for name, value in values.items() if not name.startswith("time/")}
-
-
 def _state(workdir):
     config = overrides.load(str(workdir / "config.json"))
     run = build(config, workdir)
-    restored = commands._checkpoints(run, workdir).restore("last", run.abstract_state())
+    restored = run.checkpoints(workdir).restore("last", run.abstract_state())
     assert restored is not None and restored.step == config.train.steps
     state = restored.state
     parts = (state.params, state.ema_params, state.opt_state, state.window, state.recent)
@@ -155,10 +143,8 @@ def test_a_run_killed_again_and_again_equals_an_unbroken_one(launch, tmp_path, a
         assert alive, "the run ended before it was killed often enough: train for longer"
     assert launch(config, broken).wait() == 0
 
-    assert _records(broken) == _records(unbroken)
+    assert records(broken) == records(unbroken)
     assert _state(broken) == _state(unbroken)
-    results = [json.loads((folder / "results.json").read_text()) for folder in (broken, unbroken)]
-    assert _without_times(results[0]) == _without_times(results[1])
-    assert results[0]["status"] in ("finished", "plateaued")
-    samples = [(folder / "samples.txt").read_text() for folder in (broken, unbroken)]
-    assert samples[0] == samples[1]
+    assert timeless(results(broken)) == timeless(results(unbroken))
+    assert results(broken)["status"] in ("finished", "plateaued")
+    assert (broken / "samples.txt").read_text() == (unbroken / "samples.txt").read_text()

@@ -7,7 +7,7 @@ from configs.default import Config
 from transformer_jax import overrides
 from transformer_jax.build import built
 from transformer_jax.devices import mesh
-from transformer_jax.preflight.report import product_flops
+from transformer_jax.preflight.program import product_flops
 from transformer_jax.run import Run
 from transformer_jax.training.state import Parameter
 

@@ -18,7 +18,13 @@ from transformer_jax.data.batches import NumberedBatch, eval_batches, prompt_bat
 from transformer_jax.data.examples import Examples, SourceSettings, hold_out
 from transformer_jax.data.recipe import Draw, Limits, Recipe, TooLong
 from transformer_jax.data.streams import TrainStreams
-from transformer_jax.data.tokenizer import Tokenizer, cached_tokenizer, load_tokenizer
+from transformer_jax.data.tokenizer import (
+    TOKENIZERS,
+    Tokenizer,
+    cached_tokenizer,
+    load_tokenizer,
+    train_tokenizer,
+)
 
 SPLITS = ("train", "validation", "test")
 
@@ -112,19 +118,16 @@ class Dataset:
         settings = self.settings
         if settings.tokenizer_file is not None and settings.tokenizer_file.exists():
             return load_tokenizer(settings.tokenizer_file)
-        train = functools.partial(
-            cached_tokenizer,
-            settings.tokenizer_kind,
-            vocab_size=settings.tokenizer_vocab_size,
-            extra_tokens=settings.recipe.extra_tokens,
-            cache_dir=settings.source.cache_dir,
-        )
-        if settings.tokenizer_kind == "bytes":
-            return train(())
+        kind, vocab_size = settings.tokenizer_kind, settings.tokenizer_vocab_size
+        extra_tokens = settings.recipe.extra_tokens
+        if TOKENIZERS[kind].least is None:  # so the texts do not matter
+            return train_tokenizer(kind, (), vocab_size, extra_tokens)
         for split in SPLITS:  # before minutes are spent on reading the first of them
             if settings.splits[split]:
                 sources.find_files(settings.source, settings.recipe.reads, settings.splits[split])
-        return train(self._texts())
+        return cached_tokenizer(
+            kind, self._texts(), vocab_size, extra_tokens, cache_dir=settings.source.cache_dir
+        )
 
     def _texts(self) -> list[str]:
         """What a tokenizer is trained on: all columns of the training split but labels."""

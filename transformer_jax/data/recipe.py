@@ -42,10 +42,11 @@ class Limits(NamedTuple):
 
 
 class Draw(Protocol):
-    """What is drawn anew for every batch, such as masks. A frozen dataclass, so that it has a name.
+    """What is drawn anew for every batch, such as masks.
 
-    Takes a batch (packed, padded or both) and a generator from which it draws token by token, so
-    that padding at the end of a row changes nothing before it.
+    A frozen dataclass, since its fields are part of a fingerprint. Takes a batch (packed, padded or
+    both) and a generator from which it draws token by token, so that padding at the end of a row
+    changes nothing before it.
     """
 
     def __call__(self, batch: Batch, rng: np.random.Generator) -> Batch: ...

@@ -109,8 +109,8 @@ def train_tokenizer(
     special = len(_SPECIAL_TOKENS) + len(extra_tokens)
     if row.least is not None and vocab_size < (least := special + row.least(texts)):
         raise ValueError(
-            f"data.tokenizer.vocab_size={vocab_size}: too small, {special} ids are special, and "
-            f"with the least that {kind!r} needs for the training split there are {least}"
+            f"data.tokenizer.vocab_size={vocab_size} is too small: {special} ids are special and "
+            f"{kind!r} needs {least - special} more for the training split, at least {least} in all"
         )
     library = row.train(texts, vocab_size - len(extra_tokens))
     if extra_tokens:

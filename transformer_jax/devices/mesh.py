@@ -1,7 +1,7 @@
-"""The mesh of devices, the table of what is cut over which of its axes, and the placing of batches.
+"""The mesh of devices, the table of what is sharded over which of its axes, and placed batches.
 
-Arrays name their dimensions (logical axes); `RULES` says which mesh axes each of them is cut over.
-A dimension that does not divide stays whole.
+Arrays name their dimensions (logical axes); `RULES` says over which mesh axes each is sharded. A
+dimension that does not divide stays whole.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
-# From the least talkative to the most: neighbours on the last axis are near each other.
+# From the axis with the least exchange to the one with the most, whose neighbours are close.
 AXES = ("data", "fsdp", "tensor", "sequence")
-# The D axis of an activation has no name, as its rows are cut over fsdp already.
+# The D axis of an activation has no name, since its rows are already sharded over fsdp.
 RULES: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
-    "looked_up": ("data",),  # rows of a batch beside "embed", before they are cut over fsdp
+    "looked_up": ("data",),  # rows of a batch next to "embed", which takes fsdp first
     "length": ("sequence",),
     "embed": ("fsdp",),
     "heads": ("tensor",),
@@ -51,7 +51,7 @@ Placed = tuple[dict[str, jax.Array], dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class MeshSettings:
-    """`config.mesh`: how many devices each axis has; -1 on one of them is the rest.
+    """`config.mesh`: how many devices each axis has; -1 on one of them means the rest.
 
     topology: what preflight compiles for; nothing else reads it.
     """
@@ -77,14 +77,14 @@ class MeshSettings:
 
     @property
     def least(self) -> int:
-        """How many devices there have to be: where one axis is the rest, a multiple of this."""
+        """How many devices the mesh needs, or a multiple of it where one axis is the rest."""
         return math.prod(size for size in self.sizes if size != -1)
 
 
 def make_mesh(settings: MeshSettings, devices: Sequence[Any]) -> Mesh:
     """The mesh of these devices, or of the first of them where no axis is the rest.
 
-    Devices of several TPU slices are laid out so that only `data` reaches across slices.
+    Where there are several TPU slices, only `data` reaches across them.
 
     Raises:
       ValueError: the sizes do not fit the number of devices or of slices.
@@ -108,12 +108,12 @@ def make_mesh(settings: MeshSettings, devices: Sequence[Any]) -> Mesh:
             f"{asked} leaves hosts without a device: give one axis the rest of the devices (-1)"
         )
     slices = len({getattr(device, "slice_index", 0) for device in devices})
-    # To XLA each host of GPUs is a slice, but what joins them is fast enough to cut over.
+    # To XLA each host of GPUs is a slice, but the network between hosts is fast enough.
     if slices > 1 and devices[0].platform == "tpu":
         if sizes[0] % slices:
             raise ValueError(
-                f"mesh.data={sizes[0]} is no multiple of the {slices} slices, across which nothing "
-                "but `data` is cut: make it one, or give `data` the rest of the devices (-1)"
+                f"mesh.data={sizes[0]} is not a multiple of the {slices} slices, across which only "
+                "`data` is sharded: make it one, or give `data` the rest of the devices (-1)"
             )
         inner, outer = (sizes[0] // slices, *sizes[1:]), (slices, 1, 1, 1)
         grid = mesh_utils.create_hybrid_device_mesh(
@@ -126,34 +126,37 @@ def make_mesh(settings: MeshSettings, devices: Sequence[Any]) -> Mesh:
 
 @contextlib.contextmanager
 def use(mesh: Mesh) -> Iterator[None]:
-    """Whatever is compiled inside is compiled for this mesh: the one place that enters it.
+    """Compiles whatever is compiled inside for this mesh: the one place that enters it.
 
-    Flax's own rules for logical axes are left out: where parameters are made, whoever compiles that
-    says where they lie, and `constrain` does all else. Flax would cut what does not divide.
+    Flax's own rules for logical axes are not used, since they would shard what does not divide.
+    `shardings` says where parameters lie, and `constrain` where activations do.
     """
     with jax.set_mesh(mesh):
         yield
 
 
 def spec(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
-    """The mesh axes that each dimension is cut over, by its logical axis (None: by none).
+    """The mesh axes over which each dimension is sharded, by its logical axis (None: over none).
 
     Mesh axes of one device are left out, and a dimension that does not divide stays whole.
 
     Raises:
-      ValueError: a logical axis has no rule, or two of them would be cut over one mesh axis.
+      ValueError: a logical axis has no rule, or two of them would be sharded over one mesh axis.
     """
     taken: dict[str, str] = {}
     parts: list[tuple[str, ...] | None] = []
     for axis, size in zip(axes, shape, strict=True):
         if axis is not None and axis not in RULES:
-            raise ValueError(f"the logical axis {axis!r} has no rule: there are {', '.join(RULES)}")
+            raise ValueError(
+                f"the logical axis {axis!r} has no rule in devices/mesh.py, which has rules for "
+                f"{', '.join(RULES)}"
+            )
         over = RULES[axis] if axis else ()
         for mesh_axis in over:
             if mesh_axis in taken:
                 raise ValueError(
-                    f"{taken[mesh_axis]!r} and {axis!r} of one array {tuple(axes)} are both cut "
-                    f"over the mesh axis {mesh_axis!r}: name one of them None"
+                    f"{taken[mesh_axis]!r} and {axis!r} of one array {tuple(axes)} would both be "
+                    f"sharded over the mesh axis {mesh_axis!r}: name one of them None"
                 )
             taken[mesh_axis] = str(axis)
         over = tuple(mesh_axis for mesh_axis in over if mesh.shape[mesh_axis] > 1)
@@ -163,7 +166,7 @@ def spec(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> Partiti
 
 
 def undivided(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> list[str]:
-    """What `spec` leaves whole since it does not divide, as "heads 3 over tensor 2"."""
+    """The dimensions that `spec` leaves whole since they do not divide: "heads 3 over tensor 2"."""
     found = []
     for axis, size, cut in zip(axes, shape, spec(mesh, axes, shape), strict=True):
         if axis is None or cut is not None:
@@ -175,10 +178,10 @@ def undivided(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> li
 
 
 def constrain(x: Shaped[Array, "..."], *axes: str | None) -> Shaped[Array, "..."]:
-    """Cuts an activation over the mesh in use as `spec` says; without one, or on one device, not.
+    """Shards an activation over the mesh in use as `spec` says, if there is one of several devices.
 
-    Logical axes stand for the dimensions from the first, and those that are not named stay whole:
-    so without axes the array is whole on every device, where every host can read it.
+    Logical axes name the dimensions from the first; the remaining ones stay whole. So without axes
+    the array is whole on every device, where every host can read it.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
@@ -205,8 +208,8 @@ def shardings(mesh: Mesh, boxed: Any) -> Any:
 def follow(mesh: Mesh, state: Any, params: Any, layout: Any) -> Any:
     """The sharding of each leaf of an optimizer's state (shapes): that of its parameter.
 
-    A leaf belongs to the parameter whose path stands in its own. Where its shape is another, as of
-    second moments that are factored, or of matrices whose heads are folded, each of its dimensions
+    A leaf belongs to the parameter whose path its own contains. Where their shapes differ, as for
+    factored second moments or for matrices whose heads are folded, each dimension of the leaf
     follows those of the parameter that it is the product of. Any other leaf stays whole.
     """
     of_path = {
@@ -232,9 +235,9 @@ def _names(path: tuple) -> tuple[str, ...]:
 
 
 def _folded(shape: Sequence[int], whole: Sequence[int], cut: Sequence[Any]) -> PartitionSpec:
-    """The cuts of `shape`, whose dimensions are products of consecutive ones of `whole`, in order.
+    """The specification of `shape`, whose dimensions are products of consecutive ones of `whole`.
 
-    A product is cut as its first factor is. What is no such product stays whole.
+    A product is sharded as its first factor is. What is not such a product stays whole.
     """
     parts, start = [], 0
     for size in shape:
@@ -250,20 +253,20 @@ def _folded(shape: Sequence[int], whole: Sequence[int], cut: Sequence[Any]) -> P
 
 
 def batch_sharding(mesh: Mesh, shape: Sequence[int]) -> NamedSharding:
-    """Where an array of a batch lies, whose shape is (B, length) or (B,)."""
+    """Where an array of a batch lies; its shape is (B, length) or (B,)."""
     return NamedSharding(mesh, spec(mesh, ("batch", "length")[: len(shape)], shape))
 
 
 def local_rows(mesh: Mesh, rows: int) -> list[int]:
-    """Which of the rows of a global batch lie on devices of this host."""
+    """Which rows of a global batch lie on devices of this host."""
     held = batch_sharding(mesh, (rows,)).addressable_devices_indices_map((rows,)).values()
     return sorted({row for index in held if index is not None for row in range(rows)[index[0]]})
 
 
 def place(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-    """A global batch on the devices of the mesh.
+    """Puts a global batch on the devices of the mesh.
 
-    batch: in its global shape, of which each host reads its `local_rows` alone.
+    batch: in its global shape; each host reads only its `local_rows`.
     """
 
     def put(array: np.ndarray) -> jax.Array:
@@ -277,7 +280,7 @@ def place_ahead(streams: Streams, mesh: Mesh, depth: int = 2) -> Generator[Place
     """Yields (batch on the devices, state of the streams after it), prepared by a thread.
 
     Up to `depth` batches are ready or in the making while the caller works. The state belongs to
-    its batch, however far ahead the thread is: streams set to it go on with the next batch. What
+    its batch, however far ahead the thread is: streams set to it continue with the next batch. What
     the thread raises is raised here, in place of the batch. Closing the generator (use
     `contextlib.closing`) ends the thread.
     """

@@ -1,4 +1,4 @@
-"""Steps of a run again, in float32, and which tensor of a bad one stopped being finite first."""
+"""Repeats steps of a run in float32, and finds the first tensor of a bad one that is not finite."""
 
 import dataclasses
 import functools
@@ -10,25 +10,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import Streams, place
-from transformer_jax.models.transformer.schemes import Kind, Stack, depth, stacks
+from transformer_jax.inspection.observed import (
+    Observed,
+    no_perturbations,
+    observe,
+    output_gradients,
+)
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.schemes import Stack, depth, stacks
 from transformer_jax.models.transformer.shapes import Model
 from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch, Loss
 from transformer_jax.training.state import State
 from transformer_jax.training.step import TrainSettings, micro_batches
 
-Named = tuple[str, np.ndarray]
+# A tensor under its name
+Named = tuple[str, Array | np.ndarray]
 
 
 class BadStep(NamedTuple):
     """The first step whose loss, gradient norm or new parameters are not finite.
 
-    `tensor` is what `first_non_finite` finds, None where the step's parts, each on its own, do not
-    repeat what their compilation as one step did.
+    `tensor` is what `first_non_finite` finds. It is None where the step's parts are finite when
+    each is computed on its own, but the step compiled as one is not.
     """
 
     step: int
@@ -40,7 +48,7 @@ class BadStep(NamedTuple):
 def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | None:
     """Trains in float32 from `state` to `step`, or to the first bad step before it.
 
-    Batches and dropout are those of the run; `streams` must stand where `state` left them. Returns
+    Batches and dropout are the run's own; `streams` must stand where `state` left them. Returns
     None where everything stays finite. The state passed in is gone after the call.
     """
     model = run.model.clone(config=dataclasses.replace(run.model.config, dtype="float32"))
@@ -49,7 +57,7 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
         return model.apply({"params": params}, batch, deterministic=False, rngs={"dropout": rng})
 
     train_step = run.train_step(apply)
-    # Products of GPUs and TPUs are of lower precision otherwise.
+    # By default GPUs and TPUs multiply in lower precision.
     with jax.default_matmul_precision("highest"):
         while int(state.step) < step:
             batch = place(run.mesh, next(streams))
@@ -80,92 +88,96 @@ def tensors(
 ) -> Iterator[Named]:
     """The tensors of the step that follows `state`, each under its name, in order of computation.
 
-    They are the parameters; of each micro-batch in turn those of `_in_order`; and then the mean
-    loss, the mean gradient, its norm, the updates and the new parameters. Nothing is computed
-    before it is asked for, which all hosts have to do alike.
+    They are the parameters; then, for each micro-batch in turn, the tensors of `_in_order`; and
+    then the mean loss, the mean gradient, its norm, the updates and the new parameters. Nothing is
+    computed before it is asked for, and all hosts must ask alike.
     """
-    yield from _by_path("parameter", state.params)
+    yield from _by_path("parameter", hosts.whole(state.params))
 
     count = settings.accumulation_steps
     parts, keys = micro_batches(batch, state.dropout_key, count)
     sums = []
     for number in range(count):
         part = jax.tree.map(lambda rows, number=number: rows[number], parts)
-        observed, loss_sum, weight, gradient = _examine(
-            *(model, loss, state.params, part, keys[number])
-        )
-        sums.append((loss_sum, weight, gradient))
+        seen = _examine(model, loss, state.params, part, keys[number])
+        sums.append((seen.loss_sum, seen.weight, seen.gradient))
         where = f"micro-batch {number + 1} of {count}: " if count > 1 else ""
-        shown = hosts.whole((observed, loss_sum, gradient))
-        yield from ((where + name, tensor) for name, tensor in _in_order(model, *shown))
+        for name, tensor in _in_order(model.config, hosts.whole(seen)):
+            yield where + name, tensor
 
     loss_sum, weight, gradient = jax.tree.map(lambda *parts: sum(parts), *sums)
     yield "mean loss", hosts.whole(loss_sum / weight)
     gradient = jax.tree.map(lambda total: total / weight, gradient)
-    yield from _by_path("mean gradient of parameter", gradient)
+    yield from _by_path("mean gradient of parameter", hosts.whole(gradient))
     yield "gradient norm", hosts.whole(optax.tree.norm(gradient))
     updates, _ = jax.jit(optimizer.update)(gradient, state.opt_state, state.params)
-    yield from _by_path("update of parameter", updates)
-    yield from _by_path("new parameter", optax.apply_updates(state.params, updates))
+    yield from _by_path("update of parameter", hosts.whole(updates))
+    new = optax.apply_updates(state.params, updates)
+    yield from _by_path("new parameter", hosts.whole(new))
+
+
+class _Seen(NamedTuple):
+    """What the passes of a micro-batch showed; the loss and its gradients are sums over tokens."""
+
+    observed: dict[Stack, Observed]
+    outputs: Any  # the model's
+    loss_sum: Float[Array, ""]
+    weight: Float[Array, ""]
+    output_gradients: dict[Stack, Float[Array, "n B T D"]]  # with respect to sublayers' outputs
+    gradient: Params
 
 
 @functools.partial(jax.jit, static_argnames=("model", "loss"))
-def _examine(model: Model, loss: Loss, params: Params, batch: Batch, key: Key[Array, ""]):
-    """(what the sublayers show, logits, gradients of the sublayers' outputs), the loss, its weight
-    and the gradient of the parameters, of a micro-batch; sums over tokens."""
-    apply = functools.partial(model.apply, deterministic=False, rngs={"dropout": key})
-
-    def summed(params, perturbations) -> Any:
-        variables = {"params": params, "perturbations": perturbations}
-        outputs, shown = apply(variables, batch, mutable=["intermediates"])
+def _examine(model: Model, loss: Loss, params: Params, batch: Batch, key: Key[Array, ""]) -> _Seen:
+    def summed(params, perturbations):
+        outputs, observed = observe(model, params, batch, key, perturbations)
         loss_sum, weight, _ = loss(outputs, batch)
-        return loss_sum, (weight, shown["intermediates"], outputs)
+        return loss_sum, (weight, outputs, observed)
 
-    def no_perturbations(params) -> Any:
-        _, variables = apply({"params": params}, batch, mutable=["perturbations"])
-        return variables["perturbations"]
-
-    shapes = jax.eval_shape(no_perturbations, params)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     differentiate = jax.value_and_grad(summed, argnums=(0, 1), has_aux=True)
-    (loss_sum, (weight, shown, logits)), (gradient, of_outputs) = differentiate(params, zeros)
-    return (shown, logits, of_outputs), loss_sum, weight, gradient
+    (loss_sum, (weight, outputs, observed)), (gradient, perturbed) = differentiate(
+        params, no_perturbations(model, params, batch)
+    )
+    by_stack = output_gradients(model.config, perturbed)
+    return _Seen(observed, outputs, loss_sum, weight, by_stack, gradient)
 
 
-def _in_order(model: Model, observed: tuple, loss_sum: Any, gradient: Params) -> Iterator[Named]:
+def _in_order(config: TransformerConfig, seen: _Seen) -> Iterator[Named]:
     """The tensors of a micro-batch, on the host; layers count from 1.
 
-    Of each sublayer its input, the largest attention logit of each query, what its branch adds, and
-    its output; of each stack what leaves it; the logits; the loss; the gradients with respect to
-    the sublayers' outputs, from the top down; those of the parameters.
+    For each sublayer its input, the largest attention logit of each query, what its branch adds,
+    and its output; for each stack what leaves it; the logits; the loss; the gradients with respect
+    to the sublayers' outputs, from the top down; the gradients of the parameters.
     """
-    shown, logits, of_outputs = observed
-    for stack in stacks(model.config):
-        for layer, kind in _sublayers(model, stack):
-            name, attention = f"{stack}/layer {layer + 1}/{kind}", shown[stack].get(kind)
-            sublayer = shown[stack][f"{kind}_residual"]
-            yield f"{name}/input", sublayer["input"][layer]
-            if attention:
-                yield f"{name}/largest attention logits", attention["largest_logit"][layer]
-            yield f"{name}/branch", sublayer["branch"][layer]
-            yield f"{name}/output", sublayer["output"][layer]
-        yield f"{stack}/output", shown[f"{stack}_output"]
-    yield "logits", logits
-    yield "loss", loss_sum
-    for stack in reversed(stacks(model.config)):
-        for layer, kind in reversed(_sublayers(model, stack)):
-            gradients = of_outputs[stack][f"{kind}_residual"]["output"]
-            yield f"gradient of {stack}/layer {layer + 1}/{kind}/output", gradients[layer]
-    yield from _by_path("gradient of parameter", gradient)
+    for stack in stacks(config):
+        observed = seen.observed[stack]
+        for number, (layer, kind, name) in enumerate(_sublayers(config, stack)):
+            yield f"{name}/input", observed.inputs[number]
+            if kind in observed.largest_logit:
+                yield f"{name}/largest attention logits", observed.largest_logit[kind][layer]
+            yield f"{name}/branch", observed.branches[number]
+            yield f"{name}/output", observed.outputs[number]
+        yield f"{stack}/output", observed.final
+    yield "logits", seen.outputs
+    yield "loss", seen.loss_sum
+    for stack in reversed(stacks(config)):
+        gradients = zip(_sublayers(config, stack), seen.output_gradients[stack], strict=True)
+        for (_, _, name), gradient in reversed(list(gradients)):
+            yield f"gradient of {name}/output", gradient
+    yield from _by_path("gradient of parameter", seen.gradient)
 
 
-def _sublayers(model: Model, stack: Stack) -> list[tuple[int, Kind]]:
-    """Layer and kind of a stack's sublayers, in the order in which they run."""
-    at = depth(model.config, stack)
-    return [(layer, kind) for layer in range(at.layers) for kind in at.kinds]
+def _sublayers(config: TransformerConfig, stack: Stack) -> list[tuple[int, str, str]]:
+    """Layer from 0, kind and name of a stack's sublayers, in the order in which they run."""
+    at = depth(config, stack)
+    return [
+        (layer, kind, f"{stack}/layer {layer + 1}/{kind}")
+        for layer in range(at.layers)
+        for kind in at.kinds
+    ]
 
 
 def _by_path(what: str, tree: Any) -> Iterator[Named]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        yield f"{what} {name}", hosts.whole(leaf)
+        yield f"{what} {name}", leaf

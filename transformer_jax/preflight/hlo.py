@@ -1,6 +1,6 @@
 """Reads what XLA compiled: which collectives run, how often, and what moves through memory.
 
-XLA's own cost analysis counts the body of a loop once, and a scan over layers is a loop. Here every
+XLA's own cost analysis counts the body of a loop once, and a scan over layers is a loop. Here each
 instruction counts as often as it runs.
 """
 
@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 _KINDS = (
-    *("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"),
-    *("ragged-all-to-all", "collective-broadcast"),
-)
-# They move nothing themselves: they name, or what they call does.
-_FREE = {
-    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"),
-    *("call", "after-all", "partition-id", "replica-id", "iota", "opt-barrier"),
-}
+    "all-gather all-reduce reduce-scatter all-to-all collective-permute ragged-all-to-all "
+    "collective-broadcast"
+).split()
+# These move nothing themselves: they name things, or call what moves them.
+_FREE = (
+    "parameter constant tuple get-tuple-element bitcast while conditional call after-all "
+    "partition-id replica-id iota opt-barrier"
+).split()
 
 # An array's dtype, sizes and layout
 _ARRAY = r"[a-z]\w*\[[\d,]*\](?:\{[^}]*\})?"
@@ -28,10 +28,10 @@ _PART = r"'([^']+)'(?::\((\d+)\)(\d+))?"
 
 
 class Collective(NamedTuple):
-    """One kind of exchange over one set of mesh axes, all of a step together.
+    """One kind of exchange over one set of mesh axes, summed over a step.
 
-    group: devices that exchange with each other; across: of how many slices they are. calls: in one
-    step. payload: bytes of one device's operands or results, whichever are more.
+    group: devices that exchange with each other; across: how many slices they belong to. calls: in
+    one step. payload: bytes of one device's operands or results, whichever are more.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Collective(NamedTuple):
     def sent(self) -> tuple[float, float]:
         """Bytes that a device sends within its slice and to other slices, in rings.
 
-        Slices exchange what is left when each has done its part within.
+        Slices exchange what is left once each has done its part on its own devices.
         """
         inner = self.group // self.across
         if self.across == 1:
@@ -70,8 +70,8 @@ class _Instruction(NamedTuple):
 class Module(NamedTuple):
     """The computations of a compiled module by name, and how often each runs in one call of it.
 
-    A loop of which XLA does not know how often it runs, as that of decoding, counts once. roots:
-    the instruction whose result is that of its computation.
+    A loop counts once where XLA does not know how often it runs, as in decoding. roots: the
+    instruction of each computation that gives its result.
     """
 
     computations: dict[str, list[_Instruction]]
@@ -89,7 +89,7 @@ def parse(text: str) -> Module:
             name = header[2]
             computations[name] = []
             entry = name if header[1] else entry
-        # A type has blanks in it, but no blank before a word before a parenthesis.
+        # A type may contain blanks, so it ends where a word follows with a parenthesis after it.
         elif found := re.match(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(", line):
             inside, _, rest = line[found.end() :].partition(")")
             operands = tuple(re.findall(r"%([\w.\-]+)", inside))
@@ -114,7 +114,7 @@ def _visits(computations: dict, name: str, times: int) -> Iterator[tuple[str, in
 
 
 def _called(instruction: _Instruction) -> list[str]:
-    """The computations that an instruction runs, but for conditions and additions of sums."""
+    """The computations that an instruction runs, except conditions and the additions of sums."""
     found = re.findall(
         r"\b(?:body|calls|called_computations|\w+_computations?)=([^=]*)", instruction.rest
     )
@@ -124,7 +124,7 @@ def _called(instruction: _Instruction) -> list[str]:
 
 
 def _trips(computations: dict, loop: _Instruction) -> int:
-    """How often a loop runs: as XLA says, or as its counter is compared; 1 where neither is so."""
+    """How often a loop runs: as XLA states, or by its counter's bound; 1 where both are unknown."""
     if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.rest):
         return int(known[1])
     condition = re.search(r"\bcondition=%([\w.\-]+)", loop.rest)
@@ -142,14 +142,14 @@ def collectives(module: Module, mesh: dict[str, int], slices: Sequence[int]) -> 
       mesh: sizes of the axes, in order.
       slices: the slice of each device of the mesh.
     """
-    # The parts of an exchange that overlaps with computation share its channel, and count once.
+    # An exchange that overlaps with computation has parts, which share a channel and count once.
     exchanges: dict[tuple, tuple[int, float]] = {}
     for name, instructions in module.computations.items():
         for instruction in instructions:
             kind = instruction.op.removesuffix("-start")
             if kind not in _KINDS or not module.runs.get(name):
                 continue
-            # So a TPU names a sum of which each device keeps a part.
+            # This is a TPU's name for a sum of which each device keeps a part.
             if name.startswith("all-reduce-scatter"):
                 kind = "reduce-scatter"
             axes, group, across = _over(instruction.rest, mesh, slices)
@@ -169,7 +169,7 @@ def collectives(module: Module, mesh: dict[str, int], slices: Sequence[int]) -> 
 
 
 def _payload(computation: list, instruction: _Instruction, kind: str, group: int) -> float:
-    """Bytes of the operands, or of the results where they are more."""
+    """Bytes of the operands, or of the results if these are more."""
     types = {other.name: other.type for other in computation}
     operands = sum(_bytes(types[name]) for name in instruction.operands if name in types)
     return operands * group if kind == "all-gather" else operands
@@ -178,7 +178,7 @@ def _payload(computation: list, instruction: _Instruction, kind: str, group: int
 def _over(
     rest: str, mesh: dict[str, int], slices: Sequence[int]
 ) -> tuple[tuple[str, ...], int, int]:
-    """The axes along which members of a group differ, their number, and that of their slices."""
+    """The axes along which members of a group differ, and how many members and slices it has."""
     groups = _groups(rest, math.prod(mesh.values()))
     differ = np.zeros(len(mesh), bool)
     for group in groups:
@@ -190,7 +190,7 @@ def _over(
 
 
 def _groups(rest: str, devices: int) -> list[list[int]]:
-    """Devices that exchange with each other; XLA writes lists, ranges of numbers, or mesh axes."""
+    """Devices that exchange with each other, which XLA writes as lists, ranges or mesh axes."""
     if pairs := re.search(r"source_target_pairs=\{(\{.*?\})\}", rest):
         return _lists(pairs[1])
     if ranges := re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", rest):
@@ -203,7 +203,10 @@ def _groups(rest: str, devices: int) -> list[list[int]]:
         return _lists(lists[1])
     if "replica_groups={}" in rest or "replica_groups" not in rest:
         return [list(range(devices))]
-    raise ValueError(f"XLA writes groups of devices in a way that is not known here: {rest[:300]}")
+    raise ValueError(
+        "XLA writes groups of devices in a way that is not known here, so preflight/hlo.py needs "
+        f"another case: {rest[:300]}"
+    )
 
 
 def _numbers(text: str) -> list[int]:
@@ -224,8 +227,8 @@ def _range(text: str) -> np.ndarray:
 def _along(mesh: str, ids: str, used: str) -> np.ndarray:
     """The groups along axes of a mesh, "'a'=2,'b'=8" and "'a'"; or along parts of them.
 
-    "'b':(2)4" is a part of four, of which each step is one after a step of two. ids: the devices of
-    the mesh, as a range or a list, where they do not count from 0.
+    "'b':(2)4" is a part of size four between a part of two before it and the rest after it. ids:
+    the devices of the mesh, as a range or a list, where they do not count from 0.
     """
     parts = {axis: (before, size) for axis, before, size in re.findall(_PART, used)}
     shape, group = [], []
@@ -243,10 +246,10 @@ def _along(mesh: str, ids: str, used: str) -> np.ndarray:
 
 
 def memory_traffic(module: Module) -> float:
-    """Bytes that are read from and written to memory in one call, about.
+    """About how many bytes one call reads from memory and writes to it.
 
-    Each instruction reads its operands and writes its results, once, but for what stays in a TPU's
-    own fast memory, and of arrays that are cut or written in place only that part.
+    Each instruction reads its operands and writes its results once. What stays in a TPU's own fast
+    memory does not count, and where an array is sliced or updated in place, only that part does.
     """
     fused = _fused(module)
     total = 0.0
@@ -275,7 +278,7 @@ def _moved(module: Module, types: dict[str, str], instruction: _Instruction) -> 
         return 0.0
     operands = [_bytes(types[name], memory=True) for name in instruction.operands if name in types]
     result = _bytes(instruction.type, memory=True)
-    if op == "copy-start":  # its result names the source too
+    if op == "copy-start":  # its result contains the source too
         return result
     if op == "slice-start":
         return _bytes(instruction.type) - _bytes(types[instruction.operands[0]])
@@ -291,13 +294,13 @@ def _moved(module: Module, types: dict[str, str], instruction: _Instruction) -> 
     read = (min(size, _read(module, name, i)) for i, size in enumerate(operands))
     leaves = [_bytes(leaf, memory=True) for leaf in re.findall(_ARRAY, instruction.type)]
     written = _written(module, name)
-    # Where it writes more arrays than are told apart here, they count whole.
+    # Where the results cannot be told apart, they count whole.
     whole = len(written) != len(leaves)
     return sum(read) + (result if whole else sum(map(min, leaves, written)))
 
 
 def _read(module: Module, name: str, index: int) -> float:
-    """Bytes of a fusion's parameter that it needs: all, or what it cuts out or passes on."""
+    """Bytes of a fusion's parameter that it needs: all, or what it slices or passes on."""
     inside = module.computations[name]
     (parameter,) = (i for i in inside if i.op == "parameter" and int(i.rest) == index)
     return _used(module, inside, parameter.name, _bytes(parameter.type))
@@ -321,7 +324,7 @@ def _used(module: Module, inside: list[_Instruction], name: str, whole: float) -
 
 
 def _lays_out(module: Module, inside: list[_Instruction], instruction: _Instruction) -> bool:
-    """Whether it only gives what is used further inside another layout, as TPUs do before cuts."""
+    """Whether an instruction only changes the layout of a value, as TPUs do before slicing it."""
     steps = [instruction]
     if instruction.op == "fusion":
         steps = module.computations[_called(instruction)[0]]
@@ -330,7 +333,7 @@ def _lays_out(module: Module, inside: list[_Instruction], instruction: _Instruct
 
 
 def _written(module: Module, name: str) -> list[float]:
-    """Bytes that a fusion writes of each of its results: all, or what it updates in place."""
+    """Bytes that a fusion writes for each of its results: all, or what it updates in place."""
     inside = module.computations[name]
     by_name = {instruction.name: instruction for instruction in inside}
 
@@ -355,7 +358,7 @@ def _written(module: Module, name: str) -> list[float]:
 
 
 def _bytes(type_: str, *, memory: bool = False) -> float:
-    """Of all arrays of a type; with `memory` without those in a TPU's fast memory, "S(1)"."""
+    """Size of all arrays of a type; with `memory` without those in a TPU's fast memory, "S(1)"."""
     total = 0.0
     for dtype, sizes, layout in re.findall(r"([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?", type_):
         bits = re.search(r"\d+", dtype)

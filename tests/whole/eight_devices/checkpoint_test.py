@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.checkpoint.init_from import init_from
 
-# Layouts: devices along each of two axes, and what the dimensions of `kernel` are cut over.
+# Layouts: devices along each of two axes, and the axes that shard the dimensions of `kernel`.
 LAYOUTS = {
     "rows over all": ((8, 1), ("a", None)),
     "rows and columns": ((2, 4), ("a", "b")),
@@ -21,7 +21,7 @@ LAYOUTS = {
 
 def values(step):
     draw = np.random.default_rng(step)
-    # Large, so that it is still being written when what comes next overwrites it.
+    # The kernel is so large that it is still being written when the next step overwrites it.
     return {
         "params": {
             "kernel": draw.normal(size=(1024, 512)).astype(np.float32),
@@ -33,11 +33,11 @@ def values(step):
 
 def layout(name):
     """The shardings of `values`, and of a random key."""
-    sizes, cut = LAYOUTS[name]
+    sizes, axes = LAYOUTS[name]
     devices = np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes)
     mesh = Mesh(devices, ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     whole = NamedSharding(mesh, PartitionSpec())
-    kernel = NamedSharding(mesh, PartitionSpec(*cut))
+    kernel = NamedSharding(mesh, PartitionSpec(*axes))
     return {"params": {"kernel": kernel, "bias": whole}, "step": whole, "rng": whole}
 
 
@@ -46,15 +46,15 @@ def state(step, name):
 
 
 def abstract(name):
-    return jax.tree.map(
-        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-        *(values(0) | {"rng": jax.random.key(0)}, layout(name)),
-    )
+    def shape(leaf, sharding):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(shape, values(0) | {"rng": jax.random.key(0)}, layout(name))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two checkpoints of different layouts, whose arrays were overwritten at once."""
+    """Two checkpoints of different layouts, whose arrays are overwritten right after the save."""
     folder = tmp_path_factory.mktemp("work") / "checkpoints"
     checkpoints = Checkpoints(folder, keep_last=9, best_metric="")
     overwrite = jax.jit(lambda tree: jax.tree.map(jnp.zeros_like, tree), donate_argnums=0)
@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_any_layout_restores_what_another_has_saved(folder, name):
+def test_any_layout_restores_what_another_saved(folder, name):
     checkpoints = Checkpoints(folder, keep_last=9, best_metric="")
     for step in (1, 2):
         restored = checkpoints.restore(step, abstract(name))
@@ -78,7 +78,8 @@ def test_any_layout_restores_what_another_has_saved(folder, name):
             jax.random.key_data(key), jax.random.key_data(jax.random.key(step))
         )
         del found["rng"]
-        for leaf, expected in zip(*map(jax.tree.leaves, (found, values(step))), strict=True):
+        leaves, expected_leaves = jax.tree.leaves(found), jax.tree.leaves(values(step))
+        for leaf, expected in zip(leaves, expected_leaves, strict=True):
             assert leaf.dtype == expected.dtype
             assert np.asarray(leaf).tobytes() == expected.tobytes()
 

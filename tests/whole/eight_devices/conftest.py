@@ -1,4 +1,4 @@
-"""Tests that need eight devices: `sharded_test.py` runs them in processes that see as many."""
+"""Tests that need eight devices: `eight_devices_test.py` runs them in processes that see eight."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a model scores, predicts, writes and measures on a mesh is what it does on one device."""
+"""Scores, predictions, decoded text and diagnostics on a mesh equal those on one device."""
 
 import functools
 
@@ -9,9 +9,11 @@ import pytest
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, Small
 from transformer_jax.devices import mesh as sharding
-from transformer_jax.evaluation import generate as evaluate
+from transformer_jax.evaluation import trained
+from transformer_jax.evaluation.generate import generate
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.steps import roles_of
 from transformer_jax.training import state as train_state
 
 BEAM = DecodeSettings(
@@ -30,7 +32,7 @@ MESHES = ["data, fsdp and tensor", "fsdp, tensor and sequence"]
 
 @functools.cache
 def parameters(run):
-    """On the host; with kernels so large that what is written depends on the prompt."""
+    """On the host, with kernels large enough that the decoded text depends on the prompt."""
     params = run.first().params
     return jax.tree.map(lambda leaf: leaf * 3 if leaf.ndim > 1 else leaf, params)
 
@@ -44,19 +46,18 @@ def on(name, run, compute):
 
 
 def written(run, params):
-    """What is written after prompts, four of them shorter rows of a batch that does not divide."""
+    """What beam search writes; the second batch has three rows, which no mesh divides evenly."""
     model = run.model
-    context = () if run.shape == "encoder_decoder" else (LENGTH,)
     prompts = small.batch("encoder_decoder", 7)
     batches = [
         ({name: rows[:count] for name, rows in prompts.items()}, np.arange(start, start + count))
         for start, count in ((0, ROWS), (ROWS, 3))
     ]
-    return evaluate.generate(
+    return generate(
         params,
         batches,
         start=lambda params, batch, length: model.apply(
-            {"params": params}, batch, length, *context, method="start"
+            {"params": params}, batch, length, method="start"
         ),
         step=lambda params, *rest: model.apply({"params": params}, *rest, method="step"),
         settings=BEAM,
@@ -68,8 +69,9 @@ def written(run, params):
 
 
 @pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only"])
-def test_beam_search_writes_the_same(shape):
-    run = Small(shape, "pre_ln")
+def test_beam_search_writes_the_same_on_a_mesh(shape):
+    changes = (("context_length", LENGTH),) if shape == "decoder_only" else ()
+    run = Small(shape, "pre_ln", changes=changes)
     expected = on("one device", run, functools.partial(written, run))
     assert len({tuple(ids) for (ids,) in expected}) > ROWS // 2
     for mesh in MESHES[: 2 if shape == "encoder_decoder" else 1]:
@@ -80,8 +82,8 @@ def test_scores_and_predictions_are_the_same_and_whole_on_every_device():
     run, batch = Small("encoder_only"), small.batch("encoder_only", 5)
 
     def compute(params):
-        eval_step = evaluate.make_eval_step(run.loss, run.apply)
-        predict_step = evaluate.make_predict_step(run.apply)
+        eval_step = trained.make_eval_step(run.loss, run.apply)
+        predict_step = trained.make_predict_step(run.apply)
         found = eval_step(params, batch), predict_step(params, batch)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)
@@ -99,7 +101,8 @@ def test_diagnostics_are_the_same_and_whole_on_every_device():
 
     def compute(params):
         moved = jax.tree.map(lambda leaf: leaf * 1.01, params)
-        found = diagnostics.make_diagnose(run.model, run.loss)(params, moved, batch)
+        diagnose = diagnostics.make_diagnose(run.model, run.loss, roles_of(params))
+        found = diagnose(params, moved, batch)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)
 

@@ -1,4 +1,4 @@
-"""What a mesh's arrays and compiled programs hold of each device, and what they exchange."""
+"""What each device of a mesh holds of the arrays, and what the compiled programs exchange."""
 
 import functools
 import itertools
@@ -40,13 +40,13 @@ def step(mesh):
 
 
 def shapes(text):
-    """The shapes of all arrays of numbers in a part of a compiled program."""
+    """The shapes of all float32 arrays in a part of a compiled program."""
     found = re.findall(r"\bf32\[([\d,]+)\]", text)
     return {tuple(map(int, sizes.split(","))) for sizes in found}
 
 
 def exchanged(step, mesh, kind):
-    """(shape of a result, mesh axes) of each collective of a kind."""
+    """The (shape of the result, mesh axes) of each collective of a kind."""
     instructions = itertools.chain(*hlo.parse(step.as_text()).computations.values())
     return {
         (shape, hlo._over(instruction.rest, dict(mesh.shape), [0] * mesh.size)[0])
@@ -57,15 +57,15 @@ def exchanged(step, mesh, kind):
 
 
 def activations(rows, tensor=1):
-    """The shapes of the model's activations, with so many rows, cut so over heads and the like."""
+    """The shapes of the model's activations: `rows` rows, heads and units sharded `tensor` ways."""
     d_model, num_heads, head_dim, d_ff, vocab_size = SIZES.values()
-    cut = [(d_ff // tensor,), (vocab_size // tensor,), (num_heads // tensor, head_dim)]
+    inner = [(d_ff // tensor,), (vocab_size // tensor,), (num_heads // tensor, head_dim)]
     scores = (rows, num_heads // tensor, LENGTH, LENGTH)
-    return {(rows, LENGTH, d_model), scores} | {(rows, LENGTH, *sizes) for sizes in cut}
+    return {(rows, LENGTH, d_model), scores} | {(rows, LENGTH, *sizes) for sizes in inner}
 
 
 def test_each_array_is_made_where_it_stays(mesh, state):
-    """No kernel and no moment of one lies whole on a device."""
+    """No device holds a whole kernel or a whole moment of one."""
     with sharding.use(mesh):
         abstract = RUN.state(train_state.abstract, mesh)
     for array, shape in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
@@ -76,8 +76,8 @@ def test_each_array_is_made_where_it_stays(mesh, state):
             kernel = not path.endswith(("bias", "scale", "omega"))
             # Biases of heads and hidden units have no D axis, other vectors have nothing else.
             inner = path.endswith(("query_bias", "value_bias", "up_bias"))
-            cuts = FSDP * TENSOR if kernel else TENSOR if inner else FSDP
-            assert array.addressable_shards[0].data.size * cuts == array.size, path
+            shards = FSDP * TENSOR if kernel else TENSOR if inner else FSDP
+            assert array.addressable_shards[0].data.size * shards == array.size, path
 
 
 def test_no_living_array_is_whole_on_a_device(mesh, state):
@@ -85,14 +85,14 @@ def test_no_living_array_is_whole_on_a_device(mesh, state):
         batch = sharding.place(mesh, small.batch(RUN.shape, 0))
     on_all = [array for array in jax.live_arrays() if len(array.devices()) == FSDP * TENSOR]
     assert len(on_all) >= len(jax.tree.leaves((state, batch)))
-    # What is as small as the losses of the last steps may be whole.
+    # Arrays no larger than the losses of the last steps may be whole.
     for array in on_all:
         if array.size > train_state.RECENT:
             assert array.addressable_shards[0].data.size < array.size, array.shape
 
 
 def test_a_step_holds_no_array_whole(state, step):
-    """Neither a kernel of all layers, nor an activation of all rows, whatever its order of axes."""
+    """Neither a kernel of all layers nor an activation of all rows, in any order of axes."""
     seen = {tuple(sorted(shape)) for shape in shapes(step.as_text())}
     kernels = {leaf.shape for leaf in jax.tree.leaves(state.params) if leaf.ndim > 2}
     for whole in kernels | activations(ROWS) | activations(ROWS, TENSOR):
@@ -105,7 +105,7 @@ def test_a_step_holds_no_array_whole(state, step):
 
 
 def test_a_step_gathers_parameters_over_fsdp_and_no_activation(step, mesh):
-    """Of each parameter one layer, and of that the device's part of heads, units or vocabulary."""
+    """It gathers one layer of each parameter, and only the device's heads, units or vocabulary."""
 
     def of_a_layer(row):
         return tuple(
@@ -116,9 +116,9 @@ def test_a_step_gathers_parameters_over_fsdp_and_no_activation(step, mesh):
 
     batch = small.batch(RUN.shape, 0)
     table = train_state.parameter_table(RUN.init, jax.random.key(0), batch)
-    cut = {of_a_layer(row) for row in table if "embed" in row.axes}
+    sharded = {of_a_layer(row) for row in table if "embed" in row.axes}
     gathered = exchanged(step, mesh, "all-gather")
-    assert gathered == {(shape, ("fsdp",)) for shape in cut}
+    assert gathered == {(shape, ("fsdp",)) for shape in sharded}
 
 
 def test_a_step_sums_activations_over_tensor_and_gradients_over_fsdp(step, mesh):
@@ -128,7 +128,7 @@ def test_a_step_sums_activations_over_tensor_and_gradients_over_fsdp(step, mesh)
 
 
 def test_a_constraint_of_the_model_bites(mesh):
-    """Parameters and batch are whole here, so that nothing else cuts the rows."""
+    """Parameters and batch are whole here, so that nothing else shards the rows."""
     run = Small("decoder_only")
     params = jax.eval_shape(run.init, jax.random.key(0), small.batch(run.shape, 0))
     params = tiny.nn.unbox(params)
@@ -155,10 +155,10 @@ def test_admins_omegas_and_all_draws_are_those_of_one_device(state):
         np.testing.assert_allclose(leaf, expected[path], rtol=1e-5, atol=1e-7, err_msg=path)
 
 
-def test_what_does_not_divide_stays_whole_and_trains():
-    """In bfloat16 and with layers that are computed again, too."""
-    sizes = dict(num_heads=3, d_model=30, dtype="bfloat16", remat="dots")
-    run = Small("decoder_only", changes=tuple(sizes.items()))
+def test_what_the_mesh_does_not_divide_stays_whole_and_trains():
+    """In bfloat16 and with rematerialised layers, too."""
+    changes = (("num_heads", 3), ("d_model", 30), ("dtype", "bfloat16"), ("remat", "dots"))
+    run = Small("decoder_only", changes=changes)
     mesh = small.mesh("data, fsdp and tensor")
     with sharding.use(mesh):
         state = run.state(train_state.create, mesh)
@@ -168,11 +168,17 @@ def test_what_does_not_divide_stays_whole_and_trains():
     assert np.isfinite(metrics["loss"])
 
 
-def test_inspect_shows_over_what_each_parameter_is_cut(capsys):
+def test_inspect_shows_how_each_parameter_is_sharded(capsys):
     changes = {
-        **{"model.d_model": 12, "model.num_heads": 3, "model.d_ff": 16, "model.num_layers": 1},
-        **{"model.vocab_size": 40, "model.positions": "rotary"},
-        **{"mesh.data": 1, "mesh.fsdp": 4, "mesh.tensor": 2},
+        "model.d_model": 12,
+        "model.num_heads": 3,
+        "model.d_ff": 16,
+        "model.num_layers": 1,
+        "model.vocab_size": 40,
+        "model.positions": "rotary",
+        "mesh.data": 1,
+        "mesh.fsdp": 4,
+        "mesh.tensor": 2,
     }
     assert commands.inspect(overrides.load(default.__file__, changes), None) == 0
     rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]

@@ -1,4 +1,4 @@
-"""Small runs of each shape, and meshes of eight devices to train them on."""
+"""Small runs of each shape, and meshes of up to eight devices to train them on."""
 
 import dataclasses
 import functools
@@ -11,10 +11,10 @@ import numpy as np
 from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.models.transformer.shapes import MODELS, initialise
-from transformer_jax.training import loop as train
-from transformer_jax.training import losses as objectives
-from transformer_jax.training import optimizer
+from transformer_jax.tasks import TASKS
+from transformer_jax.training import losses, optimizer
 from transformer_jax.training import state as train_state
+from transformer_jax.training import step as train
 from transformer_jax.training.state import State
 
 MESHES = {
@@ -25,9 +25,15 @@ MESHES = {
     "data, fsdp and tensor": (2, 2, 2, 1),
     "fsdp, tensor and sequence": (1, 2, 2, 2),
 }
-SHAPES = ("encoder_decoder", "encoder_only", "decoder_only")
-# No two sizes are equal, so that the shape of an array tells what it is.
-ROWS, LENGTH, SIZES = 16, 12, dict(d_model=32, num_heads=4, head_dim=6, d_ff=40, vocab_size=56)
+# No two sizes are equal, so that an array's shape identifies it.
+ROWS, LENGTH = 16, 12
+SIZES = {"d_model": 32, "num_heads": 4, "head_dim": 6, "d_ff": 40, "vocab_size": 56}
+_TASKS = {
+    "encoder_decoder": "translation",
+    "encoder_only": "masked_lm",
+    "decoder_only": "causal_lm",
+}
+SHAPES = tuple(_TASKS)
 _SIDES = {
     "encoder_decoder": ("inputs", "targets"),
     "encoder_only": ("inputs",),
@@ -40,7 +46,7 @@ def mesh(name: str) -> jax.sharding.Mesh:
 
 
 def batch(shape: str, number: int) -> Any:
-    """Batch `number`: one text a row, of different lengths."""
+    """Batch `number`: one text per row, of different lengths."""
     generator = np.random.default_rng(number)
     made = {}
     for side in _SIDES[shape]:
@@ -61,13 +67,16 @@ class Small:
     scheme: str = "post_ln"
     optimizer: str = "adam"
     accumulation_steps: int = 1
-    changes: tuple = ()
+    changes: tuple[tuple[str, Any], ...] = ()  # to the model's config
 
     @functools.cached_property
     def model(self) -> Any:
-        rates = dict(dropout_rate=0.1, attention_dropout_rate=0.1)
-        sizes = SIZES | rates | dict(architecture=self.shape) | dict(self.changes)
-        config = tiny.config(self.scheme, **sizes)
+        settings = {
+            "architecture": self.shape,
+            "dropout_rate": 0.1,
+            "attention_dropout_rate": 0.1,
+        }
+        config = tiny.config(self.scheme, **(SIZES | settings | dict(self.changes)))
         return MODELS[config.architecture](config)
 
     @property
@@ -78,19 +87,18 @@ class Small:
         rngs = {} if rng is None else {"dropout": rng}
         return self.model.apply({"params": params}, batch, deterministic=rng is None, rngs=rngs)
 
-    def loss(self, *arguments) -> Any:
-        masked = self.shape == "encoder_only"
-        objective = objectives.masked_tokens if masked else objectives.next_token
-        return objective(*arguments, label_smoothing=0.1, z_loss=0.0)
+    def loss(self, outputs, batch) -> Any:
+        return TASKS[_TASKS[self.shape]].loss(outputs, batch, label_smoothing=0.1, z_loss=0.0)
 
     def state(self, make: Any, mesh: jax.sharding.Mesh) -> State:
-        """`train_state.create`'s or `abstract`'s."""
+        """What `make`, which is `train_state.create` or `abstract`, returns."""
         first = sharding.place(mesh, batch(self.shape, 0))
-        parts = (self.init, self._transform, jax.random.key(0), first, train.WINDOW_METRICS)
-        return make(*parts, ema=False, mesh=mesh)
+        metrics = (*losses.METRICS, "gradient_norm")
+        key = jax.random.key(0)
+        return make(self.init, self._transform, key, first, metrics, ema=False, mesh=mesh)
 
     def first(self) -> State:
-        """The first state, as drawn on one device, on the host; without its key."""
+        """The first state without its key, drawn on one device and held on the host."""
         alone = mesh("one device")
         with sharding.use(alone):
             state = self.state(train_state.create, alone)
@@ -108,8 +116,8 @@ class Small:
         )
         return train.make_train_step(
             settings,
-            objective=self.loss,
-            apply_fn=self.apply,
+            loss=self.loss,
+            apply=self.apply,
             optimizer=self._transform,
             schedule=_schedule,
             layout=train_state.layout(self.state(train_state.abstract, mesh)),
@@ -134,7 +142,7 @@ class Small:
             schedule=_schedule,
             beta1=0.9,
             beta2=0.98,
-            # Where gradients are rounding alone, 1e-11 here, 1e-9 would make steps of it.
+            # Gradients that are rounding alone are 1e-11 here; with 1e-9 they would make steps.
             epsilon=1e-8,
             weight_decay=0.0,
             clip_norm=1.0,

@@ -1,4 +1,4 @@
-"""Twenty steps on a mesh of eight devices are those on one device."""
+"""Twenty steps on a mesh of eight devices equal those on one device."""
 
 import dataclasses
 import functools
@@ -13,8 +13,8 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.training import state as train_state
 
 SCHEMES = ("post_ln", "pre_ln", "admin")
-# Each mesh meets every shape and every scheme, and every shape meets every scheme; but for the one
-# with `sequence`, which meets one of each.
+# Each mesh meets every shape and every scheme, and every shape meets every scheme; only the mesh
+# with `sequence` meets just one of each.
 CASES = [
     (mesh, shape, SCHEMES[(i + j) % 3])
     for i, mesh in enumerate(list(small.MESHES)[1:-1])
@@ -26,7 +26,7 @@ first = functools.cache(Small.first)
 
 
 def trained(run: Small, mesh: str, steps=20):
-    """Losses and the state afterwards, on the mesh of this name."""
+    """The losses, and the state afterwards, on the mesh of this name."""
     losses, devices = [], small.mesh(mesh)
     with sharding.use(devices):
         step = run.step(devices)
@@ -50,10 +50,8 @@ def test_losses_and_parameters_are_those_of_one_device(mesh, shape, scheme):
     losses, state = trained(run, mesh)
     assert np.ptp(expected_losses) > 0.01
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4),
-        *(state.params, expected.params),
-    )
+    assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    jax.tree.map(assert_close, state.params, expected.params)
 
 
 def test_micro_batches_are_those_of_one_device():

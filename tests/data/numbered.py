@@ -1,0 +1,114 @@
+"""Token arrays whose examples bear numbers, and the way back: which examples a batch holds."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from transformer_jax.data.arrays import TokenArrays
+from transformer_jax.data.recipe import Batch, Column, Draw
+from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Draws a number from 1 to `most` for every token."""
+
+    most: int
+
+    def __call__(self, batch: Batch, rng: np.random.Generator) -> Batch:
+        real = batch["targets_segment_ids"] > 0
+        noise = 1 + rng.random(real.shape) * self.most
+        return batch | {"noise": np.where(real, noise, 0).astype(np.int32)}
+
+
+Columns = Mapping[str, Column]
+PAIRS: Columns = {"inputs": Column("source"), "targets": Column("target")}
+TEXTS: Columns = {"targets": Column("target")}
+LABELLED: Columns = {"inputs": Column("source"), "labels": Column("source", along="inputs")}
+# Each way in which columns can lie, with what is drawn for them.
+CASES: dict[str, tuple[Columns, Draw | None]] = {
+    "pairs": (PAIRS, None),
+    "texts": (TEXTS, None),
+    "labelled": (LABELLED, None),
+    "drawn": (TEXTS, Noise(999)),
+}
+
+
+def keys(case: str) -> set[str]:
+    """The keys of a batch, written out."""
+    targets = {"targets", "targets_segment_ids", "targets_positions"}
+    inputs = {"inputs", "inputs_segment_ids", "inputs_positions"}
+    return {
+        "pairs": inputs | targets,
+        "texts": targets,
+        "labelled": inputs | {"labels"},
+        "drawn": targets | {"noise"},
+    }[case]
+
+
+def make_arrays(
+    n: int, columns: Columns = PAIRS, *, shortest: int = 3, longest: int = 9, seed: int = 0
+) -> TokenArrays:
+    """n examples of random ids; in each column the second token of an example is 4 + its number."""
+    draw = np.random.default_rng(seed)
+    lengths: dict[str, np.ndarray] = {}
+    for name, column in columns.items():
+        own = draw.integers(shortest, longest + 1, n)
+        lengths[name] = lengths[column.along] if column.along else own
+
+    def tokens(lengths: np.ndarray) -> np.ndarray:
+        rows = [
+            [BOS_ID, 4 + number, *draw.integers(4, 99, length - 3), EOS_ID]
+            for number, length in enumerate(lengths)
+        ]
+        return np.concatenate(rows).astype(np.int32)
+
+    return TokenArrays(
+        columns={name: tokens(lengths[name]) for name in columns},
+        offsets={name: np.cumsum([0, *lengths[name]]) for name in columns},
+        too_long=0,
+        fingerprint=f"{n}, {list(columns)}, {shortest}, {longest}, {seed}",
+    )
+
+
+def unpack(batch: Batch, row: int, columns: Iterable[str]) -> list[dict[str, list[int]]]:
+    """The examples of a row, told apart by segment ids; positions and padding are checked.
+
+    A column without segment ids of its own has those of the first column.
+    """
+    first, *others = columns
+    leaders = {name: name if f"{name}_segment_ids" in batch else first for name in (first, *others)}
+    segments = {name: batch[f"{leader}_segment_ids"][row] for name, leader in leaders.items()}
+    count = int(segments[first].max())
+    examples: list[dict[str, list[int]]] = [{} for _ in range(count)]
+    for name, leader in leaders.items():
+        assert segments[name].max() == count
+        for segment, example in enumerate(examples, 1):
+            cells = np.flatnonzero(segments[name] == segment)
+            positions = batch[f"{leader}_positions"][row, cells]
+            np.testing.assert_array_equal(np.diff(cells), 1)
+            np.testing.assert_array_equal(positions, range(len(cells)))
+            example[name] = batch[name][row, cells].tolist()
+        padding = segments[name] == 0
+        assert (batch[name][row, padding] == PAD_ID).all()
+        assert (batch[f"{leader}_positions"][row, padding] == 0).all()
+    return examples
+
+
+def numbers(batch: Batch, rows: Iterable[int], arrays: TokenArrays) -> list[int]:
+    """The numbers of the examples in the rows; each is compared with the arrays token by token."""
+    found = []
+    for row in rows:
+        for example in unpack(batch, row, arrays.columns):
+            number = next(iter(example.values()))[1] - 4
+            assert {name: tokens.tolist() for name, tokens in arrays[number].items()} == example
+            found.append(number)
+    return found
+
+
+def assert_same(batch: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> None:
+    """Both have the same keys and the same values under them."""
+    assert batch.keys() == other.keys()
+    for key in batch:
+        np.testing.assert_array_equal(batch[key], other[key], err_msg=key)

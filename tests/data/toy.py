@@ -1,0 +1,66 @@
+"""A small set that TFDS knows by name, and settings of sources."""
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from transformer_jax.data.examples import SourceSettings
+
+
+def source_settings(source: str, folder: Path, **changes: str) -> SourceSettings:
+    """The settings of a source that reads from `folder` and keeps what it prepares below it."""
+    unchanged = dict(
+        source=source,
+        dir=str(folder),
+        name="",
+        source_language="en",
+        target_language="de",
+        text_feature="text",
+        label_feature="label",
+        document_separator="\n",
+        cache_dir=str(folder / "cache"),
+    )
+    return SourceSettings(**(unchanged | changes))
+
+
+class ToyTranslation(tfds.core.GeneratorBasedBuilder):
+    """Has a feature of every kind. TFDS knows it as "toy_translation"."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {
+            "en": tfds.features.Text(),
+            "de": tfds.features.Text(),
+            "tags": tfds.features.Sequence(tfds.features.Text()),
+            "numbers": tfds.features.Sequence(tfds.features.ClassLabel(names=["O", "B-x"])),
+            "class": tfds.features.ClassLabel(names=["zero", "one", "two"]),
+            "unlabelled": tfds.features.ClassLabel(names=["a"]),
+            "score": tfds.features.Scalar(dtype=np.float32),
+            "count": tfds.features.Scalar(dtype=np.int64),
+        }
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        del dl_manager
+        return {
+            "train": self._generate_examples("train", 6),
+            "test": self._generate_examples("test", 2),
+        }
+
+    def _generate_examples(self, split, n):
+        for i in range(n):
+            yield (
+                i,
+                {
+                    "en": f"{split} {i}",
+                    "de": f"straße {i}",
+                    "tags": ["a", "é"][: i % 3],
+                    "numbers": [0, 1][: i % 3],
+                    "class": i % 3,
+                    "unlabelled": -1,
+                    "score": i / 2,
+                    "count": i,
+                },
+            )

@@ -1,0 +1,127 @@
+"""Dependencies, against the papers' equations in slow NumPy, token by token."""
+
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from tests.inspection.seen import ADMIN, POST_LN, PRE_LN, make, sublayers
+from tests.models import reference, tiny
+from transformer_jax.inspection.dependency import (
+    components,
+    dependency,
+    own_dependency,
+    shortcut_variance,
+    sum_of_squared_dependencies,
+)
+from transformer_jax.inspection.observed import observe
+
+MEASURES = [
+    components,
+    dependency,
+    own_dependency,
+    shortcut_variance,
+    sum_of_squared_dependencies,
+]
+
+
+@functools.cache
+def measured(config):
+    """Random parameters, none of them neutral; what a packed batch shows of them; all measures."""
+
+    def look(params, batch):
+        _, observed = observe(make(config), params, batch)
+        return observed, {
+            stack: {measure.__name__: measure(config, params, stack, shown) for measure in MEASURES}
+            for stack, shown in observed.items()
+        }
+
+    params = tiny.random_parameters(config)
+    return params, *jax.device_get(jax.jit(look)(params, tiny.read_by(config, tiny.packed_batch())))
+
+
+def slow_dependency(config, params, stack, shown):
+    """beta (n, n + 1), and the components, token by token, as the papers' equations say."""
+    name = config.encoder_residual if stack == "encoder" else config.decoder_residual
+    real = np.asarray(shown.real)
+    inputs, branches, outputs = (
+        np.asarray(x, np.float64)[:, real] for x in (shown.inputs, shown.branches, shown.outputs)
+    )
+    n = len(branches)
+    parts, bias, rows = [inputs[0]], np.zeros_like(inputs[0]), np.zeros((n, n + 1))
+    for number, (layer, kind) in enumerate(sublayers(config, stack)):
+        if kind == "self_attention":
+            below = [*parts, bias]
+        weights = {
+            module: {name: np.asarray(values[layer]) for name, values in own.items()}
+            for module, own in params[stack][f"{kind}_residual"].items()
+        }
+        skip = 1.0
+        if name == "admin":
+            skip = weights["shortcut"]["omega"]
+        if name == "deepnorm":
+            skip = (2 * config.num_decoder_layers) ** 0.25
+        if name == "keel" and layer > 0:
+            skip = n
+        parts, bias = [skip * part for part in parts], skip * bias
+        if name == "b2t" and kind == "feed_forward":
+            parts = [a + b for a, b in zip(parts, [*below[:-1], 0.0], strict=True)]
+            bias = bias + below[-1]
+        parts.append(branches[number])
+        if "post_norm" in weights and not (name == "keel" and number == 0):
+            norm = weights["post_norm"]
+            for token in range(len(bias)):
+                whole = sum(part[token] for part in parts) + bias[token]
+                centre = config.norm == "layer_norm"
+                if centre:
+                    whole = whole - np.mean(whole)
+                sigma = math.sqrt(np.mean(whole**2) + reference.EPSILON)
+                for part in (*parts, bias):
+                    part[token] -= np.mean(part[token]) if centre else 0.0
+                    part[token] *= norm["scale"] / sigma
+            bias = bias + norm.get("bias", 0.0)
+        np.testing.assert_allclose(sum(parts) + bias, outputs[number], rtol=1e-4, atol=1e-4)
+        rows[number, : len(parts)] = [np.std(part) / np.std(outputs[number]) for part in parts]
+    return rows, np.stack([*parts, bias])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        POST_LN,
+        ADMIN,
+        PRE_LN,
+        tiny.config("deepnorm", architecture="decoder_only"),
+        tiny.config("rezero", architecture="decoder_only"),
+        tiny.config("keel", architecture="decoder_only"),
+        tiny.config("b2t", architecture="decoder_only"),
+        tiny.config("residual_dual", architecture="decoder_only"),
+    ],
+    ids=lambda config: f"{config.decoder_residual}-{config.architecture}",
+)
+def test_dependencies_follow_the_components_through_skips_and_norms(config):
+    params, observed, by_stack = measured(config)
+    for stack, shown in observed.items():
+        found = by_stack[stack]
+        beta, parts = slow_dependency(config, params, stack, shown)
+        own = np.diagonal(beta, 1)
+        real = np.asarray(shown.real)
+        assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+        assert_close(found["dependency"], beta)
+        assert_close(found["components"][:, real], parts)
+        whole = np.sum(found["components"], axis=0)
+        assert_close(whole, shown.outputs[-1])
+        assert_close(found["own_dependency"], own)
+        total = found["sum_of_squared_dependencies"]
+        assert_close(total, np.sum(own**2))
+
+
+def test_shortcut_variance_is_over_the_entries_of_real_tokens():
+    params, observed, by_stack = measured(ADMIN)
+    shown, found = observed["decoder"], by_stack["decoder"]["shortcut_variance"]
+    for number, (layer, kind) in enumerate(sublayers(ADMIN, "decoder")):
+        omega = np.asarray(params["decoder"][f"{kind}_residual"]["shortcut"]["omega"][layer])
+        expected = np.var(omega * shown.inputs[number][shown.real])
+        np.testing.assert_allclose(found[number], expected, rtol=1e-5)

@@ -1,0 +1,151 @@
+"""What a pass shows and what it tells, against slow NumPy."""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.inspection.seen import (
+    ADMIN,
+    POST_LN,
+    PRE_LN,
+    gradient_function,
+    make,
+    mean_loss,
+    seen,
+    sublayers,
+)
+from tests.models import reference, tiny
+from transformer_jax.inspection.observed import (
+    attention_entropy,
+    branch_variance,
+    largest_logit,
+    token_similarity,
+)
+from transformer_jax.models.layers import attention
+from transformer_jax.models.transformer import residual
+from transformer_jax.models.transformer import shapes as transformer
+
+
+def test_observing_changes_no_logits_and_numbers_sublayers_as_they_run():
+    params, logits, observed = seen(PRE_LN)
+    expected = tiny.apply_function(PRE_LN)(params, tiny.packed_batch())
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    shown = jax.device_get(observed["decoder"])
+    assert len(shown.outputs) == len(sublayers(PRE_LN, "decoder"))
+    np.testing.assert_array_equal(shown.inputs[1:], shown.outputs[:-1])
+    np.testing.assert_allclose(shown.inputs + shown.branches, shown.outputs, rtol=1e-5, atol=1e-5)
+    final = shown.final[shown.real] @ np.asarray(params["embedding"]["table"]).T
+    np.testing.assert_allclose(final, logits[shown.real], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_asked_for_is_not_computed(monkeypatch):
+    """A training pass costs what it costs of a model that shows nothing."""
+    params, batch = tiny.random_parameters(ADMIN), tiny.packed_batch()
+
+    def cost(**asked):
+        def total(params) -> tuple:
+            out: Any = make(ADMIN).apply({"params": params}, batch, deterministic=True, **asked)
+            return jnp.sum(out[0] if asked else out), out
+
+        found: Any = jax.jit(jax.grad(total, has_aux=True)).lower(params).cost_analysis()
+        return {name: found[name] for name in ("flops", "transcendentals", "bytes accessed")}
+
+    ours, all_shown = cost(), cost(mutable=["intermediates"])
+    for module in (attention, residual, transformer):
+        monkeypatch.setattr(module, "observe", lambda module, **values: None)
+    monkeypatch.setattr(nn.Module, "perturb", lambda module, name, value: value)
+    assert ours == cost()
+    assert all_shown["transcendentals"] > ours["transcendentals"]
+
+
+def test_branch_variance_is_over_the_entries_of_real_tokens():
+    _, _, observed = seen(ADMIN)
+    shown = jax.device_get(observed["decoder"])
+    expected = [np.var(branch[shown.real]) for branch in shown.branches]
+    np.testing.assert_allclose(branch_variance(shown), expected, rtol=1e-5)
+
+
+def test_attention_is_measured_at_every_real_query():
+    params, _, observed = jax.device_get(seen(POST_LN))
+    expected = slow_attention(POST_LN, params, observed, tiny.packed_batch())
+    for (stack, kind), (entropy, largest) in expected.items():
+        shown = observed[stack]
+        np.testing.assert_allclose(attention_entropy(shown, kind), entropy, rtol=1e-4)
+        np.testing.assert_allclose(largest_logit(shown, kind), largest, rtol=1e-4)
+
+
+def slow_attention(config, params, observed, batch):
+    """{(stack, kind): ([mean entropy of each layer], [largest logit of each layer])}."""
+    found = {}
+    for stack, kinds in tiny.stacks(config).items():
+        side = "inputs" if stack == "encoder" else "targets"
+        for index, kind in enumerate(kinds[:-1]):
+            entropies, largest = [], []
+            for layer in range(2):
+                weights = {name: w[layer] for name, w in params[stack][kind].items()}
+                stream = observed[stack].inputs[layer * len(kinds) + index]
+                xs = reference.by_example(batch, side, stream)
+                encoded = reference.by_example(batch, "inputs", observed["encoder"].final)
+                others = encoded if kind == "cross_attention" else xs
+                causal = stack == "decoder" and kind == "self_attention"
+                logits = [
+                    row[: t + 1] if causal else row
+                    for x, other in zip(xs, others, strict=True)
+                    for head in range(config.num_heads)
+                    for t, row in enumerate(slow_logits(weights, x, other, head))
+                ]
+                shares = [np.exp(row) / np.sum(np.exp(row)) for row in logits]
+                entropies.append(np.mean([-np.sum(p * np.log(p)) for p in shares]))
+                largest.append(max(np.max(row) for row in logits))
+            found[stack, kind] = entropies, largest
+    return found
+
+
+def slow_logits(weights, x, other, head):
+    queries = x @ weights["query"][:, head] + weights["query_bias"][head]
+    keys = other @ weights["key"][:, head]
+    return queries @ keys.T / math.sqrt(queries.shape[-1])
+
+
+def test_token_similarity_is_the_mean_cosine_of_pairs_of_a_text():
+    _, _, observed = seen(POST_LN)
+    for stack, side in (("encoder", "inputs"), ("decoder", "targets")):
+        found = token_similarity(observed[stack])
+        for number, stream in enumerate(observed[stack].outputs):
+            cosines = [
+                a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+                for text in reference.by_example(tiny.packed_batch(), side, stream)
+                for i, a in enumerate(text)
+                for j, b in enumerate(text)
+                if i != j
+            ]
+            np.testing.assert_allclose(found[number], np.mean(cosines), rtol=1e-4, atol=1e-6)
+
+
+def test_a_single_tokens_output_gradient_is_that_of_the_bias_that_is_added_to_it():
+    """Post-LN adds a bias to every sublayer's output: where there is but one token, both have the
+    same gradient. The rest of the batch is padding, which has none."""
+    params = tiny.random_parameters(POST_LN)
+    batch = tiny.pack([tiny.sentences((1, 1)), [], []])
+    norms, gradient = jax.device_get(gradient_function()(params, batch))
+    for stack, found in norms.items():
+        assert np.all(found > 0)
+        for norm, (layer, kind) in zip(found, sublayers(POST_LN, stack), strict=True):
+            bias = gradient[stack][f"{kind}_residual"]["post_norm"]["bias"][layer]
+            np.testing.assert_allclose(norm, np.linalg.norm(bias), rtol=1e-4, err_msg=kind)
+
+
+def test_an_output_gradient_is_of_the_mean_loss_and_over_all_tokens():
+    params, _, observed = seen(POST_LN)
+    batch, table = tiny.packed_batch(), params["embedding"]["table"]
+    norms, _ = gradient_function()(params, batch)
+
+    def loss(final):
+        return mean_loss(final @ table.T, batch)
+
+    expected = np.linalg.norm(jax.grad(loss)(observed["decoder"].outputs[-1]))
+    np.testing.assert_allclose(norms["decoder"][-1], expected, rtol=1e-4)

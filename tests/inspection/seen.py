@@ -1,0 +1,60 @@
+"""Models that several tests look at, so that each is compiled once, and what is seen of them."""
+
+import functools
+
+import jax
+
+from tests.models import tiny
+from transformer_jax.inspection.observed import observe, output_gradient_norms
+from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.training.losses import next_token_loss
+
+POST_LN = tiny.config("post_ln")
+ADMIN = tiny.config("admin", architecture="decoder_only", norm="rms_norm")
+PRE_LN = tiny.config("pre_ln", architecture="decoder_only")
+LOSS = functools.partial(next_token_loss, label_smoothing=0.1, z_loss=0.0)
+
+
+def make(config):
+    return MODELS[config.architecture](config)
+
+
+@functools.cache
+def observe_function(config):
+    """(params, batch) -> what `observe` returns, compiled once per configuration and shape."""
+
+    def look(params, batch):
+        return observe(make(config), params, tiny.read_by(config, batch))
+
+    return jax.jit(look)
+
+
+def seen(config):
+    """Random parameters, none of them neutral, and what a packed batch shows of them."""
+    params = tiny.random_parameters(config)
+    return params, *observe_function(config)(params, tiny.packed_batch())
+
+
+def sublayers(config, stack):
+    kinds = tiny.stacks(config)[stack]
+    return [(layer, kind) for layer in range(2) for kind in kinds]
+
+
+def mean_loss(logits, batch):
+    total, weight, _ = LOSS(logits, batch)
+    return total / weight
+
+
+@functools.cache
+def gradient_function():
+    """(params, batch) -> the norms of the outputs' gradients, and the gradient of the mean loss."""
+    model = make(POST_LN)
+
+    def loss(params, batch):
+        return mean_loss(model.apply({"params": params}, batch, deterministic=True), batch)
+
+    def gradients(params, batch):
+        norms = output_gradient_norms(model, LOSS, params, batch)
+        return norms, jax.grad(loss)(params, batch)
+
+    return jax.jit(gradients)

@@ -1,0 +1,186 @@
+"""The masks of masked language modelling, against the probabilities of BERT's procedure."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tests.data.numbered import make_arrays, numbers
+from transformer_jax.data.arrays import TokenArrays
+from transformer_jax.data.batches import eval_batches
+from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, MASK, PAD_ID, UNK_ID, train_tokenizer
+from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.masked_lm import Masking
+
+RECIPE = TASKS["masked_lm"].recipe
+MASK_ID = 1000
+RATE = 0.15
+
+
+def documents(n, length):
+    """n rows [bos, ordinary tokens and a few unknown ones, eos] and their positions."""
+    tokens = np.random.default_rng(5).integers(UNK_ID, MASK_ID, (n, length), dtype=np.int32)
+    tokens[:, 0], tokens[:, -1] = BOS_ID, EOS_ID
+    return {
+        "inputs": tokens,
+        "inputs_positions": np.tile(np.arange(length, dtype=np.int32), (n, 1)),
+    }
+
+
+def mask(batch, seed=0, rate=RATE, mask_id=MASK_ID):
+    return Masking(mask_rate=rate, mask_id=mask_id)(batch, np.random.default_rng(seed))
+
+
+def unmasked(batch):
+    """The batch before it was masked, as far as the targets tell."""
+    original = np.where(batch["targets"] != PAD_ID, batch["targets"], batch["inputs"])
+    return {name: rows for name, rows in batch.items() if name != "targets"} | {"inputs": original}
+
+
+def assert_share(found, n, probability):
+    """Five standard deviations of the binomial distribution: fails by chance once in a million."""
+    assert abs(found - n * probability) < 5 * math.sqrt(n * probability * (1 - probability))
+
+
+def test_masks_are_eighty_ten_ten_of_fifteen_percent():
+    batch = documents(200, 502)
+    masked = mask(batch)
+    inputs, shown, targets = batch["inputs"], masked["inputs"], masked["targets"]
+    chosen = targets != PAD_ID
+    n = int(chosen.sum())
+    assert_share(n, 200 * 500, RATE)
+    np.testing.assert_array_equal(targets[chosen], inputs[chosen])
+    np.testing.assert_array_equal(shown[~chosen], inputs[~chosen])
+    assert not chosen[:, [0, -1]].any()  # neither bos nor eos
+    assert_share((shown[chosen] == MASK_ID).sum(), n, 0.8)
+    # A random token is the original one in one of MASK_ID - 4 cases.
+    assert_share((shown[chosen] == inputs[chosen]).sum(), n, 0.1 + 0.1 / (MASK_ID - 4))
+    random_tokens = shown[chosen & (shown != inputs) & (shown != MASK_ID)]
+    assert random_tokens.min() > UNK_ID
+    assert_share((random_tokens < (UNK_ID + 1 + MASK_ID) / 2).sum(), len(random_tokens), 0.5)
+    assert shown.dtype == targets.dtype == np.int32
+
+
+def test_random_tokens_are_all_the_ordinary_ones():
+    batch = {"inputs": np.full(4000, 5, np.int32), "inputs_positions": np.arange(4000)}
+    masked = mask(batch, rate=1.0, mask_id=9)
+    assert (masked["targets"] == 5).all()
+    assert set(masked["inputs"].tolist()) == {4, 5, 6, 7, 8, 9}
+
+
+def test_every_packed_example_has_a_token_to_predict_where_it_has_one_at_all():
+    lengths = [3, 2, 9, 3, 1, 5]  # 2: bos and eos alone; the last ones are padding
+    rows = [[BOS_ID, *range(4, 4 + length - 2), EOS_ID][:length] for length in lengths]
+    tokens = np.array([*itertools.chain.from_iterable(rows), PAD_ID], np.int32)
+    positions = np.array([*itertools.chain.from_iterable(map(range, lengths)), 0], np.int32)
+    batch = {"inputs": tokens.reshape(2, -1), "inputs_positions": positions.reshape(2, -1)}
+    for seed in range(20):
+        targets = mask(batch, seed, rate=0.0)["targets"].ravel()
+        parts = np.split(targets, np.cumsum(lengths))
+        assert [np.count_nonzero(part) for part in parts] == [1, 0, 1, 1, 0, 1, 0]
+    all_of_them = mask(batch, rate=1.0)["targets"]
+    np.testing.assert_array_equal(all_of_them, np.where(tokens > BOS_ID, tokens, 0).reshape(2, -1))
+
+
+def test_masks_follow_the_generator_and_not_the_padding():
+    batch = {name: values[0] for name, values in documents(1, 60).items()}
+    padded = {name: np.pad(values, (0, 20)) for name, values in batch.items()}
+    masked, longer = mask(batch), mask(padded)
+    for name in ("inputs", "targets"):
+        np.testing.assert_array_equal(longer[name], np.pad(masked[name], (0, 20)))
+    assert (mask(batch, seed=1)["targets"] != masked["targets"]).any()
+    np.testing.assert_array_equal(mask(batch)["inputs"], masked["inputs"])
+
+
+def test_other_columns_of_a_batch_are_passed_on():
+    batch = documents(2, 9) | {"inputs_segment_ids": np.ones((2, 9), np.int32)}
+    masked = mask(batch)
+    assert set(masked) == {*batch, *RECIPE.drawn}
+    for name in ("inputs_segment_ids", "inputs_positions"):
+        np.testing.assert_array_equal(masked[name], batch[name])
+
+
+@pytest.mark.parametrize("kind", ["bytes", "words"])
+def test_the_recipe_masks_with_the_tokenizers_mask(kind):
+    tokenizer = train_tokenizer(kind, ["a b c"], 20, RECIPE.extra_tokens)
+    assert RECIPE.draw is not None
+    assert RECIPE.draw(tokenizer, 0.2) == Masking(0.2, tokenizer.vocab_size - 1)
+    assert tokenizer.token_id(MASK) == tokenizer.vocab_size - 1
+
+
+def streams_of(arrays, *, length, packing=False, rate=RATE, seed=3):
+    return TrainStreams(
+        arrays,
+        RECIPE.columns,
+        {"inputs": length},
+        batch_size=8,
+        streams=2,
+        packing=packing,
+        seed=seed,
+        draw=Masking(rate, mask_id=150),
+    )
+
+
+def test_masks_differ_between_epochs_streams_and_seeds():
+    """With eight examples and eight rows, one example each, every batch is an epoch."""
+    arrays = make_arrays(8, RECIPE.columns, shortest=60, longest=60)
+
+    def epochs(**changes):
+        masks = []
+        for batch in itertools.islice(streams_of(arrays, length=60, **changes), 4):
+            order = numbers(unmasked(batch), range(8), arrays)
+            assert sorted(order) == list(range(8))
+            masks.append((batch["targets"] != PAD_ID)[np.argsort(order)])
+        return masks
+
+    masks = epochs()
+    for one, other in itertools.combinations(masks, 2):
+        assert (one != other).any(axis=1).all()  # of every example
+    np.testing.assert_array_equal(masks, epochs())
+    assert (np.array(masks) != epochs(seed=4)).any()
+
+    same = TokenArrays(
+        {"inputs": np.tile(np.r_[BOS_ID, np.full(58, 7), EOS_ID], 8).astype(np.int32)},
+        {"inputs": np.arange(9) * 60},
+        0,
+        "eight times the same",
+    )
+    batch = next(streams_of(same, length=60))
+    assert len(np.unique(batch["targets"], axis=0)) == 8  # in both streams
+
+
+def test_every_example_that_a_stream_packs_has_a_masked_token():
+    arrays = make_arrays(30, RECIPE.columns)
+    for batch in itertools.islice(streams_of(arrays, length=20, packing=True, rate=0.0), 5):
+        for row in range(8):
+            segments = batch["inputs_segment_ids"][row]
+            masked = segments[batch["targets"][row] != PAD_ID]
+            assert masked.tolist() == list(range(1, segments.max() + 1))
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_masked_batches_hold_the_examples(packing):
+    arrays = make_arrays(30, RECIPE.columns)
+    found = []
+    for batch in itertools.islice(streams_of(arrays, length=20, packing=packing), 8):
+        found += numbers(unmasked(batch), range(8), arrays)
+    assert set(found) == set(range(30))
+
+
+def test_masks_of_an_evaluation_belong_to_the_examples():
+    arrays = make_arrays(21, RECIPE.columns, shortest=30, longest=40)
+
+    def masks(batch_size):
+        draw = Masking(RATE, mask_id=150)
+        batches = eval_batches(arrays, RECIPE.columns, batch_size=batch_size, draw=draw)
+        return {
+            number: tuple(np.flatnonzero(batch["targets"][row]))
+            for batch, index in batches
+            for row, number in enumerate(index)
+            if number >= 0
+        }
+
+    assert masks(8) == masks(5)  # rows of other widths, in other company
+    assert len(set(masks(8).values())) == 21

@@ -1,0 +1,394 @@
+"""What each task makes of its examples, prompts and batches, and what all tasks have in common."""
+
+import collections
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from tests.data.numbered import unpack
+from transformer_jax.data import arrays, rows
+from transformer_jax.data.arrays import cached_tokens, tokenise
+from transformer_jax.data.batches import eval_batches, prompt_batches
+from transformer_jax.data.recipe import Limits
+from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    MASK,
+    train_tokenizer,
+)
+from transformer_jax.tasks import TASKS
+
+BYTES = train_tokenizer("bytes", [], 0)
+BYTES_MASK = train_tokenizer("bytes", [], 0, extra_tokens=(MASK,))
+TEXTS = ["the cat sat", "", "a", "dogs\nran off", "abcdefgh" * 5]
+WORDS = [["the", "cat", "sat"], ["go"], ["a", "b c", "", "d"], ["unbelievable", "!"], []]
+# The columns that tasks read, and the labels of those that have some.
+EXAMPLES = {
+    "source": ["ab", "", "abcdef", "a", "abcd"],
+    "target": ["x", "y", "z", "0123456", "wxyz"],
+    "text": TEXTS,
+    "label": ["good", "bad", "bad", "good", "good"],
+    "words": WORDS,
+    "tags": [
+        ["DET", "NOUN", "VERB"],
+        ["VERB"],
+        ["DET", "NOUN", "X", "NOUN"],
+        ["NOUN", "X"],
+        [],
+    ],
+}
+LABELS = {"label": ("bad", "good"), "tags": ("X", "NOUN", "VERB", "DET")}
+ROOMY = Limits(44, 48, "drop")
+
+
+def labels_of(recipe):
+    return LABELS[recipe.labels] if recipe.labels else ()
+
+
+def tokenizer_of(recipe):
+    return train_tokenizer("bytes", [], 0, recipe.extra_tokens)
+
+
+def encode(task, limits=ROOMY, *, tokenizer=BYTES, **changes):
+    recipe = TASKS[task].recipe
+    examples = {name: (EXAMPLES | changes)[name] for name in recipe.reads}
+    return recipe.encode(examples, tokenizer, labels_of(recipe), limits)
+
+
+def prompt(task, lines, limits=ROOMY):
+    recipe = TASKS[task].recipe
+    return recipe.prompt(lines, BYTES, labels_of(recipe), limits)
+
+
+# What every row of TASKS owes to data, training and evaluation
+
+REAL = ("_segment_ids", "_positions")
+KEYS = {
+    "translation": ("inputs", "targets"),
+    "causal_lm": ("targets",),
+    "masked_lm": ("inputs",),
+    "classification": ("inputs",),
+    "tagging": ("inputs",),
+}
+BESIDE = {"masked_lm": {"targets"}, "classification": {"labels"}, "tagging": {"labels"}}
+
+
+def made(recipe, limits=ROOMY):
+    return tokenise(EXAMPLES, tokenizer_of(recipe), recipe, labels_of(recipe), limits)
+
+
+def draw_of(recipe):
+    return recipe.draw(tokenizer_of(recipe), 0.3) if recipe.draw else None
+
+
+def streams_of(recipe, *, packing, draw, batch_size=4):
+    return TrainStreams(
+        made(recipe),
+        recipe.columns,
+        {name: side_length(column.side) for name, column in recipe.columns.items()},
+        batch_size=batch_size,
+        streams=2,
+        packing=packing,
+        seed=0,
+        draw=draw,
+    )
+
+
+def side_length(side):
+    return {"source": 50, "target": 52}[side]
+
+
+@pytest.fixture
+def few_bins(monkeypatch):
+    monkeypatch.setattr(rows, "PACKING_BINS", 2)
+
+
+@pytest.mark.parametrize("task", KEYS)
+def test_the_announced_keys_of_a_batch_are_these(task):
+    own = {f"{name}{kind}" for name in KEYS[task] for kind in ("", *REAL)}
+    assert set(TASKS[task].recipe.batch_sides()) == own | BESIDE.get(task, set())
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("task", TASKS)
+def test_training_batches_are_as_announced(task, packing, few_bins):
+    recipe = TASKS[task].recipe
+    expected = {key: (4, side_length(side)) for key, side in recipe.batch_sides().items()}
+    streams = streams_of(recipe, packing=packing, draw=draw_of(recipe))
+    for batch in itertools.islice(streams, 3):
+        assert {key: values.shape for key, values in batch.items()} == expected
+        assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("task", TASKS)
+def test_training_batches_hold_the_examples_as_they_were_encoded(task, packing, few_bins):
+    recipe = TASKS[task].recipe
+    arrays = made(recipe)
+    expected = [{k: v.tolist() for k, v in arrays[i].items()} for i in range(len(arrays))]
+    seen = collections.Counter()
+    for batch in itertools.islice(streams_of(recipe, packing=packing, draw=None), 6):
+        for row in range(4):
+            seen.update(map(str, unpack(batch, row, recipe.columns)))
+    assert set(seen) == set(map(str, expected))
+    if packing:
+        assert seen.total() > 24  # several to a row
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_eval_batches_are_as_announced_and_hold_every_example_by_its_number(task):
+    recipe = TASKS[task].recipe
+    arrays, drawn = made(recipe), draw_of(recipe)
+    sides = recipe.batch_sides()
+    found = {}
+    plain = eval_batches(arrays, recipe.columns, batch_size=4)
+    for (batch, numbers), (shown, _) in zip(
+        plain, eval_batches(arrays, recipe.columns, batch_size=4, draw=drawn), strict=True
+    ):
+        assert set(shown) == set(sides)
+        lengths = {key: values.shape[1] for key, values in shown.items()}
+        assert all(lengths[key] <= getattr(ROOMY, side) for key, side in sides.items())
+        assert {values.dtype for values in shown.values()} == {np.dtype(np.int32)}
+        assert not any(values[numbers < 0].any() for values in shown.values())
+        for row in np.flatnonzero(numbers >= 0).tolist():
+            (found[int(numbers[row])],) = unpack(batch, row, recipe.columns)
+    assert len(found) == len(arrays)
+    for number, example in found.items():
+        assert example == {name: ids.tolist() for name, ids in arrays[number].items()}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_padding_weighs_nothing_in_the_loss(task):
+    """Neither at the end of a row nor in a row without an example; everything else may count."""
+    row = TASKS[task]
+    batches = eval_batches(
+        made(row.recipe), row.recipe.columns, batch_size=16, draw=draw_of(row.recipe)
+    )
+    ((batch, numbers),) = batches
+    assert (numbers < 0).any()
+    name, column = list(row.recipe.columns.items())[-1]
+    real = batch[f"{column.along or name}_segment_ids"] > 0
+    outputs = np.random.default_rng(0).normal(size=(*real.shape, 270)).astype(np.float32)
+
+    @jax.jit
+    def measured(outputs):
+        def loss(outputs):
+            value, weight, sums = row.loss(outputs, batch, label_smoothing=0.1, z_loss=0.01)
+            return value, (weight, sums)
+
+        return jax.value_and_grad(loss, has_aux=True)(outputs)
+
+    (value, (weight, sums)), gradient = jax.device_get(measured(outputs))
+    assert set(sums) == set(row.metrics)
+    assert 0 < weight <= real.sum() and value > 0
+    assert (gradient[~real] == 0).all()
+    # The weight counts the places that have a gradient.
+    assert (gradient != 0).any(axis=-1).sum() == weight
+    changed = jax.device_get(measured(np.where(real[..., None], outputs, np.float32(9))))
+    jax.tree.map(np.testing.assert_array_equal, changed, ((value, (weight, sums)), gradient))
+
+
+LINES = ["a b", "", "the cat", "x" * 40, "c", "the cats " * 9]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_prompts_fit_the_limits_and_come_by_their_numbers(task):
+    recipe, limits = TASKS[task].recipe, Limits(12, 10, "truncate")
+    most = getattr(limits, recipe.prompt_side)
+    found, too_long = prompt(task, LINES, limits)
+    assert too_long == 2
+    assert {len(rows) for rows in found.values()} == {len(LINES)}
+    assert [max(map(len, rows)) for rows in found.values()] == [most] * len(found)
+    # What lies along another column is as long.
+    for name, column in recipe.columns.items():
+        if name in found and column.along:
+            assert list(map(len, found[name])) == list(map(len, found[column.along]))
+    seen = {}
+    for batch, numbers in prompt_batches(found, recipe.columns, batch_size=4, max_length=most):
+        assert len(numbers) == 4 and all(values.shape[1] <= most for values in batch.values())
+        for row in np.flatnonzero(numbers >= 0).tolist():
+            (seen[int(numbers[row])],) = unpack(batch, row, found)
+    names = list(found)
+    columns = zip(*found.values(), strict=True)
+    assert seen == {n: dict(zip(names, ids, strict=True)) for n, ids in enumerate(columns)}
+    for name, ids in prompt(task, [])[0].items():
+        assert name in found and ids == []
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_chunks_and_the_cache_change_nothing(task, tmp_path, monkeypatch):
+    recipe = TASKS[task].recipe
+    at_once = made(recipe)
+    assert len(at_once) > 3
+    monkeypatch.setattr(arrays, "_CHUNK", 2)
+    cached = cached_tokens(
+        EXAMPLES, tokenizer_of(recipe), recipe, labels_of(recipe), ROOMY, cache_dir=tmp_path
+    )
+    for other in (made(recipe), cached):
+        assert list(other.columns) == list(recipe.columns) == list(at_once.columns)
+        for name, tokens in at_once.columns.items():
+            np.testing.assert_array_equal(other.columns[name], tokens)
+            np.testing.assert_array_equal(other.offsets[name], at_once.offsets[name])
+
+
+def test_tasks_do_not_share_token_arrays():
+    """Also where they read the same columns."""
+    fingerprints = [made(task.recipe).fingerprint for task in TASKS.values()]
+    assert len(set(fingerprints)) == len(TASKS)
+
+
+# Encoding
+
+
+def test_sides_of_a_pair_end_with_eos_and_too_long_pairs_are_left_out_and_counted():
+    limits = Limits(5, 6, "drop")
+    columns, too_long = encode("translation", limits)
+    assert too_long == 2
+    kept = [0, 1, 4]  # 4 is exactly as long as the limit on the source, with eos
+    for side, name in (("inputs", "source"), ("targets", "target")):
+        texts = [EXAMPLES[name][example] for example in kept]
+        assert columns[side] == [[*ids, EOS_ID] for ids in BYTES.encode(texts)]
+
+
+def test_in_evaluation_too_long_pairs_are_truncated_and_counted():
+    columns, too_long = encode("translation", Limits(5, 6, "truncate"))
+    assert too_long == 2
+    assert list(map(BYTES.decode, columns["inputs"])) == ["ab", "", "abcd", "a", "abcd"]
+    assert list(map(BYTES.decode, columns["targets"])) == ["x", "y", "z", "012345", "wxyz"]
+    assert all(row[-1] == EOS_ID for row in columns["inputs"])
+    # A target that is cut does not end there, and must not be scored as if it did.
+    ends = [row[-1] == EOS_ID for row in columns["targets"]]
+    assert ends == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize("limit", [3, 7, 12, 100])
+def test_the_pieces_of_documents_joined_are_the_documents(limit):
+    columns, too_long = encode("causal_lm", Limits(0, limit, "drop"))
+    assert too_long == 0
+    assert max(map(len, columns["targets"])) <= limit
+    joined = list(itertools.chain.from_iterable(columns["targets"]))
+    assert joined == [i for ids in BYTES.encode(TEXTS) for i in [*ids, EOS_ID]]
+    # Only the last piece of a document is shorter than the limit.
+    assert len(columns["targets"]) == sum(-(-(len(text) + 1) // limit) for text in TEXTS)
+
+
+@pytest.mark.parametrize("limit", [3, 7, 12, 100])
+def test_masked_pieces_stand_between_bos_and_eos(limit):
+    columns, too_long = encode("masked_lm", Limits(limit, 0, "drop"))
+    assert too_long == 0
+    assert set(columns) == {"inputs"}
+    assert all(row[0] == BOS_ID and row[-1] == EOS_ID for row in columns["inputs"])
+    assert {len(row) for row in columns["inputs"]} <= set(range(3, limit + 1))
+    joined = [i for row in columns["inputs"] for i in row[1:-1]]
+    assert joined == list(itertools.chain.from_iterable(BYTES.encode(TEXTS)))
+
+
+def test_documents_need_room():
+    for task, limits in (("masked_lm", Limits(2, 9, "drop")), ("causal_lm", Limits(9, 0, "drop"))):
+        with pytest.raises(ValueError, match="data.max_.*_length leaves no room"):
+            encode(task, limits)
+
+
+def test_a_text_has_its_label_at_bos_alone():
+    columns, _ = encode("classification")
+    for text, name, row, labels in zip(
+        TEXTS, EXAMPLES["label"], columns["inputs"], columns["labels"], strict=True
+    ):
+        assert row == [BOS_ID, *BYTES.encode([text])[0], EOS_ID]
+        assert labels == [1 + ("bad", "good").index(name), *[0] * (len(row) - 1)]
+
+
+@pytest.mark.parametrize("kind", ["bytes", "words", "bpe"])
+def test_every_word_has_one_label_at_its_first_token(kind):
+    texts = [" ".join(words) for words in WORDS[:2]]  # the others are partly unknown
+    tokenizer = train_tokenizer(kind, texts, 30)
+    columns, too_long = encode("tagging", tokenizer=tokenizer)
+    assert too_long == 0
+    for words, tags, row, labels in zip(
+        WORDS, EXAMPLES["tags"], columns["inputs"], columns["labels"], strict=True
+    ):
+        assert (row[0], row[-1]) == (BOS_ID, EOS_ID)
+        assert len(labels) == len(row)
+        assert labels[0] == labels[-1] == 0
+        starts = np.flatnonzero(labels).tolist()
+        assert [LABELS["tags"][labels[start] - 1] for start in starts] == tags
+        pieces = [row[a:b] for a, b in itertools.pairwise([*starts, len(row) - 1])]
+        assert pieces == tokenizer.encode_words([words])[0]
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging"])
+def test_too_long_sentences_are_left_out_or_cut_and_counted(task):
+    whole, _ = encode(task)
+    lengths = [len(row) for row in whole["inputs"]]
+    *_, limit, _, _ = sorted(lengths)  # fits exactly; two are longer
+    assert sum(length > limit for length in lengths) == 2
+    dropped, too_long = encode(task, Limits(limit, 0, "drop"))
+    assert too_long == 2
+    for name, found in dropped.items():
+        kept = [row for row, length in zip(whole[name], lengths, strict=True) if length <= limit]
+        assert found == kept
+    cut, too_long = encode(task, Limits(limit, 0, "truncate"))
+    assert too_long == 2
+    for name, end in (("inputs", EOS_ID), ("labels", 0)):
+        assert cut[name] == [[*row[: min(limit, len(row)) - 1], end] for row in whole[name]]
+
+
+@pytest.mark.parametrize(("task", "column"), [("classification", "label"), ("tagging", "tags")])
+def test_an_unknown_label_is_named(task, column):
+    values = ["VERB"] * 5 if column == "label" else [["VERB"] * len(row) for row in WORDS]
+    recipe = TASKS[task].recipe
+    examples = EXAMPLES | {column: values}
+    with pytest.raises(ValueError, match="'VERB' is none of those known: DET, NOUN, X"):
+        recipe.encode(examples, BYTES, ("DET", "NOUN", "X"), ROOMY)
+
+
+# Prompts
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("translation", lambda ids: [*ids[:7], EOS_ID]),
+        # To be continued: no eos, and the end of one that is too long.
+        ("causal_lm", lambda ids: [BOS_ID, *ids[-7:]]),
+        ("masked_lm", lambda ids: [BOS_ID, *ids[:6], EOS_ID]),
+        ("classification", lambda ids: [BOS_ID, *ids[:6], EOS_ID]),
+        ("tagging", lambda ids: [BOS_ID, *ids[:6], EOS_ID]),
+    ],
+)
+def test_prompts_are_read_as_the_model_was_trained_and_cut_to_its_length(task, expected):
+    lines = ["ab", "e", "xabcdefgh"]
+    found, too_long = prompt(task, lines, Limits(8, 8, "truncate"))
+    line_ids = BYTES.encode([f" {line}" for line in lines] if task == "tagging" else lines)
+    assert found["inputs"] == [expected(ids) for ids in line_ids]
+    assert too_long == 1
+
+
+@pytest.mark.parametrize("task", ["translation", "masked_lm", "classification", "tagging"])
+def test_a_prompt_is_read_as_the_same_text_of_a_split(task):
+    texts = ["the cat", "a", "go on"]
+    words = [text.split() for text in texts]
+    columns = {"source": texts, "target": texts, "text": texts, "words": words}
+    columns |= {"label": ["bad"] * 3, "tags": [["X"] * len(row) for row in words]}
+    given, _ = encode(task, **columns)
+    asked, too_long = prompt(task, texts)
+    assert (asked["inputs"], too_long) == (given["inputs"], 0)
+    # A label is asked for where those of a split are: there the model was trained to answer.
+    assert ("labels" in asked) == ("labels" in given)
+    for ours, theirs in zip(asked.get("labels", []), given.get("labels", []), strict=True):
+        assert [label > 0 for label in ours] == [label > 0 for label in theirs]
+
+
+def test_a_class_is_asked_for_once_a_prompt_and_a_tag_once_a_word():
+    lines = ["the cat sat", "", "go"]
+    for task, expected in (("classification", [1, 1, 1]), ("tagging", [3, 0, 1])):
+        assert [np.count_nonzero(row) for row in prompt(task, lines)[0]["labels"]] == expected
+
+
+def test_words_to_tag_end_at_blanks_and_tabs_alone():
+    found, _ = prompt("tagging", [" a  b\tc ", "a\u00a0b c"])
+    assert [np.count_nonzero(row) for row in found["labels"]] == [3, 2]
+    assert found["inputs"][0] == [BOS_ID, *BYTES.encode([" a b c"])[0], EOS_ID]

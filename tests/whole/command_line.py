@@ -1,0 +1,124 @@
+"""The command line in one process, on a tiny corpus."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from transformer_jax import main, overrides
+
+CONFIG = {
+    "seed": 3,
+    "data.source": "text",
+    "data.train": ("train",),
+    "data.validation": ("test",),
+    "data.test": ("test",),
+    "data.tokenizer.kind": "words",
+    "data.max_source_length": 8,
+    "data.max_target_length": 8,
+    "data.row_source_length": 8,
+    "data.row_target_length": 8,
+    "data.batch_size": 8,
+    "model.residual": "pre_ln",
+    "model.num_layers": 1,
+    "model.d_model": 8,
+    "model.num_heads": 2,
+    "model.d_ff": 16,
+    "optimizer.schedule": "constant",
+    # High enough to learn more in six steps than how often each word occurs.
+    "optimizer.learning_rate": 0.1,
+    "optimizer.beta1": 0.5,
+    "optimizer.beta2": 0.9,
+    "optimizer.warmup_steps": 0,
+    "train.steps": 6,
+    "train.log_every": 2,
+    "checkpoint.every": 2,
+    "decode.extra_length": 2,
+    "decode.beam_size": 2,
+}
+# The other shapes, by the names of their work directories.
+OTHERS = {
+    "language_model": {
+        "model.architecture": "decoder_only",
+        "data.train": ("train.en",),
+        "data.validation": ("test.en",),
+        "data.test": (),
+        "train.ema_decay": 0.9,
+        "optimizer.name": "muon",
+        "decode.method": "sample",
+    },
+    "masked": {
+        "model.architecture": "encoder_only",
+        "data.train": ("train.en",),
+        "data.validation": ("test.en",),
+        "data.test": ("test.en",),
+        "optimizer.name": "lion",
+    },
+    # Starts from "masked", and stays there.
+    "classes": {
+        "model.architecture": "encoder_only",
+        "task.name": "classification",
+        "data.source": "labelled",
+        "data.train": ("train.labelled",),
+        "data.validation": ("test.labelled",),
+        "data.test": ("test.labelled",),
+        "optimizer.learning_rate": 0.0,
+    },
+}
+
+
+def call(*arguments: str) -> int:
+    """Does what the process does, short of ending; returns its exit status."""
+    argv, changes = overrides.split(["main", *arguments])
+    try:
+        return main.main(flags.FLAGS(argv), changes)
+    finally:
+        for name in "config workdir mode checkpoint split input output step".split():
+            flags.FLAGS[name].unparse()
+
+
+class _Pipe:
+    """Stands in for standard input or output; notes what is written to it."""
+
+    def __init__(self, data: bytes = b""):
+        self.buffer = self
+        self.read = io.BytesIO(data).read
+        self.written: list[str] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data.decode())
+
+    def flush(self) -> None:
+        pass
+
+
+def piped(monkeypatch, text: str, *arguments: str) -> list[str]:
+    """What `call` writes to standard output, in pieces, with `text` as its standard input."""
+    output = _Pipe()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", _Pipe(text.encode()))
+        patch.setattr(sys, "stdout", output)
+        assert call(*arguments) == 0
+    return output.written
+
+
+def results(workdir: Path) -> dict[str, Any]:
+    return json.loads((workdir / "results.json").read_text())
+
+
+def records(workdir: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without the times."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [timeless(json.loads(line)) for line in lines]
+
+
+def timeless(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not name.startswith("time/")}
+
+
+def files(folder: Path) -> dict[Path, int]:
+    """Every file below a folder, and when it was last written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

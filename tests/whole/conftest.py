@@ -1,0 +1,66 @@
+"""Runs on a tiny corpus, which a file's tests share."""
+
+import functools
+
+import jax
+import pytest
+
+from configs import default
+from tests.whole.command_line import CONFIG, OTHERS, call
+from transformer_jax import overrides
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def compiled_once(compiled):
+    """What one test has compiled, another takes from the disk, as a second process would."""
+    settings = {
+        "jax_compilation_cache_dir": str(compiled),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: jax.config.values[name] for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, compiled_once):
+    """A corpus, a config file, and a finished run in `run`."""
+    folder = tmp_path_factory.mktemp("main")
+    for split, count in (("train", 64), ("test", 6)):
+        lines = ["abcd"[n % 4] + " " + "efg"[n % 3] for n in range(count)]
+        (folder / f"{split}.en").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"{split}.de").write_text("".join(f"{line.upper()}\n" for line in lines))
+        labelled = [f"{'yes' if 'a' in line else 'no'} {line}\n" for line in lines]
+        (folder / f"{split}.labelled").write_text("".join(labelled))
+    _train(folder, "run", {})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    """A function from a name in `OTHERS` to its finished work directory."""
+
+    @functools.cache
+    def train(name):
+        changes = OTHERS[name]
+        if name == "classes":
+            changes = changes | {"checkpoint.init_from": str(train("masked"))}
+        return _train(folder, name, changes)
+
+    return train
+
+
+def _train(folder, name, changes):
+    folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    config = overrides.load(default.__file__, CONFIG | folders | changes)
+    (folder / f"{name}.json").write_text(overrides.to_json(config))
+    assert call(f"--config={folder}/{name}.json", f"--workdir={folder}/{name}") == 0
+    return folder / name

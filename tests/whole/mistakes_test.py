@@ -1,0 +1,161 @@
+"""Mistakes on the command line end in one message, and leave what is there as it was."""
+
+import fcntl
+
+import pytest
+
+from tests.whole.command_line import call, files, results
+from transformer_jax.checkpoint.checkpoints import Checkpoints
+
+# "@" stands for the folder of the tests.
+NEW = "--config=@/run.json --workdir=@/new"
+RUN = "--workdir=@/run"
+CLASSES = "--config=@/classes.json --workdir=@/new"
+COLUMNS = "--config.data.text_feature=text --config.data.label_feature=colour"
+
+
+def message_of(folder, capsys, arguments: str) -> str:
+    """The one message that this command line ends with."""
+    capsys.readouterr()
+    assert call(*[argument.replace("@", str(folder)) for argument in arguments.split()]) == 1
+    message = capsys.readouterr().err
+    assert message.count("error: ") == 1 and "Traceback" not in message
+    assert not (folder / "new" / "config.json").exists()
+    return message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ("--config=nowhere.py", ["nowhere.py"]),
+        ("", ["--config"]),
+        ("--config=@/run.json", ["--workdir"]),
+        (f"{NEW} train", ["'train'"]),
+        (
+            f"{NEW} --config.train.evaluate_every=3 --config.checkpoint.every=2",
+            ["train.evaluate_every=3", "checkpoint.every=2"],
+        ),
+        (f"{NEW} --config.train.diagnostics_every=-1", ["train.diagnostics_every=-1"]),
+        (f"{NEW} --config.data.train=('none',)", ["none.en"]),
+        (f"{NEW} --config.data.test=('none',)", ["none.en"]),
+        (f"{NEW} --config.optimizer.clip_norm=-1", ["optimizer.clip_norm=-1"]),
+        (
+            f"{NEW} --config.optimizer.groups=(('nowhere/*',0.1,0.0),)",
+            ["optimizer.groups", "'nowhere/*'", "--mode=inspect"],
+        ),
+        (f"{NEW} --config.checkpoint.every=-1", ["checkpoint.every=-1"]),
+        (
+            f"{NEW} --config.checkpoint.best_metric=x",
+            ["checkpoint.best_metric='x'", "validation/loss"],
+        ),
+        (f"{NEW} --config.checkpoint.init_from=@/none", ["checkpoint.init_from", "/none"]),
+        (f"{NEW} --config.model.d_model=9", ["model.d_model=9"]),
+        (f"{NEW} --config.model.vocab_size=5", ["model.vocab_size=5"]),
+        (
+            f"{NEW} --config.task.name=tagging",
+            ["task.name='tagging'", "'encoder_decoder'", "to 'encoder_only'", "None"],
+        ),
+        (f"{NEW} --mode=generate --input=@/t", ["/new"]),
+        (f"{NEW} --mode=replay --step=1", ["/new", "train there first"]),
+        (f"{RUN} --config.seed=4", ["seed: 3 -> 4"]),
+        (f"{RUN} --config.modle.d_model=4", ["modle.d_model", "model.d_model"]),
+        (f"{RUN} --config.train.steps=few", ["train.steps", "'few'"]),
+        (f"{RUN} --checkpoint=best", ["--mode=train", "--checkpoint"]),
+        (f"{RUN} --step=4", ["--mode=train", "--step"]),
+        (f"{RUN} --mode=generate --input=@/none.txt", ["none.txt"]),
+        (f"{RUN} --mode=generate --input=@/latin.txt", ["latin.txt:2: not UTF-8"]),
+        (
+            f"{RUN} --mode=generate --input=@/t --config.decode.num_samples=2",
+            ["decode.num_samples", "2", 'decode.method="sample"'],
+        ),
+        (f"{RUN} --mode=evaluate --checkpoint=5", ["5", "2, 4, 6"]),
+        (f"{RUN} --mode=evaluate --checkpoint=@/x", ["/x"]),
+        (f"{RUN} --mode=replay", ["--step=N", "1 to 6"]),
+        (f"{RUN} --mode=replay --step=7", ["--step=N", "1 to 6", "7"]),
+    ],
+)
+def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, arguments, parts):
+    (folder / "latin.txt").write_bytes(b"a\n\xe4\n")
+    (folder / "t").write_text("a\n")
+    before = files(folder / "run")
+    message = message_of(folder, capsys, arguments)
+    assert all(part in message for part in parts), message
+    assert files(folder / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "parts"),
+    [
+        (
+            "masked",
+            "--workdir=@/masked --mode=generate --input=@/t",
+            ["masked tokens", "--mode=embed"],
+        ),
+        (
+            "language_model",
+            "--workdir=@/language_model --mode=embed --input=@/t",
+            ["encoder_only", "decoder_only"],
+        ),
+        (
+            "language_model",
+            "--workdir=@/language_model --mode=evaluate",
+            ["data.test is empty", "--split"],
+        ),
+        (
+            "classes",
+            f"{CLASSES} --config.data.source=tsv --config.data.train=('table.tsv',) {COLUMNS}",
+            ["data.label_feature='colour'", "'text', 'label'"],
+        ),
+        (
+            "classes",
+            f"{CLASSES} --config.data.source=text",
+            ["data.source='text'", "'classification'", "embedded, tfds, tsv, labelled"],
+        ),
+        (
+            "classes",
+            f"{CLASSES} --config.model.d_model=6 --config.model.d_ff=4",
+            ["@/masked", "embedding/table", "8", "6"],
+        ),
+    ],
+)
+def test_a_mistake_with_another_shape_ends_in_one_message(
+    folder, trained, capsys, name, arguments, parts
+):
+    trained(name)
+    (folder / "t").write_text("a\n")
+    (folder / "table.tsv").write_text("text\tlabel\na e\tyes\n")
+    message = message_of(folder, capsys, arguments)
+    assert all(part.replace("@", str(folder)) in message for part in parts), message
+
+
+def test_a_work_directory_that_lost_its_config_is_refused(folder, tmp_path, capsys):
+    (tmp_path / "checkpoints").mkdir()
+    message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}")
+    assert "no config.json" in message
+
+
+def test_other_data_is_refused_and_the_run_is_left_as_it_was(folder, tmp_path, capsys):
+    for path in folder.glob("*.??"):
+        (tmp_path / path.name).write_text(path.read_text().replace("a e", "e a"))
+    before = (folder / "run" / "results.json").read_text()
+    changes = f"--config.data.dir={tmp_path} --config.train.steps=8"
+    assert "other data" in message_of(folder, capsys, f"{RUN} {changes}")
+    assert (folder / "run" / "results.json").read_text() == before
+
+
+def test_a_work_directory_in_use_is_refused(folder, tmp_path, capsys):
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}")
+    assert f"{tmp_path} is in use" in message
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_failure_in_training_is_reported_and_noted(folder, tmp_path, capsys, monkeypatch):
+    def save(*_, **__):
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(Checkpoints, "save", save)
+    message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}/run")
+    assert "no space left" in message
+    assert results(tmp_path / "run")["status"] == "failed"

@@ -1,0 +1,138 @@
+"""What becomes of a run: plateaued, diverged, spiking, replayed; and what it leaves behind."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.whole.command_line import call, files, records, results
+from transformer_jax import overrides
+from transformer_jax.build import build
+from transformer_jax.training import loop, step
+
+
+def train(folder, workdir, changes):
+    """The exit status and the results of a run with changes to the config of `folder`."""
+    arguments = [f"--config.{name}={value}" for name, value in changes.items()]
+    status = call(f"--config={folder}/run.json", f"--workdir={workdir}", *arguments)
+    return status, results(workdir)
+
+
+@pytest.mark.parametrize(
+    ("status", "learning_rate", "code"), [("plateaued", 0.0, 0), ("diverged", 3.0, 1)]
+)
+def test_a_run_that_learns_nothing_is_scored_and_shown_again_as_what_it_is(
+    folder, tmp_path, capsys, status, learning_rate, code
+):
+    changes = {"model.residual": "post_ln", "optimizer.learning_rate": learning_rate}
+    found, scores = train(folder, tmp_path, changes)
+    assert (found, scores["status"], scores["steps"]) == (code, status, 6)
+    assert scores["first_bad_step"] is None and "test/bleu" in scores
+    vocab_size = len(json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"])
+    uniform_guess = np.log(vocab_size)
+    assert scores["train/token_loss"] > scores["unigram_entropy"] - 0.1
+    assert (scores["train/token_loss"] > uniform_guess + 1) == (status == "diverged")
+    capsys.readouterr()
+    before = files(tmp_path)
+    assert call(f"--workdir={tmp_path}") == code
+    shown = capsys.readouterr().out
+    assert status in shown and "reference" in shown and "--mode=replay" not in shown
+    assert files(tmp_path) == before
+    if status == "plateaued":  # with more steps it continues
+        found, scores = train(folder, tmp_path, changes | {"train.steps": 8})
+        assert (found, scores["status"], scores["steps"]) == (code, status, 8)
+        assert [record["step"] for record in records(tmp_path)] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("every", [1, 0])
+def test_a_run_that_overflows_ends_before_it_saves_and_replay_names_the_first_tensor(
+    folder, tmp_path, capsys, every
+):
+    """Adam's first step moves every parameter by the learning rate: queries by keys are 1e50."""
+    changes = {
+        "model.residual": "post_ln",
+        "optimizer.learning_rate": 1e25,
+        "checkpoint.every": every,
+    }
+    status, scores = train(folder, tmp_path, changes)
+    assert (status, scores["status"], scores["first_bad_step"]) == (1, "diverged", 2)
+    assert not [name for name in scores if name.startswith("test/")]
+    saved = [path.name for path in tmp_path.glob("checkpoints/*")]
+    assert saved == (["1"] if every else [])
+    shown = capsys.readouterr().out
+    (command,) = [line for line in shown.splitlines() if "--mode=replay" in line]
+    _, _, module, *arguments = command.split()
+    assert module == "transformer_jax.main"
+
+    before = files(tmp_path)
+    assert call(*arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"from step {1 if every else 0} to 2" in shown and "Step 2 is bad" in shown
+    assert "encoder/layer 1/self_attention/largest attention logits" in shown
+    assert files(tmp_path) == before
+
+    # A rerun comes to the same end.
+    assert train(folder, tmp_path, changes)[1]["first_bad_step"] == 2
+
+
+def test_replay_says_where_everything_is_finite(folder, capsys):
+    assert call(f"--workdir={folder}/run", "--mode=replay", "--step=4") == 0
+    shown = capsys.readouterr().out
+    assert "from step 2 to 4" in shown and "Everything is finite" in shown
+
+
+def test_spikes_are_among_the_results_with_their_batches(folder, tmp_path, monkeypatch):
+    """Every loss counts as a spike once there is one before it."""
+    monkeypatch.setattr(step, "FEWEST_RECENT", 1)
+    monkeypatch.setattr(loop, "SPIKE_DEVIATIONS", -1e9)
+    _, scores = train(folder, tmp_path, {})
+    assert [spike["step"] for spike in scores["spikes"]] == [2, 3, 4, 5, 6]
+    for spike in scores["spikes"]:
+        assert spike.keys() == {"step", "loss", "median", "deviation"}
+    run = build(overrides.load(str(tmp_path / "config.json")), tmp_path)
+    streams = run.train_streams()
+    batches = [next(streams) for _ in range(6)]
+    for number, batch in enumerate(batches[1:], start=2):
+        kept = np.load(tmp_path / "spikes" / f"{number}.npz")
+        assert kept.files == list(batch)
+        for name in kept.files:
+            np.testing.assert_array_equal(kept[name], batch[name])
+
+
+def test_the_profile_of_admin_and_diagnoses_are_among_the_files(folder, tmp_path):
+    train(folder, tmp_path, {"model.residual": "admin", "train.diagnostics_every": 3})
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert [len(profile[stack]) for stack in ("encoder", "decoder")] == [2, 3]
+    for rows in profile.values():
+        # This holds only under the very dropout that the omegas were measured with.
+        omegas = [1.0] + [(r["shortcut_variance"] + r["branch_variance"]) ** 0.5 for r in rows]
+        np.testing.assert_allclose([row["omega"] for row in rows], omegas[:-1], rtol=1e-5)
+    logged = records(tmp_path)
+    diagnoses = {
+        record["step"]: {name for name in record if name.startswith("diagnostics/")}
+        for record in logged
+    }
+    assert list(diagnoses) == [2, 3, 4, 6] and diagnoses[3] == diagnoses[6]
+    assert not diagnoses[2] | diagnoses[4]
+    assert "diagnostics/decoder/branch_variance" in diagnoses[3]
+    assert len(logged[-1]["diagnostics/decoder/branch_variance"]) == 3
+    assert "train/loss" in logged[-1]
+
+
+def test_older_checkpoints_without_recent_losses_can_be_scored_but_not_continued(
+    folder, tmp_path, capsys
+):
+    shutil.copytree(folder / "run", tmp_path, dirs_exist_ok=True)
+    run = build(overrides.load(str(tmp_path / "config.json")), tmp_path)
+    checkpoints = run.checkpoints(tmp_path)
+    restored = checkpoints.restore(6, run.abstract_state())
+    assert restored is not None
+    older = {name: value for name, value in vars(restored.state).items() if name != "recent"}
+    document = json.loads((tmp_path / "checkpoints" / "6" / "config.json").read_text())
+    checkpoints.save(6, older, restored.streams, document, restored.fingerprint, {}, scheduled=True)
+    checkpoints.close()
+    assert call(f"--workdir={tmp_path}", "--mode=evaluate") == 0
+    assert call(f"--workdir={tmp_path}", "--config.train.steps=8") == 1
+    message = capsys.readouterr().err
+    assert message.count("error: ") == 1 and "recent: saved nothing" in message

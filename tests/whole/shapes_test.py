@@ -1,0 +1,94 @@
+"""The command line with the other shapes: a language model, a masked one, and a classifier."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.whole.command_line import call, piped, results
+
+
+def test_a_language_model_without_a_test_split_is_scored_on_validation(trained, capsys):
+    workdir = trained("language_model")
+    before = results(workdir)
+    assert before["status"] in ("finished", "plateaued")
+    assert before["validation/word_perplexity"] > 1
+    assert not [name for name in before if name.startswith("test/")]
+    assert "a" in (workdir / "samples.txt").read_text()
+    (workdir / "results.json").write_text(json.dumps({"status": "finished"}))
+    assert call(f"--workdir={workdir}", "--mode=evaluate", "--split=validation") == 0
+    assert "word_perplexity" in capsys.readouterr().out
+    after = results(workdir)
+    assert after.items() <= before.items() and "validation/word_perplexity" in after
+    (workdir / "results.json").write_text(json.dumps(before))
+
+
+def test_a_language_model_continues_lines_as_they_come_and_in_a_file(folder, trained, monkeypatch):
+    arguments = [
+        f"--workdir={trained('language_model')}",
+        "--mode=generate",
+        f"--config.data.dir={folder}/nowhere",
+        "--config.decode.num_samples=2",
+        "--config.decode.extra_length=6",
+    ]
+    pieces = piped(monkeypatch, "a e\n\na e\n", *arguments)
+    lines = "".join(pieces).splitlines()
+    prompts = ["a e", "a e", "", "", "a e", "a e"]
+    assert len(lines) == 6
+    assert all(line.startswith(prompt) for line, prompt in zip(lines, prompts, strict=True))
+    assert len(set(lines)) > 2 and len(pieces) > len(lines)
+    (folder / "prompts").write_text("a e\n\na e\n")
+    call(*arguments, f"--input={folder}/prompts", f"--output={folder}/continued")
+    assert (folder / "continued").read_text() == "".join(pieces)
+    # A stop text, which is not shown.
+    word = lines[0].split()[2]
+    stopped = piped(monkeypatch, "a e\n", *arguments, f"--config.decode.stop=(' {word}',)")
+    assert "".join(stopped).splitlines()[0] == lines[0].partition(f" {word}")[0]
+
+
+def test_an_encoder_writes_the_vector_of_each_line(folder, trained, monkeypatch):
+    free = f"--config.data.dir={folder}/nowhere"
+    arguments = [f"--workdir={trained('masked')}", "--mode=embed", free]
+    lines = "".join(piped(monkeypatch, "a e\n\nb f\na e\n", *arguments)).splitlines()
+    vectors = np.array([[float(number) for number in line.split()] for line in lines])
+    assert vectors.shape == (4, 8) and np.isfinite(vectors).all()
+    assert lines[0] == lines[3] != lines[2]
+    (folder / "lines").write_text("a e\n\nb f\na e\n")
+    call(*arguments, f"--input={folder}/lines", f"--output={folder}/vectors")
+    assert (folder / "vectors").read_text().splitlines() == lines
+    assert piped(monkeypatch, "", *arguments) == [""]
+
+
+def test_a_classifier_starts_from_the_encoder_of_a_masked_language_model(trained, monkeypatch):
+    """It takes the tokenizer, too, and reports what it took. A learning rate of 0 keeps it all."""
+    masked, classes = trained("masked"), trained("classes")
+    assert (classes / "tokenizer.json").read_text() == (masked / "tokenizer.json").read_text()
+    report = json.loads((classes / "init_from.json").read_text())
+    assert report["checkpoint"] == str(masked / "checkpoints" / "6")
+    assert {"embedding/table", "encoder/self_attention/query"} <= set(report["taken"])
+    assert report["new"] and all(path.startswith("label_head/") for path in report["new"])
+    assert report["left"]
+    assert set(report["left"].values()) == {"no such parameter"}
+    assert all(path.startswith("token_head/") for path in report["left"])
+    vectors = [
+        piped(monkeypatch, "a e\nb f\n", f"--workdir={workdir}", "--mode=embed")
+        for workdir in (masked, classes)
+    ]
+    assert vectors[0] == vectors[1]
+
+
+def test_a_classifier_names_the_class_of_each_line_without_the_data(folder, trained, monkeypatch):
+    workdir = trained("classes")
+    scores = results(workdir)
+    assert {"test/accuracy", "test/f1", "test/matthews", "test/loss"} <= scores.keys()
+    assert json.loads((workdir / "labels.json").read_text()) == ["no", "yes"]
+    text = (folder / "test.en").read_text() + "\n"
+    free = f"--config.data.dir={folder}/nowhere"
+    found = piped(monkeypatch, text, f"--workdir={workdir}", "--mode=generate", free)
+    lines = "".join(found).split("\n")
+    assert lines[6:] == ["", ""]
+    expected = [line.split()[0] for line in (folder / "test.labelled").read_text().splitlines()]
+    right = np.mean([a == b for a, b in zip(lines[:6], expected, strict=True)])
+    assert scores["test/accuracy"] == pytest.approx(right)
+    assert call(f"--workdir={workdir}", "--mode=evaluate") == 0
+    assert results(workdir)["test/accuracy"] == scores["test/accuracy"]

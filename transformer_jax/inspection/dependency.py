@@ -1,0 +1,168 @@
+"""How much each sublayer's output consists of each branch (Liu et al. 2020, 2004.08249).
+
+Every sublayer's output x_i is a sum of components: the stack's input a_0 and the branches a_1 to
+a_i, each scaled by the skips and norms on its way. All functions take the model's config and
+parameters, the name of a stack, and what a pass showed of this stack.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from transformer_jax.inspection.observed import Observed, in_order, residuals, variances
+from transformer_jax.models.layers.norm import EPSILON
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.residual import Scales, variance
+from transformer_jax.models.transformer.schemes import Stack, depth, scheme
+from transformer_jax.models.transformer.shapes import Params
+
+
+def dependency(
+    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
+) -> Float[Array, "n n+1"]:
+    """beta_ij = std of component j / std of x_i, over all entries of real tokens.
+
+    Row i - 1 holds beta_ij for j = 0 .. n; 0 for j > i. Squares of a row sum to 1 where the
+    components are uncorrelated, which they are nearly.
+
+    In ResiDual this follows the stream x, not the sum of branches next to it. Time and memory grow
+    with n^2 and n; where the diagonal is enough, `own_dependency` is cheap.
+    """
+    return _follow(config, params, stack, observed)[0]
+
+
+def components(
+    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
+) -> Float[Array, "n+2 B T D"]:
+    """What the last sublayer's output is the sum of: a_0 .. a_n, and what the norms' biases add."""
+    return _follow(config, params, stack, observed)[1]
+
+
+def own_dependency(
+    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
+) -> Float[Array, "n"]:
+    """The diagonal beta_ii of `dependency`: how much each output depends on its own branch."""
+    row, kinds = scheme(config, stack), len(depth(config, stack).kinds)
+    sublayers = _sublayers(config, params, stack)
+    branches = observed.branches
+    if row.post_norm:
+        whole = sublayers.skip[:, None, None] * observed.inputs + branches
+        if row.layer_shortcut:
+            whole = whole.at[kinds - 1 :: kinds].add(observed.inputs[::kinds])
+        branches = jax.vmap(functools.partial(_post_norm, config))(
+            sublayers, branches[:, None], whole[:, None]
+        )[:, 0]
+    real = observed.real
+    return jnp.sqrt(variances(branches, real) / variances(observed.outputs, real))
+
+
+def sum_of_squared_dependencies(
+    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
+) -> Float[Array, ""]:
+    """sum_i beta_ii^2, to which the output change is proportional (Liu et al. 2020, theorem 2)."""
+    return jnp.sum(jnp.square(own_dependency(config, params, stack, observed)))
+
+
+def shortcut_variance(
+    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
+) -> Float[Array, "n"]:
+    """Var[s x] of each sublayer, its skip scale times its input."""
+    skip = skip_scales(config, params, stack)
+    return variances(skip[:, None, None] * observed.inputs, observed.real)
+
+
+def skip_scales(config: TransformerConfig, params: Params, stack: Stack) -> Float[Array, "n D"]:
+    """The skip scale s of each sublayer, such as Admin's omega; 1 where the scheme has none."""
+    size = depth(config, stack).sublayers, config.d_model
+    if scheme(config, stack).trained_skip:
+        shortcuts = [residual["shortcut"] for residual in residuals(config, stack, params)]
+        return in_order([shortcut["omega"] for shortcut in shortcuts])
+    fixed = Scales.of(config, stack).skip
+    skip = jnp.ones(size[:1]) if fixed is None else fixed.reshape(-1)
+    return jnp.broadcast_to(skip[:, None], size)
+
+
+class _Sublayers(NamedTuple):
+    """What a stack's sublayers do to the stream, apart from their branches: all n of them, or one.
+
+    Attributes:
+      skip: the scale s.
+      normed: whether POST is there.
+      scale, bias: POST's parameters.
+    """
+
+    skip: Float[Array, "*n D"]
+    normed: Bool[Array, "*n"]
+    scale: Float[Array, "*n D"]
+    bias: Float[Array, "*n D"]
+
+
+def _sublayers(config: TransformerConfig, params: Params, stack: Stack) -> _Sublayers:
+    row, at = scheme(config, stack), depth(config, stack)
+    connections = residuals(config, stack, params)
+
+    def post_norms(name, neutral):
+        # RMSNorm has no bias.
+        if not row.post_norm or name not in connections[0]["post_norm"]:
+            return jnp.full((at.sublayers, config.d_model), neutral)
+        return in_order([residual["post_norm"][name] for residual in connections])
+
+    normed = Scales.of(config, stack).normed
+    return _Sublayers(
+        skip=skip_scales(config, params, stack),
+        normed=jnp.full(at.sublayers, row.post_norm) if normed is None else normed.reshape(-1),
+        scale=post_norms("scale", 1.0),
+        bias=post_norms("bias", 0.0),
+    )
+
+
+def _post_norm(
+    config: TransformerConfig,
+    sublayer: _Sublayers,
+    parts: Float[Array, "N B T D"],
+    whole: Float[Array, "1 B T D"],
+) -> Float[Array, "N B T D"]:
+    """What POST, without its bias, makes of each part of its input, where POST is there.
+
+    A norm is linear but for the deviation that it divides by, which is the whole input's.
+    """
+    before = parts
+    if config.norm == "layer_norm":
+        parts, whole = (x - jnp.mean(x, axis=-1, keepdims=True) for x in (parts, whole))
+    deviation = jnp.sqrt(jnp.mean(jnp.square(whole), axis=-1, keepdims=True) + EPSILON)
+    after = parts * (sublayer.scale[None, None, None] / deviation)
+    return jnp.where(sublayer.normed, after, before)
+
+
+def _follow(
+    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
+) -> tuple[Float[Array, "n n+1"], Float[Array, "n+2 B T D"]]:
+    """The recursion of `dependency` and of `components`, a scan over layers."""
+    row, at = scheme(config, stack), depth(config, stack)
+    n, kinds = at.sublayers, len(at.kinds)
+
+    def layer(parts, own):
+        bottom, betas = parts, []
+        for index in range(kinds):
+            number, branch, sublayer = jax.tree.map(lambda leaf, at=index: leaf[at], own)
+            parts = sublayer.skip[None, None, None] * parts
+            if row.layer_shortcut and index == kinds - 1:
+                parts = parts + bottom
+            parts = parts.at[number].add(branch)
+            if row.post_norm:
+                whole = jnp.sum(parts, axis=0, keepdims=True)
+                parts = _post_norm(config, sublayer, parts, whole)
+                bias = jnp.where(sublayer.normed, sublayer.bias, 0.0)
+                parts = parts.at[-1].add(bias[None, None])
+            whole = variance(jnp.sum(parts, axis=0), observed.real)
+            betas.append(jnp.sqrt(variances(parts[:-1], observed.real) / whole))
+        return parts, jnp.stack(betas)
+
+    sublayers = (jnp.arange(1, n + 1), observed.branches, _sublayers(config, params, stack))
+    layers = jax.tree.map(lambda leaf: leaf.reshape(-1, kinds, *leaf.shape[1:]), sublayers)
+    start = jnp.zeros((n + 2, *observed.inputs.shape[1:])).at[0].set(observed.inputs[0])
+    parts, betas = jax.lax.scan(layer, start, layers)
+    return betas.reshape(n, n + 1), parts

@@ -1,0 +1,200 @@
+"""What a pass through a model shows of each stack's sublayers, and what that alone tells.
+
+A stack's n sublayers come in the order in which they run. Means are over real tokens: padding does
+not count.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.residual import variance
+from transformer_jax.models.transformer.schemes import Kind, Stack, depth, stacks
+from transformer_jax.models.transformer.shapes import Batch, Model, Params
+from transformer_jax.training.losses import Loss
+
+
+class Observed(NamedTuple):
+    """What a forward pass showed of one stack.
+
+    Attributes:
+      inputs, branches, outputs: the residual stream before each sublayer, what its branch adds
+        (scaled, after dropout), and the stream after it.
+      final: what leaves the stack, after its last norm.
+      segments: the number of each token's text in its row; 0 is padding.
+      entropy, largest_logit: one number for each query of each kind of attention, in nats.
+    """
+
+    inputs: Float[Array, "n B T D"]
+    branches: Float[Array, "n B T D"]
+    outputs: Float[Array, "n B T D"]
+    final: Float[Array, "B T D"]
+    segments: Int[Array, "B T"]
+    entropy: dict[Kind, Float[Array, "L B H T"]]
+    largest_logit: dict[Kind, Float[Array, "L B H T"]]
+
+    @property
+    def real(self) -> Bool[Array, "B T"]:
+        """Which tokens are not padding."""
+        return self.segments > 0
+
+
+def observe(
+    model: Model,
+    params: Params,
+    batch: Batch,
+    rng: Key[Array, ""] | None = None,
+    perturbations: Any = None,
+) -> tuple[Float[Array, "B T _"], dict[Stack, Observed]]:
+    """One forward pass: the logits, and what each stack showed.
+
+    Args:
+      rng: the key of dropout; None is deterministic.
+      perturbations: what to add to the sublayers' outputs, as `no_perturbations` has it.
+    """
+    variables = {"params": params}
+    if perturbations is not None:
+        variables["perturbations"] = perturbations
+    logits, shown = model.apply(
+        variables,
+        batch,
+        deterministic=rng is None,
+        rngs={} if rng is None else {"dropout": rng},
+        mutable=["intermediates"],
+    )
+    intermediates, config = shown["intermediates"], model.config
+    return logits, {
+        stack: _observed(config, stack, intermediates, batch) for stack in stacks(config)
+    }
+
+
+def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch) -> Observed:
+    side = "inputs" if stack == "encoder" else "targets"
+    shown_by_residuals = residuals(config, stack, shown)
+    attentions: dict[Kind, Any] = {
+        kind: shown[stack][kind] for kind in depth(config, stack).kinds if kind != "feed_forward"
+    }
+    return Observed(
+        inputs=in_order([residual["input"] for residual in shown_by_residuals]),
+        branches=in_order([residual["branch"] for residual in shown_by_residuals]),
+        outputs=in_order([residual["output"] for residual in shown_by_residuals]),
+        final=shown[f"{stack}_output"],
+        segments=batch[f"{side}_segment_ids"],
+        entropy={kind: attention["entropy"] for kind, attention in attentions.items()},
+        largest_logit={kind: attention["largest_logit"] for kind, attention in attentions.items()},
+    )
+
+
+def residuals(config: TransformerConfig, stack: Stack, tree: Any) -> list[Any]:
+    """The subtrees of a layer's residual connections, in the order in which these run.
+
+    tree: parameters, intermediates or perturbations of a model.
+    """
+    return [tree[stack].get(f"{kind}_residual", {}) for kind in depth(config, stack).kinds]
+
+
+def in_order(kinds: list[Float[Array, "L *shape"]]) -> Float[Array, "n *shape"]:
+    """All sublayers as they run, from an array over layers for each kind of sublayer."""
+    sublayers = jnp.stack(kinds, axis=1)
+    return sublayers.reshape(-1, *sublayers.shape[2:])
+
+
+def no_perturbations(model: Model, params: Params, batch: Batch) -> Any:
+    """Zeros that can be added to the sublayers' outputs, to differentiate with respect to them."""
+
+    def perturbations(params):
+        _, variables = model.apply(
+            {"params": params}, batch, deterministic=True, mutable=["perturbations"]
+        )
+        return variables["perturbations"]
+
+    shapes = jax.eval_shape(perturbations, params)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def output_gradients(
+    config: TransformerConfig, gradients: Any
+) -> dict[Stack, Float[Array, "n B T D"]]:
+    """Gradients with respect to the sublayers' outputs, from those of `no_perturbations`."""
+    return {
+        stack: in_order([residual["output"] for residual in residuals(config, stack, gradients)])
+        for stack in stacks(config)
+    }
+
+
+def output_gradient_norms(
+    model: Model, loss: Loss, params: Params, batch: Batch
+) -> dict[Stack, Float[Array, "n"]]:
+    """Norm of the gradient of the mean loss with respect to each sublayer's output, without
+    dropout."""
+
+    def mean_loss(perturbations):
+        variables = {"params": params, "perturbations": perturbations}
+        loss_sum, weight, _ = loss(model.apply(variables, batch, deterministic=True), batch)
+        return loss_sum / weight
+
+    gradients = jax.grad(mean_loss)(no_perturbations(model, params, batch))
+    return {
+        stack: jnp.sqrt(jnp.sum(jnp.square(outputs), axis=(1, 2, 3)))
+        for stack, outputs in output_gradients(model.config, gradients).items()
+    }
+
+
+def output_change(before: Observed, after: Observed, size: float = 1.0) -> Float[Array, ""]:
+    """|F(x, W) - F(x, W*)|^2 / (D size^2), where F is a token of what leaves the stack.
+
+    A mean over tokens. size: of the step from W to W* in every entry.
+    """
+    squares = jnp.mean(jnp.square(after.final - before.final), axis=-1)
+    return jnp.mean(squares, where=before.real) / size**2
+
+
+def variances(x: Float[Array, "n B T D"], real: Bool[Array, "B T"]) -> Float[Array, "n"]:
+    """Variance of each x over all entries of real tokens."""
+    return jax.vmap(lambda x: variance(x, real))(x)
+
+
+def branch_variance(observed: Observed) -> Float[Array, "n"]:
+    """Var[branch] of each sublayer, over all entries: what Admin's omega sums up."""
+    return variances(observed.branches, observed.real)
+
+
+def token_similarity(observed: Observed) -> Float[Array, "n"]:
+    """Mean cosine between different tokens of the same text, after each sublayer.
+
+    It nears 1 where the stack's rank collapses (Dong et al. 2021, 2103.03404). The mean is over all
+    pairs of the batch; NaN where there are none.
+    """
+    rows, length = observed.segments.shape
+    # Each text has a number of its own, and so has each row's padding.
+    texts = observed.segments + (length + 1) * jnp.arange(rows)[:, None]
+    texts, total = texts.reshape(-1), rows * (length + 1)
+    counts = jax.ops.segment_sum(observed.real.reshape(-1).astype(jnp.float32), texts, total)
+    pairs = jnp.sum(counts * (counts - 1))
+
+    def mean_cosine(x):
+        norms = jnp.linalg.norm(x, axis=-1, keepdims=True)
+        units = jnp.where(observed.real[..., None], x / jnp.maximum(norms, 1e-30), 0.0)
+        # |sum of u|^2 holds every ordered pair, and each token with itself.
+        sums = jax.ops.segment_sum(units.reshape(texts.size, -1), texts, total)
+        return (jnp.sum(jnp.square(sums)) - jnp.sum(jnp.square(units))) / pairs
+
+    return jax.lax.map(mean_cosine, observed.outputs)
+
+
+def attention_entropy(observed: Observed, kind: Kind) -> Float[Array, "L"]:
+    """Mean entropy of attention over heads and queries, in nats; "feed_forward" has none."""
+    return jnp.mean(observed.entropy[kind], axis=(1, 2, 3), where=_queries(observed))
+
+
+def largest_logit(observed: Observed, kind: Kind) -> Float[Array, "L"]:
+    """The largest attention logit of all heads and queries."""
+    logits = observed.largest_logit[kind]
+    return jnp.max(logits, axis=(1, 2, 3), where=_queries(observed), initial=-jnp.inf)
+
+
+def _queries(observed: Observed) -> Bool[Array, "1 B 1 T"]:
+    return observed.real[None, :, None]
