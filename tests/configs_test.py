@@ -12,7 +12,6 @@ from transformer_jax.build import build
 from transformer_jax.data import bigram, tokenizer
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.preflight import chips
-from transformer_jax.training import optimizer
 
 FILES = sorted(
     path for path in (Path(__file__).parents[1] / "configs").glob("*.py") if path.stem[0] != "_"
@@ -66,28 +65,6 @@ def test_streams_and_micro_batches_divide_the_batch(path):
     config = overrides.load(str(path))
     assert config.data.batch_size % config.data.streams == 0
     assert config.data.batch_size % config.train.accumulation_steps == 0
-
-
-@pytest.mark.parametrize("name", overrides.CHOICES["optimizer.name"])
-def test_an_optimizer_of_the_config_can_be_made(name):
-    settings = {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0.0}
-    optimizer.make_optimizer(
-        name=name, schedule=lambda count: 0.1, clip_norm=0.0, groups=(), **settings
-    )
-
-
-@pytest.mark.parametrize("name", overrides.CHOICES["optimizer.schedule"])
-def test_a_schedule_of_the_config_can_be_made(name):
-    schedule = optimizer.make_schedule(
-        name=name,
-        learning_rate=0.1,
-        warmup_steps=2,
-        decay_steps=3,
-        steps=9,
-        final_learning_rate=0.0,
-        d_model=8,
-    )
-    assert np.asarray(schedule(1)) > 0
 
 
 @pytest.mark.parametrize("split", ["simple", "length", "addprim_jump"])

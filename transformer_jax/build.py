@@ -24,9 +24,9 @@ from transformer_jax.data.tokenizer import BOS_ID
 from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
-from transformer_jax.models.transformer import schemes
+from transformer_jax.models import FAMILIES
+from transformer_jax.models.family import Family
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.models.transformer.shapes import MODELS, Model, initialise
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task
@@ -67,8 +67,9 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     _check_mesh(config, task, mesh)
     # Once with the least sizes, so that a mistake in the model does not wait for the data.
     model_config = _model_config(config, task)
-    schemes.check(model_config)
-    schedule, transform = _optimizer(config)
+    model_config.check_platform(mesh.devices.flat[0].platform)
+    _check_rows(config, task, model_config.longest_row)
+    schedule, transform = _optimizer(config, lambda: run.roles)
     loss = _loss(config, task)
 
     data = Dataset(_data_settings(config, task, mesh, workdir))
@@ -78,10 +79,10 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         vocab_size=config.model.vocab_size or data.tokenizer.vocab_size,
         num_labels=len(data.labels),
     )
-    model = MODELS[model_config.architecture](model_config)
-
-    functions = _functions(model)
-    return Run(
+    family = FAMILIES[config.model.family]
+    model = family.shapes[config.model.architecture](model_config)
+    functions = _functions(family, model)
+    run = Run(
         seed=config.seed,
         mesh=mesh,
         task=task,
@@ -102,6 +103,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         evaluate=evaluate,
         decode=decode,
     )
+    return run
 
 
 @contextlib.contextmanager
@@ -122,9 +124,9 @@ class _Functions(NamedTuple):
     embed_step: Callable[..., Any] | None
 
 
-def _functions(model: Model) -> _Functions:
+def _functions(family: Family, model: Any) -> _Functions:
     def init(key, batch):
-        return initialise(model, key, batch)
+        return family.init(model, key, batch)
 
     def apply(params, batch, rng) -> Any:
         rngs = {} if rng is None else {"dropout": rng}
@@ -167,7 +169,7 @@ def _model_config(config: Config, task: Task) -> TransformerConfig:
     for stack in ("num_encoder_layers", "num_decoder_layers"):
         if settings[stack] is None:
             settings[stack] = num_layers
-    settings.pop("family")
+    family = FAMILIES[settings.pop("family")]
     residual = settings.pop("residual")
     for stack in ("encoder_residual", "decoder_residual"):
         if settings[stack] is None:
@@ -182,7 +184,7 @@ def _model_config(config: Config, task: Task) -> TransformerConfig:
         # A language model writes nonsense beyond the length that it was trained on.
         "context_length": config.data.max_target_length,
     }
-    return TransformerConfig(**settings)
+    return family.config(**settings)
 
 
 def _head_dim(d_model: int, num_heads: int) -> int:
@@ -194,7 +196,9 @@ def _head_dim(d_model: int, num_heads: int) -> int:
     return d_model // num_heads
 
 
-def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransformation]:
+def _optimizer(
+    config: Config, roles: optimizer.Roles
+) -> tuple[optax.Schedule, optax.GradientTransformation]:
     settings = config.optimizer
     names = ("learning_rate", "final_learning_rate", "warmup_steps")
     names += ("decay_steps", "epsilon", "weight_decay", "clip_norm")
@@ -220,6 +224,7 @@ def _optimizer(config: Config) -> tuple[optax.Schedule, optax.GradientTransforma
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
         groups=settings.groups,
+        roles=roles,
     )
     return schedule, transform
 
@@ -307,18 +312,10 @@ def _check_data(config: Config, task: Task) -> None:
         )
     if not 0 < config.task.mask_rate <= 1:
         raise ValueError(f"task.mask_rate={config.task.mask_rate} does not lie in (0, 1]")
-    if config.model.positions == "learned":
-        _check_learned_positions(config, task)
 
 
 def _check_mesh(config: Config, task: Task, mesh: Mesh) -> None:
-    """Checks that the devices can share a training batch evenly, and run the attention kernel."""
-    platform = mesh.devices.flat[0].platform
-    if config.model.attention_kernel == "splash" and platform != "tpu":
-        raise ValueError(
-            "model.attention_kernel='splash' is for TPUs, and the devices are of kind "
-            f"{platform!r}: set it to 'xla'"
-        )
+    """Checks that the devices can share a training batch evenly."""
     parts = mesh.shape["data"] * mesh.shape["fsdp"]
     rows, accumulation_steps = config.data.batch_size, config.train.accumulation_steps
     if rows // accumulation_steps % parts:
@@ -338,9 +335,14 @@ def _check_mesh(config: Config, task: Task, mesh: Mesh) -> None:
             )
 
 
-def _check_learned_positions(config: Config, task: Task) -> None:
-    """Checks that every row of training, scoring and decoding has a position for each token."""
-    data, most = config.data, config.model.max_length
+def _check_rows(config: Config, task: Task, most: int | None) -> None:
+    """Checks that every row of training, scoring and decoding has a position for each token.
+
+    most: tokens of a row at most; None: any number.
+    """
+    if most is None:
+        return
+    data = config.data
     kinds = ("row", "max") if data.packing else ("max",)
     names = [f"{kind}_{side}_length" for kind in kinds for side in task.recipe.sides]
     lengths = {f"data.{name}": data[name] for name in names}

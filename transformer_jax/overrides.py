@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -25,8 +25,11 @@ from transformer_jax.data.sources import SOURCES
 from transformer_jax.data.tokenizer import TOKENIZERS
 from transformer_jax.evaluation.metrics import BLEU_TOKENIZERS
 from transformer_jax.evaluation.search import METHODS
+from transformer_jax.models import FAMILIES
 from transformer_jax.models.transformer import config as model_config
+from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.tasks import TASKS
+from transformer_jax.training.optimizer import OPTIMIZERS, SCHEDULES
 
 # The settings that name one of a few things, and the tables whose keys these are.
 CHOICES: Mapping[str, Collection[str]] = {
@@ -36,29 +39,11 @@ CHOICES: Mapping[str, Collection[str]] = {
     "decode.method": METHODS,
     "evaluate.checkpoint": ("last", "best"),
     "evaluate.bleu_tokenizer": BLEU_TOKENIZERS,
-    "model.family": ("transformer",),
-    "model.architecture": get_args(model_config.Architecture),
-    "model.residual": get_args(model_config.Residual),
-    "model.encoder_residual": get_args(model_config.Residual),
-    "model.decoder_residual": get_args(model_config.Residual),
-    "model.attention_score": get_args(model_config.AttentionScore),
-    "model.activation": get_args(model_config.Activation),
-    "model.norm": get_args(model_config.Norm),
-    "model.positions": get_args(model_config.Positions),
-    "model.pooling": get_args(model_config.Pooling),
-    "model.tied_embeddings": get_args(model_config.TiedEmbeddings),
-    "model.dtype": get_args(model_config.Dtype),
-    "model.remat": get_args(model_config.Remat),
-    "model.attention_kernel": get_args(model_config.AttentionKernel),
-    "optimizer.name": ("adam", "adamw", "radam", "adafactor", "lion", "muon"),
-    "optimizer.schedule": (
-        "noam",
-        "inverse_sqrt",
-        "cosine",
-        "linear",
-        "constant",
-        "warmup_stable_decay",
-    ),
+    "model.family": FAMILIES,
+    "model.residual": SCHEMES,
+    **{f"model.{name}": table for name, table in model_config.CHOICES.items() if name != "head"},
+    "optimizer.name": OPTIMIZERS,
+    "optimizer.schedule": SCHEDULES,
 }
 # The keys whose tuples hold rows instead of texts, with an example.
 ROWS = {"optimizer.groups": (("embedding/*", 0.1, 0.0),)}
@@ -80,8 +65,6 @@ FREE_TO_CHANGE = (
     "model.remat",
     "model.attention_kernel",
 )
-# The schedules whose learning rate at a step does not depend on the number of steps to come.
-OPEN_ENDED_SCHEDULES = ("noam", "inverse_sqrt", "constant")
 
 
 def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ()) -> Config:
@@ -189,7 +172,7 @@ def check_workdir(saved: Config, config: Config) -> None:
       ValueError: with the difference, when anything else has changed.
     """
     longer = config.train.steps > saved.train.steps
-    open_ended = saved.optimizer.schedule in OPEN_ENDED_SCHEDULES
+    open_ended = not SCHEDULES[saved.optimizer.schedule].ends
     refused = {
         key: values
         for key, values in changes(saved, config).items()

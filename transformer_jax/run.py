@@ -1,6 +1,7 @@
 """What a run is made of, as plain values and functions."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import batch_sharding, local_rows
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.models.transformer.shapes import Model
+from transformer_jax.models.family import Model, Role, roles
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import state, step
 from transformer_jax.training.losses import Batch, Loss, Sums
@@ -133,6 +134,12 @@ class Run:
         key = jax.eval_shape(jax.random.key, self.seed)
         return state.parameter_table(self.init, key, self.abstract_batch())
 
+    @functools.cached_property
+    def roles(self) -> dict[str, Role]:
+        """What the optimizer has to know of each parameter, by its path; nothing is computed."""
+        key = jax.eval_shape(jax.random.key, self.seed)
+        return roles(jax.eval_shape(self.init, key, self.abstract_batch()))
+
     def train_step(self, apply: ApplyFn | None = None) -> StepFn:
         """The compiled step of training (see `step.train_step`); `apply` replaces its own."""
         return step.make_train_step(
@@ -186,7 +193,6 @@ class Run:
 
     def trained(self, params: Params) -> Trained:
         """What can be asked of these parameters, or of their shapes."""
-        config = self.model.config
         return Trained(
             params=params,
             data=self.data,
@@ -196,7 +202,7 @@ class Run:
             start=self.start,
             step=self.step,
             limit=self.task.limit,
-            most_positions=config.max_length if config.positions == "learned" else None,
+            most_positions=self.model.config.longest_row,
             decode=self.decode,
             seed=self.seed,
             bleu_tokenizer=self.evaluate.bleu_tokenizer,

@@ -14,10 +14,12 @@ from configs.default import Config
 from transformer_jax import build
 from transformer_jax.checkpoint.checkpoints import restore_parameters_from
 from transformer_jax.inspection.observed import in_order, observe, output_change, residuals
-from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step, roles_of
+from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
+from transformer_jax.models.family import Model, roles
 from transformer_jax.models.transformer import fold as admin
 from transformer_jax.models.transformer import schemes
-from transformer_jax.models.transformer.shapes import Batch, Model
+from transformer_jax.models.transformer.config import depth
+from transformer_jax.models.transformer.shapes import Batch, initialise
 from transformer_jax.run import Params, Run
 from transformer_jax.training import state as train_state
 
@@ -41,7 +43,7 @@ def profile(
     run = build.build(config, workdir)
     streams = run.data.train_streams()
     drawn = [next(streams) for _ in range(batches)]
-    at = schemes.depth(run.model.config, "decoder")
+    at = depth(run.model.config, "decoder")
     closed_form = schemes.SCHEMES["admin_constant"].skip
     assert closed_form is not None
     constants = schemes.by_sublayer(closed_form, at).ravel()
@@ -111,15 +113,16 @@ def _steps(
         return loss_sum / weight
 
     def change(key):
-        moved = random_sign_step(key, params, RANDOM, roles)
+        moved = random_sign_step(key, params, RANDOM, kernels)
         after = observe(model, moved, batch)[1]["decoder"]
         return output_change(before, after, RANDOM)
 
-    roles = roles_of(params)
+    init = functools.partial(initialise, model)
+    kernels = roles(jax.eval_shape(init, jax.random.key(0), batch))
     loss, gradient = jax.value_and_grad(mean_loss)(params)
     before = observe(model, params, batch)[1]["decoder"]
     changes = jax.lax.map(change, jax.random.split(jax.random.key(0), DRAWS))
-    stepped = gradient_sign_step(gradient, params, GRADIENT, roles)
+    stepped = gradient_sign_step(gradient, params, GRADIENT, kernels)
     return apply(params), {
         "loss": loss,
         "loss_after": mean_loss(stepped),

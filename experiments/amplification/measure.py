@@ -14,8 +14,9 @@ from configs.default import Config
 from transformer_jax import build
 from transformer_jax.inspection.dependency import sum_of_squared_dependencies
 from transformer_jax.inspection.observed import observe, output_change
-from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step, roles_of
-from transformer_jax.models.transformer.shapes import Batch, Model, initialise
+from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
+from transformer_jax.models.family import Model, roles
+from transformer_jax.models.transformer.shapes import Batch, initialise
 from transformer_jax.run import Run
 from transformer_jax.training import state as train_state
 
@@ -55,7 +56,7 @@ def _measure(run: Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Arr
     params = train_state.create(
         init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
     ).params
-    roles = roles_of(params)
+    kernels = roles(jax.eval_shape(init, key, batch))
 
     def mean_loss(params):
         logits = model.apply({"params": params}, batch, deterministic=True)
@@ -65,8 +66,8 @@ def _measure(run: Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Arr
     # One after the other, so that the model is compiled once for all three.
     moved = (
         params,
-        random_sign_step(step_key, params, RANDOM, roles),
-        gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT, roles),
+        random_sign_step(step_key, params, RANDOM, kernels),
+        gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT, kernels),
     )
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moved)
     observed = jax.lax.map(lambda params: observe(model, params, batch)[1]["encoder"], stacked)

@@ -6,7 +6,6 @@ from typing import Any
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished
-from transformer_jax.models.transformer.config import Residual
 from transformer_jax.models.transformer.schemes import SCHEMES
 
 Row = dict[str, Any]
@@ -89,7 +88,7 @@ def _by_depth(rows: list[Row], step: str, meaning: str, out: Path) -> str:
     return figures.save(figure, out, step, f"Output change by {meaning} over depth")
 
 
-def _place(scheme: Residual) -> str:
+def _place(scheme: str) -> str:
     """Where the norm of the residual sum stands."""
     return "after the sum" if SCHEMES[scheme].post_norm else "elsewhere or none"
 

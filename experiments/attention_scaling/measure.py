@@ -15,10 +15,12 @@ from jaxtyping import Array, Float, Key
 from configs.default import Config
 from transformer_jax import build
 from transformer_jax.inspection.observed import observe
+from transformer_jax.models.family import Model
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.masks import causal_mask
+from transformer_jax.models.transformer.blocks import attention as make_attention
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.models.transformer.shapes import Batch, Model, initialise
+from transformer_jax.models.transformer.shapes import Batch, initialise
 from transformer_jax.run import Run
 
 _BATCH = 4  # rows that are timed
@@ -94,7 +96,7 @@ def _cost(
 
 def _program(config: TransformerConfig, length: int) -> tuple[Callable[[], Any], int]:
     """A compiled call without arguments, and its temporary memory in bytes."""
-    attention = Attention(config)
+    attention = make_attention(config)
     mask = causal_mask(length)[None]
 
     def attend(attention: Attention, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:

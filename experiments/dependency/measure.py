@@ -14,7 +14,7 @@ from transformer_jax import build
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.inspection.dependency import dependency
 from transformer_jax.inspection.observed import observe
-from transformer_jax.models.transformer.schemes import stacks
+from transformer_jax.models.transformer.config import stacks
 from transformer_jax.models.transformer.shapes import Batch
 from transformer_jax.run import Params, Run
 from transformer_jax.training import state as train_state

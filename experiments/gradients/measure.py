@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Key
 from configs.default import Config
 from transformer_jax import build
 from transformer_jax.inspection.observed import output_gradient_norms
-from transformer_jax.models.transformer.schemes import Stack, depth
+from transformer_jax.models.transformer.config import depth
+from transformer_jax.models.transformer.schemes import Stack
 from transformer_jax.models.transformer.shapes import Batch
 from transformer_jax.run import Run
 from transformer_jax.training import state as train_state

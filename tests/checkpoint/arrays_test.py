@@ -10,6 +10,7 @@ import pytest
 
 from tests.checkpoint.states import abstract, bits, make_state
 from transformer_jax.checkpoint import arrays
+from transformer_jax.models.family import Role
 from transformer_jax.training import optimizer
 
 
@@ -29,6 +30,11 @@ def make_optimizer(name):
         weight_decay=0.0,
         clip_norm=1.0,
         groups=(("embedding/*", 0.0, 0.0), ("encoder/*", 0.5, 0.0)),
+        roles=lambda: {
+            "encoder/query": Role((1, 2), True, True),
+            "encoder/query_bias": Role(None, False, True),
+            "logits/kernel": Role((1, 1), True, False),
+        },
     )
 
 

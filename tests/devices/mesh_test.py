@@ -1,4 +1,4 @@
-"""The mesh, the table of what is sharded over it, and the thread that places batches ahead."""
+"""The mesh, the table of what is cut over it, and the thread that places batches ahead."""
 
 import contextlib
 import dataclasses
@@ -15,19 +15,10 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from tests.devices.fakes import Device, devices
-from transformer_jax.devices.mesh import (
-    AXES,
-    MeshSettings,
-    constrain,
-    follow,
-    local_rows,
-    make_mesh,
-    place_ahead,
-    shardings,
-    spec,
-    undivided,
-    use,
-)
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.devices.mesh import AXES, MeshSettings, make_mesh, place_ahead
+from transformer_jax.models.family import roles
+from transformer_jax.models.layers.parameter import Boxed
 from transformer_jax.training import optimizer
 
 MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
@@ -97,62 +88,65 @@ def test_only_data_reaches_across_slices():
     assert mesh.devices.shape == (4, 2, 2, 1)
     assert slices[:2].tolist() == np.zeros((2, 2, 2, 1)).tolist()
     assert slices[2:].tolist() == np.ones((2, 2, 2, 1)).tolist()
-    with pytest.raises(ValueError, match="mesh.data=1 is not a multiple of the 2 slices"):
+    with pytest.raises(ValueError, match="mesh.data=1 is no multiple of the 2 slices"):
         sizes(1, -1, 1, 1, TWO_SLICES)
 
 
 def test_any_axis_reaches_across_hosts_of_gpus():
-    """XLA counts each of them as a slice."""
+    """Each of which XLA counts as a slice."""
     gpus = [dataclasses.replace(device, platform="gpu") for device in devices(16, slices=2)]
     assert sizes(1, -1, 1, 1, gpus) == (1, 16, 1, 1)
 
 
-# What is sharded over it
+# What is cut over it
 
 
-def cube_spec(*named):
-    """The specification on the cube of dimensions (logical axis, size)."""
+def spec(*named):
     axes, shape = zip(*named, strict=True)
-    return spec(CUBE, axes, shape)
+    return sharding.spec(CUBE, axes, shape)
 
 
-def test_logical_axes_are_sharded_as_the_table_says():
-    query = cube_spec(("layers", 6), ("embed", 8), ("heads", 4), ("head_dim", 3))
+def test_logical_axes_are_cut_as_the_table_says():
+    query = spec(("layers", 6), ("embed", 8), ("heads", 4), ("head_dim", 3))
     assert query == PartitionSpec(None, "fsdp", "tensor", None)
-    hidden = cube_spec(("batch", 16), ("length", 9), ("mlp", 6))
+    hidden = spec(("batch", 16), ("length", 9), ("mlp", 6))
     # The sequence axis has one device.
     assert hidden == PartitionSpec(("data", "fsdp"), None, "tensor")
-    assert cube_spec(("batch", 16), (None, 9)) == PartitionSpec(("data", "fsdp"), None)
+    assert spec(("batch", 16), (None, 9)) == PartitionSpec(("data", "fsdp"), None)
 
 
 def test_what_does_not_divide_stays_whole():
     axes, shape = ("batch", "embed_out", "heads"), (12, 3, 5)
-    assert spec(CUBE, axes, shape) == PartitionSpec(None, None, None)
+    assert sharding.spec(CUBE, axes, shape) == PartitionSpec(None, None, None)
     expected = ["batch 12 over data 2 * fsdp 4", "heads 5 over tensor 2"]
-    assert undivided(CUBE, axes, shape) == expected
-    assert undivided(CUBE, ("batch", "heads"), (16, 4)) == []
+    assert sharding.undivided(CUBE, axes, shape) == expected
+    assert sharding.undivided(CUBE, ("batch", "heads"), (16, 4)) == []
 
 
-def test_two_axes_of_one_array_cannot_be_sharded_over_one_mesh_axis():
+def test_two_axes_of_one_array_cannot_be_cut_over_one_mesh_axis():
     with pytest.raises(ValueError, match="'heads' and 'mlp' of one array .* mesh axis 'tensor'"):
-        cube_spec(("heads", 4), ("mlp", 8))
+        spec(("heads", 4), ("mlp", 8))
     with pytest.raises(ValueError, match="'batch' and 'embed' .* mesh axis 'fsdp'"):
-        cube_spec(("batch", 16), ("length", 4), ("embed", 8))
+        spec(("batch", 16), ("length", 4), ("embed", 8))
     with pytest.raises(ValueError, match="'head' has no rule"):
-        cube_spec(("head", 4))
+        spec(("head", 4))
 
 
-def boxed(*named):
+def boxed(*named, matrix=None):
     axes, shape = zip(*named, strict=True)
-    return nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), axes)
+    return Boxed(jax.ShapeDtypeStruct(shape, jnp.float32), axes, matrix=matrix)
 
 
 PARAMETERS: Any = {
-    "embedding": {"table": boxed(("vocab", 256), ("embed", 128))},
+    "embedding": {"table": boxed(("vocab", 256), ("embed", 128), matrix=(1, 1))},
     "decoder": {
         "self_attention": {
-            "query": boxed(("layers", 3), ("embed", 128), ("heads", 4), ("head_dim", 64)),
-            "output": boxed(("layers", 3), ("heads", 4), ("head_dim", 64), ("embed", 128)),
+            "query": boxed(
+                ("layers", 3), ("embed", 128), ("heads", 4), ("head_dim", 64), matrix=(1, 2)
+            ),
+            "output": boxed(
+                ("layers", 3), ("heads", 4), ("head_dim", 64), ("embed", 128), matrix=(2, 1)
+            ),
             "query_bias": boxed(("layers", 3), ("heads", 4), ("head_dim", 64)),
         },
         "norm": {"scale": boxed(("layers", 3), ("embed", 128))},
@@ -171,10 +165,11 @@ def followed(name):
         weight_decay=0.0,
         clip_norm=1.0,
         groups=(("embedding/*", 0.5, 0.0), ("decoder/norm/*", 0.0, 0.0)),
+        roles=lambda: roles(PARAMETERS),
     )
     params = nn.meta.unbox(PARAMETERS)
     state = jax.eval_shape(transform.init, params)
-    layout = follow(CUBE, state, params, shardings(CUBE, PARAMETERS))
+    layout = sharding.follow(CUBE, state, params, sharding.shardings(CUBE, PARAMETERS))
     shapes = jax.tree_util.tree_leaves_with_path(state)
     for (path, leaf), where in zip(shapes, jax.tree.leaves(layout), strict=True):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -193,7 +188,7 @@ def test_moments_lie_as_their_parameters_do():
     assert others and set(others) == {()}
 
 
-def test_moments_of_folded_matrices_are_sharded_as_their_factors_are():
+def test_moments_of_folded_matrices_are_cut_as_their_factors_are():
     found = {name: (shape, cuts) for name, shape, cuts in followed("muon")}
     (query,), (output,) = (
         [found[name] for name in found if name.endswith(f"self_attention/{kind}/0/mu")]
@@ -203,7 +198,7 @@ def test_moments_of_folded_matrices_are_sharded_as_their_factors_are():
     assert output == ((3, 256, 128), (None, "tensor", "fsdp"))
 
 
-def test_factored_moments_are_sharded_as_the_dimensions_that_they_keep():
+def test_factored_moments_are_cut_as_the_dimensions_that_they_keep():
     found = {
         (kind, shape): cuts
         for name, shape, cuts in followed("adafactor")
@@ -217,16 +212,16 @@ def test_factored_moments_are_sharded_as_the_dimensions_that_they_keep():
 
 def test_without_a_mesh_or_on_one_device_nothing_is_constrained():
     def text():
-        traced = jax.make_jaxpr(lambda x: constrain(x, "batch", "length"))
+        traced = jax.make_jaxpr(lambda x: sharding.constrain(x, "batch", "length"))
         return str(traced(np.zeros((8, 4))))
 
     assert "sharding_constraint" not in text()
-    with use(MESH):
+    with sharding.use(MESH):
         assert "sharding_constraint" not in text()
 
 
 def test_one_host_holds_all_rows():
-    assert local_rows(MESH, 6) == list(range(6))
+    assert sharding.local_rows(MESH, 6) == list(range(6))
 
 
 # The thread

@@ -26,7 +26,7 @@ from transformer_jax.inspection.observed import (
     output_change,
     token_similarity,
 )
-from transformer_jax.inspection.steps import roles_of, update_ratio
+from transformer_jax.inspection.steps import update_ratio
 from transformer_jax.tasks import TASKS
 
 
@@ -43,7 +43,7 @@ def test_training_can_log_the_diagnostics_of_every_shape(shape):
         "masked_tokens": "masked_lm",
     }.get(shape, "tagging")
     loss = functools.partial(TASKS[task].loss, label_smoothing=0.0, z_loss=0.0)
-    diagnose = diagnostics.make_diagnose(make(config), loss, roles_of(params))
+    diagnose = diagnostics.make_diagnose(make(config), loss, tiny.roles(config))
     found = jax.eval_shape(diagnose, params, params, batch)
     expected = {}
     for stack, kinds in tiny.stacks(config).items():
@@ -61,7 +61,7 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
     monkeypatch.setattr(diagnostics, "ROWS", len(packed["inputs"]))
     batch = jax.tree.map(lambda *rows: np.concatenate(rows), packed, more)
     before, after = (tiny.random_parameters(POST_LN, seed) for seed in (0, 1))
-    roles = roles_of(before)
+    roles = tiny.roles(POST_LN)
     found = diagnostics.make_diagnose(make(POST_LN), LOSS, roles)(before, after, batch)
 
     look = observe_function(POST_LN)

@@ -10,7 +10,6 @@ from transformer_jax.inspection.observed import output_change
 from transformer_jax.inspection.steps import (
     gradient_sign_step,
     random_sign_step,
-    roles_of,
     update_ratio,
 )
 
@@ -19,7 +18,7 @@ def test_steps_move_the_kernels_of_sublayers_alone():
     config = tiny.config("admin", qk_norm=True)
     params = jax.device_get(tiny.random_parameters(config))
     gradient = jax.tree.map(lambda leaf: leaf - 0.5, params)
-    roles = roles_of(params)
+    roles = tiny.roles(config)
     stepped = {
         "random": random_sign_step(jax.random.key(0), params, 0.25, roles),
         "gradient": gradient_sign_step(gradient, params, 0.25, roles),
@@ -41,9 +40,10 @@ def test_steps_move_the_kernels_of_sublayers_alone():
 
 def test_two_schemes_get_the_same_random_step():
     def steps(residual, seed):
-        params = nn.unbox(tiny.abstract_parameters(tiny.config(residual)))
+        config = tiny.config(residual)
+        params = nn.unbox(tiny.abstract_parameters(config))
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
-        step = random_sign_step(jax.random.key(seed), zeros, 1.0, roles_of(zeros))
+        step = random_sign_step(jax.random.key(seed), zeros, 1.0, tiny.roles(config))
         return tiny.flat(jax.device_get(step))
 
     ours, others = steps("post_ln", 0), steps("keel", 0)
@@ -59,7 +59,7 @@ def test_two_schemes_get_the_same_random_step():
 
 def test_output_change_is_by_token_entry_and_square_of_the_step():
     params, _, before = seen(POST_LN)
-    moved = random_sign_step(jax.random.key(0), params, 0.1, roles_of(params))
+    moved = random_sign_step(jax.random.key(0), params, 0.1, tiny.roles(POST_LN))
     _, after = observe_function(POST_LN)(moved, tiny.packed_batch())
     for stack, side in (("encoder", "inputs"), ("decoder", "targets")):
         change = np.asarray(after[stack].final) - np.asarray(before[stack].final)
@@ -72,7 +72,7 @@ def test_output_change_is_by_token_entry_and_square_of_the_step():
 def test_update_ratio_is_of_the_kernels_of_a_layer():
     config = tiny.config("admin")
     before, after = (jax.device_get(tiny.random_parameters(config, seed)) for seed in (0, 1))
-    found = update_ratio(before, after, roles_of(before))
+    found = update_ratio(before, after, tiny.roles(config))
     assert set(found) == {"encoder", "decoder"}
     kernels = ("query", "key", "value", "output", "up", "down")
     for stack, ratios in found.items():

@@ -257,7 +257,7 @@ def _trained_shortcut(params: dict, config) -> Shortcut:
 
 
 def _head(params, x, config):
-    if config.head == "tokens":
+    if config.head == "masked_tokens":
         weights = params["token_head"]
         x = _gelu(x @ weights["transform"] + weights["transform_bias"])
         x = _normalise(weights["norm"], x, config.norm)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from transformer_jax.models import family
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.shapes import MODELS, initialise
@@ -43,7 +44,7 @@ SOURCE_LENGTH, TARGET_LENGTH = 9, 8
 SHAPES: dict[str, dict[str, Any]] = {
     "encoder_decoder": dict(architecture="encoder_decoder"),
     "decoder_only": dict(architecture="decoder_only"),
-    "masked_tokens": dict(architecture="encoder_only"),
+    "masked_tokens": dict(architecture="encoder_only", head="masked_tokens"),
     "mean_classes": dict(architecture="encoder_only", head="classes", num_labels=5),
     "first_classes": dict(
         architecture="encoder_only", head="classes", num_labels=5, pooling="first"
@@ -67,8 +68,10 @@ TURNS = list(_turns())
 
 def config(residual: Any = "post_ln", **changes: Any) -> TransformerConfig:
     """The tiny model with changes; `residual` is of both stacks."""
-    both: dict[str, Any] = dict(encoder_residual=residual, decoder_residual=residual)
-    return TransformerConfig(**(SIZES | both | changes))
+    own: dict[str, Any] = dict(encoder_residual=residual, decoder_residual=residual)
+    if changes.get("architecture") == "encoder_only":
+        own["head"] = "masked_tokens"
+    return TransformerConfig(**(SIZES | own | changes))
 
 
 def stacks(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
@@ -132,6 +135,11 @@ def abstract_parameters(config: TransformerConfig, batch: dict | None = None) ->
     return jax.eval_shape(draw, jax.random.key(0), read_by(config, batch or packed_batch()))
 
 
+def roles(config: TransformerConfig) -> dict[str, family.Role]:
+    """What an optimizer knows of each parameter."""
+    return family.roles(abstract_parameters(config))
+
+
 def random_parameters(config: TransformerConfig, seed: int = 0, deviation: float = 0.3) -> dict:
     """Random values for every leaf, biases, gains and omega included, so that none is neutral."""
     generator = np.random.default_rng(seed)
@@ -180,10 +188,9 @@ def flat(tree: dict, is_leaf=None) -> dict:
 def train_function(config: TransformerConfig):
     """(params, batch, dropout key) -> logits with dropout, compiled likewise."""
     model = MODELS[config.architecture](config)
-    return jax.jit(
-        lambda params, batch, key: model.apply(
-            *({"params": params}, read_by(config, batch)),
-            deterministic=False,
-            rngs={"dropout": key},
-        )
-    )
+
+    def apply(params, batch, key):
+        batch, rngs = read_by(config, batch), {"dropout": key}
+        return model.apply({"params": params}, batch, deterministic=False, rngs=rngs)
+
+    return jax.jit(apply)

@@ -11,9 +11,8 @@ import optax
 import pytest
 from optax import contrib
 
+from transformer_jax.models.family import Role
 from transformer_jax.training import optimizer
-
-NAMES = ["noam", "inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay"]
 
 
 def make_schedule(name, **changes):
@@ -41,7 +40,7 @@ def test_noam_is_the_papers():
     assert rate(schedule, 4000) == pytest.approx(6.99e-4, rel=1e-3)  # the base model's peak
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", optimizer.SCHEDULES)
 def test_warmup_is_a_line_through_zero_that_meets_the_peak(name):
     schedule = make_schedule(name)
     peak = 0.5 * (64 * 4) ** -0.5 if name == "noam" else 0.5
@@ -49,7 +48,7 @@ def test_warmup_is_a_line_through_zero_that_meets_the_peak(name):
         assert rate(schedule, s) == pytest.approx(peak * s / 4, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", optimizer.SCHEDULES)
 def test_without_warmup_the_first_update_has_the_peak(name):
     schedule = make_schedule(name, warmup_steps=0)
     assert rate(schedule, 1) == pytest.approx(0.5 * 64**-0.5 if name == "noam" else 0.5)
@@ -69,11 +68,14 @@ def test_decay_follows_the_formula():
             assert rate(make_schedule(name), s) == pytest.approx(value, rel=1e-5), (name, s)
 
 
-@pytest.mark.parametrize("name", ["cosine", "linear", "warmup_stable_decay"])
-def test_the_last_update_and_all_after_have_the_final_rate(name):
+@pytest.mark.parametrize("name", optimizer.SCHEDULES)
+def test_a_schedule_that_ends_has_the_final_rate_and_no_other_depends_on_the_end(name):
     schedule = make_schedule(name)
-    assert rate(schedule, 20) == pytest.approx(0.1)
-    assert rate(schedule, 50) == pytest.approx(0.1)
+    if optimizer.SCHEDULES[name].ends:
+        assert rate(schedule, 20) == rate(schedule, 50) == pytest.approx(0.1)
+    else:
+        longer = make_schedule(name, steps=99, final_learning_rate=0.3)
+        assert all(rate(schedule, s) == rate(longer, s) for s in range(1, 60))
 
 
 def test_schedule_mistakes_are_named():
@@ -89,6 +91,27 @@ def test_schedule_mistakes_are_named():
 BETA1, BETA2, EPSILON, RATE = 0.9, 0.98, 1e-9, 0.01
 
 
+# Of the parameters below.
+ROLES = {
+    "dense/kernel": Role((1, 1), True, False),
+    "dense/query_bias": Role(None, False, False),
+    "encoder/self_attention/query": Role((1, 2), True, True),
+    "encoder/self_attention/key": Role((1, 2), True, True),
+    "encoder/self_attention/value": Role((1, 2), True, True),
+    "encoder/self_attention/output": Role((2, 1), True, True),
+    "encoder/self_attention/query_bias": Role(None, False, True),
+    "encoder/self_attention/vector": Role(None, True, True),
+    "encoder/feed_forward/up": Role((1, 1), True, True),
+    "encoder/feed_forward/gate": Role((1, 1), True, True),
+    "encoder/feed_forward/down": Role((1, 1), True, True),
+    "encoder/feed_forward/up_bias": Role(None, False, True),
+    "encoder/norm/scale": Role(None, False, True),
+    "embedding/table": Role((1, 1), True, False),
+    "output_projection/kernel": Role((1, 1), True, False),
+    "head/kernel": Role((1, 1), True, False),
+}
+
+
 def make_optimizer(name, **changes):
     settings: dict[str, Any] = dict(
         schedule=lambda count: RATE * (count + 1),
@@ -98,6 +121,7 @@ def make_optimizer(name, **changes):
         weight_decay=0.0,
         clip_norm=0.0,
         groups=(),
+        roles=lambda: ROLES,
     )
     return optimizer.make_optimizer(name=name, **(settings | changes))
 
@@ -181,28 +205,16 @@ def test_radam_passes_through_both_of_its_branches():
     assert min(rho) < 5 < max(rho)
 
 
-def test_decay_leaves_out_scales_omega_and_biases():
-    params = {
-        "decoder": {
-            "self_attention": {"query": 0, "query_bias": 0},
-            "self_attention_residual": {
-                "norm": {"scale": 0, "bias": 0},
-                "shortcut": {"omega": 0},
-            },
-            "feed_forward": {"up": 0, "up_bias": 0},
-        },
-        "embedding": {"table": 0},
-        "scale": {"kernel": 0},  # only the leaf's own name counts
-    }
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    decayed = [path for path in paths if optimizer.decays(path)]
-    names = {jax.tree_util.keystr(path, simple=True, separator="/") for path in decayed}
-    assert names == {
-        "decoder/self_attention/query",
-        "decoder/feed_forward/up",
-        "embedding/table",
-        "scale/kernel",
-    }
+@pytest.mark.parametrize("name", [name for name, row in optimizer.OPTIMIZERS.items() if row.decays])
+def test_decay_is_for_the_parameters_whose_role_says_so(name):
+    """Without a gradient, all that moves a parameter is its decay."""
+    params, _ = make_stack()
+    transform = make_optimizer(name, weight_decay=0.5)
+    moved = first_update(transform, params, jax.tree.map(jnp.zeros_like, params))
+    for path, update in jax.tree_util.tree_leaves_with_path(moved):
+        role = ROLES[jax.tree_util.keystr(path, simple=True, separator="/")]
+        decay = RATE * 0.5 if role.decay else 0.0
+        np.testing.assert_allclose(update, -decay * at(path, params), rtol=1e-5, atol=1e-7)
 
 
 def test_clipping_bounds_the_global_norm():
@@ -262,6 +274,7 @@ def make_stack(d_model=D, head_dim=K, steps=3) -> tuple[Any, Any]:
                 **{name: (L, *inward) for name in ("query", "key", "value")},
                 "output": (L, *outward),
                 "query_bias": (L, *inward[1:]),
+                "vector": (L, *inward[1:]),
             },
             "feed_forward": {
                 **{name: (L, d_model, 2 * d_model) for name in ("up", "gate")},

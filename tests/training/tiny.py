@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
+from transformer_jax.models.family import Role
 from transformer_jax.training import losses, optimizer, state, step
 from transformer_jax.training.step import TrainSettings
 
@@ -34,6 +35,11 @@ OPTIMIZER = optimizer.make_optimizer(
     weight_decay=0.01,
     clip_norm=1.0,
     groups=(),
+    roles=lambda: {
+        "table": Role((1, 1), True, False),
+        "logits/kernel": Role((1, 1), True, False),
+        "logits/bias": Role(None, False, False),
+    },
 )
 
 

@@ -14,7 +14,7 @@ from transformer_jax.commands.files import save
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics
-from transformer_jax.models.transformer.schemes import scheme, stacks
+from transformer_jax.models.transformer.config import scheme, stacks
 from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch
 from transformer_jax.training.state import State, split_key

@@ -21,7 +21,6 @@ from transformer_jax.data.dataset import Split
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
-from transformer_jax.inspection.steps import roles_of
 from transformer_jax.run import Params, Run
 from transformer_jax.run_log import NoLog, RunLog
 from transformer_jax.training import loop
@@ -138,9 +137,7 @@ def _fit(
         mesh=run.mesh,
         train_step=run.train_step(),
         evaluate=validation,
-        diagnose=diagnostics.make_diagnose(
-            run.model, run.loss, roles_of(run.abstract_state().params)
-        ),
+        diagnose=diagnostics.make_diagnose(run.model, run.loss, run.roles),
         save=functools.partial(checkpoints.save, **origin),
         log=log,
         stop=stop,

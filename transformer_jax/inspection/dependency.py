@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.inspection.observed import Observed, in_order, residuals, variances
 from transformer_jax.models.layers.norm import EPSILON
-from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Scales, variance
-from transformer_jax.models.transformer.schemes import Stack, depth, scheme
+from transformer_jax.models.transformer.schemes import Stack
 from transformer_jax.models.transformer.shapes import Params
 
 

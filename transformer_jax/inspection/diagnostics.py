@@ -19,9 +19,11 @@ from transformer_jax.inspection.observed import (
     output_gradient_norms,
     token_similarity,
 )
-from transformer_jax.inspection.steps import Role, update_ratio
-from transformer_jax.models.transformer.schemes import Stack, depth, scheme
-from transformer_jax.models.transformer.shapes import Batch, Model, Params
+from transformer_jax.inspection.steps import update_ratio
+from transformer_jax.models.family import Model, Role
+from transformer_jax.models.transformer.config import depth, scheme
+from transformer_jax.models.transformer.schemes import Stack
+from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.training.losses import Loss
 
 # Rows of a batch that `make_diagnose` looks at.

@@ -20,9 +20,9 @@ from transformer_jax.inspection.observed import (
     observe,
     output_gradients,
 )
-from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.models.transformer.schemes import Stack, depth, stacks
-from transformer_jax.models.transformer.shapes import Model
+from transformer_jax.models.family import Model
+from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
+from transformer_jax.models.transformer.schemes import Stack
 from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch, Loss
 from transformer_jax.training.state import State

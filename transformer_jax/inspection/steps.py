@@ -6,28 +6,14 @@ applies to. Embeddings and heads are not in a stack; biases, norms and omega are
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from transformer_jax.models.family import Role
 from transformer_jax.models.transformer.shapes import Params
-from transformer_jax.training.optimizer import decays
-
-
-# Until `models.family` has it, and `Run.roles` the roles.
-class Role(NamedTuple):
-    matrix: tuple[int, int] | None
-    decay: bool
-    stacked: bool
-
-
-def roles_of(params: Params) -> dict[str, Role]:
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    stacks = ("encoder", "decoder")
-    return {_name(path): Role(None, decays(path), path[0].key in stacks) for path in paths}
 
 
 def random_sign_step(

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from transformer_jax.devices.mesh import AXES
-from transformer_jax.models.transformer.config import Remat
+from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.preflight import chips
 from transformer_jax.preflight.chips import Peak
 from transformer_jax.preflight.program import (
@@ -28,7 +28,7 @@ from transformer_jax.run import Run
 
 # Settings of a config, by dotted key
 Changes = dict[str, Any]
-_REMAT: tuple[Remat, ...] = ("none", "dots", "full")  # from least to most that is computed again
+_REMAT = tuple(REMAT)  # what is computed again, from least to most
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from tests.models import tiny
 from transformer_jax.models.layers.attention import AdditiveScore, Attention
 
 B, T, S = 2, 5, 7
+
+
+def attention(**changes):
+    """3 heads of 4 in a d_model of 16."""
+    return Attention(d_model=16, num_heads=3, head_dim=4, dtype=jnp.dtype("float32"), **changes)
 
 
 def attend(module, x, y, mask):
@@ -34,11 +38,11 @@ def parameters(module, x, y, mask):
 
 @pytest.fixture(scope="module")
 def case():
-    """An Attention of 3 heads of 4 in a d_model of 16, random values for all of its inputs."""
+    """An Attention, and random values for all of its inputs."""
     generator = np.random.default_rng(0)
     x, y = (jnp.asarray(generator.normal(size=(B, n, 16)), jnp.float32) for n in (T, S))
     mask = jnp.asarray(generator.random((B, T, S)) < 0.5).at[:, :, 0].set(True)
-    module = Attention(tiny.config(num_heads=3, head_dim=4))
+    module = attention()
     return module, parameters(module, x, y, mask), x, y, mask
 
 
@@ -61,7 +65,7 @@ def test_scores_equal_a_slow_loop(case, score, qk_norm):
     """Over examples, heads, queries and the keys that each sees. With `qk_norm` queries and keys
     are centred and brought to unit variance, and then scaled, before they meet."""
     _, _, x, y, mask = case
-    module = Attention(tiny.config(num_heads=3, head_dim=4, attention_score=score, qk_norm=qk_norm))
+    module = attention(score=score, qk_norm=qk_norm)
     params = parameters(module, x, y, mask)
     assert ("query_norm" in params) == qk_norm and ("score" in params) == (score == "additive")
     w = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
@@ -95,7 +99,7 @@ def test_scores_equal_a_slow_loop(case, score, qk_norm):
 def test_without_the_root_of_the_head_size_queries_count_twice_as_much(case):
     """At a head size of 4, whose root is 2."""
     module, params, x, y, mask = case
-    plain = Attention(tiny.config(num_heads=3, head_dim=4, attention_score="dot_product"))
+    plain = attention(score="dot_product")
     doubled = params | {name: 2 * params[name] for name in ("query", "query_bias")}
     expected = apply(plain, params, x, y, mask)
     found = apply(module, doubled, x, y, mask)
@@ -116,7 +120,7 @@ def test_the_additive_vector_is_drawn_as_a_kernel_of_one_output_for_each_head():
 
 def test_normalised_queries_and_keys_do_not_see_how_large_their_kernels_are(case):
     _, _, x, y, mask = case
-    module = Attention(tiny.config(num_heads=3, head_dim=4, qk_norm=True))
+    module = attention(qk_norm=True)
     params = parameters(module, x, y, mask)
     larger = params | {name: 10 * params[name] for name in ("query", "query_bias", "key")}
     expected, found = (apply(module, p, x, y, mask) for p in (params, larger))

@@ -60,10 +60,10 @@ def test_a_pooled_vector_stands_for_its_own_text_alone():
 
 def test_labels_are_read_after_dropout():
     """With an identity for a kernel, the logits are what dropout leaves."""
-    config = tiny.config(**(tiny.SHAPES["tags"] | dict(num_labels=16)), dropout_rate=0.25)
+    head = LabelHead(size=16, dtype=jnp.dtype("float32"), norm="layer_norm", dropout_rate=0.25)
     params = {"labels": jnp.eye(16), "labels_bias": jnp.zeros(16)}
     x = jnp.ones((4, 8, 16))
-    apply = functools.partial(LabelHead(config).apply, {"params": params}, x)
+    apply = functools.partial(head.apply, {"params": params}, x, None)
     logits = np.asarray(apply(deterministic=False, rngs={"dropout": jax.random.key(0)}))
     np.testing.assert_allclose(logits[logits != 0], 1 / 0.75, rtol=1e-6)
     # Five standard deviations of the mean of that many draws.

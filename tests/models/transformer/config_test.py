@@ -5,6 +5,9 @@ import dataclasses
 import pytest
 
 from tests.models import tiny
+from transformer_jax.models.layers.heads import HEADS
+from transformer_jax.models.layers.kernels import KERNELS
+from transformer_jax.models.transformer.config import ARCHITECTURES
 
 
 @pytest.mark.parametrize(
@@ -83,20 +86,55 @@ def test_sinusoids_come_in_pairs():
 
 
 def test_rotary_channels_come_in_pairs():
-    with pytest.raises(ValueError, match="even head size, got 5.*model.head_dim"):
+    with pytest.raises(ValueError, match=r"even model.head_dim \(.*\), got 5"):
         tiny.config(head_dim=5, positions="rotary")
     tiny.config(head_dim=6, d_model=15, positions="rotary")
     tiny.config(head_dim=5)
 
 
-@pytest.mark.parametrize("head", ["classes", "tags"])
-def test_labels_need_an_encoder_alone_and_a_number(head):
-    for architecture in ("encoder_decoder", "decoder_only"):
-        with pytest.raises(ValueError, match=f"{head}.*'encoder_only'.*got '{architecture}' and 3"):
-            tiny.config(architecture=architecture, head=head, num_labels=3)
-    with pytest.raises(ValueError, match="at least one label.* and 0"):
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_head_stands_on_the_last_stack_of_its_kind_alone(architecture, head):
+    on_decoder = architecture != "encoder_only"
+    if on_decoder == (head == "tokens"):
+        assert tiny.config(architecture=architecture, head=head, num_labels=3).head == head
+        return
+    fitting = "'encoder_decoder' or 'decoder_only'" if head == "tokens" else "'encoder_only'"
+    with pytest.raises(ValueError, match=f"'{head}' needs .*={fitting}, got '{architecture}'"):
+        tiny.config(architecture=architecture, head=head, num_labels=3)
+
+
+@pytest.mark.parametrize("head", [name for name, row in HEADS.items() if row.labels])
+def test_labels_need_a_number(head):
+    with pytest.raises(ValueError, match=f"'{head}' needs at least one label, got 0"):
         tiny.config(architecture="encoder_only", head=head, num_labels=0)
     tiny.config(architecture="encoder_only", head=head, num_labels=1)
+
+
+def test_a_context_is_at_least_one_token():
+    assert tiny.config(context_length=1).context_length == 1
+    with pytest.raises(ValueError, match="context of 0 tokens"):
+        tiny.config(context_length=0)
+
+
+def test_schemes_of_two_stacks_fit_together():
+    with pytest.raises(ValueError, match="encoder_residual='admin'.*'deepnorm' do not go together"):
+        tiny.config(encoder_residual="admin", decoder_residual="deepnorm")
+    tiny.config(encoder_residual="admin_constant", decoder_residual="deepnorm")
+    # The scheme of a stack that is not there does not matter.
+    sizes = dict(architecture="decoder_only", decoder_residual="deepnorm")
+    tiny.config(**sizes, encoder_residual="admin")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_refuses_devices_that_it_does_not_run_on(kernel):
+    config, platforms = tiny.config(attention_kernel=kernel), KERNELS[kernel].platforms
+    for platform in ("cpu", "gpu", "tpu"):
+        if platforms is None or platform in platforms:
+            config.check_platform(platform)
+            continue
+        with pytest.raises(ValueError, match=f"'{kernel}' is for .*'{platform}': set it to 'xla'"):
+            config.check_platform(platform)
 
 
 def test_it_is_frozen_and_a_key_of_compiled_functions():

@@ -40,17 +40,16 @@ def inputs_only(rows):
 
 
 @functools.cache
-def compiled(config, context_length):
+def compiled(config):
     model = MODELS[config.architecture](config)
-    context = (context_length,) if config.architecture == "decoder_only" else ()
-    start = jax.jit(lambda p, b: model.apply({"params": p}, b, ROOM, *context, method="start"))
+    start = jax.jit(lambda p, b: model.apply({"params": p}, b, ROOM, method="start"))
     step = jax.jit(lambda p, *state: model.apply({"params": p}, *state, method="step"))
     return start, step
 
 
-def decode(config, params, inputs, targets, beams, context_length=99):
+def decode(config, params, inputs, targets, beams):
     """Logits of every target (N, LENGTH, V), fed one by one, and the tokens that were first."""
-    start, step = compiled(config, context_length)
+    start, step = compiled(config)
     first, context, cache = start(params, inputs)
     rows = inputs["inputs"].shape[0]
     assert all(x.shape[:2] == (config.num_decoder_layers, rows) for x in jax.tree.leaves(cache))
@@ -105,16 +104,16 @@ def test_a_decoder_looks_back_no_further_than_its_context():
     """With one layer, the logits are those of the last few tokens alone: rotary positions count
     from anywhere, and what lies further back is as if it were not there."""
     sizes = dict(architecture="decoder_only", num_decoder_layers=1, positions="rotary")
-    config, context_length = tiny.config(**sizes), 3
+    config, short = tiny.config(**sizes), tiny.config(**sizes, context_length=3)
     params, targets = tiny.random_parameters(config), continuations(2)
     bos = np.array([config.bos_id], np.int32)
     prompts = [np.append(bos, source) for source, _ in tiny.sentences((2, 1), (5, 1))]
-    _, logits = decode(config, params, inputs_only(prompts), targets, 1, context_length)
+    _, logits = decode(short, params, inputs_only(prompts), targets, 1)
     for prompt, target, found in zip(prompts, targets, logits, strict=True):
         tokens = np.concatenate([prompt, target])
         for t in range(LENGTH):
             end = len(prompt) + t
-            seen = tokens[max(end - context_length, 0) : end]
+            seen = tokens[max(end - 3, 0) : end]
             _, expected = decode(config, params, inputs_only([seen]), target[None], 1)
             assert_close(found[t], expected[0, 0])
 

@@ -91,7 +91,7 @@ def expected_shapes(config):
             shapes[f"{side}positions/table"] = (config.max_length, D)
         if config.embedding_norm or residual == "peri_ln":
             shapes |= {f"{side}positions/norm/{k}": v for k, v in norm(D).items()}
-    if config.head != "tokens":
+    if config.head in ("classes", "tags"):
         return shapes | {"label_head/labels": (D, C), "label_head/labels_bias": (C,)}
     if config.tied_embeddings == "none":
         shapes["logits/kernel"] = (D, V)

@@ -13,7 +13,6 @@ from transformer_jax.evaluation import trained
 from transformer_jax.evaluation.generate import generate
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.inspection import diagnostics
-from transformer_jax.inspection.steps import roles_of
 from transformer_jax.training import state as train_state
 
 BEAM = DecodeSettings(
@@ -101,7 +100,7 @@ def test_diagnostics_are_the_same_and_whole_on_every_device():
 
     def compute(params):
         moved = jax.tree.map(lambda leaf: leaf * 1.01, params)
-        diagnose = diagnostics.make_diagnose(run.model, run.loss, roles_of(params))
+        diagnose = diagnostics.make_diagnose(run.model, run.loss, run.roles)
         found = diagnose(params, moved, batch)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)

@@ -10,6 +10,8 @@ import numpy as np
 
 from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
+from transformer_jax.models.family import roles
+from transformer_jax.models.family import roles
 from transformer_jax.models.transformer.shapes import MODELS, initialise
 from transformer_jax.tasks import TASKS
 from transformer_jax.training import losses, optimizer
@@ -136,6 +138,10 @@ class Small:
             return self.step(mesh).lower(state, shapes)
 
     @functools.cached_property
+    def roles(self) -> Any:
+        return roles(jax.eval_shape(self.init, jax.random.key(0), batch(self.shape, 0)))
+
+    @functools.cached_property
     def _transform(self) -> Any:
         return optimizer.make_optimizer(
             name=self.optimizer,
@@ -147,6 +153,7 @@ class Small:
             weight_decay=0.0,
             clip_norm=1.0,
             groups=(),
+            roles=lambda: self.roles,
         )
 
 

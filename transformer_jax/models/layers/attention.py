@@ -1,19 +1,21 @@
 """Multi-head attention, self and cross, from projections of our own."""
 
+import functools
+from typing import ClassVar, NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.layers import kernels
 from transformer_jax.models.layers.dropout import Dropout
-from transformer_jax.models.layers.kernels.splash import splash_attention
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.layers.positions import Rotation, rotate
-from transformer_jax.models.transformer.config import TransformerConfig
 
 # Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
 _MASKED = -1e30
@@ -30,10 +32,29 @@ class AdditiveScore(nn.Module):
     ) -> Float[Array, "B H T S"]:
         # Drawn as a kernel of K inputs and one output is.
         init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 1, (), 0)
-        vector = parameter(self, "vector", init, keys.shape[-2:], ("heads", "head_dim"))
+        size, axes = keys.shape[-2:], ("heads", "head_dim")
+        vector = parameter(self, "vector", init, size, axes, decay=True)
         sums = jnp.tanh(queries[:, :, None] + keys[:, None])
         vector = vector.astype(sums.dtype)
         return jnp.einsum("BTSHK,HK->BHTS", sums, vector, preferred_element_type=jnp.float32)
+
+
+class Score(NamedTuple):
+    """How a query and a key meet.
+
+    scaled: whether queries are divided by the root of the head size. module: gives the scores;
+    None: they are products.
+    """
+
+    scaled: bool = False
+    module: type[nn.Module] | None = None
+
+
+SCORES = {
+    "scaled_dot_product": Score(scaled=True),
+    "dot_product": Score(),
+    "additive": Score(module=AdditiveScore),
+}
 
 
 class Attention(nn.Module):
@@ -41,54 +62,73 @@ class Attention(nn.Module):
 
     Keys and values are made by `keys_values`, so that self-attention, cross-attention and cached
     decoding are one path. Kernels are Xavier uniform over the true (D, H K) matrices, those inward
-    times `config.attention_gain`. Keys have no bias: the softmax cancels it. With `config.qk_norm`
-    each head's queries and keys are normalised before they meet (Dehghani et al. 2023, 2302.05442,
-    section 2).
+    times `gain`. Keys have no bias: the softmax cancels it.
 
     Attributes:
-      inner_norm: a norm over the heads' outputs, before they are projected.
+      score: a key of `SCORES`.
+      kernel: a key of `KERNELS`.
+      norm: a key of `NORMS`, for the two below.
+      qk_norm: each head's queries and keys are normalised before they meet (Dehghani et al. 2023,
+        2302.05442, section 2).
+      inner_norm: the heads' outputs are normalised before they are projected.
+      dropout_rate: on the attention weights.
     """
 
-    config: TransformerConfig
+    d_model: int
+    num_heads: int
+    head_dim: int
+    dtype: jnp.dtype
+    score: str = "scaled_dot_product"
+    gain: float = 1.0
+    norm: str = "layer_norm"
+    qk_norm: bool = False
     inner_norm: bool = False
+    dropout_rate: float = 0.0
+    kernel: str = "xla"
+
+    # The parameters that are multiplied by what queries, and what keys and values are made from.
+    query_kernels: ClassVar[tuple[str, ...]] = ("query",)
+    key_kernels: ClassVar[tuple[str, ...]] = ("key", "value")
 
     def setup(self):
-        config = self.config
-        size = (config.d_model, config.num_heads, config.head_dim)
+        size = (self.d_model, self.num_heads, self.head_dim)
         axes = ("embed", "heads", "head_dim")
-        variance = config.attention_gain**2
-        inward = nn.initializers.variance_scaling(variance, "fan_avg", "uniform", 0, (1, 2))
-        zeros = nn.initializers.zeros
-        self.query = parameter(self, "query", inward, size, axes)
-        self.query_bias = parameter(self, "query_bias", zeros, size[1:], axes[1:])
-        self.key = parameter(self, "key", inward, size, axes)
-        self.value = parameter(self, "value", inward, size, axes)
-        self.value_bias = parameter(self, "value_bias", zeros, size[1:], axes[1:])
-        self.output = parameter(
-            *(self, "output", _OUTWARD, (*size[1:], size[0]), (*axes[1:], axes[0]))
-        )
-        self.output_bias = parameter(self, "output_bias", zeros, size[:1], axes[:1])
-        self.dropout = Dropout(config.attention_dropout_rate)
-        if config.attention_score == "additive":
-            self.score = AdditiveScore()
-        if config.qk_norm:
-            self.query_norm = Norm(config, axis="head_dim", bias=False)
-            self.key_norm = Norm(config, axis="head_dim", bias=False)
+        inward = nn.initializers.variance_scaling(self.gain**2, "fan_avg", "uniform", 0, (1, 2))
+
+        def kernel(name):
+            return parameter(self, name, inward, size, axes, matrix=(1, 2))
+
+        def bias(name, size, axes):
+            return parameter(self, name, nn.initializers.zeros, size, axes)
+
+        self.query = kernel("query")
+        self.query_bias = bias("query_bias", size[1:], axes[1:])
+        self.key = kernel("key")
+        self.value = kernel("value")
+        self.value_bias = bias("value_bias", size[1:], axes[1:])
+        outward = (*size[1:], size[0]), (*axes[1:], axes[0])
+        self.output = parameter(self, "output", _OUTWARD, *outward, matrix=(2, 1))
+        self.output_bias = bias("output_bias", size[:1], axes[:1])
+        self.dropout = Dropout(self.dropout_rate)
+        if module := SCORES[self.score].module:
+            self.scores = module(name="score")
+        if self.qk_norm:
+            self.query_norm = Norm(self.norm, axis="head_dim", bias=False)
+            self.key_norm = Norm(self.norm, axis="head_dim", bias=False)
         if self.inner_norm:
-            self.norm_of_heads = Norm(config, axis="heads", name="inner_norm")
+            self.norm_of_heads = Norm(self.norm, axis="heads", name="inner_norm")
 
     def keys_values(
         self, x: Float[Array, "B S D"], rotation: Rotation | None = None
     ) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
         """What queries will look at, in the compute dtype; keys are turned by their positions."""
-        dtype = self.config.compute_dtype
-        x = x.astype(dtype)
-        keys = jnp.einsum("BSD,DHK->BSHK", x, self.key.astype(dtype))
-        if self.config.qk_norm:
-            keys = self.key_norm(keys).astype(dtype)
+        x = x.astype(self.dtype)
+        keys = jnp.einsum("BSD,DHK->BSHK", x, self.key.astype(self.dtype))
+        if self.qk_norm:
+            keys = self.key_norm(keys).astype(self.dtype)
         keys = rotate(keys, rotation)
-        values = jnp.einsum("BSD,DHK->BSHK", x, self.value.astype(dtype))
-        values = values + self.value_bias.astype(dtype)[None, None]
+        values = jnp.einsum("BSD,DHK->BSHK", x, self.value.astype(self.dtype))
+        values = values + self.value_bias.astype(self.dtype)[None, None]
         # Whole rows, since every query may look at every key.
         return constrain(keys, "batch", None, "heads"), constrain(values, "batch", None, "heads")
 
@@ -105,54 +145,44 @@ class Attention(nn.Module):
         """Attends from x. Softmax in float32.
 
         Args:
-          mask: True where a query sees a key; or the segments that this follows from, for splash
-            attention, which shows nothing to diagnostics.
+          mask: True where a query sees a key; or the segments that this follows from, for a kernel
+            that reads these. Such a kernel shows nothing to diagnostics.
           rotation: of the queries, where positions are rotary.
         """
-        dtype = self.config.compute_dtype
+        dtype = self.dtype
         queries = jnp.einsum("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
         queries = queries + self.query_bias.astype(dtype)[None, None]
-        if self.config.qk_norm:
+        if self.qk_norm:
             queries = self.query_norm(queries).astype(dtype)
         queries = constrain(rotate(queries, rotation), "batch", "length", "heads")
-        if self.config.attention_score == "scaled_dot_product":
+        if SCORES[self.score].scaled:
             queries = queries * keys.shape[-1] ** -0.5
-        if isinstance(mask, Segments):
-            heads = splash_attention(queries, keys, values, mask)
-        else:
-            heads = self._attend(queries, keys, values, mask, deterministic)
+        weights = functools.partial(self._weights, deterministic=deterministic)
+        heads = kernels.attend(self.kernel, queries, keys, values, mask, weights)
         heads = constrain(heads, "batch", "length", "heads")
         if self.inner_norm:
             flat = self.norm_of_heads(heads.reshape(*heads.shape[:2], -1))
             heads = flat.astype(dtype).reshape(heads.shape)
-        out = jnp.einsum(
-            *("BTHK,HKD->BTD", heads, self.output.astype(dtype)),
-            preferred_element_type=jnp.float32,
-        )
+        output = self.output.astype(dtype)
+        out = jnp.einsum("BTHK,HKD->BTD", heads, output, preferred_element_type=jnp.float32)
         return out + self.output_bias[None, None]
 
-    def _attend(
+    def _weights(
         self,
         queries: Float[Array, "B T H K"],
         keys: Float[Array, "B S H K"],
-        values: Float[Array, "B S H K"],
         mask: Bool[Array, "#B #T S"],
         deterministic: bool,
-    ) -> Float[Array, "B T H K"]:
-        logits = jnp.where(mask[:, None], self._scores(queries, keys), _MASKED)
-        weights = jax.nn.softmax(logits)
-        self._observe(logits, weights)
-        weights = self.dropout(weights, deterministic=deterministic).astype(values.dtype)
-        return jnp.einsum("BHTS,BSHK->BTHK", weights, values)
-
-    def _scores(
-        self, queries: Float[Array, "B T H K"], keys: Float[Array, "B S H K"]
     ) -> Float[Array, "B H T S"]:
-        if self.config.attention_score == "additive":
-            return self.score(queries, keys)
-        return jnp.einsum("BTHK,BSHK->BHTS", queries, keys, preferred_element_type=jnp.float32)
-
-    def _observe(self, logits: Float[Array, "B H T S"], weights: Float[Array, "B H T S"]) -> None:
-        """What diagnostics may ask for, each query's; nobody pays for it otherwise."""
+        """The weights after dropout, in the keys' dtype; diagnostics may ask for what they are."""
+        if SCORES[self.score].module:
+            scores = self.scores(queries, keys)
+        else:
+            products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+            scores = products("BTHK,BSHK->BHTS", queries, keys)
+        logits = jnp.where(mask[:, None], scores, _MASKED)
+        weights = jax.nn.softmax(logits)
+        # Each query's; nobody pays for it otherwise.
         entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
         observe(self, entropy=entropy, largest_logit=jnp.max(logits, axis=-1))
+        return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)

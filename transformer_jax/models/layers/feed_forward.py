@@ -1,5 +1,8 @@
 """The position-wise network: two matrices, or three where the activation is gated."""
 
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -9,52 +12,61 @@ from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import parameter
-from transformer_jax.models.transformer.config import TransformerConfig
 
-_ACTIVATIONS = {
-    "relu": jax.nn.relu,
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "swiglu": jax.nn.silu,
+
+class Activation(NamedTuple):
+    """gated: whether the function takes a projection of its own, which multiplies x W_up."""
+
+    function: Callable[[Float[Array, "B T F"]], Float[Array, "B T F"]]
+    gated: bool = False
+
+
+ACTIVATIONS = {
+    "relu": Activation(jax.nn.relu),
+    "gelu": Activation(lambda x: jax.nn.gelu(x, approximate=False)),
+    "swiglu": Activation(jax.nn.silu, gated=True),  # Shazeer 2020, equation 6
 }
 
 
 class FeedForward(nn.Module):
-    """act(x W_up) W_down (Vaswani et al. 2017, equation 2), with act the ReLU or the exact GELU.
+    """act(x W_up) W_down (Vaswani et al. 2017, equation 2), or (act(x W_gate) * x W_up) W_down.
 
-    SwiGLU is (silu(x W_gate) * x W_up) W_down (Shazeer 2020, equation 6). Every matrix has a bias;
-    kernels are Xavier uniform.
+    Every matrix has a bias; kernels are Xavier uniform.
 
     Attributes:
-      inner_norm: a norm over the hidden layer, before W_down.
+      activation: a key of `ACTIVATIONS`.
+      norm: a key of `NORMS`: normalises the hidden layer before W_down. None: no norm.
     """
 
-    config: TransformerConfig
-    inner_norm: bool = False
+    d_ff: int
+    activation: str
+    dtype: jnp.dtype
+    dropout_rate: float
+    norm: str | None
+
+    input_kernels: ClassVar[tuple[str, ...]] = ("up", "gate")  # what x is multiplied by
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, deterministic: bool) -> Float[Array, "B T D"]:
-        config = self.config
-        dtype = config.compute_dtype
+        d_model, init = x.shape[-1], nn.initializers.xavier_uniform()
 
-        def project(x, name, axes, size, out_dtype):
-            kernel = parameter(self, name, nn.initializers.xavier_uniform(), size, axes)
+        def project(x, name, axes, size, dtype):
+            kernel = parameter(self, name, init, size, axes, matrix=(1, 1))
             bias = parameter(self, f"{name}_bias", nn.initializers.zeros, size[1:], axes[1:])
-            y = jnp.matmul(x, kernel.astype(dtype), preferred_element_type=out_dtype)
-            return y + bias.astype(out_dtype)[None, None]
+            y = jnp.matmul(x, kernel.astype(self.dtype), preferred_element_type=dtype)
+            return y + bias.astype(dtype)[None, None]
 
         def inward(name):
-            size = (config.d_model, config.d_ff)
-            return project(x.astype(dtype), name, ("embed", "mlp"), size, dtype)
+            size = (d_model, self.d_ff)
+            return project(x.astype(self.dtype), name, ("embed", "mlp"), size, self.dtype)
 
-        activation = _ACTIVATIONS[config.activation]
+        activation = ACTIVATIONS[self.activation]
         up = inward("up")
-        hidden = (
-            activation(inward("gate")) * up if config.activation == "swiglu" else activation(up)
-        )
+        gated = activation.gated
+        hidden = activation.function(inward("gate")) * up if gated else activation.function(up)
         hidden = constrain(hidden, "batch", "length", "mlp")
-        if self.inner_norm:
-            hidden = Norm(config, axis="mlp", name="inner_norm")(hidden).astype(dtype)
-        dropout = Dropout(config.feed_forward_dropout_rate, name="dropout")
+        if self.norm:
+            hidden = Norm(self.norm, axis="mlp", name="inner_norm")(hidden).astype(self.dtype)
+        dropout = Dropout(self.dropout_rate, name="dropout")
         hidden = dropout(hidden, deterministic=deterministic)
-        size = (config.d_ff, config.d_model)
-        return project(hidden, "down", ("mlp", "embed"), size, jnp.float32)
+        return project(hidden, "down", ("mlp", "embed"), (self.d_ff, d_model), jnp.float32)

@@ -1,6 +1,7 @@
-"""What stands on an encoder alone: logits of masked tokens or of labels, and vectors of texts."""
+"""What stands on a stack: logits of tokens or of labels, and vectors of whole texts."""
 
 from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,69 +11,112 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import parameter
-from transformer_jax.models.transformer.config import Pooling, TransformerConfig
+
+# Vectors to logits of tokens, by a token table or a kernel of its own.
+Project = Callable[[Float[Array, "B T D"]], Float[Array, "B T V"]]
 
 
 class MaskedTokenHead(nn.Module):
     """Norm(gelu(x W + b)), then logits by `project`, with a bias a token.
 
     The head of BERT (Devlin et al. 2019, section 3.1 and its code), where `project` is the product
-    with the token table.
+    with the token table. It drops nothing.
     """
 
-    config: TransformerConfig
+    size: int
+    dtype: jnp.dtype
+    norm: str
+    dropout_rate: float
 
     @nn.compact
     def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        project: Callable[[Float[Array, "B T D"]], Float[Array, "B T V"]],
+        self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
     ) -> Float[Array, "B T V"]:
-        d_model, vocab_size = self.config.d_model, self.config.vocab_size
-        zeros = nn.initializers.zeros
-        x = _affine(self, "transform", x, d_model, "embed_out", self.config.compute_dtype)
-        x = Norm(self.config, name="norm")(jax.nn.gelu(x, approximate=False))
-        bias = parameter(self, "logits_bias", zeros, (vocab_size,), ("vocab",))
+        x = _affine(self, "transform", x, x.shape[-1], "embed_out")
+        x = Norm(self.norm, name="norm")(jax.nn.gelu(x, approximate=False))
+        bias = parameter(self, "logits_bias", nn.initializers.zeros, (self.size,), ("vocab",))
         return project(x) + bias[None, None]
 
 
 class LabelHead(nn.Module):
     """Logits of the labels, C of them, at every token: x W + b after dropout."""
 
-    config: TransformerConfig
+    size: int
+    dtype: jnp.dtype
+    norm: str
+    dropout_rate: float
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], *, deterministic: bool) -> Float[Array, "B T C"]:
-        config = self.config
-        x = Dropout(config.dropout_rate, name="dropout")(x, deterministic=deterministic)
-        return _affine(self, "labels", x, config.num_labels, "labels", config.compute_dtype)
+    def __call__(
+        self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
+    ) -> Float[Array, "B T C"]:
+        x = Dropout(self.dropout_rate, name="dropout")(x, deterministic=deterministic)
+        return _affine(self, "labels", x, self.size, "labels")
+
+
+class Head(NamedTuple):
+    """One row.
+
+    Attributes:
+      stack: the kind of stack that it stands on.
+      module: (size, dtype, norm, dropout rate) -> an encoder's head, called as (x, project,
+        deterministic). A decoder has `project` alone.
+      name: the module's, and so its parameters'.
+      labels: whether its outputs are labels, and not the tokens of the vocabulary.
+      pooled: whether it reads, at each token, what stands for the whole text.
+    """
+
+    stack: Literal["encoder", "decoder"]
+    module: Any = None
+    name: str | None = None
+    labels: bool = False
+    pooled: bool = False
+
+
+HEADS = {
+    "tokens": Head("decoder"),
+    "masked_tokens": Head("encoder", MaskedTokenHead, "token_head"),
+    "classes": Head("encoder", LabelHead, "label_head", labels=True, pooled=True),
+    "tags": Head("encoder", LabelHead, "label_head", labels=True),
+}
 
 
 def _affine(
-    module: nn.Module, name: str, x: Float[Array, "B T D"], size: int, axis: str, dtype: jnp.dtype
+    module: Any, name: str, x: Float[Array, "B T D"], size: int, axis: str
 ) -> Float[Array, "B T E"]:
     init, shape = nn.initializers.xavier_uniform(), (x.shape[-1], size)
-    kernel = parameter(module, name, init, shape, ("embed", axis))
+    kernel = parameter(module, name, init, shape, ("embed", axis), matrix=(1, 1))
     bias = parameter(module, f"{name}_bias", nn.initializers.zeros, (size,), (axis,))
-    x, kernel = x.astype(dtype), kernel.astype(dtype)
+    x, kernel = x.astype(module.dtype), kernel.astype(module.dtype)
     y = jnp.einsum("BTD,DE->BTE", x, kernel, preferred_element_type=jnp.float32)
     return y + bias[None, None]
+
+
+def _mean(x, mask, positions):
+    weights = mask / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
+    return jnp.einsum("BTS,BSD->BTD", weights, x)
+
+
+def _first(x, mask, positions):
+    first = jnp.arange(x.shape[1])[None] - positions
+    return jnp.take_along_axis(x, first[..., None], axis=1)
+
+
+# What stands for a whole text: the mean over its tokens, or the first one.
+POOLINGS = {"mean": _mean, "first": _first}
 
 
 def pool(
     x: Float[Array, "B T D"],
     mask: Bool[Array, "B T T"],
     positions: Int[Array, "B T"],
-    pooling: Pooling,
+    pooling: str,
 ) -> Float[Array, "B T D"]:
-    """At each token, what stands for its whole text: the mean over its tokens, or the first one.
+    """At each token, what stands for its whole text.
 
     Args:
-      mask: of pairs of tokens of the same text.
+      mask: True for pairs of tokens of the same text.
       positions: of each token in its text, from 0.
+      pooling: a key of `POOLINGS`.
     """
-    if pooling == "first":
-        first = jnp.arange(x.shape[1])[None] - positions
-        return jnp.take_along_axis(x, first[..., None], axis=1)
-    weights = mask / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
-    return jnp.einsum("BTS,BSD->BTD", weights, x)
+    return POOLINGS[pooling](x, mask, positions)

@@ -1,25 +1,39 @@
 """The norms, in float32."""
 
+from typing import NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.models.layers.parameter import parameter
-from transformer_jax.models.transformer.config import TransformerConfig
 
 EPSILON = 1e-5  # what is added to the mean square
 
 
+class NormKind(NamedTuple):
+    """centred: whether the mean is subtracted first and a bias added last."""
+
+    centred: bool
+
+
+NORMS = {
+    "layer_norm": NormKind(centred=True),  # Ba et al. 2016
+    "rms_norm": NormKind(centred=False),  # Zhang and Sennrich 2019
+}
+
+
 class Norm(nn.Module):
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) over the last axis, float32.
+    """A norm over the last axis, float32.
 
     Attributes:
+      kind: a key of `NORMS`.
       axis: the logical name of the last axis.
-      bias: False leaves the bias of LayerNorm out.
+      bias: False leaves the bias out.
     """
 
-    config: TransformerConfig
+    kind: str
     axis: str = "embed"
     bias: bool = True
 
@@ -31,10 +45,10 @@ class Norm(nn.Module):
 
         x = x.astype(jnp.float32)
         scale = broadcast("scale", nn.initializers.ones)
-        centre = self.config.norm == "layer_norm"
-        if centre:
+        centred = NORMS[self.kind].centred
+        if centred:
             # Centred first: E[x^2] - E[x]^2 cancels where the mean is large (deep Pre-LN).
             x = x - jnp.mean(x, axis=-1, keepdims=True)
         x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + EPSILON)
         x = x * scale
-        return x + broadcast("bias", nn.initializers.zeros) if centre and self.bias else x
+        return x + broadcast("bias", nn.initializers.zeros) if centred and self.bias else x

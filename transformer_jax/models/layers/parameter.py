@@ -1,7 +1,18 @@
-"""Parameters with the names of their axes beside them."""
+"""Parameters that say what they are: their axes, their matrix, and whether weights decay."""
+
+import functools
 
 import flax.linen as nn
+from flax import struct
 from jaxtyping import Array, Float
+
+
+@functools.partial(struct.dataclass, eq=False)
+class Boxed(nn.LogicallyPartitioned):
+    """A parameter beside what `parameter` was told of it. A scan over depth keeps both fields."""
+
+    matrix: tuple[int, int] | None = struct.field(default=None, pytree_node=False)
+    decay: bool = struct.field(default=False, pytree_node=False)
 
 
 def parameter(
@@ -10,9 +21,23 @@ def parameter(
     init: nn.initializers.Initializer,
     shape: tuple[int, ...],
     axes: tuple[str, ...],
+    *,
+    matrix: tuple[int, int] | None = None,
+    decay: bool | None = None,
 ) -> Float[Array, "*shape"]:
-    """`module.param`, boxed with one logical axis a dimension: what `sharding` lays out.
+    """`module.param`, boxed with what the mesh and the optimizer read.
 
     A function of the module in whose `setup` or `compact` method it is called.
+
+    Args:
+      axes: the logical name of each dimension, by which `devices.mesh` lays the parameter out.
+      matrix: how many of the axes are inputs and how many, after those, are outputs of one matrix;
+        None for a vector.
+      decay: whether weight decay applies (None: to matrices).
     """
-    return module.param(name, nn.with_logical_partitioning(init, axes), shape)  # pyright: ignore
+    decays = matrix is not None if decay is None else decay
+
+    def boxed(key, shape):
+        return Boxed(init(key, shape), axes, matrix=matrix, decay=decays)
+
+    return module.param(name, boxed, shape)  # pyright: ignore[reportReturnType] (Flax unboxes it)

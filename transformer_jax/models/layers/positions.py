@@ -1,9 +1,21 @@
-"""Rotary positions: queries and keys turned by angles that grow with the position."""
+"""How a model tells where a token stands: vectors added to embeddings, or queries and keys turned.
 
-from typing import NamedTuple
+Positions count within a packed example.
+"""
 
+import dataclasses
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
+
+from transformer_jax.models.layers.dropout import Dropout
+from transformer_jax.models.layers.embeddings import look_up
+from transformer_jax.models.layers.norm import Norm
+from transformer_jax.models.layers.parameter import parameter
 
 
 class Rotation(NamedTuple):
@@ -13,11 +25,86 @@ class Rotation(NamedTuple):
     sin: Float[Array, "B T half_K"]
 
 
+def sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
+    """sin(t / 10000^(2i/D)) in even and the cosine in odd channels (Vaswani et al. 2017, 3.5)."""
+    angle = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
+    return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, d_model).astype("f4")
+
+
 def rotation(positions: Int[Array, "B T"], head_dim: int) -> Rotation:
     """Angles t / 10000^(2i/K) of position t and pair i (Su et al. 2021, 2104.09864, eq. 15)."""
     frequencies = 10000.0 ** (-jnp.arange(0, head_dim, 2) / head_dim)
     angles = positions[..., None] * frequencies[None, None]
     return Rotation(jnp.cos(angles), jnp.sin(angles))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PositionKind:
+    """One row.
+
+    Attributes:
+      vectors: (length, D) -> the constant vectors that are added to embeddings.
+      learned: whether trained vectors are added, from a table that bounds the length of rows.
+      rotation: (positions, K) -> what turns queries and keys.
+      even: the size that has to be even.
+    """
+
+    vectors: Callable[[int, int], Float[np.ndarray, "T D"]] | None = None
+    learned: bool = False
+    rotation: Callable[[Int[Array, "B T"], int], Rotation] | None = None
+    even: Literal["d_model", "head_dim"] | None = None
+
+
+POSITIONS = {
+    "sinusoidal": PositionKind(vectors=sinusoids, even="d_model"),
+    "learned": PositionKind(learned=True),
+    "rotary": PositionKind(rotation=rotation, even="head_dim"),
+}
+
+
+class Positions(nn.Module):
+    """Adds a vector for each position where there is one, then drops entries of the sum.
+
+    Attributes:
+      kind: a key of `POSITIONS`.
+      max_length: rows of a learned table.
+      norm: a key of `NORMS`: normalises the sum before entries are dropped (Devlin et al. 2019, in
+        code). None: no norm.
+    """
+
+    kind: str
+    max_length: int
+    norm: str | None
+    dropout_rate: float
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "B T"],
+        *,
+        length: int,
+        deterministic: bool,
+    ) -> Float[Array, "B T D"]:
+        """length: a bound of the positions, which is the row's or the cache's length.
+
+        Raises ValueError where that is more than the rows of a learned table.
+        """
+        row, d_model = POSITIONS[self.kind], x.shape[-1]
+        if row.learned:
+            if length > self.max_length:
+                raise ValueError(
+                    f"a row of {length} tokens is longer than the {self.max_length} learned "
+                    "positions: raise model.max_length or shorten the rows"
+                )
+            init, size = nn.initializers.normal(0.02), (self.max_length, d_model)
+            table = parameter(self, "table", init, size, ("positions", "embed"), matrix=(1, 1))
+            x = x + look_up(table, positions)
+        if row.vectors:
+            x = x + jnp.asarray(row.vectors(length, d_model))[positions]
+        if self.norm:
+            x = Norm(self.norm, name="norm")(x)
+        return Dropout(self.dropout_rate, name="dropout")(x, deterministic=deterministic)
 
 
 def rotate(x: Float[Array, "B T H K"], rotation: Rotation | None) -> Float[Array, "B T H K"]:

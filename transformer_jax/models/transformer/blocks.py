@@ -1,11 +1,8 @@
-"""Blocks of residual sublayers, and stacks of blocks: one scan each.
-
-A block takes (carry, layer, shared): the carry runs through the depth, `layer` is this layer's
-slice of stacked arrays (the scheme's scales, a cache), and `shared` is the same for every layer.
-"""
+"""The block of residual sublayers that every stack repeats, in whole rows and with a cache."""
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -18,13 +15,9 @@ from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import Rotation
-from transformer_jax.models.transformer.config import Remat, TransformerConfig
+from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Carry, ResidualSublayer, Scales
-from transformer_jax.models.transformer.schemes import Stack, scheme
-
-_dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-# What of each layer is kept for the backward pass; the rest is computed again.
-_KEPT = {"dots": _dots, "full": jax.checkpoint_policies.nothing_saveable}
+from transformer_jax.models.transformer.schemes import Kind, Stack
 
 
 class KeysValues(NamedTuple):
@@ -56,15 +49,20 @@ class Rows:
 
 
 class Step(NamedTuple):
-    """Where new tokens stand: their slot in the cache, the slots they see, and their rotation."""
+    """Where new tokens stand: their slot in the cache, the slots they see, and their rotation.
+
+    source_mask: which tokens of its source (B, S) a sentence sees, for a decoder that has an
+    encoder.
+    """
 
     slot: Int[Array, ""]
     seen: Bool[Array, "#N T S"]
     rotation: Rotation | None
+    source_mask: Any = None
 
 
 class Block(nn.Module):
-    """Self-attention and feed-forward, each in its residual sublayer."""
+    """One layer of a stack: the sublayers of `depth(config, stack).kinds`, each in its residual."""
 
     config: TransformerConfig
     stack: Stack
@@ -72,71 +70,26 @@ class Block(nn.Module):
     def setup(self):
         config, stack = self.config, self.stack
         inner_norm = scheme(config, stack).inner_norm
-        self.self_attention = Attention(config, inner_norm)
-        self.self_attention_residual = ResidualSublayer(config, stack, 0)
-        self.feed_forward = FeedForward(config, inner_norm)
-        self.feed_forward_residual = ResidualSublayer(config, stack, 1)
+        for index, kind in enumerate(depth(config, stack).kinds):
+            setattr(self, kind, _SUBLAYERS[kind](config, inner_norm))
+            setattr(self, f"{kind}_residual", ResidualSublayer(config, stack, index))
 
     def __call__(self, carry: Carry, layer: Scales, shared: Rows) -> tuple[Carry, None]:
         """All positions at once."""
-        attend = functools.partial(_attend, self.self_attention, shared)
-        return self._sublayers(carry, layer, attend, shared.real, shared.deterministic), None
-
-    def step(
-        self, carry: Carry, layer: tuple[Scales, KeysValues], shared: Step
-    ) -> tuple[Carry, KeysValues]:
-        """New tokens, x (N, T, D): reads and extends the cache, whose new slice it returns."""
-        scales, cache = layer
+        deterministic = shared.deterministic
 
         def attend(h):
-            nonlocal cache
-            out, cache = _attend_cached(self.self_attention, h, cache, shared)
-            return out
-
-        real = jnp.ones(carry.x.shape[:2], bool)
-        return self._sublayers(carry, scales, attend, real, True), cache
-
-    def _sublayers(self, carry, scales, attend, real, deterministic) -> Carry:
-        def feed_forward(h):
-            return self.feed_forward(h, deterministic=deterministic)
-
-        sublayers = (
-            (self.self_attention_residual, attend),
-            (self.feed_forward_residual, feed_forward),
-        )
-        for residual, f in sublayers:
-            carry = residual(carry, scales, f, real, deterministic=deterministic)
-        return carry
-
-
-class CrossBlock(nn.Module):
-    """Self-attention, cross-attention and feed-forward, each in its residual sublayer."""
-
-    config: TransformerConfig
-    stack: Stack
-
-    def setup(self):
-        config, stack = self.config, self.stack
-        inner_norm = scheme(config, stack).inner_norm
-        self.self_attention = Attention(config, inner_norm)
-        self.self_attention_residual = ResidualSublayer(config, stack, 0)
-        self.cross_attention = Attention(config)
-        self.cross_attention_residual = ResidualSublayer(config, stack, 1)
-        self.feed_forward = FeedForward(config, inner_norm)
-        self.feed_forward_residual = ResidualSublayer(config, stack, 2)
-
-    def __call__(self, carry: Carry, layer: Scales, shared: Rows) -> tuple[Carry, None]:
-        """All positions at once."""
-        attend = functools.partial(_attend, self.self_attention, shared)
-        real, deterministic = shared.real, shared.deterministic
+            keys_values = self.self_attention.keys_values(h, shared.rotation)
+            mask, rotation = shared.mask, shared.rotation
+            return self.self_attention(h, *keys_values, mask, rotation, deterministic=deterministic)
 
         def look(h):
             keys_values = self.cross_attention.keys_values(shared.encoded)
             return self.cross_attention(
-                *(h, *keys_values, shared.cross_mask), deterministic=deterministic
+                h, *keys_values, shared.cross_mask, deterministic=deterministic
             )
 
-        return self._sublayers(carry, layer, attend, look, real, deterministic), None
+        return self._sublayers(carry, layer, attend, look, shared.real, deterministic), None
 
     def context(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, KeysValues]:
         """This layer's keys and values of the encoder's output, made once for a translation."""
@@ -144,76 +97,92 @@ class CrossBlock(nn.Module):
         return carry, KeysValues(*self.cross_attention.keys_values(encoded))
 
     def step(
-        self, carry: Carry, layer: tuple[Scales, KeysValues, KeysValues], shared: tuple
+        self, carry: Carry, layer: tuple[Scales, KeysValues, Any], shared: Step
     ) -> tuple[Carry, KeysValues]:
-        """One token, x (N, 1, D): reads and extends the cache, whose new slice it returns."""
-        scales, source, cache = layer
-        source_mask, step = shared
+        """New tokens, x (N, T, D): reads and extends the cache, whose new slice it returns.
+
+        layer: the scales, the cache, and what `context` returned (None without an encoder).
+        """
+        scales, cache, source = layer
 
         def attend(h):
             nonlocal cache
-            out, cache = _attend_cached(self.self_attention, h, cache, step)
+            out, cache = self._attend_cached(h, cache, shared)
             return out
 
         def look(h):
             # The hypotheses of one sentence stand as its queries, so its context is never tiled.
-            queries = h.reshape(source_mask.shape[0], -1, h.shape[-1])
-            mask = source_mask[:, None]
+            queries = h.reshape(shared.source_mask.shape[0], -1, h.shape[-1])
+            mask = shared.source_mask[:, None]
             out = self.cross_attention(queries, *source, mask, deterministic=True)
             return out.reshape(h.shape)
 
         real = jnp.ones(carry.x.shape[:2], bool)
         return self._sublayers(carry, scales, attend, look, real, True), cache
 
-    def _sublayers(self, carry, scales, attend, look, real, deterministic) -> Carry:
+    def _sublayers(
+        self,
+        carry: Carry,
+        scales: Scales,
+        attend: Callable[..., Any],
+        look: Callable[..., Any],
+        real: Bool[Array, "B T"],
+        deterministic: bool,
+    ) -> Carry:
         def feed_forward(h):
             return self.feed_forward(h, deterministic=deterministic)
 
-        sublayers = (
-            (self.self_attention_residual, attend),
-            (self.cross_attention_residual, look),
-            (self.feed_forward_residual, feed_forward),
-        )
-        for residual, f in sublayers:
-            carry = residual(carry, scales, f, real, deterministic=deterministic)
+        functions: dict[Kind, Callable[..., Any]] = {
+            "self_attention": attend,
+            "cross_attention": look,
+            "feed_forward": feed_forward,
+        }
+        for kind in depth(self.config, self.stack).kinds:
+            residual = getattr(self, f"{kind}_residual")
+            carry = residual(carry, scales, functions[kind], real, deterministic=deterministic)
         return carry
 
+    def _attend_cached(
+        self, h: Float[Array, "N T D"], cache: KeysValues, step: Step
+    ) -> tuple[Float[Array, "N T D"], KeysValues]:
+        new = KeysValues(*self.self_attention.keys_values(h, step.rotation))
+        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
+        cache = jax.tree.map(lambda old, new: write(old, new, step.slot), cache, new)
+        cache = jax.tree.map(lambda rows: constrain(rows, "batch", None, "heads"), cache)
+        out = self.self_attention(h, *cache, step.seen, step.rotation, deterministic=True)
+        return out, cache
 
-def _attend(attention: Attention, shared: Rows, h: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-    keys_values = attention.keys_values(h, shared.rotation)
-    return attention(
-        *(h, *keys_values, shared.mask, shared.rotation), deterministic=shared.deterministic
+
+def attention(config: TransformerConfig, inner_norm: bool = False) -> Attention:
+    """An attention of the model; `inner_norm` as of its scheme."""
+    return Attention(
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        head_dim=config.head_dim,
+        dtype=config.compute_dtype,
+        score=config.attention_score,
+        gain=config.attention_gain,
+        norm=config.norm,
+        qk_norm=config.qk_norm,
+        inner_norm=inner_norm,
+        dropout_rate=config.attention_dropout_rate,
+        kernel=config.attention_kernel,
     )
 
 
-def _attend_cached(
-    attention: Attention, h: Float[Array, "N T D"], cache: KeysValues, step: Step
-) -> tuple[Float[Array, "N T D"], KeysValues]:
-    new = KeysValues(*attention.keys_values(h, step.rotation))
-    write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
-    cache = jax.tree.map(lambda old, new: write(old, new, step.slot), cache, new)
-    cache = jax.tree.map(lambda rows: constrain(rows, "batch", None, "heads"), cache)
-    out = attention(h, *cache, step.seen, step.rotation, deterministic=True)
-    return out, cache
-
-
-def stack(block: type[nn.Module], methods: list[str], num_layers: int, remat: Remat) -> Any:
-    """The block repeated over depth, its parameters stacked on a leading axis `layers`.
-
-    remat: what `__call__`'s backward pass computes again (Chen et al. 2016, section 4.1): "none",
-    "dots" (all but the products with parameters) or "full".
-    """
-    if remat != "none":
-        # A scan keeps forward and backward pass apart by itself.
-        block = nn.remat(block, policy=_KEPT[remat], prevent_cse=False)
-    return nn.scan(
-        block,
-        # The last two hold something only where a caller asks for it.
-        variable_axes={"params": 0, "intermediates": 0, "perturbations": 0},
-        split_rngs={"params": True, "dropout": True},
-        in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (Flax says int)
-        out_axes=0,
-        length=num_layers,
-        methods=methods,
-        metadata_params={nn.PARTITION_NAME: "layers"},
+def feed_forward(config: TransformerConfig, inner_norm: bool = False) -> FeedForward:
+    """A feed-forward network of the model; `inner_norm` as of its scheme."""
+    return FeedForward(
+        d_ff=config.d_ff,
+        activation=config.activation,
+        dtype=config.compute_dtype,
+        dropout_rate=config.feed_forward_dropout_rate,
+        norm=config.norm if inner_norm else None,
     )
+
+
+_SUBLAYERS: dict[Kind, Callable[[TransformerConfig, bool], nn.Module]] = {
+    "self_attention": attention,
+    "cross_attention": lambda config, inner_norm: attention(config),  # without an inner norm
+    "feed_forward": feed_forward,
+}

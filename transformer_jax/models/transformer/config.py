@@ -2,71 +2,76 @@
 
 import dataclasses
 import difflib
-from typing import Literal, get_args
+from collections.abc import Collection
 
 import jax.numpy as jnp
 
-Architecture = Literal["encoder_decoder", "encoder_only", "decoder_only"]
-Head = Literal["tokens", "masked_tokens", "classes", "tags"]
-# fmt: off
-Residual = Literal[
-    "post_ln", "pre_ln", "admin", "admin_constant", "deepnorm", "rezero", "t_fixup", "gpt2",
-    "sandwich", "peri_ln", "sub_ln", "layer_scale", "b2t", "residual_dual", "keel", "ds_init",
-    "depth_scaled",
-]
-# fmt: on
-AttentionScore = Literal["scaled_dot_product", "dot_product", "additive"]
-Activation = Literal["relu", "gelu", "swiglu"]
-Norm = Literal["layer_norm", "rms_norm"]
-Positions = Literal["sinusoidal", "learned", "rotary"]
-Pooling = Literal["mean", "first"]
-TiedEmbeddings = Literal["all", "decoder", "none"]
-Dtype = Literal["float32", "bfloat16"]
-Remat = Literal["none", "dots", "full"]
-AttentionKernel = Literal["xla", "splash"]
+from transformer_jax.models.layers.attention import SCORES
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
+from transformer_jax.models.layers.feed_forward import ACTIVATIONS
+from transformer_jax.models.layers.heads import HEADS, POOLINGS
+from transformer_jax.models.layers.kernels import KERNELS
+from transformer_jax.models.layers.norm import NORMS
+from transformer_jax.models.layers.positions import POSITIONS
+from transformer_jax.models.layers.stack import REMAT
+from transformer_jax.models.transformer.schemes import (
+    SCHEMES,
+    Depth,
+    Kind,
+    ResidualScheme,
+    Stack,
+)
 
-_CHOICES = {
-    "architecture": Architecture,
-    "head": Head,
-    "encoder_residual": Residual,
-    "decoder_residual": Residual,
-    "attention_score": AttentionScore,
-    "activation": Activation,
-    "norm": Norm,
-    "positions": Positions,
-    "pooling": Pooling,
-    "tied_embeddings": TiedEmbeddings,
-    "dtype": Dtype,
-    "remat": Remat,
-    "attention_kernel": AttentionKernel,
+# The stacks that an architecture is made of, in the order in which they run.
+ARCHITECTURES: dict[str, tuple[Stack, ...]] = {
+    "encoder_decoder": ("encoder", "decoder"),
+    "encoder_only": ("encoder",),
+    "decoder_only": ("decoder",),
 }
-_SIZES = (
-    *("vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "num_heads"),
-    *("head_dim", "d_ff", "max_length"),
-)
-_RATES = (
-    *("dropout_rate", "embedding_dropout_rate"),
-    *("attention_dropout_rate", "feed_forward_dropout_rate"),
-)
+DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
+
+# What each setting is a key of.
+CHOICES: dict[str, Collection[str]] = {
+    "architecture": ARCHITECTURES,
+    "head": HEADS,
+    "encoder_residual": SCHEMES,
+    "decoder_residual": SCHEMES,
+    "attention_score": SCORES,
+    "activation": ACTIVATIONS,
+    "norm": NORMS,
+    "positions": POSITIONS,
+    "pooling": POOLINGS,
+    "tied_embeddings": TIED_EMBEDDINGS,
+    "dtype": DTYPES,
+    "remat": REMAT,
+    "attention_kernel": KERNELS,
+}
+_SIZES = """
+    vocab_size num_encoder_layers num_decoder_layers d_model num_heads head_dim d_ff max_length
+""".split()
+_RATES = """
+    dropout_rate embedding_dropout_rate attention_dropout_rate feed_forward_dropout_rate
+""".split()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """Sizes and choices of one model.
+    """Sizes and choices of one model; `CHOICES` says which table a choice is a key of.
 
-    What comes from the data and the objective (`vocab_size`, `bos_id`, `head`, `num_labels`) is put
-    in by `build`. `dtype` is what products are computed in: parameters, the residual stream, norms,
-    softmax and logits stay float32.
+    What comes from the data and the task (`vocab_size`, `bos_id`, `head`, `num_labels`,
+    `context_length`) is put in by `build`. `dtype` is what products are computed in: parameters,
+    the residual stream, norms, softmax and logits stay float32. `context_length` is how many tokens
+    a decoder-only model sees at most when it decodes, the newest included; None: all.
 
     Raises:
-      ValueError: a value outside its set, a size below 1, a rate outside [0, 1), an odd d_model
-        with sinusoidal positions, an odd head_dim with rotary ones, or a head of labels on another
-        architecture than encoder_only.
+      ValueError: a choice that its table lacks, a size below 1, a rate outside [0, 1), an odd size
+        that positions need even, a kernel that cannot do what is asked, a head that does not fit
+        the architecture, or schemes of two stacks that do not go together.
     """
 
-    architecture: Architecture
-    encoder_residual: Residual
-    decoder_residual: Residual
+    architecture: str
+    encoder_residual: str
+    decoder_residual: str
     vocab_size: int
     bos_id: int
     num_encoder_layers: int
@@ -75,38 +80,39 @@ class TransformerConfig:
     num_heads: int
     head_dim: int
     d_ff: int
-    head: Head = "tokens"
+    head: str = "tokens"
     num_labels: int = 0
     context_length: int | None = None
     depth_exponent: float = 1.0
-    attention_score: AttentionScore = "scaled_dot_product"
+    attention_score: str = "scaled_dot_product"
     attention_gain: float = 1.0
     qk_norm: bool = False
-    activation: Activation = "relu"
-    norm: Norm = "layer_norm"
-    positions: Positions = "sinusoidal"
+    activation: str = "relu"
+    norm: str = "layer_norm"
+    positions: str = "sinusoidal"
     max_length: int = 1024
     embedding_norm: bool = False
-    pooling: Pooling = "mean"
-    tied_embeddings: TiedEmbeddings = "all"
+    pooling: str = "mean"
+    tied_embeddings: str = "all"
     dropout_rate: float = 0.0
     embedding_dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     feed_forward_dropout_rate: float = 0.0
-    dtype: Dtype = "float32"
-    remat: Remat = "none"
-    attention_kernel: AttentionKernel = "xla"
+    dtype: str = "float32"
+    remat: str = "none"
+    attention_kernel: str = "xla"
 
     def __post_init__(self):
-        for name, choices in _CHOICES.items():
-            value, allowed = getattr(self, name), get_args(choices)
-            if value not in allowed:
-                near = difflib.get_close_matches(str(value), allowed, n=1)
+        for name, table in CHOICES.items():
+            if (value := getattr(self, name)) not in table:
+                near = difflib.get_close_matches(str(value), table, n=1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
-                raise ValueError(f"model.{name}={value!r} is not one of {', '.join(allowed)}{hint}")
+                raise ValueError(f"model.{name}={value!r} is not one of {', '.join(table)}{hint}")
         for name in _SIZES:
             if getattr(self, name) < 1:
                 raise ValueError(f"model.{name}={getattr(self, name)} must be at least 1")
+        if self.context_length is not None and self.context_length < 1:
+            raise ValueError(f"a context of {self.context_length} tokens must be at least 1")
         if not 0.0 <= self.depth_exponent <= 2.0:
             raise ValueError(f"model.depth_exponent={self.depth_exponent} must lie in [0, 2]")
         if not 0.0 < self.attention_gain <= 10.0:
@@ -114,33 +120,98 @@ class TransformerConfig:
         for name in _RATES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"model.{name}={getattr(self, name)} must lie in [0, 1)")
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"sinusoidal positions need an even model.d_model, got {self.d_model}")
-        if self.positions == "rotary" and self.head_dim % 2:
+        even = POSITIONS[self.positions].even
+        if even and getattr(self, even) % 2:
+            default = " (by default model.d_model / model.num_heads)" * (even == "head_dim")
             raise ValueError(
-                f"rotary positions need an even head size, got {self.head_dim} (model.head_dim, or "
-                "model.d_model / model.num_heads)"
+                f"{self.positions} positions need an even model.{even}{default}, "
+                f"got {getattr(self, even)}"
             )
-        if self.attention_kernel == "splash" and self.attention_score == "additive":
+        self._check_kernel()
+        self._check_head()
+        self._check_schemes()
+
+    def _check_kernel(self) -> None:
+        kernel, name = KERNELS[self.attention_kernel], self.attention_kernel
+        others = " or ".join(repr(other) for other, row in KERNELS.items() if row.any_score)
+        if SCORES[self.attention_score].module and not kernel.any_score:
             raise ValueError(
-                "model.attention_kernel='splash' has products of queries and keys alone: with "
-                "model.attention_score='additive' set it to 'xla'"
+                f"model.attention_kernel={name!r} has products of queries and keys alone: with "
+                f"model.attention_score={self.attention_score!r} set it to {others}"
             )
-        if self.attention_kernel == "splash" and self.attention_dropout_rate:
+        others = " or ".join(repr(other) for other, row in KERNELS.items() if row.drops)
+        if self.attention_dropout_rate and not kernel.drops:
             raise ValueError(
-                "model.attention_kernel='splash' never holds the attention weights, so it cannot "
+                f"model.attention_kernel={name!r} never holds the attention weights, so it cannot "
                 f"drop any: set model.attention_dropout_rate={self.attention_dropout_rate} to 0, "
-                "or the kernel to 'xla'"
+                f"or the kernel to {others}"
             )
-        if self.head in ("classes", "tags") and (
-            self.architecture != "encoder_only" or self.num_labels < 1
-        ):
+
+    def _check_head(self) -> None:
+        head = HEADS[self.head]
+        fitting = [name for name, own in ARCHITECTURES.items() if own[-1] == head.stack]
+        if self.architecture not in fitting:
             raise ValueError(
-                f"{self.head} need model.architecture='encoder_only' and at least one label, got "
-                f"{self.architecture!r} and {self.num_labels}"
+                f"the head {self.head!r} needs model.architecture="
+                f"{' or '.join(map(repr, fitting))}, got {self.architecture!r}"
+            )
+        if head.labels and self.num_labels < 1:
+            raise ValueError(
+                f"the head {self.head!r} needs at least one label, got {self.num_labels}"
+            )
+
+    def _check_schemes(self) -> None:
+        """Admin's profile would be of draws that the other stack's gains do not scale yet."""
+        rows = [scheme(self, stack) for stack in stacks(self)]
+        if any(row.profiled for row in rows) and any(row.gained for row in rows):
+            raise ValueError(
+                f"model.encoder_residual={self.encoder_residual!r} and model.decoder_residual="
+                f"{self.decoder_residual!r} do not go together: one is profiled before the draws "
+                "of the other are scaled; take admin_constant in place of admin"
             )
 
     @property
     def compute_dtype(self) -> jnp.dtype:
         """The dtype of products (weights and activations are cast to it)."""
-        return jnp.dtype(self.dtype)
+        return DTYPES[self.dtype]
+
+    @property
+    def longest_row(self) -> int | None:
+        """How many tokens a row may have; None: any number."""
+        return self.max_length if POSITIONS[self.positions].learned else None
+
+    def check_platform(self, platform: str) -> None:
+        """Raises ValueError where the attention kernel does not run on this kind of device."""
+        platforms = KERNELS[self.attention_kernel].platforms
+        if platforms and platform not in platforms:
+            fitting = (
+                name for name, row in KERNELS.items() if platform in (row.platforms or [platform])
+            )
+            raise ValueError(
+                f"model.attention_kernel={self.attention_kernel!r} is for "
+                f"{' and '.join(f'{name.upper()}s' for name in platforms)}, and the devices are of "
+                f"kind {platform!r}: set it to {' or '.join(map(repr, fitting))}"
+            )
+
+
+def stacks(config: TransformerConfig) -> tuple[Stack, ...]:
+    """The stacks of the model, in the order in which they run."""
+    return ARCHITECTURES[config.architecture]
+
+
+def scheme(config: TransformerConfig, stack: Stack) -> ResidualScheme:
+    """The row that a stack's sublayers follow."""
+    name = config.encoder_residual if stack == "encoder" else config.decoder_residual
+    return SCHEMES[name]
+
+
+def depth(config: TransformerConfig, stack: Stack) -> Depth:
+    """The depth of a stack of the model."""
+    own, other = config.num_encoder_layers, config.num_decoder_layers
+    if stack == "decoder":
+        own, other = other, own
+    both = len(stacks(config)) > 1
+    kinds: tuple[Kind, ...] = ("self_attention", "feed_forward")
+    if both and stack == "decoder":
+        kinds = ("self_attention", "cross_attention", "feed_forward")
+    return Depth(stack, kinds, own, other if both else 0, config.depth_exponent)

@@ -7,29 +7,34 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from transformer_jax.models.layers.embeddings import sinusoids
-from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.models.transformer.schemes import Stack, depth, scheme, stacks
+from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
+from transformer_jax.models.layers.feed_forward import FeedForward
+from transformer_jax.models.layers.heads import HEADS
+from transformer_jax.models.layers.positions import POSITIONS
+from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
+from transformer_jax.models.transformer.schemes import Kind, Stack
 
 Params = PyTree[Float[Array, "..."]]
 
-# What reads a sublayer's input: cross-attention's keys and values read the encoder's output.
-_READERS = {
-    "self_attention": ("query", "key", "value"),
-    "cross_attention": ("query",),
-    "feed_forward": ("up", "gate"),
+# The kernels that read a sublayer's input: cross-attention's keys and values read the encoder's
+# output.
+_READERS: dict[Kind, tuple[str, ...]] = {
+    "self_attention": Attention.query_kernels + Attention.key_kernels,
+    "cross_attention": Attention.query_kernels,
+    "feed_forward": FeedForward.input_kernels,
 }
 
 
 def fold(config: TransformerConfig, params: Params) -> tuple[TransformerConfig, Params]:
     """A Post-LN model without omega whose outputs are those of this one (Liu et al. 2020, app. C).
 
-    Of LN_i(omega_i x + f_i(x)), where x is what LN_{i-1} gives, omega_i becomes a factor on the
-    scale and bias of LN_{i-1}, and the rows of the kernels of f_i that read x are divided by it.
-    The first omega of a stack has no norm before it, unless `config.embedding_norm` puts one there:
-    it becomes a factor on the stack's token table, which then cannot be tied to another, and on its
-    positions. So sinusoidal ones become a learned table, and rows may be `config.max_length` tokens
-    long at most.
+    In LN_i(omega_i x + f_i(x)), where x is LN_{i-1}'s output, omega_i becomes a factor on the scale
+    and bias of LN_{i-1}, and the rows of the kernels of f_i that read x are divided by it. The
+    first omega of a stack has no norm before it, unless `config.embedding_norm` puts one there: it
+    becomes a factor on the stack's token table, which then cannot be tied to another, and on its
+    positions. So sinusoidal positions become a learned table, and rows may be `config.max_length`
+    tokens long at most.
 
     Args:
       config: of any shape, in which one stack or both follow "admin" or "admin_constant".
@@ -79,10 +84,10 @@ def _untied(config: TransformerConfig, params: Params) -> tuple[TransformerConfi
     if "embedding" in params:
         shared = params.pop("embedding")
         params |= {f"{side}embedding": shared for side in sides}
-    if config.head == "tokens" and config.tied_embeddings != "none":
+    if not HEADS[config.head].labels and TIED_EMBEDDINGS[config.tied_embeddings].logits:
         params["logits"] = {"kernel": params[f"{sides[-1]}embedding"]["table"].T}
-    if config.positions == "sinusoidal":
-        table = jnp.asarray(sinusoids(config.max_length, config.d_model))
+    if vectors := POSITIONS[config.positions].vectors:
+        table = jnp.asarray(vectors(config.max_length, config.d_model))
         for name in (f"{side}positions" for side in sides):
             params[name] = params.get(name, {}) | {"table": table}
         config = dataclasses.replace(config, positions="learned")
@@ -97,7 +102,7 @@ def _scaled_bottom(
     if config.embedding_norm:
         parts = params[positions]
         return {positions: parts | {"norm": _times(parts["norm"], omega)}}
-    names = [name for name in (embedding, positions) if name in params]  # rotary: no positions
+    names = [name for name in (embedding, positions) if name in params]  # no table: rotary
     return {name: _times(params[name], omega) for name in names}
 
 
@@ -119,7 +124,7 @@ def _folded_stack(
 
 def _side(config: TransformerConfig, stack: Stack) -> str:
     """What the names of a stack's embedding and positions start with."""
-    if config.architecture != "encoder_decoder":
+    if len(stacks(config)) == 1:
         return ""
     return "source_" if stack == "encoder" else "target_"
 

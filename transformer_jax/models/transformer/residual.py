@@ -15,14 +15,8 @@ from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
-from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.models.transformer.schemes import (
-    ResidualScheme,
-    Stack,
-    by_sublayer,
-    depth,
-    scheme,
-)
+from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
+from transformer_jax.models.transformer.schemes import ResidualScheme, Stack, by_sublayer
 
 
 class Scales(NamedTuple):
@@ -37,7 +31,7 @@ class Scales(NamedTuple):
 
     @classmethod
     def of(cls, config: TransformerConfig, stack: Stack) -> "Scales":
-        """Those of all sublayers of a stack, (L, kinds)."""
+        """The scales of all sublayers of a stack, (L, kinds)."""
         row, at = scheme(config, stack), depth(config, stack)
         skip, branch = (
             jnp.asarray(by_sublayer(formula, at)) if formula else None
@@ -47,7 +41,7 @@ class Scales(NamedTuple):
         return cls(skip, branch, normed)
 
     def at(self, index: int) -> "Scales":
-        """Those of the sublayer `index`, where self holds one layer's."""
+        """The scales of the sublayer `index`, where self holds one layer's."""
         return Scales(*(None if values is None else values[index] for values in self))
 
 
@@ -57,13 +51,13 @@ class Carry(NamedTuple):
     Attributes:
       x: the residual stream.
       omega: what Admin's profiling starts the next omega from.
-      beside: what the scheme keeps beside x: the sum of all branches and the stack's input, or the
+      kept: what the scheme keeps besides x: the sum of all branches and the stack's input, or the
         layer's input; None where it keeps nothing.
     """
 
     x: Float[Array, "B T D"]
     omega: Float[Array, ""]
-    beside: Any
+    kept: Any
 
     @classmethod
     def start(cls, config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]) -> "Carry":
@@ -117,14 +111,14 @@ class ResidualSublayer(nn.Module):
         """
         config, row = self.config, scheme(self.config, self.stack)
         scales = scales.at(self.index)
-        x, omega, beside = carry
+        x, omega, kept = carry
         if row.layer_shortcut and self.index == 0:
-            beside = x
+            kept = x
 
-        branch = f(Norm(config, name="pre_norm")(x) if row.pre_norm else x)
+        branch = f(Norm(config.norm, name="pre_norm")(x) if row.pre_norm else x)
         branch = constrain(branch, "batch", "length")
         if row.branch_norm:
-            branch = Norm(config, name="branch_norm")(branch)
+            branch = Norm(config.norm, name="branch_norm")(branch)
         dropout = Dropout(config.dropout_rate, name="dropout")
         branch = dropout(branch, deterministic=deterministic)
         scale = scales.branch
@@ -139,16 +133,16 @@ class ResidualSublayer(nn.Module):
         if row.profiled and self.is_initializing():
             omega = jnp.sqrt(variance(shortcut, real) + variance(branch, real))
         if row.layer_shortcut and self.index == len(depth(config, self.stack).kinds) - 1:
-            shortcut = shortcut + beside
+            shortcut = shortcut + kept
         out = shortcut + branch
         if row.post_norm:
-            normed = Norm(config, name="post_norm")(out)
+            normed = Norm(config.norm, name="post_norm")(out)
             out = normed if scales.normed is None else jnp.where(scales.normed, normed, out)
         if row.summed_branches:
-            beside = beside + branch
+            kept = kept + branch
         out = constrain(out, "batch", "length")
         observe(self, input=x, branch=branch, output=out)
-        return Carry(self.perturb("output", out), omega, beside)
+        return Carry(self.perturb("output", out), omega, kept)
 
 
 def finish(
@@ -157,7 +151,7 @@ def finish(
     """What leaves a stack. `norm`: the stack's last one, where `row.ends_in_norm`."""
     if norm is None:
         return carry.x
-    return carry.x + norm(carry.beside) if row.summed_branches else norm(carry.x)
+    return carry.x + norm(carry.kept) if row.summed_branches else norm(carry.x)
 
 
 def _scaled(scale: Float[Array, "*size"] | None, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:

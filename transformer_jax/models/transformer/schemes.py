@@ -7,15 +7,12 @@ scale s, the branch scale c and the gains on the draws of kernels are formulas o
 """
 
 import dataclasses
-import fnmatch
 import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-
-from transformer_jax.models.transformer.config import Residual, TransformerConfig
 
 Stack = Literal["encoder", "decoder"]
 Kind = Literal["self_attention", "cross_attention", "feed_forward"]
@@ -154,7 +151,7 @@ def _keel_skip(depth: Depth) -> Float[np.ndarray, "L kinds"]:
     return np.where(first, 1.0, float(depth.sublayers))
 
 
-SCHEMES: dict[Residual, ResidualScheme] = {
+SCHEMES: dict[str, ResidualScheme] = {
     # Vaswani et al. 2017 (1706.03762), section 3.1.
     "post_ln": ResidualScheme(post_norm=True),
     # Xiong et al. 2020 (2002.04745), figure 1, with a norm at the end of each stack.
@@ -223,66 +220,7 @@ SCHEMES: dict[Residual, ResidualScheme] = {
 }
 
 
-def scheme(config: TransformerConfig, stack: Stack) -> ResidualScheme:
-    """The row that a stack's sublayers follow."""
-    name = config.encoder_residual if stack == "encoder" else config.decoder_residual
-    return SCHEMES[name]
-
-
-def depth(config: TransformerConfig, stack: Stack) -> Depth:
-    """The depth of a stack of the model."""
-    own, other = config.num_encoder_layers, config.num_decoder_layers
-    if stack == "decoder":
-        own, other = other, own
-    both = config.architecture == "encoder_decoder"
-    kinds: tuple[Kind, ...] = ("self_attention", "feed_forward")
-    if both and stack == "decoder":
-        kinds = ("self_attention", "cross_attention", "feed_forward")
-    return Depth(stack, kinds, own, other if both else 0, config.depth_exponent)
-
-
-def stacks(config: TransformerConfig) -> tuple[Stack, ...]:
-    """The stacks that an architecture is made of, in the order in which they run."""
-    return {
-        "encoder_decoder": ("encoder", "decoder"),
-        "encoder_only": ("encoder",),
-        "decoder_only": ("decoder",),
-    }[config.architecture]
-
-
-def check(config: TransformerConfig) -> None:
-    """Raises ValueError where the schemes of the two stacks do not go together.
-
-    Admin's profile would be that of draws on which the other stack's gains are not yet multiplied.
-    """
-    rows = [scheme(config, stack) for stack in stacks(config)]
-    if any(row.profiled for row in rows) and any(row.gained for row in rows):
-        raise ValueError(
-            f"model.encoder_residual={config.encoder_residual!r} and model.decoder_residual="
-            f"{config.decoder_residual!r} do not go together: one is profiled before the draws of "
-            "the other are scaled; take admin_constant in the place of admin"
-        )
-
-
 def by_sublayer(formula: Formula, depth: Depth) -> Float[np.ndarray, "L kinds"]:
     """A formula's value for each sublayer, float32."""
     size = (depth.layers, len(depth.kinds))
     return np.broadcast_to(np.asarray(formula(depth), np.float32), size)
-
-
-def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndarray, "*L"] | None:
-    """The factor on the draw of the parameter at a path, as ("encoder", "feed_forward", "up").
-
-    One for each layer of a stacked kernel, one of the whole token table; None where it is 1.
-    """
-    if path[-1] == "table" and path[0].endswith("embedding"):
-        stack = "decoder" if path[0] == "target_embedding" else stacks(config)[0]
-        formula = scheme(config, stack).embedding_gain
-        return np.asarray(formula(depth(config, stack)), np.float32) if formula else None
-    for stack in stacks(config):
-        row, at = scheme(config, stack), depth(config, stack)
-        if path[0] == stack and row.gain is not None:
-            kind, name = path[1], "/".join(path[1:])
-            if any(fnmatch.fnmatchcase(name, glob) for glob in row.gained):
-                return by_sublayer(row.gain, at)[:, [*at.kinds].index(kind)]
-    return None

@@ -1,28 +1,27 @@
 """The three shapes, each made of stacks of blocks: encoder-decoder, encoder-only, decoder-only."""
 
-from typing import NamedTuple
+import fnmatch
+import functools
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from transformer_jax.models.layers import embeddings, heads
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS, OutputProjection, TokenTable
+from transformer_jax.models.layers.heads import HEADS, pool
+from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import Segments, segment_mask
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
-from transformer_jax.models.layers.positions import Rotation, rotation
-from transformer_jax.models.transformer.blocks import (
-    Block,
-    CrossBlock,
-    KeysValues,
-    Rows,
-    Step,
-    stack,
-)
-from transformer_jax.models.transformer.config import Architecture, TransformerConfig
+from transformer_jax.models.layers.positions import POSITIONS, Positions, Rotation
+from transformer_jax.models.layers.stack import stack
+from transformer_jax.models.transformer.blocks import Block, KeysValues, Rows, Step
+from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
 from transformer_jax.models.transformer.residual import Carry, Scales, finish
-from transformer_jax.models.transformer.schemes import Stack, check, draw_gain, scheme
+from transformer_jax.models.transformer.schemes import Stack, by_sublayer
 
 Batch = dict[str, Int[Array, "B _"]]
 Params = PyTree[Float[Array, "..."]]
@@ -40,7 +39,6 @@ class Prompt(NamedTuple):
 
     padding: Int[Array, "B"]
     width: Int[Array, ""]
-    context_length: Int[Array, ""]  # tokens that one sees at most, itself included
 
 
 class EncoderDecoder(nn.Module):
@@ -50,27 +48,24 @@ class EncoderDecoder(nn.Module):
 
     def setup(self):
         config = self.config
-        table = embeddings.TokenTable
-        if config.tied_embeddings == "all":
-            self.embedding = table(config)
+        tied = TIED_EMBEDDINGS[config.tied_embeddings]
+        if tied.tables:
+            self.embedding = _table(config)
             self.source_table = self.target_table = self.embedding
         else:
-            self.source_embedding = table(config)
-            self.target_embedding = table(config)
+            self.source_embedding = _table(config)
+            self.target_embedding = _table(config)
             self.source_table, self.target_table = self.source_embedding, self.target_embedding
-        if config.tied_embeddings == "none":
-            self.logits = embeddings.OutputProjection(config)
+        if not tied.logits:
+            self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
         self.source_positions = _positions(config, "encoder")
         self.target_positions = _positions(config, "decoder")
-        encoder = stack(Block, ["__call__"], config.num_encoder_layers, config.remat)
-        self.encoder = encoder(config, "encoder")
-        methods = ["__call__", "context", "step"]
-        decoder = stack(CrossBlock, methods, config.num_decoder_layers, config.remat)
-        self.decoder = decoder(config, "decoder")
+        self.encoder = _stack(config, "encoder")
+        self.decoder = _stack(config, "decoder")
         if scheme(config, "encoder").ends_in_norm:
-            self.encoder_norm = Norm(config)
+            self.encoder_norm = Norm(config.norm)
         if scheme(config, "decoder").ends_in_norm:
-            self.decoder_norm = Norm(config)
+            self.decoder_norm = Norm(config.norm)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of every target token, given the tokens before it.
@@ -123,46 +118,45 @@ class EncoderDecoder(nn.Module):
         positions = jnp.broadcast_to(index, (tokens.shape[0], 1))
         x = self.target_positions(x, positions, length=max_length, deterministic=True)
         seen = (jnp.arange(max_length) <= index)[None, None]
-        step = Step(index, seen, _rotation(self.config, positions))
+        step = Step(index, seen, _rotation(self.config, positions), context.mask)
         start, scales = _bottom(self.config, "decoder", x)
-        layers, shared = (scales, context.keys_values, cache), (context.mask, step)
-        carry, cache = self.decoder.step(start, layers, shared)
+        carry, cache = self.decoder.step(start, (scales, cache, context.keys_values), step)
         return _logits(self, self.target_table, carry)[:, 0], cache
 
 
 class EncoderOnly(nn.Module):
-    """An encoder with one head (Devlin et al. 2019): masked tokens, classes of texts, or tags."""
+    """An encoder with one head (Devlin et al. 2019)."""
 
     config: TransformerConfig
 
     def setup(self):
-        config = self.config
-        self.embedding = embeddings.TokenTable(config)
+        config, row = self.config, HEADS[self.config.head]
+        self.embedding = _table(config)
         self.positions = _positions(config, "encoder")
-        encoder = stack(Block, ["__call__"], config.num_encoder_layers, config.remat)
-        self.encoder = encoder(config, "encoder")
+        self.encoder = _stack(config, "encoder")
         if scheme(config, "encoder").ends_in_norm:
-            self.encoder_norm = Norm(config)
-        if config.head != "masked_tokens":
-            self.label_head = heads.LabelHead(config)
-            return
-        self.token_head = heads.MaskedTokenHead(config)
-        if config.tied_embeddings == "none":
-            self.logits = embeddings.OutputProjection(config)
+            self.encoder_norm = Norm(config.norm)
+        self.head = row.module(
+            size=config.num_labels if row.labels else config.vocab_size,
+            dtype=config.compute_dtype,
+            norm=config.norm,
+            dropout_rate=config.dropout_rate,
+            name=row.name,
+        )
+        if not row.labels and not TIED_EMBEDDINGS[config.tied_embeddings].logits:
+            self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
         """Float32 logits at every token of `inputs`: of tokens (V), or of labels (C).
 
-        Those of classes are the same at all tokens of a text. `batch` holds `inputs` (B, T) with
-        `_segment_ids` and `_positions`, as of the encoder-decoder.
+        Where the head is pooled they are the same at all tokens of a text. `batch` holds `inputs`
+        (B, T) with `_segment_ids` and `_positions`, as for the encoder-decoder.
         """
         x = self._encode(batch, deterministic)
-        if self.config.head == "masked_tokens":
-            untied = self.config.tied_embeddings == "none"
-            return self.token_head(x, self.logits if untied else self.embedding.logits)
-        if self.config.head == "classes":
+        if HEADS[self.config.head].pooled:
             x = self._pool(x, batch)
-        return self.label_head(x, deterministic=deterministic)
+        project = functools.partial(_project, self, self.embedding)
+        return self.head(x, project, deterministic=deterministic)
 
     def embed(self, batch: Batch) -> Float[Array, "B T D"]:
         """At every token the vector of its whole text, pooled as `config.pooling` says."""
@@ -173,7 +167,7 @@ class EncoderOnly(nn.Module):
 
     def _pool(self, x: Float[Array, "B T D"], batch: Batch) -> Float[Array, "B T D"]:
         segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
-        return heads.pool(x, segment_mask(segments, segments), positions, self.config.pooling)
+        return pool(x, segment_mask(segments, segments), positions, self.config.pooling)
 
 
 class DecoderOnly(nn.Module):
@@ -183,19 +177,18 @@ class DecoderOnly(nn.Module):
 
     def setup(self):
         config = self.config
-        self.embedding = embeddings.TokenTable(config)
+        self.embedding = _table(config)
         self.positions = _positions(config, "decoder")
-        decoder = stack(Block, ["__call__", "step"], config.num_decoder_layers, config.remat)
-        self.decoder = decoder(config, "decoder")
+        self.decoder = _stack(config, "decoder")
         if scheme(config, "decoder").ends_in_norm:
-            self.decoder_norm = Norm(config)
-        if config.tied_embeddings == "none":
-            self.logits = embeddings.OutputProjection(config)
+            self.decoder_norm = Norm(config.norm)
+        if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
+            self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of every token of `targets`, given those before it in its document.
 
-        `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as of the
+        `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as for the
         encoder-decoder.
         """
         segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
@@ -217,7 +210,7 @@ class DecoderOnly(nn.Module):
 
         A prompt begins with bos. Its last token is not read: the first step does that. Returns
         these tokens, the context, and the cache (L, B, S - 1 + max_length, H, K) of all others. No
-        token looks back further than `context_length`, to what training never showed.
+        token looks back further than `config.context_length`, to what training never showed.
         """
         lengths = jnp.sum(batch["inputs_segment_ids"] > 0, axis=1)
         rows, width = batch["inputs"].shape
@@ -225,9 +218,7 @@ class DecoderOnly(nn.Module):
         padding = width - lengths
         positions = jnp.arange(width)[None] - padding[:, None]
         tokens = jnp.take_along_axis(batch["inputs"], jnp.maximum(positions, 0), axis=1)
-        context = Prompt(
-            padding, jnp.int32(width - 1), jnp.int32(self.config.context_length or 2**30)
-        )
+        context = Prompt(padding, jnp.int32(width - 1))
         cache = _empty_cache(self.config, rows, width - 1 + max_length)
         if width > 1:
             _, cache = self._read(context, cache, tokens[:, :-1], jnp.int32(0))
@@ -253,37 +244,34 @@ class DecoderOnly(nn.Module):
         positions = jnp.maximum(slots[None] - padding[:, None], 0)
         x = self.embedding.embed(tokens)
         # Slots outnumber learned positions where a short prompt stands in a wide row.
-        learned = self.config.positions == "learned"
-        bound = min(length, self.config.max_length) if learned else length
+        bound = min(length, self.config.longest_row or length)
         x = self.positions(x, positions, length=bound, deterministic=True)
         key_slots = jnp.arange(length)[None]
         back = slots[:, None] - key_slots  # how far each query would look back
-        seen = ((back >= 0) & (back < context.context_length))[None]
-        seen = seen & (key_slots >= padding[:, None])[:, None]
+        seen = back >= 0
+        if self.config.context_length is not None:
+            seen = seen & (back < self.config.context_length)
+        seen = seen[None] & (key_slots >= padding[:, None])[:, None]
         step = Step(slot, seen, _rotation(self.config, positions))
         start, scales = _bottom(self.config, "decoder", x)
-        return self.decoder.step(start, (scales, cache), step)
+        return self.decoder.step(start, (scales, cache, None), step)
 
 
 Model = EncoderDecoder | EncoderOnly | DecoderOnly
-MODELS: dict[Architecture, type[Model]] = {
+MODELS: dict[str, type[Model]] = {
     "encoder_decoder": EncoderDecoder,
     "encoder_only": EncoderOnly,
     "decoder_only": DecoderOnly,
 }
 
 
-def initialise(model: Model, key: Key[Array, ""], batch: Batch) -> Params:
+def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
     """Draws the model's parameters, boxed with their logical axes.
 
     The draws are those of `model.init` in training mode, on which the residual schemes' gains are
     multiplied: so all schemes share the draw of every parameter that they have in common. Admin's
     omegas are what `batch` says.
-
-    Raises:
-      ValueError: as `schemes.check`.
     """
-    check(model.config)
     params, dropout = jax.random.split(key)
     rngs = {"params": params, "dropout": dropout}
     drawn = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
@@ -301,6 +289,24 @@ def initialise(model: Model, key: Key[Array, ""], batch: Batch) -> Params:
     )
 
 
+def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndarray, "*L"] | None:
+    """The factor on the draw of the parameter at a path, as ("encoder", "feed_forward", "up").
+
+    One for each layer of a stacked kernel, one for the whole token table; None where it is 1.
+    """
+    if path[-1] == "table" and path[0].endswith("embedding"):
+        stack = "decoder" if path[0] == "target_embedding" else stacks(config)[0]
+        formula = scheme(config, stack).embedding_gain
+        return np.asarray(formula(depth(config, stack)), np.float32) if formula else None
+    for stack in stacks(config):
+        row, at = scheme(config, stack), depth(config, stack)
+        if path[0] == stack and row.gain is not None:
+            kind, name = path[1], "/".join(path[1:])
+            if any(fnmatch.fnmatchcase(name, glob) for glob in row.gained):
+                return by_sublayer(row.gain, at)[:, [*at.kinds].index(kind)]
+    return None
+
+
 def shift_right(
     targets: Int[Array, "B T"], positions: Int[Array, "B T"], bos_id: int
 ) -> Int[Array, "B T"]:
@@ -310,8 +316,8 @@ def shift_right(
 
 def _encode(
     model: EncoderDecoder | EncoderOnly,
-    table: embeddings.TokenTable,
-    add_positions: embeddings.Positions,
+    table: TokenTable,
+    add_positions: Positions,
     batch: Batch,
     deterministic: bool,
 ) -> Float[Array, "B S D"]:
@@ -334,13 +340,19 @@ def _encode(
 
 
 def _logits(
-    model: EncoderDecoder | DecoderOnly, table: embeddings.TokenTable, carry: Carry
+    model: EncoderDecoder | DecoderOnly, table: TokenTable, carry: Carry
 ) -> Float[Array, "B T V"]:
-    """What the model's decoder says of the next token, by its table or a kernel of its own."""
+    """What the model's decoder says of the next token."""
     row = scheme(model.config, "decoder")
     x = finish(row, model.decoder_norm if row.ends_in_norm else None, carry)
     observe(model, decoder_output=x)
-    return model.logits(x) if model.config.tied_embeddings == "none" else table.logits(x)
+    return _project(model, table, x)
+
+
+def _project(model: Model, table: TokenTable, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    """Logits of tokens, by the table or a kernel of its own."""
+    tied = TIED_EMBEDDINGS[model.config.tied_embeddings].logits
+    return table.logits(x) if tied else model.logits(x)
 
 
 def _mask(
@@ -348,13 +360,25 @@ def _mask(
 ) -> Bool[Array, "B T S"] | Segments:
     """Which keys each query sees, by their segments, as the attention kernel reads it."""
     segments = Segments(queries, keys, causal)
-    return segments if config.attention_kernel == "splash" else segments.pairs()
+    return segments if KERNELS[config.attention_kernel].reads_segments else segments.pairs()
 
 
-def _positions(config: TransformerConfig, stack: Stack) -> embeddings.Positions:
-    return embeddings.Positions(
-        config, norm=config.embedding_norm or scheme(config, stack).embedding_norm
+def _table(config: TransformerConfig) -> TokenTable:
+    return TokenTable(config.vocab_size, config.d_model, config.compute_dtype)
+
+
+def _positions(config: TransformerConfig, stack: Stack) -> Positions:
+    return Positions(
+        kind=config.positions,
+        max_length=config.max_length,
+        norm=config.norm if config.embedding_norm or scheme(config, stack).embedding_norm else None,
+        dropout_rate=config.embedding_dropout_rate,
     )
+
+
+def _stack(config: TransformerConfig, name: Stack) -> Any:
+    methods = "__call__ context step".split()
+    return stack(Block, methods, depth(config, name).layers, config.remat)(config, name)
 
 
 def _bottom(
@@ -365,7 +389,8 @@ def _bottom(
 
 
 def _rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotation | None:
-    return rotation(positions, config.head_dim) if config.positions == "rotary" else None
+    rotation = POSITIONS[config.positions].rotation
+    return rotation(positions, config.head_dim) if rotation else None
 
 
 def _empty_cache(config: TransformerConfig, rows: int, length: int) -> KeysValues:

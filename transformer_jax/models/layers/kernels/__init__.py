@@ -1,0 +1,54 @@
+"""The attention kernels: what computes heads from queries, keys and values."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array, Bool, Float
+
+from transformer_jax.models.layers.kernels import splash, xla
+from transformer_jax.models.layers.masks import Segments
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One row.
+
+    Attributes:
+      attend: (queries, keys, values, mask or segments, weights) -> heads (B, T, H, K).
+        weights: (queries, keys, mask) -> the attention weights, for a kernel that holds them.
+      reads_segments: whether it reads segments in place of a mask.
+      platforms: the kinds of device that it runs on; None: all.
+      any_score: whether scores may be other than products of queries and keys.
+      drops: whether it can drop attention weights.
+    """
+
+    attend: Callable[..., Any]
+    reads_segments: bool = False
+    platforms: tuple[str, ...] | None = None
+    any_score: bool = False
+    drops: bool = False
+
+
+KERNELS = {
+    "xla": Kernel(attend=xla.attend, any_score=True, drops=True),
+    "splash": Kernel(attend=splash.attend, reads_segments=True, platforms=("tpu",)),
+}
+
+
+def attend(
+    kernel: str,
+    queries: Float[Array, "B T H K"],
+    keys: Float[Array, "B S H K"],
+    values: Float[Array, "B S H K"],
+    mask: Bool[Array, "#B #T S"] | Segments,
+    weights: xla.Weights,
+) -> Float[Array, "B T H K"]:
+    """Attends by the kernel of that name.
+
+    Plain products do so where it reads segments and there is a mask instead, as of a cache.
+    """
+    row = KERNELS[kernel]
+    if row.reads_segments and not isinstance(mask, Segments):
+        return xla.attend(queries, keys, values, mask, weights)
+    return row.attend(queries, keys, values, mask, weights)

@@ -1,6 +1,7 @@
 """Attention that never holds all of its weights: JAX's splash attention, a kernel for TPUs."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +17,17 @@ from transformer_jax.models.layers.masks import Segments
 _BLOCKS = (512, 256, 128)
 
 
+def attend(
+    queries: Float[Array, "B T H K"],
+    keys: Float[Array, "B S H K"],
+    values: Float[Array, "B S H K"],
+    segments: Segments,
+    weights: Callable[..., Any],
+) -> Float[Array, "B T H K"]:
+    """`splash_attention` as `KERNELS` calls it; `weights` are never held."""
+    return splash_attention(queries, keys, values, segments)
+
+
 def splash_attention(
     queries: Float[Array, "B T H K"],
     keys: Float[Array, "B S H K"],
@@ -27,8 +39,8 @@ def splash_attention(
     """softmax(Q K^T) V among the tokens of a segment, block by block (Dao et al. 2022, 2205.14135).
 
     Blocks that causality empties are not computed. Under a mesh each device has its own rows, heads
-    and queries, and the keys and values of its whole rows. Queries come scaled. What a padded query
-    gets is finite, and another value than that of the plain formula.
+    and queries, and the keys and values of its whole rows. Queries come scaled. A padded query gets
+    a finite result that differs from the plain formula's.
 
     Args:
       interpret: runs the kernel as XLA operations, slowly, on whatever device there is.
@@ -43,31 +55,35 @@ def splash_attention(
     keys, key_segments = _filled(keys, segments.keys, _BLOCKS[-1], -2)
     values, _ = _filled(values, segments.keys, _BLOCKS[-1], -2)
     own_heads, own_length = queries.shape[2] // _parts(mesh, heads), queries.shape[1] // parts
-    # Of what is not causal each part is like the others.
+    # Without causality each part is like the others.
     kernel = _kernel(
         own_heads, own_length, keys.shape[1], parts if segments.causal else 0, interpret
     )
     arguments = [jnp.swapaxes(x, 1, 2) for x in (queries, keys, values)]
     arguments += [query_segments, key_segments]
-    attend = _attend
+    rows_attend = _rows
     if not mesh.empty:
         part = PartitionSpec
         cut = part(None, length if segments.causal else None)
         kernel_specs = kernel.manual_sharding_spec(NamedSharding(mesh, cut))
         whole_rows = part(rows, heads, None, None)
-        attend = jax.shard_map(
-            _attend,
+        rows_attend = jax.shard_map(
+            _rows,
             in_specs=(
-                *(kernel_specs, part(rows, heads, length, None), whole_rows, whole_rows),
-                *(part(rows, length), part(rows, None)),
+                kernel_specs,
+                part(rows, heads, length, None),
+                whole_rows,
+                whole_rows,
+                part(rows, length),
+                part(rows, None),
             ),
             out_specs=part(rows, heads, length, None),
             check_vma=False,  # Pallas does not say over which axes its results differ
         )
-    return jnp.swapaxes(attend(kernel, *arguments), 1, 2)[:, : segments.queries.shape[1]]
+    return jnp.swapaxes(rows_attend(kernel, *arguments), 1, 2)[:, : segments.queries.shape[1]]
 
 
-def _attend(kernel, queries, keys, values, query_segments, key_segments):
+def _rows(kernel, queries, keys, values, query_segments, key_segments):
     def one_row(q, k, v, of_queries, of_keys):
         return kernel(q, k, v, segment_ids=kernels.SegmentIds(of_queries, of_keys))
 
@@ -93,7 +109,7 @@ def _filled(
 def _kernel(
     num_heads: int, query_length: int, key_length: int, causal_parts: int, interpret: bool
 ) -> Any:
-    """The kernel of one device; where it is causal that of all parts of a row's queries."""
+    """One device's kernel; a causal one covers all parts of a row's queries."""
     masks = kernels.CausalMask if causal_parts else kernels.FullMask
     mask = masks((query_length * max(causal_parts, 1), key_length))
     block_q, block_kv = (
@@ -101,9 +117,14 @@ def _kernel(
         for length in (query_length, key_length)
     )
     sizes = kernels.BlockSizes(
-        *(block_q, block_kv, block_kv),
-        *(block_q, block_kv, block_kv),  # of the gradient of keys and values
-        *(block_q, block_kv),  # of that of queries
+        block_q=block_q,
+        block_kv=block_kv,
+        block_kv_compute=block_kv,
+        block_q_dkv=block_q,
+        block_kv_dkv=block_kv,
+        block_kv_dkv_compute=block_kv,
+        block_q_dq=block_q,
+        block_kv_dq=block_kv,
     )
     return kernels.make_splash_mha(
         kernels.MultiHeadMask([mask] * num_heads),

@@ -1,0 +1,77 @@
+"""What a family of models is: how one is configured, built, initialised and called."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from jaxtyping import Array, Int, Key, PyTree
+
+from transformer_jax.models.layers.parameter import Boxed
+
+Batch = dict[str, Int[Array, "B _"]]
+
+
+class Model(Protocol):
+    """A Flax module with a frozen config.
+
+    A model that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
+    `step(context, cache, tokens, index)` -> (logits, cache); one that embeds texts has
+    `embed(batch)` -> a vector at each token.
+    """
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def apply(self) -> Callable[..., Any]: ...
+
+    @property
+    def clone(self) -> Callable[..., Any]: ...
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> PyTree[Array]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One row of FAMILIES.
+
+    Attributes:
+      config: the frozen dataclass that a model is made from, checked when made.
+      shapes: by architecture, config -> model.
+      init: (model, key, batch) -> the initial parameters, boxed by `parameter`.
+    """
+
+    config: type[Any]
+    shapes: Mapping[str, Callable[[Any], Model]]
+    init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]]
+
+
+class Role(NamedTuple):
+    """What an optimizer has to know of a parameter.
+
+    Attributes:
+      matrix: how many of the last axes are a matrix's inputs and its outputs; None for a vector.
+      decay: whether weight decay applies.
+      stacked: whether the first axis counts layers.
+    """
+
+    matrix: tuple[int, int] | None
+    decay: bool
+    stacked: bool
+
+
+def roles(boxed: PyTree[Any]) -> dict[str, Role]:
+    """The role of each parameter by its path, as "encoder/self_attention/query".
+
+    boxed: what `Family.init` returns, or its abstract shapes.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(
+        boxed, is_leaf=lambda leaf: isinstance(leaf, Boxed)
+    )
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): Role(
+            matrix=box.matrix, decay=box.decay, stacked="layers" in box.names
+        )
+        for path, box in leaves
+    }

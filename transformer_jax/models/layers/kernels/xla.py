@@ -1,0 +1,20 @@
+"""Attention by plain products, which hold the weights of all pairs; XLA fuses what it can."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+# (queries, keys, mask) -> attention weights (B, H, T, S), after dropout
+Weights = Callable[..., Float[Array, "B H T S"]]
+
+
+def attend(
+    queries: Float[Array, "B T H K"],
+    keys: Float[Array, "B S H K"],
+    values: Float[Array, "B S H K"],
+    mask: Bool[Array, "#B #T S"],
+    weights: Weights,
+) -> Float[Array, "B T H K"]:
+    """The values' mean under `weights`."""
+    return jnp.einsum("BHTS,BSHK->BTHK", weights(queries, keys, mask), values)
