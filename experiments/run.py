@@ -40,9 +40,10 @@ from experiments.harness import results
 from experiments.harness.executors import local, skypilot, slurm
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import ROOT, Run, part
-from transformer_jax import build, overrides, run_log
+from transformer_jax import build, overrides
 from transformer_jax.data import tokenizer
 from transformer_jax.devices import mesh as sharding
+from transformer_jax.workdir import LABELS, TOKENIZER, write_atomically
 
 # Executors, and the flags that each reads beside the others.
 _READS = {
@@ -253,8 +254,8 @@ def check(run: Run, folder: Path) -> build.Run:
     """
     with tempfile.TemporaryDirectory() as stand_ins:
         workdir = Path(stand_ins)
-        tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK]).save(workdir / "tokenizer.json")
-        run_log.write_atomically(workdir / "labels.json", json.dumps(["a", "b"]))
+        tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK]).save(workdir / TOKENIZER)
+        write_atomically(workdir / LABELS, json.dumps(["a", "b"]))
         try:
             mesh = sharding.MeshSettings(**run.resolved.mesh.to_dict())
             built = build.build(run.resolved, workdir, jax.devices()[:1] * mesh.least)

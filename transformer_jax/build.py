@@ -33,6 +33,7 @@ from transformer_jax.tasks.task import Task
 from transformer_jax.training import optimizer
 from transformer_jax.training.losses import Loss
 from transformer_jax.training.step import ApplyFn, TrainSettings
+from transformer_jax.workdir import LABELS, TOKENIZER
 
 
 def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | None = None) -> Run:
@@ -255,19 +256,19 @@ def _data_settings(config: Config, task: Task, mesh: Mesh, workdir: Path | None)
         seed=config.seed,
         evaluation_batch_size=evaluation_batch_size,
         tokenizer_file=_tokenizer_file(config, workdir),
-        labels_file=workdir / "labels.json" if workdir else None,
+        labels_file=workdir / LABELS if workdir else None,
         **settings,
     )
 
 
 def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
     """The work directory's, or that of the run whose parameters this one starts from."""
-    own = workdir / "tokenizer.json" if workdir else None
+    own = workdir / TOKENIZER if workdir else None
     if not config.checkpoint.init_from or (own is not None and own.exists()):
         return own
     # A work directory, or a folder W/checkpoints/STEP in one.
     start = Path(config.checkpoint.init_from).expanduser()
-    files = [folder / "tokenizer.json" for folder in (start, *start.absolute().parents[:2])]
+    files = [folder / TOKENIZER for folder in (start, *start.absolute().parents[:2])]
     found = [file for file in files if file.exists()]
     if not found:
         raise FileNotFoundError(

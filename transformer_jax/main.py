@@ -18,6 +18,7 @@ from configs.default import Config
 from transformer_jax import overrides
 from transformer_jax.commands import COMMANDS, Command
 from transformer_jax.devices import hosts
+from transformer_jax.workdir import CHECKPOINTS, CONFIG
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
@@ -54,9 +55,9 @@ def main(argv: list[str], changes: list[str]) -> int:
 
 def _load(changes: list[str]) -> Config:
     """The config that the flags name; where a work directory has its own, it has to agree."""
-    saved = Path(_WORKDIR.value) / "config.json" if _WORKDIR.value else None
+    saved = Path(_WORKDIR.value) / CONFIG if _WORKDIR.value else None
     if saved is None or not saved.exists():
-        if saved is not None and (saved.parent / "checkpoints").exists():
+        if saved is not None and (saved.parent / CHECKPOINTS).exists():
             raise ValueError(
                 f"{saved.parent} holds checkpoints but no config.json: copy there the one of a "
                 "checkpoint (checkpoints/STEP/config.json), or choose another --workdir"

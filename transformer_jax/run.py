@@ -24,6 +24,7 @@ from transformer_jax.training import state, step
 from transformer_jax.training.losses import Batch, Loss, Sums
 from transformer_jax.training.state import State
 from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings
+from transformer_jax.workdir import CHECKPOINTS
 
 Params = PyTree[Float[Array, "..."]]
 
@@ -168,7 +169,7 @@ class Run:
     def checkpoints(self, workdir: Path) -> Checkpoints:
         """The checkpoints in a work directory."""
         return Checkpoints(
-            workdir / "checkpoints",
+            workdir / CHECKPOINTS,
             keep_last=self.checkpoint.keep_last,
             best_metric=self.checkpoint.best_metric,
         )

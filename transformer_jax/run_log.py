@@ -1,4 +1,4 @@
-"""What a run writes for people and reports: metrics.jsonl, results.json, TensorBoard, progress.
+"""What a run writes for people and reports: its metrics, results, TensorBoard and progress.
 
 Names that begin with "time/" are the only ones whose values may differ between an unbroken run and
 one that was stopped and resumed.
@@ -22,7 +22,15 @@ from jax.typing import ArrayLike
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
-from transformer_jax.devices import hosts
+from transformer_jax.workdir import (
+    METRICS,
+    SPIKES,
+    TENSORBOARD,
+    plain,
+    read_results,
+    write_atomically,
+    write_results,
+)
 
 _WALL = "time/wall_seconds"
 _WIDTH = 100
@@ -32,18 +40,12 @@ _MOST_BATCHES = 20
 class RunLog:
     """The log of one run in `workdir`, from `restored_step` on (0: nothing was restored).
 
-    What an earlier process logged after `restored_step` is dropped, since those steps come again.
-    time/wall_seconds, which every record holds, counts the time of all processes, lost work too.
+    The first host alone may have one. What an earlier process logged after `restored_step` is
+    dropped, since those steps come again. Every record has time/wall_seconds: how long this process
+    and those before it have run, lost work included.
     """
 
-    def __init__(
-        self,
-        workdir: str | os.PathLike,
-        *,
-        restored_step: int,
-        total_steps: int,
-        progress: bool,
-    ):
+    def __init__(self, workdir: str | os.PathLike, *, restored_step: int, total_steps: int):
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
         records = read_metrics(workdir)
@@ -51,35 +53,29 @@ class RunLog:
         self._started = time.monotonic() - spent
 
         kept = [record for record in records if 0 < restored_step >= record["step"]]
-        path = _metrics_path(workdir)
+        path = self._workdir / METRICS
         write_atomically(path, "".join(map(_line, kept)))
         self._metrics = path.open("a", encoding="utf-8")
-        # TensorBoard hides what the files of earlier processes hold of this step and later ones.
+        # From this step on, TensorBoard hides what the files of earlier processes hold.
         self._tensorboard = SummaryWriter(
-            str(self._workdir / "tensorboard"),
+            str(self._workdir / TENSORBOARD),
             purge_step=restored_step + 1 if restored_step else 0,
-            # Named by the second alone, a quick restart would overwrite what came before it.
+            # Named by the second alone, a quick restart would overwrite the file before it.
             filename_suffix=f".{time.time_ns()}",
         )
-        # Scores of a run that has now more steps to go are no longer its scores.
+        # With more steps to go, old scores are no longer those of the run.
         self._results = read_results(workdir) if restored_step >= total_steps else {}
-        self._bar = tqdm(
-            initial=restored_step,
-            total=total_steps,
-            disable=not progress,
-            unit="step",
-            dynamic_ncols=True,
-        )
+        self._bar = tqdm(initial=restored_step, total=total_steps, unit="step", dynamic_ncols=True)
 
     def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
-        """Appends a record of numbers and vectors, of which TensorBoard gets the mean.
+        """Appends a record of numbers and vectors; TensorBoard gets the means of vectors.
 
-        What is not finite becomes null, which JSON can hold.
+        Numbers that are not finite become null, which JSON can hold.
         """
         record = {"step": step, **values, _WALL: self._wall_seconds()}
         self._metrics.write(_line(record))
         self._metrics.flush()
-        # On disk before the checkpoint of this step is, with which a restart keeps the line.
+        # On disk before the checkpoint of this step, after which a restart counts on the line.
         os.fsync(self._metrics.fileno())
         for name, value in values.items():
             mean = float(np.mean(np.asarray(value, np.float64)))
@@ -88,8 +84,8 @@ class RunLog:
         self._tensorboard.flush()
 
     def keep_batch(self, step: int, batch: Mapping[str, ArrayLike]) -> None:
-        """Keeps the arrays of a batch in spikes/STEP.npz, those of the first 20 such steps."""
-        folder = self._workdir / "spikes"
+        """Writes the arrays of a batch into spikes/STEP.npz, for the first 20 such steps."""
+        folder = self._workdir / SPIKES
         # A step that comes again after a restart is in its place already.
         others = [path for path in folder.glob("*.npz") if path.stem != str(step)]
         if len(others) < _MOST_BATCHES:
@@ -97,11 +93,11 @@ class RunLog:
             np.savez_compressed(folder / f"{step}.npz", **jax.device_get(dict(batch)))
 
     def progress(self, step: int, text: str) -> None:
-        """Moves the progress bar to `step`, with `text` beside it."""
+        """Moves the progress bar to `step` and shows `text` next to it."""
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(step - self._bar.n)
 
-    def results(self, **fields: Any) -> None:
+    def results(self, fields: Mapping[str, Any]) -> None:
         """Merges the fields into results.json, which is replaced as a whole."""
         self._results |= {**fields, _WALL: self._wall_seconds()}
         write_results(self._workdir, self._results)
@@ -117,7 +113,7 @@ class RunLog:
 
 
 class NoLog:
-    """The log of the hosts that write none."""
+    """The log of a host that is not the first: it writes nothing."""
 
     def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
         pass
@@ -128,7 +124,7 @@ class NoLog:
     def progress(self, step: int, text: str) -> None:
         pass
 
-    def results(self, **fields: Any) -> None:
+    def results(self, fields: Mapping[str, Any]) -> None:
         pass
 
     def close(self) -> None:
@@ -140,7 +136,7 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
 
     Empty where there is no file. Raises ValueError with file and line for any other bad line.
     """
-    path = _metrics_path(workdir)
+    path = Path(workdir) / METRICS
     if not path.exists():
         return []
     records = []
@@ -160,7 +156,7 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def read_spikes(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The spikes that metrics.jsonl tells of: step, loss, and the median and deviation before."""
+    """The spikes in metrics.jsonl: step, loss, and median and deviation of the losses before it."""
     return [
         {"step": record["step"]}
         | {name: record[f"spike/{name}"] for name in ("loss", "median", "deviation")}
@@ -169,34 +165,27 @@ def read_spikes(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     ]
 
 
-def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
-    """The content of results.json; empty where there is none."""
-    path = _results_path(workdir)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def write_results(workdir: str | os.PathLike, results: Mapping[str, Any]) -> None:
-    """Replaces results.json as a whole."""
-    text = json.dumps(_plain(results), indent=2, ensure_ascii=False, allow_nan=False)
-    write_atomically(_results_path(workdir), text + "\n")
-
-
 def run_fields(*, parameters: int, steps: int) -> dict[str, Any]:
     """What results.json says of every run: its size, the device kind and the versions used."""
-    packages = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
-    versions = {name: importlib.metadata.version(name) for name in packages}
     return {
         "parameters": parameters,
         "steps": steps,
         "device_kind": jax.devices()[0].device_kind,
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": versions(),
     }
 
 
-def format_scores(results: Mapping[str, Any]) -> str:
-    """The content of results.json as text: a table of scores, a row each, a column per split.
+def versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that a result may depend on."""
+    packages = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), **found}
 
-    Facts that are null, as the first bad step of a run that has none, are left out.
+
+def format_scores(results: Mapping[str, Any]) -> str:
+    """The content of results.json as text: a table with a row per score and a column per split.
+
+    Facts that are null, such as the first bad step of a run without one, are left out.
     """
     scores: dict[str, dict[str, str]] = {}
     facts: dict[str, str] = {}
@@ -249,36 +238,5 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _metrics_path(workdir: str | os.PathLike) -> Path:
-    return Path(workdir) / "metrics.jsonl"
-
-
-def _results_path(workdir: str | os.PathLike) -> Path:
-    return Path(workdir) / "results.json"
-
-
 def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(_plain(record), allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's and JAX's arrays as numbers and lists; what is not finite, unknown to JSON: None."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Old content or new, never half of it, whatever happens meanwhile. The first host writes."""
-    if not hosts.is_first():
-        return
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    return json.dumps(plain(record), allow_nan=False) + "\n"

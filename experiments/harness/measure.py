@@ -17,6 +17,7 @@ import jax
 
 from experiments.harness.sweep import ROOT, part
 from transformer_jax import overrides, run_log
+from transformer_jax.workdir import write_atomically
 
 
 def main() -> None:
@@ -35,10 +36,10 @@ def main() -> None:
         "rows": rows,
         "seconds": round(time.monotonic() - started, 3),
         "device_kind": jax.devices()[0].device_kind,
-        "versions": run_log.run_fields(parameters=0, steps=0)["versions"],
+        "versions": run_log.versions(),
     }
     text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
-    run_log.write_atomically(arguments.workdir / "measurements.json", text + "\n")
+    write_atomically(arguments.workdir / "measurements.json", text + "\n")
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """From the files of finished runs to rows, intervals, tables, csv, summary.json and the README.
 
 WORKDIR/run.json           what was run, and on what machine
-WORKDIR/results.json       of a trained run: status, final scores, device (see `run_log`)
+WORKDIR/results.json       of a trained run: status, final scores, device (see `workdir`)
 WORKDIR/metrics.jsonl      of a trained run: the numbers of training
 WORKDIR/measurements.json  of a measured run: its rows, device and time
 """
@@ -20,6 +20,7 @@ from scipy import stats
 
 from experiments.harness.sweep import Run
 from transformer_jax import overrides, run_log
+from transformer_jax.workdir import CONFIG, read_results, write_atomically
 
 # Labels and measured values by column.
 Row = dict[str, Any]
@@ -85,7 +86,7 @@ def load(run: Run, workdir: Path) -> Finished:
         run=run,
         workdir=workdir,
         record=read_json(workdir / "run.json"),
-        results=run_log.read_results(workdir),
+        results=read_results(workdir),
         metrics=run_log.read_metrics(workdir),
         measurements=measured.pop("rows", []),
         measured_on=measured,
@@ -94,8 +95,8 @@ def load(run: Run, workdir: Path) -> Finished:
 
 def is_trained(run: Run, workdir: Path) -> bool:
     """Whether training has ended here, and nothing is asked for that would score it otherwise."""
-    saved = workdir / "config.json"
-    if run_log.read_results(workdir).get("status") not in ENDED or not saved.exists():
+    saved = workdir / CONFIG
+    if read_results(workdir).get("status") not in ENDED or not saved.exists():
         return False
     changes = overrides.difference(overrides.load(str(saved)), run.resolved)
     return all(change.startswith(("data.dir:", "data.cache_dir:")) for change in changes)
@@ -228,7 +229,7 @@ def write_summary(out: Path, numbers: Mapping[str, Any]) -> None:
         for name, value in merged.items()
     }
     text = json.dumps(finite, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    run_log.write_atomically(path, text + "\n")
+    write_atomically(path, text + "\n")
 
 
 def table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> str:
@@ -271,7 +272,7 @@ def insert(readme: Path, sweep: str, text: str) -> None:
     start, end = markers(sweep)
     before, _, rest = readme.read_text("utf-8").partition(start)
     _, _, after = rest.partition(end)
-    run_log.write_atomically(readme, f"{before}{start}\n\n{text.strip()}\n\n{end}{after}")
+    write_atomically(readme, f"{before}{start}\n\n{text.strip()}\n\n{end}{after}")
 
 
 def check_markers(readme: Path, sweep: str) -> None:

@@ -152,7 +152,7 @@ def test_a_process_that_is_alone_needs_nobody(environment):
     for values in ({}, {"SLURM_NTASKS": "1"}, dict(zip(VARIABLES, ("a", "1", "0"), strict=True))):
         environment(**values)
         # In a process of its own: before any use of a device.
-        program = "from transformer_jax import hosts; hosts.start(); print(hosts.count())"
+        program = "from transformer_jax.devices import hosts; hosts.start(); print(hosts.count())"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
     assert (hosts.count(), hosts.index(), hosts.is_first()) == (1, 0, True)
@@ -162,6 +162,14 @@ def test_a_process_that_is_alone_needs_nobody(environment):
     hosts.fail(ValueError())
     hosts.finish()
     assert not any(thread.name == "hosts" for thread in threading.enumerate())
+
+
+def test_hosts_that_share_no_folder_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "index", lambda: 1)
+    with pytest.raises(FileNotFoundError, match=f"host 1 does not see .* into {tmp_path}: .*share"):
+        hosts.check_shared(tmp_path / "file")
+    (tmp_path / "file").touch()  # by the first
+    hosts.check_shared(tmp_path / "file")
 
 
 def test_the_only_task_of_a_slurm_node_has_all_its_devices(environment):

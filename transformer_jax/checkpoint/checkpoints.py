@@ -1,60 +1,42 @@
-"""Checkpoints: saved in the background, whole or passed over. The only importer of Orbax.
+"""The checkpoints of a run: saved in the background, passed over where broken, pruned.
 
 All hosts of a job save and restore together. Each writes and reads what its own devices hold; the
-first decides which checkpoint counts, and writes all else. What one mesh and number of hosts have
-saved any other restores.
+first decides which checkpoint counts, and writes everything else. Any mesh and number of hosts can
+restore what another one has saved.
 
-DIRECTORY/120/state/         Orbax; a nested dict of plain keys: params/..., opt_state/0/..., and
+DIRECTORY/120/state/         the arrays (see `arrays`): params/..., opt_state/0/..., and
                              ema_params/... where a moving average of the parameters is kept
 DIRECTORY/120/progress.json  step, whether scheduled, data fingerprint, state of every data stream
 DIRECTORY/120/config.json    the run's config
 DIRECTORY/120/metrics.json   what was measured at this step, if anything was
-DIRECTORY/120/manifest.json  size and SHA-256 of every other file; written last
+DIRECTORY/120/manifest.json  size and SHA-256 of every other file (see `manifest`); written last
 DIRECTORY/120.tmp/           being written or deleted; never read
 DIRECTORY/120.old/           being replaced; read only while there is no 120/
 """
 
 import contextlib
 import errno
-import fcntl
-import hashlib
 import itertools
 import json
 import math
 import os
 import re
 import shutil
-import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import orbax.checkpoint as ocp
 from absl import logging
-from jaxtyping import Float, PyTree
+from jaxtyping import PyTree
 
+from transformer_jax.checkpoint import arrays, manifest
 from transformer_jax.devices import hosts
+from transformer_jax.workdir import CONFIG
 
-_MANIFEST = "manifest.json"
-_locks: dict[Path, int] = {}
-
-
-class InitReport(NamedTuple):
-    """What became of the parameters of a model and of the checkpoint that it starts from, by path.
-
-    taken: in both, with one shape. new: of the model, with nothing taken. left: of the checkpoint,
-    each with the reason.
-    """
-
-    checkpoint: str
-    taken: tuple[str, ...]
-    new: tuple[str, ...]
-    left: dict[str, str]
+_PROGRESS = "progress.json"
+_METRICS = "metrics.json"
 
 
 @dataclass(frozen=True)
@@ -71,12 +53,13 @@ class Checkpoints:
     """The checkpoints of one run: the newest, the last `keep_last` scheduled ones, and the best.
 
     Scheduled are those that every run saves, however often it is preempted and however long it
-    goes on afterwards. Any other counts, for the mean and for the best, only while it is the
-    newest: so a run ends with the same checkpoints, mean and best, whether or not it was broken.
+    continues afterwards. Any other counts, for the mean and for the best, only while it is the
+    newest. So a run ends with the same checkpoints, mean and best, whether or not it was broken.
 
-    The best is by `best_metric` ("": none is kept). Lower is better for a metric whose name ends
-    in "loss" or "perplexity", higher for any other.
-    What went wrong in the background is raised by the next call of any method.
+    `best_metric` decides which one is the best; where it is "", none is kept. Lower is better for
+    a metric whose name ends in "loss" or "perplexity", higher for any other.
+
+    An error in the background is raised by the next call of any method.
     """
 
     def __init__(self, directory: str | os.PathLike, *, keep_last: int, best_metric: str):
@@ -105,43 +88,42 @@ class Checkpoints:
         streams: the states of the data streams that this host reads, by their numbers.
         scheduled: whether the step is one that every run of this config saves (see the class).
 
-        The state may be donated as soon as this returns. Waits for the save before it. The
-        process must hold the lock of the work directory: leftovers of killed saves are removed.
+        Waits for the save before this one. The state may be donated as soon as this returns. The
+        process must hold the lock of the work directory, since this removes what killed saves have
+        left behind.
         """
         self.wait()
         folder = self._directory / f"{step}.tmp"
-        with _telling(step, folder):
+        with _naming(step, folder):
             if hosts.is_first():
                 self._tidy()
                 folder.mkdir(parents=True)
             # Also tells the others that the folder is there.
             parts = map(json.loads, hosts.gather("streams", json.dumps(streams)))
             documents = {
-                "progress.json": {
+                _PROGRESS: {
                     "step": step,
                     "scheduled": scheduled,
                     "fingerprint": fingerprint,
                     "streams": {stream: state for part in parts for stream, state in part.items()},
                 },
-                "config.json": config,
+                CONFIG: config,
             }
             if metrics:
-                documents["metrics.json"] = {
+                documents[_METRICS] = {
                     name: float(value) if math.isfinite(value) else None
                     for name, value in metrics.items()
                 }
-            # Text now: the caller goes on to change what it handed over.
+            # Text now, since the caller will change what it has passed.
             texts = {name: json.dumps(content, indent=1) for name, content in documents.items()}
-            writer = ocp.AsyncCheckpointer(_handler(), multiprocessing_options=_all_hosts())
-            arrays = ocp.args.PyTreeSave(_nested(_keys_to_data(state)))
-            writer.save(folder / "state", arrays)
-        self._pending = self._background.submit(self._finish, step, folder, texts, writer)
+            finish_arrays = arrays.save(folder, state)
+        self._pending = self._background.submit(self._finish, step, folder, texts, finish_arrays)
 
     def restore(self, which: str | int, abstract_state: PyTree) -> Restored | None:
         """The checkpoint `which`: "last", "best" or a step. None if "last" or "best" finds none.
 
-        Broken checkpoints are passed over with a warning, but where all are broken there is no
-        None, on which a run would start anew and delete them.
+        Broken checkpoints are passed over with a warning. Where all are broken this raises: on None
+        a run would start anew and delete them.
         Arrays go where `abstract_state`'s shardings say, to the default device without one.
 
         Raises:
@@ -150,24 +132,33 @@ class Checkpoints:
           OSError: when a checkpoint cannot be read, whole or not.
           ValueError: when shapes, dtypes or structure differ from `abstract_state`.
         """
-        folder = self._agreed(which)
-        return None if folder is None else _restore(folder, abstract_state)
+        folder = self.find(which)
+        if folder is None:
+            return None
+        arrays.check_match(folder, arrays.saved(folder), abstract_state)
+        progress = _progress(folder)
+        return Restored(
+            step=progress["step"],
+            state=arrays.load(folder, abstract_state),
+            streams=progress["streams"],
+            fingerprint=progress["fingerprint"],
+        )
 
     def restore_parameters(
         self, which: str | int, abstract_params: PyTree
     ) -> tuple[int, PyTree] | None:
         """(step, parameters) of the checkpoint `which`; None and errors as in `restore`.
 
-        They are the moving average where one was kept, here and in all that reads parameters alone.
+        They are the moving average where one was kept, here and wherever parameters are read alone.
         """
-        folder = self._agreed(which)
+        folder = self.find(which)
         return None if folder is None else _restore_parameters(folder, abstract_params)
 
     def average(self, k: int, abstract_params: PyTree) -> tuple[int, PyTree] | None:
         """(newest step, mean of the parameters) over `k` whole checkpoints; None as in `restore`.
 
-        They are the newest one, scheduled or not, and the newest scheduled ones before it. The mean
-        is taken in float64. With fewer than `k` it is the mean of those there are.
+        They are the newest one, scheduled or not, and the newest scheduled ones before it. With
+        fewer than `k` it is the mean of those there are. The mean is computed in float64.
         Raises what `restore("last")` raises.
         """
         if k < 1:
@@ -179,20 +170,14 @@ class Checkpoints:
         if len(newest) < k:
             logging.warning("averaging %d checkpoints, not %d: no more are kept", len(newest), k)
         folders = [Path(path) for path in newest]
-        total: PyTree = None
-        for folder in folders:
-            params = _read_parameters(folder, abstract_params)
-            pieces = jax.tree.map(_pieces, params)
-            total = pieces if total is None else jax.tree.map(np.add, total, pieces)
+        trees = (_restore_parameters(folder, abstract_params)[1] for folder in folders)
+        return _progress(folders[0])["step"], arrays.mean(trees, abstract_params)
 
-        def mean(leaf: Any, pieces: dict[str, Float[np.ndarray, "..."]]) -> jax.Array:
-            def piece(index: Any) -> np.ndarray:
-                return (pieces[str(index)] / len(folders)).astype(leaf.dtype)
-
-            return jax.make_array_from_callback(leaf.shape, _sharding(leaf), piece)
-
-        step = _progress(folders[0])["step"]
-        return step, jax.tree.map(mean, abstract_params, total)
+    def find(self, which: str | int) -> Path | None:
+        """The folder of the checkpoint `which`, on all hosts; None and errors as in `restore`."""
+        self.wait()
+        found = hosts.first(lambda: str(self._select(which) or ""))
+        return Path(found) if found else None
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, oldest first. Reads and hashes every file."""
@@ -200,7 +185,7 @@ class Checkpoints:
         return hosts.first(self._whole)
 
     def wait(self) -> None:
-        """Returns when the last save is on disk; raises what went wrong with it."""
+        """Returns when the last save is on disk. Raises RuntimeError or OSError if it failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -226,7 +211,7 @@ class Checkpoints:
         return found
 
     def _is_whole(self, step: int, folder: Path) -> bool:
-        fault = _fault(folder)
+        fault = manifest.fault(folder)
         if fault is None:
             return True
         self._broken.add(step)
@@ -236,8 +221,8 @@ class Checkpoints:
     def _counted(self) -> Iterator[Path]:
         """The newest whole checkpoint, then the scheduled ones before it, newest first.
 
-        Hashes no more checkpoints than are asked for. Raises FileNotFoundError where all of those
-        that there are are broken.
+        Hashes no more checkpoints than are asked for. Raises FileNotFoundError where there are
+        checkpoints and all are broken.
         """
         folders = self._folders()
         newest = None
@@ -247,7 +232,7 @@ class Checkpoints:
             if newest is None:
                 newest = step
                 if step != max(folders):
-                    logging.warning("going on from the older checkpoint of step %d", step)
+                    logging.warning("continuing from the older checkpoint of step %d", step)
                 yield folder
             elif _progress(folder)["scheduled"]:
                 yield folder
@@ -256,12 +241,6 @@ class Checkpoints:
                 f"none of the checkpoints in {self._directory} is whole (the warnings say why). "
                 "Move that folder away to start anew, or choose another --workdir"
             )
-
-    def _agreed(self, which: str | int) -> Path | None:
-        """What the first host selects."""
-        self.wait()
-        found = hosts.first(lambda: str(self._select(which) or ""))
-        return Path(found) if found else None
 
     def _select(self, which: str | int) -> Path | None:
         if which == "last":
@@ -282,12 +261,12 @@ class Checkpoints:
                 return folders[which]
             reason = f"checkpoint {which} is {'broken' if which in folders else 'missing'}"
         else:
-            raise ValueError(f'checkpoint {which!r} is none of "last", "best" and a step')
+            raise ValueError(f'checkpoint {which!r} is not "last", "best" or a step')
         listed = ", ".join(map(str, self._whole())) or "none"
         raise FileNotFoundError(f"{reason} in {self._directory}; whole checkpoints: {listed}")
 
     def _best(self, folders: Iterable[Path]) -> Path | None:
-        """Of those that hold the metric; of two equals the earlier."""
+        """The best of the checkpoints that hold the metric; of two equals the earlier."""
         sign = 1 if self._best_metric.endswith(("loss", "perplexity")) else -1
         ranked = []
         for folder in folders:
@@ -297,19 +276,18 @@ class Checkpoints:
         return min(ranked)[-1] if ranked else None
 
     def _finish(
-        self, step: int, folder: Path, texts: dict[str, str], writer: ocp.AsyncCheckpointer
+        self, step: int, folder: Path, texts: dict[str, str], finish_arrays: Callable[[], None]
     ) -> None:
-        """What is left of a save once the arrays are copied; runs in the background thread."""
-        with _telling(step, folder):
-            with _quiet(), contextlib.closing(writer):
-                writer.wait_until_finished()  # of all hosts
+        """Does what is left of a save once the arrays are copied, in the background thread."""
+        with _naming(step, folder):
+            finish_arrays()
             if hosts.is_first():
                 for name, text in texts.items():
                     (folder / name).write_text(text)
-                _write_manifest(folder)
+                manifest.write(folder)
                 self._publish(folder, step)
         if hosts.is_first():
-            self._prune(step)  # what goes wrong with others does not harm what is saved
+            self._prune(step)  # an error here is about others: what is saved stays
         hosts.gather("saved", "")
 
     def _tidy(self) -> None:
@@ -328,24 +306,27 @@ class Checkpoints:
         if final.exists():
             final.rename(replaced)
         folder.rename(final)
-        _sync(self._directory)
+        manifest.sync(self._directory)
         self._broken.discard(step)
         if replaced.exists():
             shutil.rmtree(replaced)
 
     def _prune(self, saved: int) -> None:
-        """Keeps what the class promises, `saved` being the newest; a broken one has no place."""
+        """Deletes all but what the class promises to keep. `saved` is the newest.
+
+        Broken ones do not count. The arrays are checked by their sizes, since hashing takes long.
+        """
         folders = self._folders()
         whole = [
             folder
             for step, folder in sorted(folders.items())
-            if step not in self._broken and _fault(folder, hash_state=False) is None
+            if step not in self._broken and manifest.fault(folder, unhashed=arrays.STATE) is None
         ]
         scheduled = [folder for folder in whole if _progress(folder)["scheduled"]]
-        # Not the best of all: the newest may be better, and will not count when it has a successor.
+        # The best of the scheduled ones: the newest may be better, and will not count later.
         keep = {folders[saved], *scheduled[-self._keep_last :], self._best(scheduled)}
         for folder in set(folders.values()) - keep:
-            # Renamed first: killed halfway, it is a leftover and not half a checkpoint.
+            # Renamed first: after a kill it is a leftover rather than half a checkpoint.
             shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
 
 
@@ -355,335 +336,36 @@ def restore_parameters_from(path: str | os.PathLike, abstract_params: PyTree) ->
     Raises FileNotFoundError where it is missing or broken, ValueError where it does not match.
     """
     folder = Path(path).absolute()
-    if fault := hosts.first(lambda: _fault(folder)):
+    if fault := hosts.first(lambda: manifest.fault(folder)):
         raise FileNotFoundError(f"{folder} is not a whole checkpoint: {fault}")
     return _restore_parameters(folder, abstract_params)
 
 
-def init_from(
-    path: str | os.PathLike, params: PyTree, *, labels: Sequence[str] = ()
-) -> tuple[PyTree, InitReport]:
-    """`params` with what fits of another run's, and what became of each.
-
-    path: a work directory, whose newest checkpoint counts, or the folder of a checkpoint. A leaf
-    is taken where path and shape are equal; it gets the dtype and sharding of the one it replaces.
-    The head of labels is taken only where that run's labels.json lists the same `labels`.
-
-    Raises:
-      FileNotFoundError: when there is no whole checkpoint.
-      ValueError: when nothing fits.
-    """
-    start = Path(path).expanduser().absolute()
-    folder = Path(hosts.first(lambda: str(_newest_or_itself(start))))
-    saved = _saved(folder)
-    name = _evaluated(saved)
-    ours, theirs = _flat(params), _flat(saved[name])
-    left = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
-    if _labels(folder) != list(labels):
-        heads = [path for path in theirs if path.startswith("label_head/") and path not in left]
-        left |= dict.fromkeys(heads, "it is of other labels")
-    taken = tuple(path for path in theirs if path not in left)
-    if not taken:
-        raise ValueError(
-            f"no parameter of {folder} is one of this model's, for its architecture and sizes "
-            "differ: " + "; ".join(f"{path}: {reason}" for path, reason in list(left.items())[:4])
-        )
-    wanted = _map_paths(lambda path, leaf: leaf if path in taken else None, params)
-    found = _flat(_load(folder, {name: wanted})[name])
-
-    def replace(path: str, leaf: jax.Array) -> jax.Array:
-        return found[path].astype(leaf.dtype) if path in found else leaf
-
-    result = _map_paths(replace, params)
-    new = tuple(path for path in ours if path not in found)
-    return result, InitReport(str(folder), taken, new, left)
-
-
-def format_report(report: InitReport) -> str:
-    """The report as lines of text: counts first, then the paths of each kind."""
-    checkpoint, taken, new, left = report
-    counts = f"{len(taken)} parameters taken, {len(new)} new, {len(left)} left"
-    lines = [f"from {checkpoint}: {counts}"]
-    lines += [f"  taken  {path}" for path in taken]
-    lines += [f"  new    {path}" for path in new]
-    lines += [f"  left   {path}: {reason}" for path, reason in left.items()]
-    return "\n".join(lines)
-
-
-def lock_workdir(workdir: str | os.PathLike) -> None:
-    """Keeps other jobs from training in `workdir` until this one ends, however it ends.
-
-    Locking twice is locking once. Of a job's hosts the first holds the lock, which the others must
-    see.
-
-    Raises:
-      RuntimeError: a live process has it, which is named.
-      FileNotFoundError: the hosts have each a folder of this name, and not one in common.
-    """
-    path = Path(workdir).resolve() / ".lock"
-    if hosts.is_first() and path not in _locks:
-        _locks[path] = _lock(path, workdir)
-    hosts.gather("lock", "")
-    if not path.exists():
-        raise FileNotFoundError(
-            f"host {hosts.index()} does not see what host 0 has written into {workdir}: the hosts "
-            "of a job need a --workdir that they share, as a network file system or a mounted "
-            "bucket"
-        )
-
-
-def _lock(path: Path, workdir: str | os.PathLike) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A bare descriptor, since a file object would give up the lock when it is collected.
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(lock, 1000).decode()
-        os.close(lock)
-        raise RuntimeError(
-            f"{workdir} is in use by {holder or 'another process'}; wait for it or stop it, or "
-            "choose another --workdir"
-        ) from None
-    os.ftruncate(lock, 0)
-    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
-    os.fsync(lock)  # so that other hosts see it, also through a mounted bucket
-    return lock
-
-
-def _progress(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "progress.json").read_text())
-
-
-def _metrics(folder: Path) -> dict[str, float | None]:
-    path = folder / "metrics.json"
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def _restore(folder: Path, abstract_state: PyTree) -> Restored:
-    _check_match(folder, _saved(folder), _stored(abstract_state))
-    progress = _progress(folder)
-    return Restored(
-        step=progress["step"],
-        state=_load(folder, abstract_state),
-        streams=progress["streams"],
-        fingerprint=progress["fingerprint"],
-    )
-
-
-def _restore_parameters(folder: Path, abstract_params: PyTree) -> tuple[int, PyTree]:
-    return _progress(folder)["step"], _read_parameters(folder, abstract_params)
-
-
-def _read_parameters(folder: Path, abstract_params: PyTree) -> PyTree:
-    saved = _saved(folder)
-    name = _evaluated(saved)
-    _check_match(folder, {name: saved[name]}, {name: abstract_params})
-    return _load(folder, {name: abstract_params})[name]
-
-
-def _saved(folder: Path) -> dict[str, Any]:
-    """The nested dict that a checkpoint holds, with shapes and dtypes for arrays."""
-    with ocp.Checkpointer(_handler()) as reader:
-        return reader.metadata(folder / "state").item_metadata.tree
-
-
-def _evaluated(saved: dict[str, Any]) -> str:
-    """Where the parameters lie that are to be scored: the moving average where there is one."""
+def evaluated(saved: Mapping[str, Any]) -> str:
+    """Where a checkpoint has the parameters to score: the moving average where one was kept."""
     return "ema_params" if "ema_params" in saved else "params"
 
 
-def _load(folder: Path, abstract: PyTree) -> PyTree:
-    """The leaves of `abstract`, all of which must be there, in its structure and shardings."""
-    stored = _stored(abstract)
-    item = _nested(stored)
-    arguments = ocp.args.PyTreeRestore(
-        item=item,
-        restore_args=jax.tree.map(lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding), item),
-        partial_restore=True,
-    )
-    with ocp.Checkpointer(_handler(), multiprocessing_options=_all_hosts()) as reader:
-        arrays = _flat(reader.restore(folder / "state", arguments))
-    return _map_paths(lambda path, leaf: _as_key(arrays[path], leaf), abstract)
+def _restore_parameters(folder: Path, abstract_params: PyTree) -> tuple[int, PyTree]:
+    saved = arrays.saved(folder)
+    name = evaluated(saved)
+    abstract = {name: abstract_params}
+    arrays.check_match(folder, {name: saved[name]}, abstract)
+    return _progress(folder)["step"], arrays.load(folder, abstract)[name]
 
 
-def _handler() -> ocp.PyTreeCheckpointHandler:
-    return ocp.PyTreeCheckpointHandler(multiprocessing_options=_all_hosts())
+def _progress(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / _PROGRESS).read_text())
 
 
-def _all_hosts() -> ocp.options.MultiprocessingOptions:
-    # Where they are named they meet at barriers of the coordination service. Otherwise they would
-    # meet in a computation on the devices, from the background and so in any order with training's.
-    return ocp.options.MultiprocessingOptions(active_processes=set(range(hosts.count())))
-
-
-def _newest_or_itself(path: Path) -> Path:
-    """The newest whole checkpoint of a work directory, or `path` as a checkpoint's own folder."""
-    if (path / "checkpoints").is_dir():
-        checkpoints = Checkpoints(path / "checkpoints", keep_last=1, best_metric="")
-        if newest := next(checkpoints._counted(), None):
-            return newest
-        raise FileNotFoundError(f"there is no checkpoint in {path} to start from")
-    if fault := _fault(path):
-        raise FileNotFoundError(
-            f"{path} is neither a work directory nor a whole checkpoint to start from: {fault}"
-        )
-    return path
-
-
-def _labels(folder: Path) -> list[str]:
-    """The labels of the run that a checkpoint's folder W/checkpoints/STEP belongs to."""
-    file = folder.parents[1] / "labels.json"
-    return json.loads(file.read_text("utf-8")) if file.exists() else []
-
-
-def _misfit(saved: Any, ours: Any | None) -> str | None:
-    """Why a saved parameter cannot be taken, or None."""
-    if ours is None:
-        return "no such parameter"
-    if tuple(saved.shape) != ours.shape:
-        return f"its shape {tuple(saved.shape)} is not {ours.shape}"
-    return None
-
-
-def _check_match(folder: Path, saved: PyTree, expected: PyTree) -> None:
-    def describe(leaf: Any) -> str:
-        return "nothing" if leaf is None else f"{tuple(leaf.shape)} {np.dtype(leaf.dtype)}"
-
-    differences = []
-    there, asked = _flat(saved), _flat(expected)
-    for path in sorted(there.keys() | asked.keys()):
-        found, wanted = describe(there.get(path)), describe(asked.get(path))
-        if found != wanted:
-            differences.append(f"{path}: saved {found}, expected {wanted}")
-    if differences:
-        more = f"\n  and {len(differences) - 8} more" if len(differences) > 8 else ""
-        raise ValueError(
-            f"the checkpoint {folder} does not fit the model and optimizer of this config, or is "
-            "of another version of this code:\n  " + "\n  ".join(differences[:8]) + more
-        )
-
-
-def _pieces(array: jax.Array) -> dict[str, Float[np.ndarray, "..."]]:
-    """What this host's devices hold of an array, by place, each piece once."""
-    return {str(s.index): np.asarray(s.data, np.float64) for s in array.addressable_shards}
-
-
-def _sharding(leaf: Any) -> jax.sharding.Sharding:
-    return leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-
-
-def _stored(abstract: PyTree) -> PyTree:
-    """What is stored of the leaves: shapes, dtypes and shardings, of random keys their words."""
-
-    def of(leaf: Any) -> jax.ShapeDtypeStruct:
-        words = jax.eval_shape(_keys_to_data, leaf)
-        return jax.ShapeDtypeStruct(words.shape, words.dtype, sharding=_sharding(leaf))
-
-    return jax.tree.map(of, abstract)
-
-
-def _as_key(array: jax.Array, leaf: Any) -> jax.Array:
-    """The array, or where `leaf` is one the random key of these words."""
-    if not _is_key(leaf):
-        return array
-    implementation = jax.random.key_impl(jnp.empty((), leaf.dtype))
-    return jax.random.wrap_key_data(array, impl=implementation)
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _keys_to_data(tree: PyTree) -> PyTree:
-    """Typed random keys as their uint32 words."""
-    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, tree)
-
-
-def _flat(tree: PyTree) -> dict[str, Any]:
-    """Leaves by path, such as params/decoder/self_attention/query."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def _map_paths(f: Callable[[str, Any], Any], tree: PyTree) -> PyTree:
-    """f(path, leaf) in the place of every leaf, the paths being those of `_flat`."""
-    return jax.tree.unflatten(
-        jax.tree.structure(tree), [f(path, leaf) for path, leaf in _flat(tree).items()]
-    )
-
-
-def _nested(tree: PyTree) -> dict[str, Any]:
-    """The same leaves in dicts with plain keys, free of the classes of Flax and Optax."""
-    nested: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        *parents, name = (jax.tree_util.keystr((entry,), simple=True) for entry in path)
-        node = nested
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = leaf
-    return nested
-
-
-def _write_manifest(folder: Path) -> None:
-    files = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        # On disk before the manifest says so, since older checkpoints are deleted on its word.
-        _sync(path)
-        name = path.relative_to(folder).as_posix()
-        files[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
-    manifest = folder / _MANIFEST
-    manifest.write_text(json.dumps({"files": files}, indent=1))
-    _sync(manifest)
-    _sync(folder)
-
-
-def _fault(folder: Path, *, hash_state: bool = True) -> str | None:
-    """Why `folder` is not a whole checkpoint, or None. Unhashed, the state's sizes are checked.
-
-    Raises OSError where that cannot be read: a disk that does not answer is no fault of it, for
-    which it would be passed over and removed.
-    """
-    name = _MANIFEST
-    try:
-        files = json.loads((folder / name).read_text())["files"]
-        for name, file in files.items():
-            path = folder / name
-            if (size := path.stat().st_size) != file["size"]:
-                return f"{name} has {size} bytes, the manifest says {file['size']}"
-            if (hash_state or not name.startswith("state/")) and _sha256(path) != file["sha256"]:
-                return f"the content of {name} has changed since it was saved (SHA-256 differs)"
-    except (FileNotFoundError, NotADirectoryError):
-        return f"{name} is missing"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"its {_MANIFEST} cannot be parsed"
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"a checkpoint cannot be read, and is kept as it is ({error.strerror}, of {name}): run "
-            "the same command again when it can be",
-            str(folder),
-        ) from error
-    return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Waits until a file or a folder's entries are on the disk itself."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _metrics(folder: Path) -> dict[str, float | None]:
+    path = folder / _METRICS
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 @contextlib.contextmanager
-def _telling(step: int, folder: Path) -> Iterator[None]:
-    """Says what the save was of that failed, and removes what there is of it."""
+def _naming(step: int, folder: Path) -> Iterator[None]:
+    """Names the checkpoint whose save failed and removes its partial files."""
     try:
         yield
     except Exception as error:
@@ -697,21 +379,6 @@ def _telling(step: int, folder: Path) -> Iterator[None]:
                 str(folder.parent),
             ) from error
         raise RuntimeError(f"the checkpoint of step {step} was not saved: {error}") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Orbax also logs the tracebacks of what it raises, one for each of its threads."""
-
-    def is_not_orbax_error(record: Any) -> bool:
-        return record.levelname != "ERROR" or "orbax" not in Path(record.pathname).parts
-
-    logger = logging.get_absl_logger()
-    logger.addFilter(is_not_orbax_error)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_not_orbax_error)
 
 
 def _disk_full(error: BaseException | None) -> bool:

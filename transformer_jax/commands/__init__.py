@@ -1,16 +1,4 @@
-"""What each mode of the command line does, from a checked config to an exit status.
-
-WORKDIR/config.json      the config that the directory belongs to
-WORKDIR/tokenizer.json   the tokenizer, so that predicting needs no training data
-WORKDIR/labels.json      the classes or tags, where the model predicts such
-WORKDIR/init_from.json   what was taken from another run, where checkpoint.init_from names one
-WORKDIR/profile.json     variances and omega of each sublayer, where the scheme measures them
-WORKDIR/metrics.jsonl    the numbers of training, a step a line; the same in tensorboard/
-WORKDIR/spikes/STEP.npz  the batches whose losses spiked, the first of them
-WORKDIR/results.json     final scores, status, spikes and the first bad step
-WORKDIR/samples.txt      a few results on the test split
-WORKDIR/checkpoints/     one folder a step
-"""
+"""What each mode of the command line does, from a checked config to an exit status."""
 
 from collections.abc import Callable
 from typing import NamedTuple

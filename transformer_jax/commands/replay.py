@@ -7,6 +7,7 @@ from transformer_jax.build import built
 from transformer_jax.commands.start import begin, continued
 from transformer_jax.inspection.replay import replay as train_again
 from transformer_jax.run import Run
+from transformer_jax.workdir import CONFIG
 
 
 def replay(config: Config, workdir: Path, step: int | None) -> int:
@@ -15,7 +16,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
     Starts from the last checkpoint before the step, or where there is none from the beginning.
     Writes nothing.
     """
-    if not (workdir / "config.json").exists():
+    if not (workdir / CONFIG).exists():
         raise FileNotFoundError(f"there is no run in {workdir} to replay: train there first")
     with built(config, workdir) as run:
         if step is None or not 1 <= step <= run.train.steps:

@@ -8,21 +8,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.checkpoint.checkpoints import (
-    Checkpoints,
-    InitReport,
-    Restored,
-    format_report,
-    init_from,
-)
+from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
+from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
+from transformer_jax.commands.files import save
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.models.transformer.config import scheme, stacks
 from transformer_jax.run import Params, Run
-from transformer_jax.run_log import write_atomically
 from transformer_jax.training.losses import Batch
 from transformer_jax.training.state import State, split_key
+from transformer_jax.workdir import INIT_FROM, PROFILE
 
 
 class Beginning(NamedTuple):
@@ -46,13 +42,13 @@ def start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStrea
     state, drawn, report, batch = begin(run, streams)
     if report is not None:
         print(format_report(report))
-        write_atomically(workdir / "init_from.json", json.dumps(report._asdict(), indent=1))
+        save(workdir / INIT_FROM, json.dumps(report._asdict(), indent=1))
     config = run.model.config
     if any(scheme(config, stack).profiled for stack in stacks(config)):
         # Of the draws, with their key: so of what the omegas were measured on.
         key, _ = split_key(jax.random.key(run.seed))
         profile = diagnostics.profile(run.model, drawn, batch, key)
-        write_atomically(workdir / "profile.json", json.dumps(profile, indent=1))
+        save(workdir / PROFILE, json.dumps(profile, indent=1))
     return state
 
 
@@ -65,7 +61,10 @@ def begin(run: Run, streams: TrainStreams) -> Beginning:
     if not run.checkpoint.init_from:
         return Beginning(state, state.params, None, batch)
     drawn = state.params
-    params, report = init_from(run.checkpoint.init_from, drawn, labels=run.data.labels)
+    label_paths = {row.path for row in run.parameter_table() if "labels" in row.axes}
+    params, report = init_from(
+        run.checkpoint.init_from, drawn, labels=run.data.labels, label_paths=label_paths
+    )
     # A copy for the moving average: the training step donates both.
     ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
     state = dataclasses.replace(state, params=params, ema_params=ema_params)

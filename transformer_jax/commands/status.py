@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from configs.default import Config
-from transformer_jax import overrides, run_log
+from transformer_jax import overrides
+from transformer_jax.workdir import CHECKPOINTS, CONFIG, read_results
 
 
 def final_status(config: Config, workdir: Path) -> str | None:
     """The status with which exactly this config has been trained and scored here, if it has."""
-    results = run_log.read_results(workdir)
-    done = is_scored(results) and (workdir / "config.json").exists()
+    results = read_results(workdir)
+    done = is_scored(results) and (workdir / CONFIG).exists()
     return results["status"] if done and not changes(config, workdir) else None
 
 
@@ -22,13 +23,13 @@ def is_scored(results: dict[str, Any]) -> bool:
 
 def changes(config: Config, workdir: Path) -> list[str]:
     """How the config differs from the one that the work directory was last trained with."""
-    return overrides.difference(overrides.load(str(workdir / "config.json")), config)
+    return overrides.difference(overrides.load(str(workdir / CONFIG)), config)
 
 
 def check_trained(workdir: Path, checkpoint: str | None) -> None:
     """Raises FileNotFoundError at once where there is nothing to score or translate with."""
     own = checkpoint in (None, "last", "best") or checkpoint.isdecimal()
-    if own and not (workdir / "checkpoints").is_dir():
+    if own and not (workdir / CHECKPOINTS).is_dir():
         raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
 
 

@@ -13,7 +13,8 @@ import jax
 from configs.default import Config
 from transformer_jax import overrides, run_log
 from transformer_jax.build import built
-from transformer_jax.checkpoint.checkpoints import Checkpoints, lock_workdir
+from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.commands.files import lock, save
 from transformer_jax.commands.start import start
 from transformer_jax.commands.status import final_status, is_scored, named
 from transformer_jax.data.dataset import Split
@@ -21,10 +22,11 @@ from transformer_jax.data.streams import TrainStreams
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.run import Params, Run
-from transformer_jax.run_log import NoLog, RunLog, write_atomically
+from transformer_jax.run_log import NoLog, RunLog
 from transformer_jax.training import loop
 from transformer_jax.training.losses import means
 from transformer_jax.training.state import State
+from transformer_jax.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
 
@@ -37,7 +39,7 @@ def train(config: Config, workdir: Path) -> int:
     "preempted"; a value that is not finite ends it as "diverged", and a rerun continues from the
     last checkpoint before.
     """
-    lock_workdir(workdir)
+    lock(workdir)
     status = hosts.first(lambda: final_status(config, workdir))
     if status is None:
         with built(config, workdir) as run:
@@ -61,16 +63,16 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
 
     restored_step, total_steps = int(state.step), run.train.steps
     log = (
-        RunLog(workdir, restored_step=restored_step, total_steps=total_steps, progress=True)
+        RunLog(workdir, restored_step=restored_step, total_steps=total_steps)
         if hosts.is_first()
         else NoLog()
     )
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     fields = run_log.run_fields(parameters=parameters, steps=restored_step)
-    log.results(status="running", **fields, devices=run.mesh.size)
+    log.results({"status": "running", **fields, "devices": run.mesh.size})
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
-        write_atomically(workdir / "config.json", overrides.to_json(config))
+        save(workdir / CONFIG, overrides.to_json(config))
         with hosts.stop_at_signal() as stop:
 
             def validation(params: Params) -> dict[str, float]:
@@ -79,18 +81,18 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
             outcome = _fit(config, run, state, streams, checkpoints, log, validation, stop)
             status, spikes = outcome.status, run_log.read_spikes(workdir)
             bad_step = outcome.step if status == "diverged" else None
-            log.results(steps=outcome.step, first_bad_step=bad_step, spikes=spikes)
+            log.results({"steps": outcome.step, "first_bad_step": bad_step, "spikes": spikes})
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores
         # From here on a signal ends the process as usual, since the rerun scores too.
         if status == "finished":
             status, grounds = _judge(run, outcome.state)
-            log.results(**grounds)
+            log.results(grounds)
             _score(run, workdir, splits, log, outcome.step)
-        log.results(status=status)
+        log.results({"status": status})
     except Exception:
         with contextlib.suppress(OSError):  # the disk may be full, which is what to tell of
-            log.results(status="failed")
+            log.results({"status": "failed"})
         raise
     finally:
         try:
@@ -113,8 +115,8 @@ def _score(
         if name == last or run.task.limit is None:
             found, samples = run.task.score(trained, split)
             scores |= found
-            write_atomically(workdir / "samples.txt", run_log.format_samples(samples))
-        log.results(**named(name, scores))
+            save(workdir / SAMPLES, run_log.format_samples(samples))
+        log.results(named(name, scores))
 
 
 def _fit(
@@ -158,11 +160,11 @@ def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
 
 def _save_vocabularies(run: Run, workdir: Path) -> None:
     """Saves what makes the work directory enough to predict with, without the data."""
-    if not (workdir / "tokenizer.json").exists():
-        run.data.tokenizer.save(workdir / "tokenizer.json")
-    if run.data.labels and not (workdir / "labels.json").exists():
+    if not (workdir / TOKENIZER).exists():
+        run.data.tokenizer.save(workdir / TOKENIZER)
+    if run.data.labels and not (workdir / LABELS).exists():
         text = json.dumps(run.data.labels, ensure_ascii=False, indent=1)
-        write_atomically(workdir / "labels.json", text)
+        save(workdir / LABELS, text)
 
 
 def _mesh_line(run: Run) -> str:
@@ -181,10 +183,10 @@ def _mesh_line(run: Run) -> str:
 
 
 def _show(workdir: Path) -> None:
-    results = run_log.read_results(workdir)
+    results = read_results(workdir)
     print(run_log.format_scores(results))
     if is_scored(results):
-        print(f"\n{(workdir / 'samples.txt').read_text('utf-8')}")
+        print(f"\n{(workdir / SAMPLES).read_text('utf-8')}")
     elif results["status"] == "diverged":
         where = f"--workdir={shlex.quote(str(workdir))} --step={results['first_bad_step']}"
         print("\nWhat became non-finite first is found by")

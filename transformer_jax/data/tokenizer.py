@@ -17,6 +17,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from transformer_jax.data.cache import build_once, fingerprint
+from transformer_jax.workdir import TOKENIZER, write_atomically
 
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 
@@ -67,10 +68,7 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Writes one JSON file that load_tokenizer reads: whole, or not at all."""
-        path = Path(path)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(self._library.to_str(pretty=True), "utf-8")
-        temporary.replace(path)
+        write_atomically(Path(path), self._library.to_str(pretty=True))
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -135,10 +133,10 @@ def cached_tokenizer(
 
     def train(temporary: Path) -> None:
         tokenizer = train_tokenizer(kind, texts, vocab_size, extra_tokens)
-        tokenizer.save(temporary / "tokenizer.json")
+        tokenizer.save(temporary / TOKENIZER)
 
     build_once(folder, train)
-    return load_tokenizer(folder / "tokenizer.json")
+    return load_tokenizer(folder / TOKENIZER)
 
 
 def _bytes(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:

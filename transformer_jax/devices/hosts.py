@@ -20,6 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -140,6 +141,15 @@ def first(f: Callable[[], T]) -> T:
     if count() == 1:
         return f()
     return json.loads(gather("first", json.dumps(f()) if is_first() else "")[0])
+
+
+def check_shared(path: Path) -> None:
+    """Raises FileNotFoundError where this host does not see a file that the first has written."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"host {index()} does not see what host 0 has written into {path.parent}: the hosts of "
+            "a job need a --workdir that they share, as a network file system or a mounted bucket"
+        )
 
 
 def whole(tree: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import ROOT
-from transformer_jax import run_log
+from transformer_jax.workdir import write_atomically
 
 _SIGN_SECONDS = 300.0  # between the lines that say that a run goes on
 _MEMORY_PER_RUN = 2 << 30  # bytes: what a process of the larger CPU sweeps takes, with room
@@ -233,7 +233,7 @@ def _write_record(job: Job, machine: str) -> None:
         "date": datetime.date.today().isoformat(),
     }
     text = json.dumps(record, indent=1, ensure_ascii=False)
-    run_log.write_atomically(job.workdir / "run.json", text + "\n")
+    write_atomically(job.workdir / "run.json", text + "\n")
 
 
 def _processor() -> str:

@@ -1,0 +1,137 @@
+"""Trees of arrays come back bit for bit, on the devices asked for, or with the difference named."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.checkpoint.states import abstract, bits, make_state
+from transformer_jax.checkpoint import arrays
+from transformer_jax.models.family import Role
+from transformer_jax.training import optimizer
+
+
+def round_trip(folder: Path, tree, wanted):
+    arrays.save(folder, tree)()
+    return arrays.load(folder, wanted)
+
+
+def make_optimizer(name):
+    """With a frozen parameter, so that its state has masked nodes and none."""
+    return optimizer.make_optimizer(
+        name=name,
+        schedule=lambda count: 0.1 / (1 + count),
+        beta1=0.9,
+        beta2=0.99,
+        epsilon=1e-8,
+        weight_decay=0.0,
+        clip_norm=1.0,
+        groups=(("embedding/*", 0.0, 0.0), ("encoder/*", 0.5, 0.0)),
+        roles=lambda: {
+            "encoder/query": Role((1, 2), True, True),
+            "encoder/query_bias": Role(None, False, True),
+            "logits/kernel": Role((1, 1), True, False),
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "ema"),
+    [(name, False) for name in "adam adamw radam adafactor lion muon".split()] + [("adam", True)],
+)
+def test_every_optimizer_continues_from_its_state_bit_for_bit(tmp_path, name, ema):
+    transform = make_optimizer(name)
+    keys = iter(jax.random.split(jax.random.key(5), 9))
+    params = {
+        "encoder": {
+            "query": jax.random.normal(next(keys), (2, 4, 2, 3)),
+            "query_bias": jnp.zeros((2, 2, 3)),
+        },
+        "embedding": {"table": jax.random.normal(next(keys), (5, 4))},
+        "logits": {"kernel": jax.random.normal(next(keys), (128, 129))},  # factored by adafactor
+    }
+
+    @jax.jit
+    def new():
+        return {
+            "params": params,
+            "ema_params": params if ema else None,
+            "opt_state": transform.init(params),
+        }
+
+    @jax.jit
+    def step(state, n):
+        gradient = jax.tree.map(lambda p: jnp.sin(9 * p + n), state["params"])
+        updates, opt_state = transform.update(gradient, state["opt_state"], state["params"])
+        params = optax.apply_updates(state["params"], updates)
+        average = optax.incremental_update(params, state["ema_params"], 0.1) if ema else None
+        return {"params": params, "ema_params": average, "opt_state": opt_state}
+
+    cut = step(step(new(), 1), 2)
+    restored = round_trip(tmp_path, cut, jax.eval_shape(new))
+    assert jax.tree.structure(restored) == jax.tree.structure(cut)
+    assert bits(restored) == bits(cut) != bits(new())
+    assert bits(step(restored, 3)) == bits(step(cut, 3))
+
+
+def test_stored_layout_needs_no_class_of_ours(tmp_path):
+    import orbax.checkpoint as ocp
+
+    arrays.save(tmp_path, make_state(4))()
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        stored = reader.metadata(tmp_path / "state").item_metadata.tree
+    assert stored["params"]["decoder"]["query"].shape == (2, 3, 4)
+    assert stored["opt_state"]["1"]["0"]["mu"]["embedding"]["table"].shape == (5, 3)
+    assert stored["rng"].dtype == jnp.uint32
+
+
+def test_arrays_land_on_the_sharding_asked_for(tmp_path):
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    wanted = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), make_state(0)
+    )
+    restored = round_trip(tmp_path, make_state(1), wanted)
+    assert all(leaf.sharding == sharding for leaf in jax.tree.leaves(restored))
+
+
+def test_a_part_is_loaded_alone(tmp_path):
+    state = make_state(1)
+    wanted = {"params": {"decoder": abstract(state.params["decoder"])}}
+    restored = round_trip(tmp_path, state, wanted)
+    assert jax.tree.structure(restored) == jax.tree.structure(wanted)
+    assert bits(restored) == bits(state.params["decoder"])
+
+
+def test_mismatch_names_the_parameter_and_both_shapes():
+    held = abstract({"params": make_state(1).params})
+
+    def differences(params) -> str:
+        with pytest.raises(ValueError, match="/7 does not fit the model and optimizer") as error:
+            arrays.check_match(Path("run/7"), held, {"params": abstract(params)})
+        return str(error.value)
+
+    params = make_state(1).params
+    arrays.check_match(Path("run/7"), held, {"params": params})
+    params["decoder"]["query"] = jnp.zeros((9, 3, 4))
+    message = "params/decoder/query: saved (2, 3, 4) float32, expected (9, 3, 4) float32"
+    assert message in differences(params)
+    params = make_state(1).params
+    params["logits"] = {"kernel": params.pop("embedding")["table"].astype(jnp.float32)}
+    message = differences(params)
+    assert "params/embedding/table: saved (5, 3) bfloat16, expected nothing" in message
+    assert "params/logits/kernel: saved nothing, expected (5, 3) float32" in message
+
+
+def test_mean_is_computed_in_float64():
+    trees = [make_state(seed).params for seed in range(3)]
+    mean = arrays.mean(trees, abstract(trees[0]))
+    for leaf, *values in zip(*map(jax.tree.leaves, [mean, *trees]), strict=True):
+        expected = np.mean([np.asarray(value, np.float64) for value in values], axis=0)
+        np.testing.assert_array_equal(leaf, expected.astype(leaf.dtype))
+    # The sum would be infinite in the leaf's own type.
+    (large,) = arrays.mean([[jnp.float16(6e4)]] * 2, abstract([jnp.float16(0)]))
+    assert large == jnp.float16(6e4) and large.dtype == jnp.float16

@@ -1,0 +1,77 @@
+"""A run takes what fits of another one's parameters, and says what became of each."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.checkpoint.states import bits, flip_a_bit, folder_with, make_state, save_with_average
+from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
+
+
+def test_init_from_takes_what_fits_and_says_what_became_of_the_rest(tmp_path):
+    folder_with(tmp_path / "checkpoints", 3, 4)
+    fresh = {
+        "decoder": {"query": jnp.ones((2, 3, 4), jnp.bfloat16)},  # of another type
+        "embedding": {"table": jnp.ones((6, 3))},  # of another shape
+        "logits": {"kernel": jnp.ones((3, 6))},  # not there
+    }
+    saved = make_state(4).params
+    for path, step in ((tmp_path, 4), (tmp_path / "checkpoints" / "3", 3)):
+        params, report = init_from(path, fresh)
+        taken = make_state(step).params["decoder"]["query"].astype(jnp.bfloat16)
+        assert jax.tree.structure(params) == jax.tree.structure(fresh)
+        assert bits(params) == bits(fresh | {"decoder": {"query": taken}})
+        assert report == InitReport(
+            checkpoint=str(tmp_path / "checkpoints" / str(step)),
+            taken=("decoder/query",),
+            new=("embedding/table", "logits/kernel"),
+            left={"embedding/table": "its shape (5, 3) is not (6, 3)"},
+        )
+    _, report = init_from(tmp_path, {"decoder": saved["decoder"]})
+    assert report.left == {"embedding/table": "no such parameter"}
+    text = format_report(report)
+    assert "1 parameters taken, 0 new, 1 left" in text
+    assert all(path in text for path in (*report.taken, *report.new, *report.left))
+    assert report.left["embedding/table"] in text
+
+
+def test_init_from_takes_what_depends_on_labels_from_a_run_of_the_same_labels_alone(tmp_path):
+    """As many other labels give heads of the same shape, which mean something else."""
+    params = {"encoder": make_state(4).params["decoder"], "head": {"kernel": jnp.ones((3, 2))}}
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=1, best_metric="")
+    checkpoints.save(1, {"params": params}, {}, {}, "", {}, scheduled=True)
+    checkpoints.close()
+    (tmp_path / "labels.json").write_text('["no", "yes"]')
+    heads = {"head/kernel"}
+    _, report = init_from(tmp_path, params, labels=("no", "yes"), label_paths=heads)
+    assert report.taken == ("encoder/query", "head/kernel")
+    _, report = init_from(tmp_path, params, labels=("yes", "no"), label_paths=heads)
+    assert report.taken == ("encoder/query",) and report.new == ("head/kernel",)
+    assert report.left == {"head/kernel": "it is of other labels"}
+    _, report = init_from(tmp_path, params, labels=("yes", "no"))
+    assert report.taken == ("encoder/query", "head/kernel")
+
+
+def test_init_from_takes_the_moving_average_where_there_is_one(tmp_path):
+    save_with_average(tmp_path / "checkpoints", 2, 3)
+    zeros = {"head": {"kernel": jnp.zeros(3)}}
+    for path, expected in ((tmp_path, 8), (tmp_path / "checkpoints" / "2", 4)):
+        params, _ = init_from(path, zeros)
+        np.testing.assert_array_equal(params["head"]["kernel"], expected)
+
+
+def test_init_from_nothing_is_refused(tmp_path):
+    folder_with(tmp_path / "checkpoints", 1)
+    with pytest.raises(ValueError, match="embedding/table: no such parameter"):
+        init_from(tmp_path, {"table": jnp.ones(3)})
+    with pytest.raises(FileNotFoundError, match="neither a work directory nor a whole checkpoint"):
+        init_from(tmp_path / "none", {})
+    (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        init_from(tmp_path / "empty", {})
+    flip_a_bit(tmp_path / "checkpoints" / "1")
+    for path in (tmp_path, tmp_path / "checkpoints" / "1"):
+        with pytest.raises(FileNotFoundError, match="whole"):
+            init_from(path, make_state(1).params)

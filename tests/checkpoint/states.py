@@ -1,0 +1,103 @@
+"""States, small ones, and checkpoints of them that the tests of this room share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from transformer_jax.checkpoint.checkpoints import Checkpoints
+
+STREAMS = {"0": {"next": 3, "buffer": [1, 2]}, "1": {"next": 4, "buffer": []}}
+CONFIG = {"seed": 0, "model": {"heads": [2, 4]}}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    step: Any
+    params: Any
+    opt_state: Any
+    rng: Any
+    window: Any
+
+
+def make_state(seed: int) -> State:
+    keys = jax.random.split(jax.random.key(seed), 3)
+    params = {
+        "decoder": {"query": jax.random.normal(keys[0], (2, 3, 4))},
+        "embedding": {"table": jax.random.normal(keys[1], (5, 3), jnp.bfloat16)},
+    }
+    return State(
+        step=jnp.asarray(seed, jnp.int32),
+        params=params,
+        opt_state=optax.chain(optax.clip(1.0), optax.adam(1e-3)).init(params),
+        rng=keys[2],
+        window={"loss": (jnp.float32(1.5), jnp.float32(2.0))},
+    )
+
+
+def abstract(state):
+    return jax.eval_shape(lambda: state)
+
+
+def bits(tree) -> list[tuple]:
+    """Everything there is to know of a tree's leaves: kind, shape and bytes."""
+
+    def describe(leaf):
+        kind = str(leaf.dtype)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        return kind, leaf.shape, np.asarray(leaf).tobytes()
+
+    return [describe(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def save(checkpoints: Checkpoints, step: int) -> None:
+    checkpoints.save(step, make_state(step), STREAMS, CONFIG, "data-1", {}, scheduled=True)
+
+
+# The parameters that `save_powers` saves
+POWERS = {"table": jax.ShapeDtypeStruct((2,), jnp.float32)}
+
+
+def save_powers(checkpoints: Checkpoints, step: int, metrics, *, scheduled: bool = True) -> None:
+    """Saves 2^step alone, which takes little time and tells which steps a mean is of."""
+    state = {"params": {"table": np.full(2, 2.0**step, np.float32)}}
+    checkpoints.save(step, state, {}, {}, "", metrics, scheduled=scheduled)
+
+
+def folder_with(directory: Path, *steps: int, keep_last: int = 9) -> Checkpoints:
+    """Whole checkpoints of these steps, seen by a fresh process."""
+    checkpoints = Checkpoints(directory, keep_last=keep_last, best_metric="")
+    for step in steps:
+        save(checkpoints, step)
+    checkpoints.close()
+    return Checkpoints(directory, keep_last=keep_last, best_metric="")
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def flip_a_bit(folder: Path) -> None:
+    path = max((folder / "state").rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def save_with_average(directory: Path, *steps: int) -> Checkpoints:
+    """Checkpoints of these steps, whose parameters are 0 and whose averages are 2^step."""
+    checkpoints = Checkpoints(directory, keep_last=9, best_metric="loss")
+    for step in steps:
+        state = {
+            name: {"head": {"kernel": np.full(3, value, np.float32)}}
+            for name, value in (("params", 0.0), ("ema_params", 2.0**step))
+        }
+        checkpoints.save(step, state, {}, {}, "", {"loss": -step}, scheduled=True)
+    checkpoints.close()
+    return Checkpoints(directory, keep_last=9, best_metric="loss")

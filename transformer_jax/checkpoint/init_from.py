@@ -1,0 +1,115 @@
+"""A run that starts from the parameters of another one, as far as they fit."""
+
+import json
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import PyTree
+
+from transformer_jax.checkpoint import arrays, manifest
+from transformer_jax.checkpoint.checkpoints import Checkpoints, evaluated
+from transformer_jax.devices import hosts
+from transformer_jax.workdir import CHECKPOINTS, LABELS
+
+
+class InitReport(NamedTuple):
+    """What became of the parameters of a model and of the checkpoint that it starts from, by path.
+
+    taken: in both, with one shape. new: in the model alone, or not taken. left: in the checkpoint,
+    each with the reason why it was not taken.
+    """
+
+    checkpoint: str
+    taken: tuple[str, ...]
+    new: tuple[str, ...]
+    left: dict[str, str]
+
+
+def init_from(
+    path: str | os.PathLike,
+    params: PyTree,
+    *,
+    labels: Sequence[str] = (),
+    label_paths: Collection[str] = (),
+) -> tuple[PyTree, InitReport]:
+    """`params` with those of another run in the place of its own where they fit, and a report.
+
+    path: a work directory, whose newest checkpoint counts, or the folder of a checkpoint.
+    label_paths: the parameters that mean something only together with `labels`, such as a head's.
+
+    A leaf is taken where path and shape are equal; it gets the dtype and sharding of the one that
+    it replaces. Those of `label_paths` are taken only where that run has the same `labels`: as many
+    others give the same shapes.
+
+    Raises:
+      FileNotFoundError: when there is no whole checkpoint.
+      ValueError: when nothing fits.
+    """
+    folder = _source(Path(path).expanduser().absolute())
+    saved = arrays.saved(folder)
+    name = evaluated(saved)
+    ours, theirs = arrays.flat(params), arrays.flat(saved[name])
+    left = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
+    if _labels(folder) != list(labels):
+        others = [path for path in theirs if path in label_paths and path not in left]
+        left |= dict.fromkeys(others, "it is of other labels")
+    taken = tuple(path for path in theirs if path not in left)
+    if not taken:
+        reasons = [f"{path}: {reason}" for path, reason in left.items()]
+        raise ValueError(
+            f"no parameter of {folder} is one of this model's, for its architecture and sizes "
+            "differ: " + "; ".join(reasons[:4])
+        )
+    wanted = arrays.map_paths(lambda path, leaf: leaf if path in taken else None, params)
+    found = arrays.flat(arrays.load(folder, {name: wanted})[name])
+
+    def replace(path: str, leaf: jax.Array) -> jax.Array:
+        return found[path].astype(leaf.dtype) if path in found else leaf
+
+    result = arrays.map_paths(replace, params)
+    new = tuple(path for path in ours if path not in found)
+    return result, InitReport(str(folder), taken, new, left)
+
+
+def format_report(report: InitReport) -> str:
+    """The report as lines of text: counts first, then the paths of each kind."""
+    checkpoint, taken, new, left = report
+    counts = f"{len(taken)} parameters taken, {len(new)} new, {len(left)} left"
+    lines = [f"from {checkpoint}: {counts}"]
+    lines += [f"  taken  {path}" for path in taken]
+    lines += [f"  new    {path}" for path in new]
+    lines += [f"  left   {path}: {reason}" for path, reason in left.items()]
+    return "\n".join(lines)
+
+
+def _source(path: Path) -> Path:
+    """The newest whole checkpoint of a work directory, or `path` as a checkpoint's own folder."""
+    checkpoints = path / CHECKPOINTS
+    if hosts.first(checkpoints.is_dir):
+        newest = Checkpoints(checkpoints, keep_last=1, best_metric="").find("last")
+        if newest is None:
+            raise FileNotFoundError(f"there is no checkpoint in {path} to start from")
+        return newest
+    if fault := hosts.first(lambda: manifest.fault(path)):
+        raise FileNotFoundError(
+            f"{path} is neither a work directory nor a whole checkpoint to start from: {fault}"
+        )
+    return path
+
+
+def _labels(folder: Path) -> list[str]:
+    """The labels of the run that a checkpoint's folder WORKDIR/checkpoints/STEP belongs to."""
+    file = folder.parents[1] / LABELS
+    return json.loads(file.read_text("utf-8")) if file.exists() else []
+
+
+def _misfit(saved: Any, ours: Any | None) -> str | None:
+    """Why a saved parameter cannot be taken, or None."""
+    if ours is None:
+        return "no such parameter"
+    if tuple(saved.shape) != ours.shape:
+        return f"its shape {tuple(saved.shape)} is not {ours.shape}"
+    return None
