@@ -11,13 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from configs.default import Config
+from experiments.harness import lab
 from transformer_jax import build
-from transformer_jax.checkpoint.checkpoints import restore_parameters_from
 from transformer_jax.inspection import diagnostics
 from transformer_jax.models.transformer import fold as admin
 from transformer_jax.models.transformer import schemes
-from transformer_jax.models.transformer.shapes import Batch, Model
-from transformer_jax.training import state as train_state
+from transformer_jax.models.transformer.shapes import Batch, Model, Params
 
 RANDOM, GRADIENT = 1e-4, 1e-3  # sizes of the steps; Adam's first is its learning rate
 DRAWS = 5  # of random steps
@@ -33,8 +32,8 @@ def profile(
 ) -> list[dict[str, Any]]:
     """A row for each size, batch and sublayer: the omega that the first `size` rows give.
 
-    The draw of the parameters is always the same: that of the config's seed. closed_form: the
-    omega of "admin_constant", which needs no batch.
+    The parameters are always drawn from the config's seed. closed_form: the omega of
+    "admin_constant", which needs no batch.
     """
     run = build.build(config, workdir)
     streams = run.data.train_streams()
@@ -46,10 +45,7 @@ def profile(
 
     @jax.jit
     def omegas(key, batch):
-        state = train_state.create(
-            *(run.init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
-        )
-        return _omegas(run.model, state.params)[:, 0]
+        return _omegas(run.model, lab.draw(run, key, batch))[:, 0]
 
     rows = []
     for size in sizes:
@@ -73,10 +69,10 @@ def folding(config: Config, workdir: Path) -> list[dict[str, Any]]:
     is 0 before training.
     """
     run = build.build(config, workdir)
-    if not _trained_folder(run, workdir).exists():  # training became non-finite
+    params = lab.trained(run, workdir)
+    if params is None:
         return []
     batch = jax.device_put(next(run.data.train_streams()))
-    params = _trained(run, workdir)
     folded_config, folded = admin.fold(run.model.config, params)
     omega = np.asarray(_omegas(run.model, params))
     spread = float(np.mean(omega.std(axis=-1) / omega.mean(axis=-1)))
@@ -101,12 +97,8 @@ def _steps(
 ) -> tuple[Float[Array, "B T V"], dict[str, Float[Array, ""]]]:
     """The logits, and what steps away from the parameters do."""
 
-    def apply(params, batch, _) -> Any:
-        return model.apply({"params": params}, batch, deterministic=True)
-
-    def mean_loss(params):
-        loss_sum, weight, _ = run.loss(apply, params, batch, None)
-        return loss_sum / weight
+    def mean_loss(params: Params) -> Float[Array, ""]:
+        return lab.mean_loss(run, model, params, batch)
 
     def change(key):
         moved = diagnostics.random_sign_step(key, params, RANDOM)
@@ -117,20 +109,12 @@ def _steps(
     before = diagnostics.observe(model, params, batch)[1]["decoder"]
     changes = jax.lax.map(change, jax.random.split(jax.random.key(0), DRAWS))
     stepped = diagnostics.gradient_sign_step(gradient, params, GRADIENT)
-    return apply(params, batch, None), {
+    logits: Any = model.apply({"params": params}, batch, deterministic=True)
+    return logits, {
         "loss": loss,
         "loss_after": mean_loss(stepped),
         "output_change": jnp.mean(changes),
     }
-
-
-def _trained(run: build.Run, workdir: Path) -> build.Params:
-    """The parameters after the last step."""
-    return restore_parameters_from(_trained_folder(run, workdir), run.abstract_state().params)[1]
-
-
-def _trained_folder(run: build.Run, workdir: Path) -> Path:
-    return workdir / "checkpoints" / str(run.train.steps)
 
 
 def _omegas(model: Model, params: Any) -> Float[Array, "n D"]:

@@ -11,15 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from configs.default import Config
+from experiments.harness import lab
 from transformer_jax import build
 from transformer_jax.inspection import diagnostics
-from transformer_jax.models.transformer.shapes import Batch, Model, initialise
-from transformer_jax.training import state as train_state
+from transformer_jax.models.transformer.shapes import Model, Params
 
 ROWS, LENGTH = 8, 32  # of the batch
 RANDOM, GRADIENT = 1e-4, 1e-6  # sizes of the two steps
-# Most of the time is compilation, which this halves; programs run as fast.
-_QUICKLY = {"xla_backend_optimization_level": 1}
 
 
 def measure(
@@ -27,7 +25,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each depth and draw: the change by both steps, and the sum of beta_ii^2.
 
-    config: of an encoder, at any depth: `layers` says the depths.
+    config: an encoder's; `layers` replaces its depth.
     """
     run, keys = build.build(config), jax.random.split(jax.random.key(config.seed), draws)
     rows = []
@@ -36,7 +34,7 @@ def measure(
         model = run.model.clone(config=dataclasses.replace(run.model.config, **changes))
         measure_one = functools.partial(_measure, run, model)
         measure_all = jax.jit(
-            functools.partial(jax.lax.map, measure_one), compiler_options=_QUICKLY
+            functools.partial(jax.lax.map, measure_one), compiler_options=lab.QUICKLY
         )
         found = jax.device_get(measure_all(keys))
         for draw in range(draws):
@@ -47,18 +45,11 @@ def measure(
 
 def _measure(run: build.Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
     batch_key, key, step_key = jax.random.split(key, 3)
-    batch = random_batch(batch_key, model.config.vocab_size)
-    init = functools.partial(initialise, model)
-    params = train_state.create(
-        *(init, run.optimizer, key, batch, ()), ema=False, mesh=run.mesh
-    ).params
+    batch = lab.random_batch(batch_key, model.config.vocab_size, ROWS, LENGTH)
+    params = lab.draw(run, key, batch, model)
 
-    def apply(params, batch, _):
-        return model.apply({"params": params}, batch, deterministic=True)
-
-    def mean_loss(params):
-        loss_sum, weight, _ = run.loss(apply, params, batch, None)
-        return loss_sum / weight
+    def mean_loss(params: Params) -> Float[Array, ""]:
+        return lab.mean_loss(run, model, params, batch)
 
     # One after the other, so that the model is compiled once for all three.
     moved = (
@@ -79,18 +70,4 @@ def _measure(run: build.Run, model: Model, key: Key[Array, ""]) -> dict[str, Flo
         "dependencies": diagnostics.sum_of_squared_dependencies(
             model.config, params, "encoder", before
         ),
-    }
-
-
-def random_batch(key: Key[Array, ""], vocab_size: int) -> Batch:
-    """Random tokens, one text a row, and a random target at each of them (0 would be none)."""
-    size = (ROWS, LENGTH)
-    inputs, targets = (
-        jax.random.randint(key, size, 1, vocab_size) for key in jax.random.split(key)
-    )
-    return {
-        "inputs": inputs,
-        "inputs_segment_ids": jnp.ones(size, jnp.int32),
-        "inputs_positions": jnp.broadcast_to(jnp.arange(LENGTH)[None], size),
-        "targets": targets,
     }

@@ -1,7 +1,7 @@
 """All schemes on encoders of 1 to 100 layers; one run measures all depths and draws of a scheme."""
 
-from configs.default import RESIDUAL
 from experiments.harness.sweep import Run, grid
+from transformer_jax.models.transformer.schemes import SCHEMES
 
 LAYERS = [1, 3, 6, 12, 18, 30, 50, 100]
 
@@ -27,9 +27,7 @@ def cpu(quick: bool) -> list[Run]:
             if quick
             else {"layers": LAYERS, "draws": 20},
         )
-        for row in grid(
-            scheme=["post_ln", "pre_ln", "admin", "deepnorm"] if quick else RESIDUAL,
-        )
+        for row in grid(scheme=["post_ln", "pre_ln", "admin", "deepnorm"] if quick else SCHEMES)
     ]
 
 

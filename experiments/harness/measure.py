@@ -52,7 +52,7 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
             )
         value = value.item() if hasattr(value, "item") else value
         if not isinstance(value, bool | int | float | str | None):
-            raise ValueError(f"measure returned {name}={value!r}, which is no number and no text")
+            raise ValueError(f"measure returned {name}={value!r}, which is not a number or a text")
         plain[name] = None if isinstance(value, float) and not math.isfinite(value) else value
     return plain
 

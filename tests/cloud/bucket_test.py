@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.cloud.stand_in import UNTIL_STOPPED, wait_for
+from tests.cloud.stand_in import UNTIL_STOPPED
+from tests.processes import wait_for
 
 
 @pytest.mark.long

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from tests.cloud.stand_in import ROOT, TRAIN, UNTIL_STOPPED, wait_for
+from tests.cloud.stand_in import ROOT, TRAIN, UNTIL_STOPPED
+from tests.processes import wait_for
 
 
 def test_it_imports_the_standard_library_alone():

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -203,12 +202,3 @@ class Cloud:
         for path in self.folder.glob("host-*/transformer_jax/pid"):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(int(path.read_text()), signal.SIGKILL)
-
-
-def wait_for(condition, process):
-    """Waits until it holds, while the process runs."""
-    until = time.monotonic() + 300
-    while not condition():
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < until
-        time.sleep(0.02)

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from configs.default import RESIDUAL
 from experiments.harness import figures
+from transformer_jax.models.transformer.schemes import SCHEMES
 
 ROWS = [
     {"scheme": scheme, "layers": layers, "seed": seed, "y": layers + seed, "status": status}
@@ -26,10 +26,10 @@ DRAW = {
 
 
 def test_no_two_schemes_look_alike():
-    styles = [tuple(figures.style(scheme).items()) for scheme in RESIDUAL]
-    assert len(set(styles)) == len(RESIDUAL)
+    styles = [tuple(figures.style(scheme).items()) for scheme in SCHEMES]
+    assert len(set(styles)) == len(SCHEMES)
     # Nor in grey: where colours are left out, markers tell them apart.
-    assert len({figures.style(scheme)["marker"] for scheme in RESIDUAL}) == len(RESIDUAL)
+    assert len({figures.style(scheme)["marker"] for scheme in SCHEMES}) == len(SCHEMES)
 
 
 def test_a_scheme_looks_the_same_among_all_others():
