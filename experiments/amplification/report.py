@@ -1,4 +1,4 @@
-"""The output change of both steps by depth, beside the sum of squared dependencies."""
+"""The output change of both steps by depth, and over the sum of squared dependencies."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -98,6 +98,7 @@ def jobs(tmp_path):
         process.wait()
 
 
+@pytest.mark.long
 def test_hosts_agree_and_none_outlives_another(jobs):
     run, ended, told = jobs
     name = socket.gethostname()
@@ -152,7 +153,7 @@ def test_a_process_that_is_alone_needs_nobody(environment):
     for values in ({}, {"SLURM_NTASKS": "1"}, dict(zip(VARIABLES, ("a", "1", "0"), strict=True))):
         environment(**values)
         # In a process of its own: before any use of a device.
-        program = "from transformer_jax import hosts; hosts.start(); print(hosts.count())"
+        program = "from transformer_jax.devices import hosts; hosts.start(); print(hosts.count())"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
     assert (hosts.count(), hosts.index(), hosts.is_first()) == (1, 0, True)

@@ -161,7 +161,7 @@ def parse(name: str) -> Slice:
 
 def local_peak(device: Any) -> Peak | None:
     """The most that a device of this machine can do; None where it is not known, as for a CPU."""
-    names = re.findall(r"\w+", device.device_kind)  # an L40S is no L4
+    names = re.findall(r"\w+", device.device_kind)  # an L40S is not an L4
     return next((peak for name, peak in _GPUS.items() if name in names), None)
 
 

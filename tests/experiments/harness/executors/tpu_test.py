@@ -32,7 +32,7 @@ esac
 
 @pytest.fixture
 def clone(folder, tmp_path, monkeypatch):
-    """In place of the repository: the experiment, and launch.sh beside the stand-in for gcloud."""
+    """In place of the repository: the experiment and launch.sh, and a stand-in for gcloud."""
     clone = tmp_path / "clone"
     shutil.copytree(folder, clone / "experiments/question")
     (tmp_path / "bin").mkdir()
