@@ -154,7 +154,7 @@ fi
 
 if [[ $command == tpu ]]; then # its flags belong to the hosts
     python=$(find_python)
-    exec "$python" -P "$repository/transformer_jax/cloud/launcher.py" "$@"
+    PYTHONPATH=$repository exec "$python" -P -m transformer_jax.cloud.launcher "$@"
 fi
 
 device=''

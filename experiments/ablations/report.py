@@ -60,9 +60,7 @@ def _pairs(rows: Sequence[Row], change: str) -> list[Row]:
 def _table(rows: Sequence[Row], differences: dict[str, list[float]]) -> str:
     table = []
     for (row, change), members in results.group(rows, "row", "change").items():
-        median = {
-            name: results.spread(member[name] for member in members).median for name in _SCORES
-        }
+        median = {name: results.median(member[name] for member in members) for name in _SCORES}
         table.append(
             {
                 "row": row,
@@ -72,7 +70,7 @@ def _table(rows: Sequence[Row], differences: dict[str, list[float]]) -> str:
                 "BLEU": median["bleu"],
                 "exact match": median["exact_match"],
                 "pronouns": median["pronoun_accuracy"],
-                "difference": _interval(differences[str(change)]) if change else "",
+                "difference": results.interval(differences[str(change)], "+.3f") if change else "",
             }
         )
     return results.table(table)
@@ -85,7 +83,7 @@ def _figure(differences: dict[str, list[float]]):
     for number, name in enumerate(names):
         values = differences[name]
         ax.plot(values, [number] * len(values), "o", color="#0072B2", markerfacecolor="none")
-        ax.plot(results.spread(values).median, number, "|", color="#000000", markersize=12)
+        ax.plot(results.median(values), number, "|", color="#000000", markersize=12)
     ax.axvline(0, color="#000000", linewidth=0.8)
     ax.set_yticks(range(len(names)), names)
     ax.set(xlabel="validation loss, less the base's (nats)")
@@ -98,20 +96,12 @@ def _numbers(rows: Sequence[Row], differences: dict[str, list[float]]) -> dict[s
     numbers = {}
     for (change,), members in results.group(rows, "change").items():
         for name in _SCORES:
-            median = results.spread(member[name] for member in members).median
-            numbers[f"{name}/{_name(change)}"] = median
+            numbers[f"{name}/{_name(change)}"] = results.median(member[name] for member in members)
     for change, values in differences.items():
-        numbers[f"difference/{_name(change)}"] = results.spread(values).median
+        numbers[f"difference/{_name(change)}"] = results.median(values)
     return numbers
 
 
 def _name(change: object) -> str:
     """As "num_heads=1,head_dim=64"; the base is "base"."""
     return str(change or "base").replace(", ", ",").replace(" ", "=")
-
-
-def _interval(values: list[float]) -> str:
-    """The median with its sign, and the interval where there is one."""
-    found = results.spread(values)
-    between = "" if found.low is None else f" ({found.low:+.3f} to {found.high:+.3f})"
-    return f"{found.median:+.3f}{between}"

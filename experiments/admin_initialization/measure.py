@@ -11,24 +11,23 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from configs.default import Config
+from experiments.harness import lab
 from transformer_jax import build
-from transformer_jax.checkpoint.checkpoints import restore_parameters_from
 from transformer_jax.inspection.observed import in_order, observe, output_change, residuals
 from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
-from transformer_jax.models.family import Model, roles
+from transformer_jax.models.family import Model
 from transformer_jax.models.transformer import fold as admin
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.config import depth
-from transformer_jax.models.transformer.shapes import Batch, initialise
-from transformer_jax.run import Params, Run
-from transformer_jax.training import state as train_state
+from transformer_jax.models.transformer.shapes import Batch, Params
+from transformer_jax.run import Run
 
 RANDOM, GRADIENT = 1e-4, 1e-3  # sizes of the steps; Adam's first is its learning rate
 DRAWS = 5  # of random steps
 
 
 def measure(config: Config, workdir: Path, *, what: str, **arguments: Any) -> list[dict[str, Any]]:
-    """The rows of `profile` or of `folding`: what `what` names, with its arguments."""
+    """The rows of `profile` or of `folding`, as `what` says, with its arguments."""
     return {"profile": profile, "folding": folding}[what](config, workdir, **arguments)
 
 
@@ -37,7 +36,7 @@ def profile(
 ) -> list[dict[str, Any]]:
     """A row for each size, batch and sublayer: the omega that the first `size` rows give.
 
-    The draw of the parameters is always the same, by the config's seed. closed_form: the omega of
+    The parameters are always drawn from the config's seed. closed_form: the omega of
     "admin_constant", which needs no batch.
     """
     run = build.build(config, workdir)
@@ -50,10 +49,7 @@ def profile(
 
     @jax.jit
     def omegas(key, batch):
-        state = train_state.create(
-            run.init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
-        )
-        return _omegas(run.model, state.params)[:, 0]
+        return _omegas(run.model, lab.draw(run, key, batch))[:, 0]
 
     rows = []
     for size in sizes:
@@ -77,10 +73,10 @@ def folding(config: Config, workdir: Path) -> list[dict[str, Any]]:
     is 0 before training.
     """
     run = build.build(config, workdir)
-    if not _trained_folder(run, workdir).exists():  # training became non-finite
+    params = lab.trained(run, workdir)
+    if params is None:
         return []
     batch = jax.device_put(next(run.data.train_streams()))
-    params = _trained(run, workdir)
     folded_config, folded = admin.fold(run.model.config, params)
     omega = np.asarray(_omegas(run.model, params))
     spread = float(np.mean(omega.std(axis=-1) / omega.mean(axis=-1)))
@@ -105,38 +101,25 @@ def _steps(
 ) -> tuple[Float[Array, "B T V"], dict[str, Float[Array, ""]]]:
     """The logits, and what steps away from the parameters do."""
 
-    def apply(params) -> Any:
-        return model.apply({"params": params}, batch, deterministic=True)
-
-    def mean_loss(params):
-        loss_sum, weight, _ = run.loss(apply(params), batch)
-        return loss_sum / weight
+    def mean_loss(params: Params) -> Float[Array, ""]:
+        return lab.mean_loss(run, model, params, batch)
 
     def change(key):
-        moved = random_sign_step(key, params, RANDOM, kernels)
+        moved = random_sign_step(key, params, RANDOM, roles)
         after = observe(model, moved, batch)[1]["decoder"]
         return output_change(before, after, RANDOM)
 
-    init = functools.partial(initialise, model)
-    kernels = roles(jax.eval_shape(init, jax.random.key(0), batch))
+    roles = lab.roles(model, batch)
     loss, gradient = jax.value_and_grad(mean_loss)(params)
     before = observe(model, params, batch)[1]["decoder"]
     changes = jax.lax.map(change, jax.random.split(jax.random.key(0), DRAWS))
-    stepped = gradient_sign_step(gradient, params, GRADIENT, kernels)
-    return apply(params), {
+    stepped = gradient_sign_step(gradient, params, GRADIENT, roles)
+    logits: Any = model.apply({"params": params}, batch, deterministic=True)
+    return logits, {
         "loss": loss,
         "loss_after": mean_loss(stepped),
         "output_change": jnp.mean(changes),
     }
-
-
-def _trained(run: Run, workdir: Path) -> Params:
-    """The parameters after the last step."""
-    return restore_parameters_from(_trained_folder(run, workdir), run.abstract_state().params)[1]
-
-
-def _trained_folder(run: Run, workdir: Path) -> Path:
-    return workdir / "checkpoints" / str(run.train.steps)
 
 
 def _omegas(model: Model, params: Any) -> Float[Array, "n D"]:

@@ -1,15 +1,13 @@
 """The variants' losses, the spread of the profile, and what folding changes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from experiments.harness import figures, results
-from experiments.harness.results import Finished
+from experiments.harness.results import Finished, Row
 
-Row = dict[str, Any]
 BASELINE = "admin, trained"  # what the other variants are paired with
 
 
@@ -46,23 +44,23 @@ def _variants(runs: Sequence[Finished], out: Path) -> str:
         numbers[f"{prefix}trains/{name}"] = trained / len(mine)
         line = {"variant": variant, "train": f"{trained}/{len(mine)}"}
         if None not in losses:
-            line["loss"] = _interval(losses)
-            line["validation loss"] = _interval(row["validation_loss"] for row in mine)
-            numbers[f"{prefix}loss/{name}"] = results.spread(losses).median
+            line["loss"] = results.interval(losses)
+            line["validation loss"] = results.interval(row["validation_loss"] for row in mine)
+            numbers[f"{prefix}loss/{name}"] = results.median(losses)
         if "bleu" in mine[0]:
-            line["BLEU"] = _interval(row["bleu"] for row in mine)
+            line["BLEU"] = results.interval(row["bleu"] for row in mine)
         pair = ("variant", variant, BASELINE)
         known = all(row["loss"] is not None for row in rows if row["variant"] in pair)
         if variant != BASELINE and known:
             gaps = results.paired_differences(rows, "loss", between=pair, on=["seed"])
-            line[f"loss less that of {BASELINE}"] = _interval(gaps)
-            numbers[f"{prefix}difference/{name}"] = results.spread(gaps).median
+            line[f"loss less that of {BASELINE}"] = results.interval(gaps)
+            numbers[f"{prefix}difference/{name}"] = results.median(gaps)
         lines.append(line)
     results.write_summary(out, numbers)
     curves = [
-        {"variant": _variant(run), "layers": run.labels["layers"], "step": step, "loss": loss}
+        {"variant": _variant(run), **point}
         for run in runs
-        for step, loss in zip(*run.series("train/token_loss"), strict=True)
+        for point in run.curve("train/token_loss")
     ]
     figure = figures.lines(
         curves, x="step", y="loss", by="variant", xlabel="step", ylabel="training loss (nats)"
@@ -97,9 +95,9 @@ def _folding(rows: list[Row], out: Path) -> str:
         ):
             for model, members in pair.items():
                 found = [row[column] for row in members]
-                line[f"{label}, {model}"] = _interval(found)
-                numbers[f"folding/{column}/{model}/{name}"] = results.spread(found).median
-        line["omega's spread over channels"] = _interval(
+                line[f"{label}, {model}"] = results.interval(found)
+                numbers[f"folding/{column}/{model}/{name}"] = results.median(found)
+        line["omega's spread over channels"] = results.interval(
             row["omega_spread"] for row in pair["admin"]
         )
         lines.append(line)
@@ -113,7 +111,7 @@ def _profile(runs: Sequence[Finished], out: Path) -> str:
     last = max(row["sublayer"] for row in rows)
     lines, numbers = [], {}
     for (size,), mine in results.group(rows, "size").items():
-        # Of each sublayer and draw, the deviation over batches; then the mean of all.
+        # The deviation over batches for each sublayer and draw; then the mean of all.
         cells = [
             [row["omega"] for row in cell]
             for cell in results.group(mine, "seed", "sublayer").values()
@@ -151,10 +149,3 @@ def _profile(runs: Sequence[Finished], out: Path) -> str:
     text = f"The closed form gives {closed_form:.3g} to every sublayer."
     picture = figures.save(figure, out, "profile", description)
     return "\n\n".join([results.table(lines), text, picture])
-
-
-def _interval(values: Iterable[float]) -> str:
-    """The median, and its bootstrap interval where there are several values."""
-    found = results.spread(values)
-    text = f"{found.median:.3g}"
-    return text if found.low is None else f"{text} ({found.low:.3g} to {found.high:.3g})"

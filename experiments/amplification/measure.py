@@ -11,19 +11,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from configs.default import Config
+from experiments.harness import lab
 from transformer_jax import build
 from transformer_jax.inspection.dependency import sum_of_squared_dependencies
 from transformer_jax.inspection.observed import observe, output_change
 from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
-from transformer_jax.models.family import Model, roles
-from transformer_jax.models.transformer.shapes import Batch, initialise
+from transformer_jax.models.family import Model
+from transformer_jax.models.transformer.shapes import Params
 from transformer_jax.run import Run
-from transformer_jax.training import state as train_state
 
 ROWS, LENGTH = 8, 32  # of the batch
 RANDOM, GRADIENT = 1e-4, 1e-6  # sizes of the two steps
-# Most of the time is compilation, which this halves; programs run as fast.
-_QUICKLY = {"xla_backend_optimization_level": 1}
 
 
 def measure(
@@ -31,7 +29,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each depth and draw: the change by both steps, and the sum of beta_ii^2.
 
-    config: an encoder's, of any depth: `layers` says the depths.
+    config: an encoder's; `layers` replaces its depth.
     """
     run, keys = build.build(config), jax.random.split(jax.random.key(config.seed), draws)
     rows = []
@@ -40,7 +38,7 @@ def measure(
         model = run.model.clone(config=dataclasses.replace(run.model.config, **changes))
         measure_one = functools.partial(_measure, run, model)
         measure_all = jax.jit(
-            functools.partial(jax.lax.map, measure_one), compiler_options=_QUICKLY
+            functools.partial(jax.lax.map, measure_one), compiler_options=lab.QUICKLY
         )
         found = jax.device_get(measure_all(keys))
         for draw in range(draws):
@@ -51,23 +49,17 @@ def measure(
 
 def _measure(run: Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
     batch_key, key, step_key = jax.random.split(key, 3)
-    batch = random_batch(batch_key, model.config.vocab_size)
-    init = functools.partial(initialise, model)
-    params = train_state.create(
-        init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
-    ).params
-    kernels = roles(jax.eval_shape(init, key, batch))
+    batch = lab.random_batch(batch_key, model.config.vocab_size, ROWS, LENGTH)
+    params, roles = lab.draw(run, key, batch, model), lab.roles(model, batch)
 
-    def mean_loss(params):
-        logits = model.apply({"params": params}, batch, deterministic=True)
-        loss_sum, weight, _ = run.loss(logits, batch)
-        return loss_sum / weight
+    def mean_loss(params: Params) -> Float[Array, ""]:
+        return lab.mean_loss(run, model, params, batch)
 
     # One after the other, so that the model is compiled once for all three.
     moved = (
         params,
-        random_sign_step(step_key, params, RANDOM, kernels),
-        gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT, kernels),
+        random_sign_step(step_key, params, RANDOM, roles),
+        gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT, roles),
     )
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moved)
     observed = jax.lax.map(lambda params: observe(model, params, batch)[1]["encoder"], stacked)
@@ -78,18 +70,4 @@ def _measure(run: Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Arr
         "random": output_change(before, by_random, RANDOM),
         "gradient": output_change(before, by_gradient, GRADIENT),
         "dependencies": sum_of_squared_dependencies(model.config, params, "encoder", before),
-    }
-
-
-def random_batch(key: Key[Array, ""], vocab_size: int) -> Batch:
-    """Random tokens, one text a row, and a random target at each of them (0 would be none)."""
-    size = (ROWS, LENGTH)
-    inputs, targets = (
-        jax.random.randint(key, size, 1, vocab_size) for key in jax.random.split(key)
-    )
-    return {
-        "inputs": inputs,
-        "inputs_segment_ids": jnp.ones(size, jnp.int32),
-        "inputs_positions": jnp.broadcast_to(jnp.arange(LENGTH)[None], size),
-        "targets": targets,
     }

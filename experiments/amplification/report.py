@@ -1,14 +1,12 @@
-"""The output change of both steps by depth, beside the sum of squared dependencies."""
+"""The output change of both steps by depth, and over the sum of squared dependencies."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.harness import figures, results
-from experiments.harness.results import Finished
+from experiments.harness.results import Finished, Row
 from transformer_jax.models.transformer.schemes import SCHEMES
 
-Row = dict[str, Any]
 STEPS = {"random": "W + 1e-4 sign(N)", "gradient": "W - 1e-6 sign(gradient)"}
 # Smaller changes y are float32's rounding: entries of F change by less than 1e-6.
 RESOLVED = {"random": (1e-6 / 1e-4) ** 2, "gradient": (1e-6 / 1e-6) ** 2}
@@ -44,21 +42,26 @@ def _medians(rows: list[Row]) -> list[Row]:
     """A row for each scheme, depth and step: medians over draws, and their intervals."""
     medians = []
     for (scheme, sublayers), mine in results.group(rows, "scheme", "sublayers").items():
-        dependencies = results.spread(row["dependencies"] for row in mine)
+        dependencies = results.median(row["dependencies"] for row in mine)
         for step in STEPS:
             change = results.spread(row[step] for row in mine)
             medians.append(
                 {
-                    **{"scheme": scheme, "sublayers": sublayers, "step": step},
-                    **{"output_change": change.median, "low": change.low, "high": change.high},
-                    **{"dependencies": dependencies.median, "draws": change.count},
+                    "scheme": scheme,
+                    "sublayers": sublayers,
+                    "step": step,
+                    "output_change": change.median,
+                    "low": change.low,
+                    "high": change.high,
+                    "dependencies": dependencies,
+                    "draws": change.count,
                 }
             )
     return medians
 
 
 def _numbers(rows: list[Row], resolved: float) -> Row:
-    """What is said of a scheme and a step: no line through what float32 does not resolve."""
+    """The numbers of a scheme and a step: no line through what float32 does not resolve."""
     change = {row["sublayers"]: row["output_change"] for row in rows}
     dependencies = {row["sublayers"]: row["dependencies"] for row in rows}
     return {
@@ -70,7 +73,7 @@ def _numbers(rows: list[Row], resolved: float) -> Row:
 
 
 def _fits(change: dict[int, float], dependencies: dict[int, float]) -> Row:
-    """The values of `FITS`, of medians by number of sublayers."""
+    """The values of `FITS` from medians by number of sublayers."""
     sloped = [n for n in change if n <= SLOPE_TO]
     fitted = [n for n in change if n <= FIT_TO]
     slope = results.log_log_slope(sloped, [change[n] for n in sloped])
@@ -82,8 +85,14 @@ def _by_depth(rows: list[Row], step: str, meaning: str, out: Path) -> str:
     shown = [{**row, "norm": _place(row["scheme"])} for row in rows if row[step] > RESOLVED[step]]
     figure = figures.lines(
         sorted(shown, key=lambda row: row["norm"]),
-        **{"x": "sublayers", "y": step, "by": "scheme", "panel": "norm"},
-        **{"xlabel": "sublayers", "ylabel": "output change y", "xscale": "log", "yscale": "log"},
+        x="sublayers",
+        y=step,
+        by="scheme",
+        panel="norm",
+        xlabel="sublayers",
+        ylabel="output change y",
+        xscale="log",
+        yscale="log",
     )
     return figures.save(figure, out, step, f"Output change by {meaning} over depth")
 
@@ -100,13 +109,19 @@ def _by_dependencies(rows: list[Row], out: Path) -> str:
         if row["scheme"] in FITTED and row["step"] == "random" and row["sublayers"] <= FIT_TO
     ]
     figure = figures.lines(
-        *(shown,),
-        **{"x": "dependencies", "y": "output_change", "by": "scheme"},
-        **{"xlabel": "sum of squared dependencies", "ylabel": "output change y"},
-        **{"xscale": "log", "yscale": "log"},
+        shown,
+        x="dependencies",
+        y="output_change",
+        by="scheme",
+        xlabel="sum of squared dependencies",
+        ylabel="output change y",
+        xscale="log",
+        yscale="log",
     )
     return figures.save(
-        *(figure, out, "dependencies"),
+        figure,
+        out,
+        "dependencies",
         f"Output change by random steps over the sum of squared dependencies, 2 to {FIT_TO} "
         "sublayers",
     )

@@ -27,9 +27,7 @@ def cpu(quick: bool) -> list[Run]:
             if quick
             else {"layers": LAYERS, "draws": 20},
         )
-        for row in grid(
-            scheme=["post_ln", "pre_ln", "admin", "deepnorm"] if quick else SCHEMES,
-        )
+        for row in grid(scheme=["post_ln", "pre_ln", "admin", "deepnorm"] if quick else SCHEMES)
     ]
 
 

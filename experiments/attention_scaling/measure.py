@@ -35,11 +35,10 @@ def measure(config: Config, workdir: Path, *, what: str, **arguments: Any) -> li
 def _start(
     run: Run, *, scores: Sequence[str], sizes: Sequence[tuple[int, int]], draws: int
 ) -> list[dict[str, Any]]:
-    """A row for each (d_model, head_dim), score and draw of parameters: their attention at once.
+    """A row for each (d_model, head_dim), score and draw of parameters, which are not trained.
 
     entropy_share: attention's entropy over the entropy of uniform attention, mean over queries.
-    largest_logit: a query's largest, before the softmax (which only sees differences), mean over
-    queries.
+    largest_logit: a query's (before the softmax, which only sees differences), mean over queries.
     """
     batch = next(run.data.train_streams())
     rows = []
@@ -73,8 +72,8 @@ def _cost(
 ) -> list[dict[str, Any]]:
     """A row for each (length, head_dim), round and score: forward and backward of one attention.
 
-    The scores take turns within a round, so that what else the machine does falls on all alike.
-    temporary_bytes: what XLA sets aside in addition to arguments and results.
+    The scores take turns within a round, so that other load of the machine falls on all alike.
+    temporary_bytes: what XLA allocates in addition to arguments and results.
     """
     rows = []
     for length, head_dim in shapes:
@@ -115,7 +114,7 @@ def _program(config: TransformerConfig, length: int) -> tuple[Callable[[], Any],
 
 
 def _calls(program: Callable[[], Any]) -> int:
-    """How many calls make a sample. Also the first call, which is slower than others."""
+    """How many calls make a sample. It also makes the first call, which is slower than others."""
     jax.block_until_ready(program())
     return max(1, round(_SAMPLE / _seconds(program, 1)))
 

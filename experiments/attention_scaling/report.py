@@ -15,13 +15,13 @@ _SCORES = {
     "dot_product": "dot product",
     "additive": "additive",
 }
-_FOUND = 1.3  # nats a word, below which nobody gets without looking at the word to copy
+_FOUND = 1.3  # nats per word, below which no model gets without looking at the word to copy
 
 
 def report(runs: list[Finished], out: Path) -> str:
     """Writes trained.csv, curves.csv, start.csv, cost.csv, figures and the numbers; the text."""
     trained = _named([_trained(run) for run in runs if run.run.train])
-    curves = _named([point for run in runs if run.run.train for point in _curve(run)])
+    curves = _named([point for run in runs if run.run.train for point in run.curve("train/loss")])
     measured = results.rows(runs)
     start = _named([row for row in measured if "draw" in row])
     ratios = _named(_ratios([row for row in measured if "round" in row]))
@@ -69,20 +69,13 @@ def report(runs: list[Finished], out: Path) -> str:
 
 def _trained(run: Finished) -> dict[str, Any]:
     """What became of a run; `found` is infinite where the loss never came so low."""
-    low = [point["step"] for point in _curve(run) if point["loss"] < _FOUND]
+    low = [point["step"] for point in run.curve("train/loss") if point["loss"] < _FOUND]
     return {
         **run.labels,
         "status": run.results["status"],
         "loss": run.results.get("validation/token_loss", math.nan),
         "found": min(low, default=math.inf),
     }
-
-
-def _curve(run: Finished) -> list[dict[str, Any]]:
-    steps, losses = run.series("train/loss")
-    return [
-        {**run.labels, "step": step, "loss": loss} for step, loss in zip(steps, losses, strict=True)
-    ]
 
 
 def _by_queries(rows: Sequence[Row]):
@@ -134,7 +127,7 @@ def _training_table(trained: Sequence[Row]) -> str:
             row[f"step, {score}"] = (
                 "never" if math.isinf(np.median(found)) else f"{np.median(found):.0f}"
             )
-            row[f"loss, {score}"] = _interval([run["loss"] for run in runs])
+            row[f"loss, {score}"] = results.interval((run["loss"] for run in runs), ".2f")
         rows.append(row)
     return results.table(rows)
 
@@ -156,7 +149,7 @@ def _cost_table(ratios: Sequence[Row]) -> str:
         row = {"length": length, "d_k": head_dim}
         for score in (_SCORES["dot_product"], _SCORES["additive"]):
             rounds = [member for member in members if member["score"] == score]
-            row[f"time, {score}"] = _interval([member["time"] for member in rounds])
+            row[f"time, {score}"] = results.interval((member["time"] for member in rounds), ".2f")
             row[f"memory, {score}"] = rounds[0]["memory"]
         rows.append(row)
     return results.table(rows)
@@ -174,7 +167,7 @@ def _cost_figure(ratios: Sequence[Row]):
         rows = [row for row in additive if row[fixed] == at]
         for quantity in ("time", "memory"):
             points = sorted(
-                (value, results.spread(row[quantity] for row in members).median)
+                (value, _median(members, quantity))
                 for (value,), members in results.group(rows, x).items()
             )
             ax.plot(*zip(*points, strict=True), **figures.style(quantity, ["time", "memory"]))
@@ -213,11 +206,4 @@ def _numbers(
 
 
 def _median(rows: Sequence[Row], name: str) -> float:
-    return results.spread(row[name] for row in rows).median
-
-
-def _interval(values: list[float]) -> str:
-    """The median, with the interval where there is one."""
-    found = results.spread(values)
-    between = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return f"{found.median:.2f}{between}"
+    return results.median(row[name] for row in rows)

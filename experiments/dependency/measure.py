@@ -1,4 +1,4 @@
-"""The dependencies beta_ij at initialisation and after training."""
+"""The dependencies beta_ij of drawn parameters, and of those that training has left."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,14 +10,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from configs.default import Config
+from experiments.harness import lab
 from transformer_jax import build
-from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.inspection.dependency import dependency
 from transformer_jax.inspection.observed import observe
 from transformer_jax.models.transformer.config import stacks
 from transformer_jax.models.transformer.shapes import Batch
-from transformer_jax.run import Params, Run
-from transformer_jax.training import state as train_state
+from transformer_jax.run import Run
 
 
 def measure(
@@ -25,17 +24,15 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each sublayer i: beta_ij in the column "a{j}".
 
-    The moment is "initial", for each draw and each factor on its queries, keys and values; and
-    "trained", where there is a checkpoint. The first draw is the training run's.
+    At the moment "initial", for each draw and each factor on its queries, keys and values; and
+    "trained", where there is a checkpoint. The training run begins with the first draw.
     """
     run = build.build(config, workdir)
     batch = _random_batch(run) if config.model.vocab_size else _first_batch(run)
 
     @jax.jit
     def draw_one(key):
-        return train_state.create(
-            run.init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
-        ).params
+        return lab.draw(run, key, batch)
 
     @jax.jit
     def betas(params):
@@ -48,24 +45,12 @@ def measure(
         params = draw_one(jax.random.key(run.seed + draw))
         for gain in gains:
             labels = {"moment": "initial", "draw": draw, "gain": gain}
-            rows += _rows(labels, betas(_scaled(params, gain)))
-    if (workdir / "checkpoints").is_dir():
-        abstract = jax.eval_shape(draw_one, jax.random.key(run.seed))
-        checkpoints = Checkpoints(workdir / "checkpoints", keep_last=1, best_metric="")
-        found = checkpoints.restore_parameters("last", abstract)
-        if found is not None:  # what became non-finite has saved nothing
-            labels = {"moment": "trained", "draw": 0, "gain": 1.0}
-            rows += _rows(labels, betas(found[1]))
+            rows += _rows(labels, betas(lab.scale_attention(params, gain)))
+    params = lab.trained(run, workdir)
+    if params is not None:
+        labels = {"moment": "trained", "draw": 0, "gain": 1.0}
+        rows += _rows(labels, betas(params))
     return rows
-
-
-def _scaled(params: Params, gain: float) -> Params:
-    """The parameters with the factor on all kernels that make queries, keys and values."""
-
-    def scaled(path, leaf):
-        return gain * leaf if path[-1].key in ("query", "key", "value") else leaf
-
-    return jax.tree_util.tree_map_with_path(scaled, params)
 
 
 def _rows(labels: dict[str, Any], beta: Float[Array, "n n+1"]) -> Iterator[dict[str, Any]]:
@@ -75,7 +60,7 @@ def _rows(labels: dict[str, Any], beta: Float[Array, "n n+1"]) -> Iterator[dict[
 
 
 def _first_batch(run: Run) -> Batch:
-    """The one that training begins with."""
+    """The batch that training begins with."""
     return jax.device_put(next(run.data.train_streams()))
 
 

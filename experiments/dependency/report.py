@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from experiments.harness import figures, results
-from experiments.harness.results import Finished
+from experiments.harness.results import Finished, Row
 
-Row = dict[str, Any]
 COLUMNS = ("model", "moment", "gain", "layers", "scheme")
 
 
@@ -59,14 +57,17 @@ def _betas(rows: list[Row]) -> np.ndarray:
 
 
 def _readings(betas: np.ndarray) -> Row:
-    """Medians over draws: of the diagonal's ends, the last row, and sums of squares."""
+    """Medians over draws: the diagonal's ends, the last row, and sums of squares."""
     diagonals = np.diagonal(betas, 1, 1, 2)
     diagonal = np.median(diagonals, axis=0)
     last = np.median(betas[:, -1], axis=0)[1:]  # without the embedding, as in the paper's figure
     return {
-        **{"diagonal_min": diagonal.min(), "diagonal_max": diagonal.max()},
-        **{"last_row_first": last[0], "last_row_last": last[-1]},
-        **{"last_row_min": last.min(), "last_row_max": last.max()},
+        "diagonal_min": diagonal.min(),
+        "diagonal_max": diagonal.max(),
+        "last_row_first": last[0],
+        "last_row_last": last[-1],
+        "last_row_min": last.min(),
+        "last_row_max": last.max(),
         "sum_of_squares": np.median(np.sum(diagonals**2, axis=1)),
         "row_sum_of_squares": np.median(np.sum(betas[:, -1] ** 2, axis=1)),
     }
@@ -76,8 +77,10 @@ def _heatmaps(maps: dict[tuple[str, str, int], dict[str, np.ndarray]], out: Path
     links = []
     for (model, moment, layers), matrices in maps.items():
         figure = figures.heatmaps(
-            *(matrices,),
-            **{"xlabel": "component", "ylabel": "sublayer", "label": "dependency"},
+            matrices,
+            xlabel="component",
+            ylabel="sublayer",
+            label="dependency",
             limits=(0.0, 0.7),
         )
         name = f"{model}_{moment}_{layers}".replace(" ", "_")

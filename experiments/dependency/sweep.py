@@ -2,10 +2,8 @@
 
 from typing import Any
 
+from experiments.harness.lab import EACH, FUSED
 from experiments.harness.sweep import Run, grid
-
-# Xavier's draw of each of query, key and value; and of the three as one matrix, as fairseq's is.
-EACH, FUSED = 1.0, 0.5**0.5
 
 
 def cpu(quick: bool) -> list[Run]:
@@ -17,7 +15,7 @@ def cpu(quick: bool) -> list[Run]:
 
 
 def _drawn(labels: dict[str, Any], draws: int) -> Run:
-    """Random tokens. Admin's profiling belongs to the draw as it is, so that it gets no other."""
+    """Random tokens. Admin's profiling fits the unscaled draw alone, so that it gets no other."""
     return Run(
         config="configs/masked_lm.py",
         overrides={

@@ -1,4 +1,4 @@
-"""Gradient norms with respect to the outputs of all sublayers, of models without training."""
+"""Gradient norms with respect to the outputs of all sublayers, of models that were drawn only."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -6,21 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from configs.default import Config
+from experiments.harness import lab
 from transformer_jax import build
 from transformer_jax.inspection.observed import output_gradient_norms
 from transformer_jax.models.transformer.config import depth
 from transformer_jax.models.transformer.schemes import Stack
-from transformer_jax.models.transformer.shapes import Batch
 from transformer_jax.run import Run
-from transformer_jax.training import state as train_state
 
 ROWS, LENGTH = 8, 24  # of the batch
-# Most of the time is compilation, which this halves; programs run as fast.
-_QUICKLY = {"xla_backend_optimization_level": 1}
 
 
 def measure(
@@ -33,7 +29,7 @@ def measure(
     run = build.build(config)
     keys = jax.random.split(jax.random.key(run.seed), draws)
 
-    @functools.partial(jax.jit, compiler_options=_QUICKLY)
+    @functools.partial(jax.jit, compiler_options=lab.QUICKLY)
     def measure_all(gain):
         return jax.lax.map(functools.partial(_norms, run, gain), keys)
 
@@ -56,24 +52,6 @@ def _rows(
 
 def _norms(run: Run, gain: Float[Array, ""], key: Key[Array, ""]) -> dict[Stack, Float[Array, "n"]]:
     batch_key, key = jax.random.split(key)
-    batch = _random_batch(batch_key, run.model.config.vocab_size)
-    params = train_state.create(
-        run.init, run.optimizer, key, batch, metrics=(), ema=False, mesh=run.mesh
-    ).params
-
-    def scaled(path, leaf):
-        return gain * leaf if path[-1].key in ("query", "key", "value") else leaf
-
-    params = jax.tree_util.tree_map_with_path(scaled, params)
+    batch = lab.random_batch(batch_key, run.model.config.vocab_size, ROWS, LENGTH)
+    params = lab.scale_attention(lab.draw(run, key, batch), gain)
     return output_gradient_norms(run.model, run.loss, params, batch)
-
-
-def _random_batch(key: Key[Array, ""], vocab_size: int) -> Batch:
-    """Random tokens as sources and targets, one text a row; a target of 0 would be none."""
-    size = (ROWS, LENGTH)
-    batch = {}
-    for side, own in zip(("inputs", "targets"), jax.random.split(key), strict=True):
-        batch[side] = jax.random.randint(own, size, 1, vocab_size)
-        batch[f"{side}_segment_ids"] = jnp.ones(size, jnp.int32)
-        batch[f"{side}_positions"] = jnp.broadcast_to(jnp.arange(LENGTH)[None], size)
-    return batch

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.harness import figures, results
-from experiments.harness.results import Finished, Spread
+from experiments.harness.results import Finished, Row
 
-Row = dict[str, Any]
 COLUMNS = ("norms", "layers", "stack", "kind", "gain")
 
 
@@ -25,16 +23,16 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         for layer, found in medians.items():
             interval = {"norm": found.median, "low": found.low, "high": found.high}
             csv.append({**labels, "layer": layer, **interval, "draws": found.count})
-        ratio = results.spread(_ratios(mine, layers))
+        ratios = _ratios(mine, layers)
         fused = "/fused" * (gain != 1)
         names = "/".join(filter(None, (mine[0]["encoder"], mine[0]["decoder"])))
-        numbers[f"ratio/{names}/{layers}/{stack}/{kind}{fused}"] = ratio.median
+        numbers[f"ratio/{names}/{layers}/{stack}/{kind}{fused}"] = results.median(ratios)
         line = lines.setdefault((norms, layers, stack, kind), {})
         if gain == 1:
             at = {"first": 1, "middle": layers // 2, "last": layers}
             line |= {"norms": norms, "layers": layers, "stack": stack, "sublayers": kind}
             line |= {name: medians[layer].median for name, layer in at.items()}
-        line["last / first" + ", drawn as one" * (gain != 1)] = _interval(ratio)
+        line["last / first" + ", drawn as one" * (gain != 1)] = results.interval(ratios)
     results.write_csv(out / "gradients.csv", csv)
     results.write_summary(out, numbers)
     shown = [line for (*_, kind), line in lines.items() if kind != "feed_forward"]
@@ -49,17 +47,13 @@ def _norms(row: Row) -> str:
 
 
 def _ratios(rows: list[Row], last: int) -> list[float]:
-    """Of each draw the last layer's norm over the first's."""
+    """The last layer's norm over the first's, for each draw."""
     norms = {(row["draw"], row["layer"]): row["norm"] for row in rows}
     return [norms[draw, last] / norms[draw, 1] for draw, layer in norms if layer == 1]
 
 
-def _interval(found: Spread) -> str:
-    return f"{found.median:.3g} ({found.low:.3g} to {found.high:.3g})"
-
-
 def _figures(rows: list[Row], out: Path) -> list[str]:
-    """Of the self-attention sublayers; the others of a layer lie close to it."""
+    """Draws the self-attention sublayers; the others of a layer lie close to it."""
     shown = [
         {**row, "line": f"{row['stack']}, {row['layers']} layers"}
         for row in rows
@@ -69,8 +63,13 @@ def _figures(rows: list[Row], out: Path) -> list[str]:
     for name, together in (("together", True), ("alone", False)):
         figure = figures.lines(
             [row for row in shown if (row["architecture"] == "encoder_decoder") == together],
-            **{"x": "layer", "y": "norm", "by": "line", "panel": "norms", "yscale": "log"},
-            **{"xlabel": "layer", "ylabel": "gradient norm / largest"},
+            x="layer",
+            y="norm",
+            by="line",
+            panel="norms",
+            yscale="log",
+            xlabel="layer",
+            ylabel="gradient norm / largest",
         )
         description = f"Gradient norms with respect to self-attention's outputs, stacks {name}"
         links.append(figures.save(figure, out, name, description))

@@ -1,11 +1,10 @@
 """Placements of the norms in the three shapes, at 6 and 18 layers, at initialisation."""
 
+from experiments.harness.lab import EACH, FUSED
 from experiments.harness.sweep import Run, grid, zipped
 
-# Xavier's draw of each of query, key and value; and of the three as one matrix, as fairseq's is.
-EACH, FUSED = 1.0, 0.5**0.5
 MODELS = zipped(
-    architecture=[*("encoder_decoder",) * 3, "encoder_only", "decoder_only"],
+    architecture=["encoder_decoder"] * 3 + ["encoder_only", "decoder_only"],
     encoder=["post_ln", "post_ln", "pre_ln", "post_ln", None],
     decoder=["post_ln", "pre_ln", "pre_ln", None, "post_ln"],
 )

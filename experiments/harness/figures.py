@@ -5,13 +5,13 @@ every figure, so that no two are told apart by colour alone. Figures hold no dat
 numbers give the same files.
 
 A report makes a figure with one of the functions here, or draws its own on the axes of `panels`,
-and hands it to `save`, which returns the line for the README.
+and passes it to `save`, which returns the line for the README.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -22,34 +22,38 @@ from experiments.harness.results import Row, group, spread
 
 _BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 _BLUE, _VERMILLION, _PURPLE = "#0072B2", "#D55E00", "#CC79A7"  # without yellow, too pale on white
-# Colour, marker and line style of each scheme; relatives share a colour.
+
+
+class Looks(NamedTuple):
+    """How a scheme is written and drawn."""
+
+    title: str
+    color: str
+    marker: str
+    line: str
+
+
+# Relatives share a colour. A test sees that every one of `SCHEMES` has a row.
 _SCHEMES = {
-    "post_ln": (_VERMILLION, "o", "-"),
-    "pre_ln": (_BLUE, "s", "-"),
-    "admin": (_GREEN, "^", "-"),
-    "admin_constant": (_GREEN, "v", "--"),
-    "deepnorm": (_PURPLE, "D", "-"),
-    "rezero": (_ORANGE, "P", "-"),
-    "t_fixup": (_SKY, "X", "-"),
-    "gpt2": (_BLACK, "*", "-"),
-    "sandwich": (_BLUE, "<", "--"),
-    "peri_ln": (_SKY, ">", "--"),
-    "sub_ln": (_PURPLE, "d", "--"),
-    "layer_scale": (_ORANGE, "p", "--"),
-    "b2t": (_VERMILLION, "h", "--"),
-    "residual_dual": (_BLACK, "H", "--"),
-    "keel": (_VERMILLION, "8", ":"),
-    "ds_init": (_GREEN, "1", ":"),
-    "depth_scaled": (_BLUE, "2", ":"),
+    "post_ln": Looks("Post-LN", _VERMILLION, "o", "-"),
+    "pre_ln": Looks("Pre-LN", _BLUE, "s", "-"),
+    "admin": Looks("Admin", _GREEN, "^", "-"),
+    "admin_constant": Looks("Admin (constant)", _GREEN, "v", "--"),
+    "deepnorm": Looks("DeepNorm", _PURPLE, "D", "-"),
+    "rezero": Looks("ReZero", _ORANGE, "P", "-"),
+    "t_fixup": Looks("T-Fixup", _SKY, "X", "-"),
+    "gpt2": Looks("GPT-2 init", _BLACK, "*", "-"),
+    "sandwich": Looks("Sandwich-LN", _BLUE, "<", "--"),
+    "peri_ln": Looks("Peri-LN", _SKY, ">", "--"),
+    "sub_ln": Looks("Sub-LN", _PURPLE, "d", "--"),
+    "layer_scale": Looks("LayerScale", _ORANGE, "p", "--"),
+    "b2t": Looks("B2T", _VERMILLION, "h", "--"),
+    "residual_dual": Looks("ResiDual", _BLACK, "H", "--"),
+    "keel": Looks("KEEL", _VERMILLION, "8", ":"),
+    "ds_init": Looks("DS-Init", _GREEN, "1", ":"),
+    "depth_scaled": Looks("depth-scaled", _BLUE, "2", ":"),
 }
 _OTHERS = list(_SCHEMES.values())
-_NAMES = {
-    **{"post_ln": "Post-LN", "pre_ln": "Pre-LN", "admin": "Admin", "deepnorm": "DeepNorm"},
-    **{"admin_constant": "Admin (constant)", "rezero": "ReZero", "t_fixup": "T-Fixup"},
-    **{"gpt2": "GPT-2 init", "sandwich": "Sandwich-LN", "peri_ln": "Peri-LN"},
-    **{"sub_ln": "Sub-LN", "layer_scale": "LayerScale", "b2t": "B2T", "keel": "KEEL"},
-    **{"residual_dual": "ResiDual", "ds_init": "DS-Init", "depth_scaled": "depth-scaled"},
-}
 _WIDTH, _HEIGHT = 3.4, 2.8  # inches, of one panel
 # Set for good: nothing else in the process draws.
 matplotlib.rcParams.update(
@@ -72,14 +76,18 @@ matplotlib.rcParams.update(
 
 def style(name: Any, among: Sequence[Any] = ()) -> dict[str, Any]:
     """Keywords of `Axes.plot` for a scheme, or for one of other names in a fixed order."""
-    known = _SCHEMES.get(name)
-    color, marker, dashes = known or _OTHERS[list(among).index(name) % len(_OTHERS)]
-    return {"color": color, "marker": marker, "linestyle": dashes, "label": title(name)}
+    looks = _SCHEMES.get(name) or _OTHERS[list(among).index(name) % len(_OTHERS)]
+    return {
+        "color": looks.color,
+        "marker": looks.marker,
+        "linestyle": looks.line,
+        "label": title(name),
+    }
 
 
 def title(name: Any) -> str:
     """How a scheme is written in figures and tables; other names stay as they are."""
-    return _NAMES.get(name, str(name))
+    return _SCHEMES[name].title if name in _SCHEMES else str(name)
 
 
 def panels(rows: int = 1, columns: int = 1, **arguments: Any) -> tuple[Figure, list[Axes]]:
@@ -130,8 +138,8 @@ def heatmaps(
 ) -> Figure:
     """Lower triangles side by side, with one scale of colours, which `label` names.
 
-    matrices: {title: (n, n) or (n, n + 1)}, of which the first column is number 0; the last row and
-      the last column have the same number, and the first row is on top.
+    matrices: {title: (n, n) or (n, n + 1)}. The first column is number 0; the last row and the last
+      column have the same number, and the first row is on top.
     """
     lower = {name: _lower(np.asarray(matrix, float)) for name, matrix in matrices.items()}
     low = min(np.nanmin(matrix) for matrix in lower.values())
@@ -163,7 +171,7 @@ def statuses(
 ) -> Figure:
     """A grid of what became of runs: a cell says how many of its runs trained, "2/3".
 
-    Cells where all did are dark, where none did white. "x" beside the count: some diverged, "-":
+    Cells where all did are dark, where none did white. "x" after the count: some diverged; "-":
     some stayed on a plateau. status: the column that holds "finished", "plateaued", "diverged".
     """
     rows = list(rows)

@@ -1,4 +1,4 @@
-"""A job: the runs of a sweep that share a work directory, and what is left to do for them."""
+"""A job: the runs of a sweep that share a work directory. An order: the jobs for an executor."""
 
 import dataclasses
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.harness import results
 from experiments.harness.sweep import ROOT, Run
 
-_LOG_LINES = 15  # of a failed run's log, that are shown
+_LOG_LINES = 15  # shown of a failed run's log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """That of its runs."""
+        """The id of its runs."""
         return self.runs[0].id
 
     def commands(self) -> list[list[str]]:
@@ -51,6 +51,38 @@ class Job:
         return "\n".join(f"  {line}" for line in (*lines[-_LOG_LINES:], path))
 
 
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Jobs for an executor.
+
+    Attributes:
+      folder: the experiment's.
+      home: the folder of the work directories on this machine.
+      flags: what tells `experiments.run` elsewhere to plan the same runs, as "--sweep=cpu".
+      at_once: how many jobs run at the same time; None: as many as fit.
+      options: words for the executor (of sbatch, launch.sh tpu, SkyPilot).
+      bucket: gs:// address that holds the work directories where `home` cannot; "" for none.
+    """
+
+    jobs: Sequence[Job]
+    folder: Path
+    home: Path
+    flags: Sequence[str]
+    at_once: int | None
+    options: Sequence[str]
+    bucket: str
+
+    def elsewhere(self) -> list[str]:
+        """The sweep as a command of launch.sh on a machine that has the checkout and the bucket.
+
+        Raises:
+          ValueError: the folder is not in the checkout.
+        """
+        if not self.folder.is_relative_to(ROOT):
+            raise ValueError(f"{self.folder} has to be in {ROOT}, which is what other machines get")
+        return ["experiment", self.folder.name, *self.flags, f"--runs_dir={self.bucket}"]
+
+
 def wait(
     jobs: Sequence[Job],
     queued: Callable[[], set[str] | None],
@@ -59,7 +91,7 @@ def wait(
 ) -> None:
     """Waits until none of the jobs is in a queue, and prints which have left it.
 
-    queued: the ids in the queue, asked for every so many seconds; None where it gave no answer.
+    queued: returns the ids in the queue, None for no answer. It is called every so many seconds.
     state: what is known here of a job that has left it.
     """
     waiting = {job.id: job for job in jobs}

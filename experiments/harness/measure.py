@@ -16,7 +16,8 @@ from typing import Any
 import jax
 
 from experiments.harness.sweep import ROOT, part
-from transformer_jax import overrides, run_log
+from transformer_jax import overrides
+from transformer_jax.run_log import versions
 from transformer_jax.workdir import write_atomically
 
 
@@ -36,7 +37,7 @@ def main() -> None:
         "rows": rows,
         "seconds": round(time.monotonic() - started, 3),
         "device_kind": jax.devices()[0].device_kind,
-        "versions": run_log.versions(),
+        "versions": versions(),
     }
     text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(arguments.workdir / "measurements.json", text + "\n")
@@ -53,9 +54,7 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
             )
         value = value.item() if hasattr(value, "item") else value
         if not isinstance(value, bool | int | float | str | None):
-            raise ValueError(
-                f"measure returned {name}={value!r}, which is neither a number nor a text"
-            )
+            raise ValueError(f"measure returned {name}={value!r}, which is not a number or a text")
         plain[name] = None if isinstance(value, float) and not math.isfinite(value) else value
     return plain
 

@@ -51,7 +51,7 @@ class Finished:
 
     @property
     def labels(self) -> Mapping[str, Any]:
-        """The run's."""
+        """The run's labels."""
         return self.run.labels
 
     def series(self, name: str) -> tuple[list[int], list[Any]]:
@@ -59,6 +59,11 @@ class Finished:
         found = [(record["step"], record[name]) for record in self.metrics if name in record]
         steps = [step for step, _ in found]
         return steps, [math.nan if value is None else value for _, value in found]
+
+    def curve(self, name: str) -> list[Row]:
+        """A row with the labels, the "step" and the "loss" for each point of a logged loss."""
+        points = zip(*self.series(name), strict=True)
+        return [{**self.labels, "step": step, "loss": loss} for step, loss in points]
 
 
 class Spread(NamedTuple):
@@ -128,10 +133,11 @@ def group(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]
     return groups
 
 
-def spread(values: Iterable[float], *, confidence: float = 0.95) -> Spread:
+def spread(values: Iterable[float | None], *, confidence: float = 0.95) -> Spread:
     """Median, mean, and percentile bootstrap interval of the median. The draws are always the same.
 
-    With few values the interval is hardly more than their range: three seeds give no less.
+    A missing value (None) counts as NaN.
+    With few values the interval is about their range: three seeds give no less.
     """
     values = np.asarray(list(values), np.float64)
     low = high = None
@@ -145,6 +151,24 @@ def spread(values: Iterable[float], *, confidence: float = 0.95) -> Spread:
         ).confidence_interval
         low, high = float(interval.low), float(interval.high)
     return Spread(float(np.median(values)), float(np.mean(values)), low, high, values.size)
+
+
+def median(values: Iterable[float | None]) -> float:
+    """The median; NaN where a value is missing (None) or NaN."""
+    return float(np.median(np.asarray(list(values), np.float64)))
+
+
+def interval(values: Iterable[float | None], form: str = ".3g") -> str:
+    """The median, as "1.5 (1.2 to 1.9)" with its bootstrap interval where there is one.
+
+    Empty where a value is missing (None). form: of each number, as "+.3f".
+    """
+    known = list(values)
+    if None in known:
+        return ""
+    found = spread(known)
+    text = f"{found.median:{form}}"
+    return text if found.low is None else f"{text} ({found.low:{form}} to {found.high:{form}})"
 
 
 def paired_differences(

@@ -1,4 +1,4 @@
-"""Runs as data. A folder's `sweep.py` lists its runs with the three names defined here.
+"""Runs as data. A folder's `sweep.py` lists its runs with `Run`, `grid` and `zipped`.
 
 A folder `experiments/NAME/` asks one question, and holds:
 
@@ -9,7 +9,8 @@ A folder `experiments/NAME/` asks one question, and holds:
     sweep.py      SWEEPS: {name: function(quick) -> list of runs}; the first is what the plain
                   command runs, others need something more (data, a GPU)
     measure.py    where runs are measured: measure(config, workdir, **arguments) -> list of rows,
-                  each {name: number or text}; workdir holds the checkpoints of a trained run
+                  each {name: number or text}; workdir holds the checkpoints of a trained run;
+                  what measures share is in `lab`
     report.py     report(runs, out) -> markdown for the README; writes csv, figures and
                   summary.json into `out` (see `results` and `figures`)
     results/      what the report wrote, committed
@@ -39,7 +40,8 @@ A run is trained (`train`, through the command line), measured (`measure`, the a
 folder's function), or first trained and then measured. Each is a process of its own, which takes
 seconds to start, so that what takes less (a seed, a depth) belongs inside `measure`. What a run is
 called depends on its content alone: a change of labels, or of the order of runs, makes nothing run
-again. A change of the code of `measure` does not either: remove the work directories then.
+again; nor does a new key of the default config. A change of the code of `measure` does not either:
+remove the work directories then.
 """
 
 import dataclasses
@@ -54,13 +56,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from configs import default
 from configs.default import Config
 from transformer_jax import overrides
 
 ROOT = Path(__file__).parents[2]
-# What a rerun of a work directory may change, but for the intervals at which its log is written,
-# since a report reads the log.
-_NO_CONTENT = tuple(key for key in overrides.FREE_TO_CHANGE if not key.startswith("train."))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,13 +101,16 @@ class Run:
     def id(self) -> str:
         """Twelve hexadecimal digits that stand for what the run does.
 
-        They depend on the resolved config (folders, checkpoints, evaluation and decoding left out),
-        `train` and `measure`; not on `labels`.
+        They depend on what differs from the default config (folders, checkpoints, evaluation and
+        decoding left out), on `train` and on `measure`; not on `labels`. So a key that is added to
+        the default config changes no id.
         """
+        changes = overrides.changes(default.get_config(), self.resolved)
         config = {
             key: value
-            for key, value in overrides.flatten(self.resolved).items()
-            if not f"{key}:".startswith(_NO_CONTENT)
+            for key, (_, value) in changes.items()
+            # A report reads the log, so the intervals at which it is written count.
+            if key.startswith("train.") or not overrides.is_free(key)
         }
         text = json.dumps([config, self.train, self.measure], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.harness import figures, results
-from experiments.harness.results import Finished
+from experiments.harness.results import Finished, Row
 
-Row = dict[str, Any]
 BASELINE = "pre_ln"  # what the others are paired with
 TITLES = {
     "as_one": "Depth: logits by a kernel of their own; query, key and value drawn as one matrix",
@@ -35,11 +33,15 @@ def _part(part: str, runs: list[Finished], out: Path) -> str:
     if part == "grid":
         return _grid(rows, out)
     text = _by_depth(part, runs, rows, out)
-    curves = [point for run in runs for point in _curve(run)]
+    curves = [point for run in runs for point in run.curve("train/token_loss")]
     figure = figures.lines(
-        *(curves,),
-        **{"x": "step", "y": "loss", "by": "scheme", "panel": "layers"},
-        **{"xlabel": "step", "ylabel": "training loss (nats a token)"},
+        curves,
+        x="step",
+        y="loss",
+        by="scheme",
+        panel="layers",
+        xlabel="step",
+        ylabel="training loss (nats a token)",
     )
     unigram = runs[0].results["unigram_entropy"]
     for ax in figure.axes:
@@ -63,13 +65,6 @@ def _row(run: Finished) -> Row:
     }
 
 
-def _curve(run: Finished) -> list[Row]:
-    return [
-        {**run.labels, "step": step, "loss": loss}
-        for step, loss in zip(*run.series("train/token_loss"), strict=True)
-    ]
-
-
 def _by_depth(part: str, runs: list[Finished], rows: list[Row], out: Path) -> str:
     """A line for each depth and scheme, paired by seed with `BASELINE`."""
     partings = _partings(runs)
@@ -82,20 +77,20 @@ def _by_depth(part: str, runs: list[Finished], rows: list[Row], out: Path) -> st
                 "layers": layers,
                 "scheme": figures.title(scheme),
                 "outcome": _outcomes(mine),
-                "loss": _interval(row["loss"] for row in mine),
-                "validation loss": _interval(row["validation_loss"] for row in mine),
+                "loss": results.interval(row["loss"] for row in mine),
+                "validation loss": results.interval(row["validation_loss"] for row in mine),
             }
             if "bleu" in mine[0]:
-                line["BLEU"] = _interval(row["bleu"] for row in mine)
+                line["BLEU"] = results.interval(row["bleu"] for row in mine)
             name = f"{scheme}/{layers}"
             numbers[f"{prefix}trains/{name}"] = finished / len(mine)
-            numbers[f"{prefix}loss/{name}"] = _median(row["loss"] for row in mine)
+            numbers[f"{prefix}loss/{name}"] = results.median(row["loss"] for row in mine)
             if scheme != BASELINE:
                 pair = ("scheme", scheme, BASELINE)
                 if all(row["loss"] is not None for row in members if row["scheme"] in pair):
                     gaps = results.paired_differences(members, "loss", between=pair, on=["seed"])
-                    line[f"loss less {figures.title(BASELINE)}'s"] = _interval(gaps)
-                    numbers[f"{prefix}difference/{name}"] = _median(gaps)
+                    line[f"loss less {figures.title(BASELINE)}'s"] = results.interval(gaps)
+                    numbers[f"{prefix}difference/{name}"] = results.median(gaps)
                 line["parts at step"] = _range(partings[layers, scheme])
             lines.append(line)
     results.write_summary(out, numbers)
@@ -119,9 +114,13 @@ def _partings(runs: list[Finished]) -> dict[tuple, list[int | None]]:
 
 def _grid(rows: list[Row], out: Path) -> str:
     figure = figures.statuses(
-        *(rows,),
-        **{"x": "learning_rate", "y": "beta2", "status": "status", "panel": "scheme"},
-        **{"xlabel": "learning rate", "ylabel": "beta2"},
+        rows,
+        x="learning_rate",
+        y="beta2",
+        status="status",
+        panel="scheme",
+        xlabel="learning rate",
+        ylabel="beta2",
     )
     lines, numbers = [], {}
     for (scheme,), mine in results.group(rows, "scheme").items():
@@ -148,21 +147,6 @@ def _cell(row: Row) -> str:
 def _outcomes(rows: list[Row]) -> str:
     found = [row["status"] for row in rows]
     return ", ".join(f"{found.count(status)} {status}" for status in dict.fromkeys(found))
-
-
-def _median(values: Any) -> float | None:
-    values = list(values)
-    return None if None in values else results.spread(values).median
-
-
-def _interval(values: Any) -> str:
-    """The median, and its bootstrap interval where there are several values."""
-    values = list(values)
-    if None in values:
-        return ""
-    found = results.spread(values)
-    text = f"{found.median:.3g}"
-    return text if found.low is None else f"{text} ({found.low:.3g} to {found.high:.3g})"
 
 
 def _range(steps: list[int | None]) -> str:

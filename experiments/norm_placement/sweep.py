@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from experiments.harness.lab import FUSED
 from experiments.harness.sweep import Run, grid
 
 PAPER = ["post_ln", "pre_ln", "admin"]  # the schemes that Liu et al. 2020 compare
@@ -10,8 +11,8 @@ PAPER = ["post_ln", "pre_ln", "admin"]  # the schemes that Liu et al. 2020 compa
 def cpu(quick: bool) -> list[Run]:
     """Synthetic words: schemes by depth over seeds, then learning rates by beta2 at six layers.
 
-    Schemes by depth come with a kernel of their own for logits, with query, key and value drawn as
-    one matrix or each for itself, and with the token table for logits.
+    Schemes by depth come in three kinds: logits by their own kernel, with query, key and value
+    drawn as one matrix or separately; and logits by the token table.
     """
     rows = grid(
         seed=range(1 if quick else 3),
@@ -19,7 +20,7 @@ def cpu(quick: bool) -> list[Run]:
         scheme=[*PAPER, "deepnorm"],
     )
     untied = {"model.tied_embeddings": "none", "train.steps": 100 if quick else 200}
-    as_one = {**untied, "model.attention_gain": 0.5**0.5}  # as fairseq, and so the paper
+    as_one = {**untied, "model.attention_gain": FUSED}  # as fairseq, and so the paper
     by_depth = [_bigram_copy({"part": "as_one", **row}, as_one) for row in rows]
     if not quick:
         by_depth += [_bigram_copy({"part": "depth", **row}, untied) for row in rows]

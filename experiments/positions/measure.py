@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from configs.default import Config
+from experiments.harness import lab
 from transformer_jax import build
-from transformer_jax.checkpoint.checkpoints import restore_parameters_from
 from transformer_jax.data import bigram
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.models.transformer.shapes import Batch
@@ -23,14 +23,13 @@ def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any
     """A row for each half of each piece in validation texts of `length` tokens.
 
     piece: its number in the text, from 0. half: "drawn" or "copied". token_loss: nats a word, mean
-    over positions and texts. A causal model sees nothing of what comes later, so that its loss in
-    the first tokens is that of a short text.
+    over positions and texts. A causal model sees nothing of what comes later: the first tokens have
+    the loss that they have in a short text.
     """
     run = build.build(config, workdir)
-    trained = workdir / "checkpoints" / str(run.train.steps)
-    if not trained.exists():  # training became non-finite
+    params = lab.trained(run, workdir)
+    if params is None:
         return []
-    params = restore_parameters_from(trained, run.abstract_state().params)[1]
     data = Dataset(dataclasses.replace(run.data.settings, max_target_length=length))
     one = jax.jit(functools.partial(_losses, run, params))
     sums = jax.device_get([one(batch) for batch, _ in data.split("validation").batches])

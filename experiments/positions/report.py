@@ -14,11 +14,7 @@ _HALVES = ("drawn", "copied")
 
 def report(runs: list[Finished], out: Path) -> str:
     """Writes training.csv, pieces.csv, two figures and the numbers; returns the text."""
-    training = [
-        {**run.labels, "step": step, "loss": loss}
-        for run in runs
-        for step, loss in zip(*run.series("train/loss"), strict=True)
-    ]
+    training = [point for run in runs for point in run.curve("train/loss")]
     pieces = results.rows(runs)
     results.write_csv(out / "training.csv", training)
     results.write_csv(out / "pieces.csv", pieces)
@@ -29,13 +25,16 @@ def report(runs: list[Finished], out: Path) -> str:
     results.write_summary(
         out,
         {
-            f"loss/{positions}/{part.replace(' ', '/')}": results.spread(values).median
+            f"loss/{positions}/{part.replace(' ', '/')}": results.median(values)
             for positions, parts in found.items()
             for part, values in parts.items()
         },
     )
     table = [
-        {"positions": positions, **{part: _interval(values) for part, values in parts.items()}}
+        {
+            "positions": positions,
+            **{part: results.interval(values, ".2f") for part, values in parts.items()},
+        }
         for positions, parts in found.items()
     ]
     return "\n\n".join(
@@ -79,7 +78,7 @@ def report(runs: list[Finished], out: Path) -> str:
 def _losses(
     runs: list[Finished], pieces: list[dict[str, Any]], positions: Hashable
 ) -> dict[str, list[float]]:
-    """A value for each seed: of validation as trained, and of each half in each part of a text."""
+    """A value for each seed: validation as trained, and each half in each part of a text."""
     own = [run for run in runs if run.labels["positions"] == positions]
     scores = (run.results.get("validation/token_loss") for run in own)
     losses = {"validation": [score for score in scores if score is not None]}
@@ -95,10 +94,3 @@ def _losses(
                 for members in results.group(rows, "seed").values()
             ]
     return losses
-
-
-def _interval(values: list[float]) -> str:
-    """The median, with the interval where there is one."""
-    found = results.spread(values)
-    between = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return f"{found.median:.2f}{between}"

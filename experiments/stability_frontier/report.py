@@ -1,4 +1,4 @@
-"""The grid of losses, and of every row of it the largest learning rate that trains."""
+"""The grid of losses, and for every row of it the largest learning rate that trains."""
 
 import math
 from collections.abc import Sequence
@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness import figures, results
-from experiments.harness.results import Finished
-
-Row = dict[str, Any]
+from experiments.harness.results import Finished, Row
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
@@ -73,7 +71,7 @@ def _draw(rows: Sequence[Row], unigram: float | None) -> Any:
         for (scheme, rate), cell in results.group(members, "scheme", "learning_rate").items():
             line, column = schemes.index(scheme), rates.index(rate)
             trained = all(row["status"] == "finished" for row in cell)
-            loss = results.spread(row["loss"] for row in cell).median if trained else math.nan
+            loss = results.median(row["loss"] for row in cell) if trained else math.nan
             shades[line][column] = loss
             text = f"{loss:.2f}" if trained else _mark(cell)
             ax.text(column, line, text, ha="center", va="center", fontsize=8)

@@ -98,6 +98,7 @@ def jobs(tmp_path):
         process.wait()
 
 
+@pytest.mark.long
 def test_hosts_agree_and_none_outlives_another(jobs):
     run, ended, told = jobs
     name = socket.gethostname()

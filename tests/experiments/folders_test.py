@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import run
 from experiments.harness import results
+from experiments.harness.plan import check, plan
 from experiments.harness.sweep import ROOT, Run, part
 from transformer_jax import overrides
 
-FOLDERS = {path.parent.name: path.parent for path in (ROOT / "experiments").glob("*/sweep.py")}
+FOLDERS = {path.parent.name: path.parent for path in (ROOT / "experiments").glob("*/report.py")}
 SECTIONS = ["Question", "Protocol", "Results", "Conclusion", "What it does not show"]
 pytestmark = pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
 
@@ -64,7 +64,7 @@ def test_its_results_are_those_that_its_readme_shows(folder):
 def test_its_runs_can_be_run(folder, tmp_path):
     """`plan` resolves and builds every config, and lets no two contents share an id."""
     for name, runs in _sweeps(folder).items():
-        jobs = run.plan(runs, folder, tmp_path)
+        jobs = plan(runs, folder, tmp_path)
         assert sum(len(job.runs) for job in jobs) == len(runs), name
 
 
@@ -79,7 +79,7 @@ def test_one_step_of_each_program_lowers(folder):
     for each in itertools.chain(*_sweeps(folder).values()):
         if each.train and _program(each) not in _lowered:
             _lowered.add(_program(each))
-            built = run.check(each, folder)
+            built = check(each, folder)
             step = built.train_step()
             step.lower(built.abstract_state(), built.abstract_batch())
 
@@ -87,8 +87,14 @@ def test_one_step_of_each_program_lowers(folder):
 _lowered: set[str] = set()  # by the tests of all folders, which have many programs in common
 # The settings that give a program other numbers and no other shape: layers are scanned.
 _NUMBERS = (
-    *("seed", "train.steps", "model.num_layers", "optimizer.learning_rate", "optimizer.beta"),
-    *("optimizer.warmup_steps", "optimizer.epsilon", "train.log_every"),
+    "seed",
+    "train.steps",
+    "train.log_every",
+    "model.num_layers",
+    "optimizer.learning_rate",
+    "optimizer.beta",
+    "optimizer.warmup_steps",
+    "optimizer.epsilon",
     *(key for key in overrides.FREE_TO_CHANGE if key != "train.diagnostics_every:"),
 )
 

@@ -1,6 +1,5 @@
 """Accelerators by the names that Google gives them."""
 
-import importlib.util
 import types
 
 import pytest
@@ -32,6 +31,23 @@ def test_accelerator_types_have_the_chips_and_shapes_of_googles_tables(name, cou
     assert f"{count} " in str(found) and shape in str(found)
 
 
+@pytest.mark.parametrize(
+    ("name", "hosts", "host"),
+    [
+        ("v5e-1", 1, (1, 1, 1)),
+        ("v5e-4", 1, (2, 2, 1)),
+        ("v6e-8", 1, (2, 4, 1)),
+        ("v6e-16", 4, (2, 2, 1)),
+        ("v4-8", 1, (2, 2, 1)),
+        ("v5p-16", 2, (2, 2, 1)),
+        ("tpu7x-4096", 512, (2, 2, 1)),
+    ],
+)
+def test_hosts_have_four_chips_but_small_planes_one_host(name, hosts, host):
+    found = chips.parse(name)
+    assert (found.hosts, found.host) == (hosts, host)
+
+
 def test_several_slices_have_their_chips_together():
     found = chips.parse("2xv5e-256")
     assert (found.chips, found.slices) == (256, 2) and "512 v5e chips" in str(found)
@@ -50,7 +66,7 @@ def test_several_slices_have_their_chips_together():
         ("0xv5e-4", "v5e-4"),
     ],
 )
-def test_other_names_are_refused_with_those_that_there_are(name, hint):
+def test_other_names_are_refused_with_the_names_that_exist(name, hint):
     with pytest.raises(ValueError, match=hint) as error:
         chips.parse(name)
     assert repr(name) in str(error.value)
@@ -75,9 +91,3 @@ def test_a_chip_with_two_devices_shares_its_speed_and_memory_between_them():
 def test_gpus_are_known_by_their_whole_names(kind, flops):
     peak = chips.local_peak(types.SimpleNamespace(device_kind=kind))
     assert (peak and peak.flops) == flops
-
-
-def test_without_libtpu_the_message_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RuntimeError, match=r"launch.sh preflight.*\[preflight\]"):
-        chips.devices(chips.parse("v5e-4"))

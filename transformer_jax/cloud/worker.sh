@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# On a host of a TPU slice, in the shipped checkout: starts and ends the job of transformer_jax/cloud/launcher.py.
+# On a host of a TPU slice, in the shipped checkout: starts and ends the launcher's job.
 #
-#   tpu_worker.sh start LAUNCH WORKER ATTEMPT SECONDS COMMAND...   ends what runs, installs, starts
-#   tpu_worker.sh watch LAUNCH WORKER ATTEMPT SECONDS COMMAND...   what it starts, detached
-#   tpu_worker.sh stop
+#   worker.sh start LAUNCH WORKER ATTEMPT SECONDS COMMAND...   ends what runs, installs, starts
+#   worker.sh watch LAUNCH WORKER ATTEMPT SECONDS COMMAND...   what it starts, detached
+#   worker.sh stop
 #
 # LAUNCH is gs://BUCKET/FOLDER/launch. LAUNCH/ATTEMPT gets log-WORKER, every SECONDS, and exit-WORKER:
 # the number of the host, exit status, and the status of the run in FOLDER.
 set -euo pipefail
-cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 state=$HOME/transformer_jax
 mount=$HOME/bucket
 
@@ -45,7 +45,7 @@ stop() {
     local pid wait
     pid=$(cat -- "$state/pid" 2>/dev/null) || return 0
     # After a restart of the machine the number may be another process's.
-    grep -qs tpu_worker "/proc/$pid/cmdline" || return 0
+    grep -qs cloud/worker.sh "/proc/$pid/cmdline" || return 0
     kill -TERM -- "-$pid" || return 0
     for ((wait = 0; wait < 1200; wait++)); do
         kill -0 -- "-$pid" 2>/dev/null || return 0

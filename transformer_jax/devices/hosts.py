@@ -1,9 +1,9 @@
 """The processes of one job: how they start together, agree, and end together.
 
 JAX runs one process on each host of a TPU slice, so a process is called a host here. All hosts run
-the same program on the same arguments, and so make the same calls in the same order; what only one
-of them does (logs, results, lines on the screen) the first does. In a job of one process nothing of
-this costs anything.
+the same program on the same arguments, and so make the same calls in the same order. What only one
+host does (logs, results, lines on the screen) the first does. In a job of one process none of this
+costs anything.
 """
 
 import collections
@@ -34,17 +34,17 @@ T = TypeVar("T")
 COORDINATOR = "TRANSFORMER_JAX_COORDINATOR"
 PROCESSES = "TRANSFORMER_JAX_PROCESSES"
 PROCESS = "TRANSFORMER_JAX_PROCESS"
-# JAX's own has become 8482, which the firewalls of TPU slices made for 8476 shut (jax#35905).
+# JAX's own is 8482 now, which firewalls of TPU slices that were made for 8476 block (jax#35905).
 PORT = 8476
 
-LONELY_SECONDS = 30.0  # a host that has waited so long for the others says so
+LONELY_SECONDS = 30.0  # after which a host says that it still waits for the others
 START_SECONDS = 1800  # JAX's own 300 are too few for a slice that starts cold
-# For all later meetings: one host alone may hash terabytes, and `_watch` tells of those that die.
+# For all later meetings: one host alone may hash terabytes, and `_watch` notices hosts that die.
 MEET_SECONDS = 7 * 24 * 3600
 BEAT_SECONDS = 3.0
-GONE_SECONDS = 40.0  # without a beat; more than any call of Python takes that lets no thread run
+GONE_SECONDS = 40.0  # without a beat; longer than any call that lets no other thread run
 
-_GONE = "is gone; run the same command on all hosts again, which goes on from the last checkpoint"
+_GONE = "is gone; run the same command on all hosts again: it continues from the last checkpoint"
 
 _turns: dict[str, Iterator[int]] = collections.defaultdict(itertools.count)
 _leaving = threading.Event()
@@ -55,10 +55,10 @@ def start() -> None:
 
     On plain machines TRANSFORMER_JAX_COORDINATOR (HOST or HOST:PORT of process 0),
     TRANSFORMER_JAX_PROCESSES (how many) and TRANSFORMER_JAX_PROCESS (which, from 0) say so; Cloud
-    TPU, GKE, Slurm and Open MPI have told JAX themselves. To be called before any use of a device.
+    TPU, GKE, Slurm and Open MPI tell JAX themselves. Call it before any use of a device.
 
     Raises:
-      ValueError: some of the three variables are missing, or no numbers.
+      ValueError: some of the three variables are missing, or are not numbers.
       RuntimeError: not all hosts came within `START_SECONDS`.
     """
     arguments = _arguments()
@@ -66,7 +66,7 @@ def start() -> None:
         return
     names = gather("names", socket.gethostname(), seconds=START_SECONDS)
     if not is_first():
-        # What all hosts know alike need not be told by all.
+        # One host is enough to print what all hosts know.
         sys.stdout = open(os.devnull, "w")
     _explain_abort(names)
     sys.excepthook = _fail_at_exception
@@ -74,7 +74,7 @@ def start() -> None:
 
 
 def finish() -> None:
-    """Waits until all hosts have done their work. To be called last."""
+    """Waits until all hosts have done their work. Call it last."""
     gather("finish", "")
     _leaving.set()
 
@@ -82,12 +82,12 @@ def finish() -> None:
 def fail(error: BaseException) -> None:
     """Ends this process, after which the others end too; does nothing where there are none.
 
-    An error that another host's end may have caused is held back until that host can be named.
+    It first waits where another host's end may have caused the error, until it can name that host.
     """
     if count() == 1:
         return
     if isinstance(error, RuntimeError):
-        logging.warning("Waiting whether it is because another host is gone ...")
+        logging.warning("Waiting to see whether the cause is that another host is gone ...")
         time.sleep(GONE_SECONDS + 2 * BEAT_SECONDS)
     _tell_others(str(error).partition("\n")[0] or type(error).__name__)
     _exit()
@@ -99,19 +99,19 @@ def count() -> int:
 
 
 def index() -> int:
-    """Which of them this is, from 0."""
+    """The number of this process, from 0."""
     return global_state.process_id
 
 
 def is_first() -> bool:
-    """Whether this is the one that writes."""
+    """Whether this process is the one that writes."""
     return index() == 0
 
 
 def gather(name: str, text: str, *, seconds: int = MEET_SECONDS) -> list[str]:
     """The texts of all hosts, in their order.
 
-    All have to call it equally often for each name, which need not be in the same thread.
+    All hosts have to call it equally often for each name, in any thread.
 
     Raises:
       RuntimeError: a host has not come within so many seconds.
@@ -134,10 +134,7 @@ def gather(name: str, text: str, *, seconds: int = MEET_SECONDS) -> list[str]:
 
 
 def first(f: Callable[[], T]) -> T:
-    """What f(), which is called on the first host alone, returns there: on all hosts.
-
-    It has to be of JSON.
-    """
+    """Calls f() on the first host alone, and returns its result, which JSON can hold, on all."""
     if count() == 1:
         return f()
     return json.loads(gather("first", json.dumps(f()) if is_first() else "")[0])
@@ -153,7 +150,7 @@ def check_shared(path: Path) -> None:
 
 
 def whole(tree: Any) -> Any:
-    """The arrays of the tree as NumPy's, whole on every host, of whichever devices they lie on."""
+    """The arrays of the tree as NumPy arrays, whole on every host, wherever their shards are."""
     if count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
@@ -161,10 +158,10 @@ def whole(tree: Any) -> Any:
 
 @contextlib.contextmanager
 def stop_at_signal() -> Iterator[Callable[[], bool]]:
-    """Yields whether all hosts shall stop, to be asked by all of them after every step.
+    """Yields a function that says whether to stop; all hosts have to call it after every step.
 
-    They stop after one and the same step when SIGTERM or SIGINT has come to any of them. In a job
-    of one process a second signal ends it as usual. To be entered once by a job of several.
+    All hosts stop after the same step when SIGTERM or SIGINT has come to any of them. In a job of
+    one process a second signal ends it as usual. A job of several may enter this once.
     """
     if count() > 1:
         with _agree_to_stop() as stop:
@@ -188,7 +185,7 @@ def stop_at_signal() -> Iterator[Callable[[], bool]]:
 @contextlib.contextmanager
 def _agree_to_stop() -> Iterator[Callable[[], bool]]:
     """JAX listens for SIGTERM itself, and tells all hosts after which of their steps to stop."""
-    # Not before: from then on the process is deaf to SIGTERM but for whoever asks.
+    # Not before: from here on SIGTERM has no effect but through `stop`.
     jax.config.update("jax_enable_preemption_service", True)
     global_state.initialize_preemption_sync_manager()
     steps = itertools.count()
@@ -211,7 +208,7 @@ def _agree_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 def _arguments() -> dict[str, Any] | None:
-    """Those of jax.distributed.initialize; None where this process is alone for certain."""
+    """The arguments of jax.distributed.initialize; None where this process is certainly alone."""
     named = {
         name: os.environ[name] for name in (COORDINATOR, PROCESSES, PROCESS) if name in os.environ
     }
@@ -220,7 +217,7 @@ def _arguments() -> dict[str, Any] | None:
         if tasks == "1":
             return None
         if tasks and tasks == os.environ.get("SLURM_STEP_NUM_NODES"):
-            # JAX would give the only task of a node one of its devices; where none is named, all.
+            # JAX would give the only task of a node one of its devices; an empty list means all.
             return {"local_device_ids": []}
         return {}
     if len(named) < 3:
@@ -250,7 +247,7 @@ def _arguments() -> dict[str, Any] | None:
 
 
 def _initialize(arguments: dict[str, Any]) -> bool:
-    """Whether there are several processes, which have come together then.
+    """Joins the other processes; returns whether there are any.
 
     On CPUs they compute together through Gloo, JAX's default.
     """
@@ -266,7 +263,7 @@ def _initialize(arguments: dict[str, Any]) -> bool:
     except ValueError as error:
         if arguments or "coordinator_address" not in str(error):
             raise
-        return False  # nothing that JAX knows runs several processes here
+        return False  # no launcher that JAX knows runs several processes here
     finally:
         lonely.cancel()
     if count() == 1:
@@ -314,19 +311,19 @@ def _numbered(entries: list[tuple[str, str]]) -> dict[int, str]:
 
 
 def _explain_abort(names: list[str]) -> None:
-    """Has the end of another host explained where it makes libraries of C++ abort this process.
+    """Explains the end of another host where it makes C++ libraries abort this process.
 
-    So does JAX when the first host is gone, and Gloo may when any of them is.
+    JAX aborts when the first host is gone; Gloo may when any host is.
     """
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
     def explain(_: int) -> None:
         if not is_first() and not _reaches_first():
             _end(names, 0, _GONE)
-        time.sleep(GONE_SECONDS + 2 * BEAT_SECONDS)  # `_watch` ends it, if there is something
+        time.sleep(GONE_SECONDS + 2 * BEAT_SECONDS)  # `_watch` ends it if another host is gone
         _tell(f"error: host {index()} ({names[index()]}) was aborted, as told above")
         faulthandler.dump_traceback()
-        # In another thread: the client may need the one that was aborted, and never come back.
+        # In another thread: the client may need the one that was aborted, and never return.
         telling = threading.Thread(target=_tell_others, args=("it was aborted",), daemon=True)
         telling.start()
         telling.join(4 * BEAT_SECONDS)
@@ -336,7 +333,7 @@ def _explain_abort(names: list[str]) -> None:
     ctypes.CDLL(None).signal(signal.SIGABRT, explain)
 
 
-_kept: list[Any] = []  # what C calls, which must not be collected
+_kept: list[Any] = []  # callbacks of C, which must not be garbage-collected
 
 
 def _reaches_first() -> bool:
@@ -363,18 +360,18 @@ def _tell_others(text: str) -> None:
 
 
 def _let_others_read() -> None:
-    """They read through the first host why the job ends, and would name that one if it left."""
+    """Gives them time: they read through the first host why the job ends, and would blame it."""
     if is_first():
         time.sleep(2 * BEAT_SECONDS)
 
 
 def _tell(text: str) -> None:
-    # Neither a lock nor a buffer, since the process may be about to die.
+    # Without locks and buffers: the process may be about to die.
     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{text}\n".encode())
 
 
 def _exit() -> None:
-    """Ends the process, not waiting for threads, devices and other hosts that never answer."""
+    """Ends the process without waiting for threads, devices or hosts that never answer."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

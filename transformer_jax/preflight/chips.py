@@ -1,19 +1,15 @@
-"""Accelerators by name: what each can do at most, and the devices of TPU slices that nobody has.
+"""Accelerators by name: what each can do at most, and the slices that TPUs come in.
 
-Figures of TPUs are those of docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, November 2026;
-those of GPUs are NVIDIA's, without sparsity.
+Figures of TPUs are from docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, November 2026; those
+of GPUs are from NVIDIA, without sparsity. It imports the standard library alone: the Cloud TPU
+launcher reads these names where nothing else is installed. `topology` makes devices of them.
 """
 
 import dataclasses
-import importlib.util
 import itertools
 import math
-import os
 import re
 from typing import Any
-
-import jax
-from jax.experimental import topologies
 
 _GIB, _GBIT = 2**30, 1e9 / 8
 
@@ -22,9 +18,9 @@ _GIB, _GBIT = 2**30, 1e9 / 8
 class Peak:
     """The most that one device can do in a second; 0 where it has no such thing.
 
-    flops: of bfloat16 products. memory_bytes: those that its HBM moves. ici_bytes: those that it
-    sends to its neighbours over all links (half of what Google calls bidirectional). dcn_bytes:
-    those that it sends from slice to slice, over the network of the data centre.
+    flops: of bfloat16 products. memory_bytes: what its HBM moves. ici_bytes: what it sends to its
+    neighbours over all links (half of what Google calls bidirectional). dcn_bytes: what it sends
+    from slice to slice, over the network of the data centre.
     """
 
     flops: float
@@ -39,7 +35,7 @@ class _Tpu:
 
     peak: of a chip. memory: bytes of its HBM that libtpu 0.0.42 leaves to a program. dimensions: of
     the torus. counted: what the number of an accelerator type counts in one chip. devices: that JAX
-    sees in one chip. largest: chips of a slice. options: of libtpu, beside the shape.
+    sees in one chip. largest: chips of a slice. options: of libtpu, in addition to the shape.
     """
 
     peak: Peak
@@ -51,12 +47,16 @@ class _Tpu:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-# Google names no network bandwidth for v4; it is taken for v5e's.
 _TPUS = {
     "v4": _Tpu(
-        *(Peak(275e12, 1200e9, 300e9, 25 * _GBIT), 30.75 * _GIB, 3, 2, 1, 4096),
-        # One device a chip, as on Cloud TPUs.
-        options={"chip_config_name": "megacore"},
+        # Google names no network bandwidth for it; it is taken for v5e's.
+        peak=Peak(275e12, 1200e9, 300e9, 25 * _GBIT),
+        memory=30.75 * _GIB,
+        dimensions=3,
+        counted=2,
+        devices=1,
+        largest=4096,
+        options={"chip_config_name": "megacore"},  # one device a chip, as on Cloud TPUs
     ),
     "v5e": _Tpu(Peak(197e12, 819e9, 200e9, 25 * _GBIT), 15.75 * _GIB, 2, 1, 1, 256),
     "v5p": _Tpu(Peak(459e12, 2765e9, 600e9, 50 * _GBIT), 95.74 * _GIB, 3, 2, 1, 8960),
@@ -64,7 +64,7 @@ _TPUS = {
     "tpu7x": _Tpu(Peak(2307e12, 7380e9, 600e9, 100 * _GBIT), 189.5 * _GIB, 3, 2, 2, 9216),
 }
 _SPELLINGS = {"v5litepod": "v5e"}
-# By what `device_kind` contains, the longer name first.
+# By a word of `device_kind`.
 _GPUS = {
     "A100": Peak(312e12, 2039e9, 300e9),
     "H100": Peak(989e12, 3350e9, 450e9),
@@ -80,18 +80,20 @@ _SMALL_BLOCKS = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
 class Slice:
     """A TPU slice, or several that the network of the data centre connects.
 
-    chips: of one slice. shape: of its torus, as "2x2x4".
+    number: what the accelerator type says, chips or TensorCores of one slice. chips: of one slice.
+    shape: of its torus, as "2x2x4".
     """
 
     name: str
     generation: str
+    number: int
     chips: int
     shape: str
     slices: int
 
     @property
     def peak(self) -> Peak:
-        """Of one device."""
+        """The most that one device can do."""
         tpu = _TPUS[self.generation]
         return Peak(*(value / tpu.devices for value in dataclasses.astuple(tpu.peak)))
 
@@ -100,6 +102,24 @@ class Slice:
         """Bytes of HBM that a program may fill on one device."""
         tpu = _TPUS[self.generation]
         return tpu.memory / tpu.devices
+
+    @property
+    def host(self) -> tuple[int, int, int]:
+        """The chips of one host along each dimension of the torus."""
+        if _TPUS[self.generation].dimensions == 2 and self.chips <= 8:
+            rows, columns = map(int, self.shape.split("x"))
+            return rows, columns, 1
+        return 2, 2, 1
+
+    @property
+    def hosts(self) -> int:
+        """The hosts of one slice."""
+        return self.chips // math.prod(self.host)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What libtpu is told of the generation, in addition to the shape."""
+        return _TPUS[self.generation].options
 
     def __str__(self) -> str:
         tpu, chips = _TPUS[self.generation], self.slices * self.chips
@@ -121,8 +141,8 @@ def parse(name: str) -> Slice:
     generation = _SPELLINGS.get(found[2], found[2]) if found else ""
     if found is None or generation not in _TPUS:
         raise ValueError(
-            f"mesh.topology={name!r} is no accelerator type: expected one as v4-8, v5e-16, v5p-32, "
-            "v6e-256 or tpu7x-8, or several slices as 2xv5e-256"
+            f"{name!r} is not an accelerator type: expected one like v4-8, v5e-16, v5p-32, v6e-256 "
+            "or tpu7x-8, or several slices like 2xv5e-256"
         )
     tpu, slices, number = _TPUS[generation], int(found[1] or 1), int(found[3])
     chips, rest = divmod(number, tpu.counted)
@@ -133,57 +153,16 @@ def parse(name: str) -> Slice:
         counts = "TensorCores, two a chip" if tpu.counted == 2 else "chips"
         more = " and further multiples of 64 chips" * (tpu.dimensions == 3)
         raise ValueError(
-            f"mesh.topology={name!r}: {generation} comes in slices of other sizes: {near}{more} "
+            f"{name!r} is not a slice: {generation} comes in other sizes: {near}{more} "
             f"(the number counts {counts})"
         )
-    return Slice(name, generation, chips, shape, slices)
-
-
-def devices(of: Slice) -> list[Any]:
-    """Devices that can be compiled for, without having them.
-
-    Raises:
-      RuntimeError: libtpu, which has the compiler, is not installed.
-    """
-    if importlib.util.find_spec("libtpu") is None:
-        raise RuntimeError(
-            "compiling for a TPU needs libtpu, which has its compiler: run ./launch.sh preflight, "
-            "which keeps it in an environment of its own, or pip install 'transformer_jax"
-            "[preflight]' and set JAX_PLATFORMS=cpu"
-        )
-    # It looks for the TPU of this machine otherwise, and complains that there is none.
-    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-    # Nobody has a TPU here that two processes could quarrel about.
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    sizes = [int(size) for size in of.shape.split("x")]
-    flat = len(sizes) == 2
-    # Hosts have four chips, but a slice of eight or fewer in a plane has one host.
-    host = (*sizes, 1) if flat and of.chips <= 8 else (2, 2, 1)
-    wrapped = [size == 16 for size in (*sizes, 1)] if flat else [of.chips >= 64] * 3
-    return topologies.get_topology_desc(
-        platform="tpu",
-        topology_name=f"{of.generation}:{of.shape}",
-        chips_per_host_bounds=host,
-        wrap=tuple(wrapped),
-        num_slices=of.slices,
-        **_TPUS[of.generation].options,
-    ).devices
+    return Slice(name, generation, number, chips, shape, slices)
 
 
 def local_peak(device: Any) -> Peak | None:
-    """Of a device of this machine; None where it is not known, as that of a CPU."""
-    names = re.findall(r"\w+", device.device_kind)  # an L40S is no L4
+    """The most that a device of this machine can do; None where it is not known, as for a CPU."""
+    names = re.findall(r"\w+", device.device_kind)  # an L40S is not an L4
     return next((peak for name, peak in _GPUS.items() if name in names), None)
-
-
-def local_memory(device: Any) -> float:
-    """Bytes of memory that programs on one device of this machine may fill."""
-    stats = device.memory_stats() or {}
-    if "bytes_limit" in stats:
-        return stats["bytes_limit"]
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return whole / len(jax.local_devices())
 
 
 def _shape(chips: int, dimensions: int) -> str | None:

@@ -45,20 +45,20 @@ class Target:
     peak: Peak | None
 
 
-def target(topology: str) -> Target:
+def target(accelerator: str) -> Target:
     """The slice of an accelerator type, or ("") the devices of this machine.
 
     Raises:
       ValueError: there is no such accelerator type.
       RuntimeError: libtpu is not installed.
     """
-    if topology:
-        of = chips.parse(topology)
-        return Target(str(of), chips.devices(of), of.memory, of.peak)
+    if accelerator:
+        of = chips.parse(accelerator)
+        return Target(str(of), topology.devices(of), of.memory, of.peak)
     devices = jax.devices()
     name = f"this machine: {len(devices)} device{'s' * (len(devices) > 1)} {devices[0].device_kind}"
     peak = chips.local_peak(devices[0])
-    return Target(name, devices, chips.local_memory(devices[0]), peak)
+    return Target(name, devices, topology.local_memory(devices[0]), peak)
 
 
 def report(make: Callable[[Changes], Run], of: Target) -> Iterator[str]:

@@ -18,13 +18,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-from experiments.harness.jobs import Job
+from experiments.harness.jobs import Job, Order
 from experiments.harness.sweep import ROOT
 from transformer_jax.workdir import write_atomically
 
-_SIGN_SECONDS = 300.0  # between the lines that say that a run goes on
+_SIGN_SECONDS = 300.0  # between the lines that say that a run is still running
 _MEMORY_PER_RUN = 2 << 30  # bytes: what a process of the larger CPU sweeps takes, with room
-# Tells a run to save and end. Not SIGTERM: on some clusters Slurm sends that to every process of a
+# Tells a run to save and end. Not SIGTERM: some clusters' Slurm sends that to every process of a
 # task as well, and the second signal of a kind ends a run without saving.
 _STOP = signal.SIGINT
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Ended(NamedTuple):
-    """How it went with a job. `stopped`: by a signal to this process; the rerun goes on."""
+    """How a job ended. stopped: by a signal to this process; a rerun continues."""
 
     job: Job
     status: Literal["done", "failed", "stopped"]
@@ -40,35 +40,31 @@ class Ended(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Where one run at a time has its place: cores, and GPUs by environment variable."""
+    """The place of one run at a time: cores, and GPUs by environment variable."""
 
     cores: list[int]
     environment: dict[str, str]
 
 
-def run_all(jobs: Sequence[Job], at_once: int | None) -> tuple[list[Job], int]:
-    """Runs the jobs; returns those that failed, and the signal that stopped it all (0: none)."""
-    places = slots(at_once)
+def execute(order: Order) -> int:
+    """Runs the jobs; returns the signal that stopped them all, or 0."""
+    places = slots(order.at_once)
     each = f"{len(places[0].cores)} core{'s' * (len(places[0].cores) != 1)}"
     print(f"{len(places)} at once, {each} each", flush=True)
-    failed, number = [], 0
     with tempfile.TemporaryDirectory() as compiled:
         pool = _Pool(places, _environment(compiled), f"{_processor()}, {each} a run")
         with pool.stopped_by_signals() as signals:
-            for count, ended in enumerate(pool.run(jobs), start=1):
+            for count, ended in enumerate(pool.run(order.jobs), start=1):
                 took = f"{ended.status} after {ended.seconds:.0f} s"
-                print(f"[{count}/{len(jobs)}] {took}  {ended.job}", flush=True)
-                if ended.status == "failed":
-                    failed.append(ended.job)
-            number = signals[0] if signals else 0
-    return failed, number
+                print(f"[{count}/{len(order.jobs)}] {took}  {ended.job}", flush=True)
+            return signals[0] if signals else 0
 
 
 def slots(at_once: int | None) -> list[Slot]:
-    """As many places as there are to be runs at once, each with the same number of cores and GPUs.
+    """The places of so many runs at once, each with the same number of cores and GPUs.
 
     None: one for each GPU, one where there is a TPU, else what cores and memory allow.
-    The shares do not depend on how many runs are left, as XLA's sums round otherwise on more cores.
+    The shares do not depend on how many runs are left: on more cores XLA's sums round otherwise.
     """
     cores = list(range(os.cpu_count() or 1))
     if hasattr(os, "sched_getaffinity"):
@@ -91,14 +87,16 @@ def slots(at_once: int | None) -> list[Slot]:
 
 
 def _shares(things: Sequence[T], count: int) -> list[list[T]]:
-    """So many shares of the same size; where there are fewer things, several get the same one."""
+    """So many shares of the same size; where there are fewer things, several shares have one."""
     each = max(1, len(things) // count)
     return [[things[(i * each + k) % len(things)] for k in range(each)] for i in range(count)]
 
 
 def _devices() -> tuple[str, int]:
-    """JAX's backend ("cpu", "gpu", "tpu") and its devices. A process that ends is asked, as it
-    takes the memory."""
+    """JAX's backend ("cpu", "gpu", "tpu") and the number of its devices.
+
+    Another process asks JAX, since the one that asks takes the devices' memory until it ends.
+    """
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return "cpu", 1
     code = "import jax; print(jax.default_backend(), jax.local_device_count())"
@@ -130,7 +128,7 @@ class _Pool:
 
     @contextlib.contextmanager
     def stopped_by_signals(self) -> Iterator[list[int]]:
-        """Passes a stop on, and starts nothing after; yields the signals that have come.
+        """Passes a stop on, and starts nothing afterwards; yields the signals that have come.
 
         SIGUSR1 is what Slurm sends before the time is up.
         """
@@ -194,7 +192,7 @@ class _Pool:
 
 
 def _follow(process: subprocess.Popen, job: Job) -> None:
-    """Waits for its end. Says now and then that it goes on, as long as it writes into its log.
+    """Waits for its end. Says now and then that it runs, as long as it writes into its log.
 
     `launch.sh tpu` takes a sweep without output for one that hangs.
     """
@@ -211,7 +209,7 @@ def _follow(process: subprocess.Popen, job: Job) -> None:
 
 
 def _environment(compiled: str) -> dict[str, str]:
-    """That of the runs, which share what they have compiled: many differ in the seed alone."""
+    """The runs' environment. They share what they have compiled: many differ in the seed alone."""
     return {
         **os.environ,
         "JAX_COMPILATION_CACHE_DIR": compiled,
@@ -221,7 +219,7 @@ def _environment(compiled: str) -> dict[str, str]:
 
 
 def _write_record(job: Job, machine: str) -> None:
-    """run.json: what is run, for `measure` and for people, and on what, for `results`."""
+    """Writes run.json: what is run, for `measure` and people; on what machine, for `results`."""
     run = job.runs[0]
     record = {
         "labels": [dict(run.labels) for run in job.runs],

@@ -1,8 +1,8 @@
 """Runs as SkyPilot managed jobs: a YAML file each, launched by `sky`.
 
 A job runs `launch.sh experiment ... --run=ID` on a machine of its own, with a bucket mounted that
-holds the work directories. SkyPilot starts it anew after a preemption, and it goes on from its last
-checkpoint.
+holds the work directories. SkyPilot starts it again after a preemption, and it continues from its
+last checkpoint.
 """
 
 import json
@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness.jobs import Job, wait
+from experiments.harness.jobs import Job, Order, wait
 from experiments.harness.sweep import ROOT
 
 MOUNT = "/bucket"
 _POLL_SECONDS = 60.0
-# SkyPilot's error before the first launch, and once the machine that looks after jobs has stopped.
+# SkyPilot's error before the first launch, and once the machine that manages the jobs has stopped.
 _NO_CONTROLLER = "No in-progress managed jobs"
 _TASK = """\
 name: {name}
@@ -35,6 +35,13 @@ run: |
   command -v python3.11 || PATH=$(dirname "$(~/.local/bin/uv python find 3.11)"):$PATH
   ./launch.sh {command}
 """
+
+
+def execute(order: Order) -> int:
+    """Runs each job as a managed job; returns 0, since Ctrl-C leaves them with SkyPilot."""
+    command = order.elsewhere()
+    run_all(order.jobs, command, order.home, bucket=order.bucket, options=order.options)
+    return 0
 
 
 def run_all(
@@ -69,13 +76,13 @@ def run_all(
             launch = ["sky", "jobs", "launch", "--yes", "--detach-run", str(file)]
             if subprocess.run(launch, stdin=subprocess.DEVNULL).returncode:
                 raise ValueError(f"sky refuses {file}: see its message above")
-    print("Ctrl-C leaves all jobs with SkyPilot, and the same command goes on.", flush=True)
+    print("Ctrl-C leaves all jobs with SkyPilot, and the same command continues.", flush=True)
 
     def queued() -> set[str] | None:
         names = _queued()
         return None if names is None else {job.id for job in jobs if _name(job) in names}
 
-    # Whether they are done is told by the bucket, which is copied once all have ended.
+    # The bucket says whether they are done; it is copied once all have ended.
     wait(jobs, queued, _POLL_SECONDS, lambda job: "ended")
 
 

@@ -1,9 +1,9 @@
 """Runs as tasks of Slurm job arrays: `sbatch`, `squeue` and `scontrol`, nothing else.
 
 A task runs `experiments.run --run=ID` on a node; nodes share the checkout, the environment and the
-work directories. One that is preempted, or whose time is up, goes back into the queue, and later on
-from its last checkpoint. What is in the queue is not submitted again: the same command goes on
-waiting.
+work directories. A task that is preempted, or whose time is up, goes back into the queue, and later
+continues from its last checkpoint. What is in the queue is not submitted again: the same command
+continues to wait.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness.jobs import Job, wait
+from experiments.harness.jobs import Job, Order, wait
 from experiments.harness.sweep import ROOT
 
 _POLL_SECONDS = 30.0
@@ -37,6 +37,14 @@ exit $status
 """
 
 
+def execute(order: Order) -> int:
+    """Runs the jobs as tasks; returns 0, since Ctrl-C leaves them in the queue."""
+    command = [sys.executable, "-m", "experiments.run", str(order.folder), *order.flags]
+    command.append(f"--runs_dir={order.home.parent}")
+    run_all(order.jobs, command, order.home, at_once=order.at_once, options=order.options)
+    return 0
+
+
 def run_all(
     jobs: Sequence[Job],
     command: Sequence[str],
@@ -44,8 +52,8 @@ def run_all(
     *,
     at_once: int | None,
     options: Sequence[str],
-) -> list[Job]:
-    """Submits the jobs that are not in the queue yet, waits for all, returns those not done.
+) -> None:
+    """Submits the jobs that are not in the queue yet, and waits for all.
 
     command: what a task runs, without --run=ID.
     home: the folder of the work directories, which gets the tasks' output.
@@ -67,13 +75,12 @@ def run_all(
         _submit(new[start : start + _LONGEST_ARRAY], command, name, logs, at_once, options)
     print(
         f"{len(jobs) - len(new)} runs in the queue already, {len(new)} new. Ctrl-C leaves all "
-        f"there, and the same command goes on. `scancel --name={name}` takes them out.",
+        f"there, and the same command continues. `scancel --name={name}` takes them out.",
         flush=True,
     )
     wait(jobs, lambda: _queued(name), _POLL_SECONDS, _state)
-    if left := [job for job in jobs if job.commands()]:
-        print(f"What tasks print beside their runs is in {logs}")
-    return left
+    if any(job.commands() for job in jobs):
+        print(f"What tasks print in addition to their runs is in {logs}")
 
 
 def _state(job: Job) -> str:

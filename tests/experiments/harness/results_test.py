@@ -54,6 +54,27 @@ def test_equal_values_have_an_interval_of_no_width():
     assert results.spread([2.0, 2.0, 2.0])[:4] == (2.0, 2.0, 2.0, 2.0)
 
 
+@pytest.mark.parametrize("form", [".3g", ".2f", "+.3f"])
+def test_an_interval_is_written_behind_the_median(form):
+    for seed in range(5):
+        values = np.random.default_rng(seed).lognormal(size=seed + 2)
+        found = results.spread(values)
+        median, low, high = (format(number, form) for number in (found[0], *found[2:4]))
+        assert results.interval(values, form) == f"{median} ({low} to {high})"
+        assert results.median(values) == found.median == np.median(values)
+    assert results.interval([2.0], form) == format(2.0, form)
+
+
+def test_what_is_missing_has_no_interval_and_no_median():
+    assert results.interval([1.0, None]) == ""
+    assert math.isnan(results.median([1.0, None])) and math.isnan(results.spread([None]).median)
+
+
+def test_a_curve_is_a_series_with_the_labels(tmp_path):
+    run = finished(tmp_path, {"seed": 3}, metrics=[*losses(2.0), {"step": 3, "x": 1.0}])
+    assert run.curve("train/loss") == [{"seed": 3, "step": 1, "loss": 2.0}]
+
+
 def test_pairs_are_found_by_their_labels():
     rows = [
         {"scheme": scheme, "seed": seed, "layers": layers, "loss": loss + seed * layers}

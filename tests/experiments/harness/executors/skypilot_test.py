@@ -1,7 +1,7 @@
 """The YAML of managed jobs, which SkyPilot's own loader reads, and how they are launched.
 
-SkyPilot is no dependency: the test that needs it looks for `sky` on PATH, which may belong to any
-environment.
+SkyPilot is not a dependency: the test that needs it looks for `sky` on PATH, which may belong to
+any environment.
 """
 
 import shutil

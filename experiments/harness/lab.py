@@ -1,0 +1,73 @@
+"""What measures share: batches and parameters that are drawn, trained parameters, losses."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer_jax.checkpoint.checkpoints import restore_parameters_from
+from transformer_jax.models import family
+from transformer_jax.models.family import Model
+from transformer_jax.models.transformer.shapes import Batch, Params, initialise
+from transformer_jax.run import Run
+from transformer_jax.training import state as train_state
+from transformer_jax.workdir import CHECKPOINTS
+
+# Compiler options where most of the time is compilation, which this halves; programs run as fast.
+QUICKLY = {"xla_backend_optimization_level": 1}
+# Factors on query, key and value, for Xavier's draw of each; of the three as one matrix (fairseq).
+EACH, FUSED = 1.0, 0.5**0.5
+
+
+def draw(run: Run, key: Key[Array, ""], batch: Batch, model: Model | None = None) -> Params:
+    """The parameters that a training run would begin with. model: another than the run's."""
+    init = run.init if model is None else functools.partial(initialise, model)
+    state = train_state.create(init, run.optimizer, key, batch, (), ema=False, mesh=run.mesh)
+    return state.params
+
+
+def trained(run: Run, workdir: Path) -> Params | None:
+    """The parameters after the last step; None where training became non-finite before it."""
+    folder = workdir / CHECKPOINTS / str(run.train.steps)
+    if not folder.exists():
+        return None
+    return restore_parameters_from(folder, run.abstract_state().params)[1]
+
+
+def mean_loss(run: Run, model: Model, params: Params, batch: Batch) -> Float[Array, ""]:
+    """The run's loss without dropout, nats a target."""
+
+    outputs = model.apply({"params": params}, batch, deterministic=True)
+    loss_sum, weight, _ = run.loss(outputs, batch)
+    return loss_sum / weight
+
+
+def roles(model: Model, batch: Batch) -> dict[str, family.Role]:
+    """What each parameter of a model is, by its path; nothing is computed."""
+    init = functools.partial(initialise, model)
+    return family.roles(jax.eval_shape(init, jax.random.key(0), batch))
+
+
+def scale_attention(params: Params, gain: float | Float[Array, ""]) -> Params:
+    """The parameters with this factor on all kernels that make queries, keys and values."""
+
+    def scaled(path, leaf):
+        return gain * leaf if path[-1].key in ("query", "key", "value") else leaf
+
+    return jax.tree_util.tree_map_with_path(scaled, params)
+
+
+def random_batch(key: Key[Array, ""], vocab_size: int, rows: int, length: int) -> Batch:
+    """Random tokens as inputs and targets, (rows, length), one text a row; a 0 would be no target.
+
+    An encoder alone reads the targets at each of its tokens.
+    """
+    size = (rows, length)
+    batch = {}
+    for side, own in zip(("inputs", "targets"), jax.random.split(key), strict=True):
+        batch[side] = jax.random.randint(own, size, 1, vocab_size)
+        batch[f"{side}_segment_ids"] = jnp.ones(size, jnp.int32)
+        batch[f"{side}_positions"] = jnp.broadcast_to(jnp.arange(length)[None], size)
+    return batch

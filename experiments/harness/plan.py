@@ -1,0 +1,62 @@
+"""From the runs of a sweep to jobs, every one checked before any of them starts."""
+
+import inspect
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+
+from experiments.harness.jobs import Job
+from experiments.harness.sweep import Run, part
+from transformer_jax import build, overrides
+from transformer_jax.data import tokenizer
+from transformer_jax.devices.mesh import MeshSettings
+from transformer_jax.workdir import LABELS, TOKENIZER, write_atomically
+
+
+def plan(runs: Sequence[Run], folder: Path, home: Path) -> list[Job]:
+    """The jobs of a sweep. home: the folder of their work directories.
+
+    Raises:
+      ValueError, FileNotFoundError: for a run that could not be run, naming it.
+    """
+    if not runs:
+        raise ValueError(f"the sweep of {folder} is empty")
+    same: dict[str, list[Run]] = {}
+    for run in runs:
+        same.setdefault(run.id, []).append(run)
+    for first, *others in same.values():
+        for other in others:
+            if difference := overrides.difference(first.resolved, other.resolved):
+                raise ValueError(
+                    f"the runs {first} and {other} would share a work directory, but differ in "
+                    f"{'; '.join(difference)}: that is not part of what a run is"
+                )
+        check(first, folder)
+    return [Job(folder, home / id, tuple(same[id])) for id in same]
+
+
+def check(run: Run, folder: Path) -> build.Run:
+    """Builds what the config describes, without data, and fits the arguments to `measure`.
+
+    Where the vocabulary comes from the data, a stand-in takes its place. The CPU takes the place of
+    every device that the mesh needs: a run's devices are its own.
+
+    Raises:
+      ValueError, FileNotFoundError: naming the run.
+    """
+    with tempfile.TemporaryDirectory() as stand_ins:
+        workdir = Path(stand_ins)
+        tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK]).save(workdir / TOKENIZER)
+        write_atomically(workdir / LABELS, json.dumps(["a", "b"]))
+        try:
+            mesh = MeshSettings(**run.resolved.mesh.to_dict())
+            built = build.build(run.resolved, workdir, jax.devices()[:1] * mesh.least)
+            if run.measure is not None:
+                measure: Callable = part(folder, "measure").measure
+                inspect.signature(measure).bind(run.resolved, workdir, **run.measure)
+        except (ValueError, FileNotFoundError, TypeError) as error:
+            raise ValueError(f"the run {run}: {error}") from error
+    return built

@@ -1,0 +1,13 @@
+"""Devices that nobody has."""
+
+import importlib.util
+
+import pytest
+
+from transformer_jax.preflight import chips, topology
+
+
+def test_without_libtpu_the_message_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RuntimeError, match=r"launch.sh preflight.*\[preflight\]"):
+        topology.devices(chips.parse("v5e-4"))
