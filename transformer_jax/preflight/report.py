@@ -14,7 +14,7 @@ import jax
 
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.models.layers.stack import REMAT
-from transformer_jax.preflight import chips
+from transformer_jax.preflight import chips, topology
 from transformer_jax.preflight.chips import Peak
 from transformer_jax.preflight.program import (
     Program,
