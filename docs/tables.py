@@ -7,13 +7,12 @@ python docs/tables.py --check    only compares: the exit status is 1 if a page i
 import argparse
 import ast
 import importlib
-import importlib.util
 import inspect
 import json
 import re
 import sys
 import tokenize
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from configs import default
 from transformer_jax import overrides
 from transformer_jax.data import sources
 from transformer_jax.models.transformer import schemes
+from transformer_jax.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
@@ -121,7 +121,7 @@ def configuration_tables() -> str:
         raise ValueError(f"configs/default.py sets {', '.join(missing)} where no table looks")
     sections: dict[str, list[tuple[str, str, str]]] = {}
     for key in [key for key in meanings if key in values]:
-        choices = _choices().get(key, ())
+        choices = overrides.CHOICES.get(key, ())
         named = all(f'"{name}"' in meanings[key] for name in choices)
         names = "" if named else f"One of {', '.join(map(_code, choices))}."
         if key.endswith("coder_residual"):
@@ -171,52 +171,39 @@ def choices_table() -> str:
     """The settings that name one of several things."""
     rows = [
         (_code(key), ", ".join(map(_code, names)))
-        for key, names in _choices().items()
+        for key, names in overrides.CHOICES.items()
         if not key.endswith("coder_residual")
     ]
     return _table(("Key", "Values"), rows)
 
 
-def _choices() -> Mapping[str, Collection[str]]:
-    # Until overrides has them, `default` does.
-    return getattr(overrides, "CHOICES", None) or getattr(default, "CHOICES", {})
-
-
 def tasks_table() -> str:
     """The tasks: what each learns, on which architectures, from which columns."""
-    if importlib.util.find_spec("transformer_jax.tasks") is None:  # until the table of tasks exists
-        rows = [(_code(name), "", "", "", "") for name in _choices()["objective.name"]]
-    else:
-        rows = [
-            (
-                _code(name),
-                _doc(f"transformer_jax.tasks.{name}").partition(": ")[2].capitalize(),
-                ", ".join(f"{_code(shape)}: {_code(head)}" for shape, head in task.heads.items()),
-                ", ".join(map(_code, task.recipe.reads)),
-                ", ".join(map(_code, [*task.recipe.columns, *task.recipe.drawn])),
-            )
-            for name, task in _attribute("transformer_jax.tasks", "TASKS").items()
-        ]
+    rows = [
+        (
+            _code(name),
+            _doc(f"transformer_jax.tasks.{name}").partition(": ")[2].capitalize(),
+            ", ".join(f"{_code(shape)}: {_code(head)}" for shape, head in task.heads.items()),
+            ", ".join(map(_code, task.recipe.reads)),
+            ", ".join(map(_code, [*task.recipe.columns, *task.recipe.drawn])),
+        )
+        for name, task in TASKS.items()
+    ]
     columns = ("Task", "The model learns", "Architecture and head", "Reads", "A batch holds")
     return _table(columns, rows)
 
 
 def sources_table() -> str:
     """The sources: what each is, and the tasks that find their columns in it."""
-    if not hasattr(sources, "SOURCES"):  # until the table of sources exists
-        serves = getattr(sources, "SERVES", {})
-        rows = [(_code(name), "", ", ".join(map(_code, tasks))) for name, tasks in serves.items()]
-    else:
-        comments = _row_comments(sources, "SOURCES")
-        tasks = _attribute("transformer_jax.tasks", "TASKS")
-        rows = [
-            (
-                _code(name),
-                comments[name],
-                ", ".join(_code(task) for task in tasks if tasks[task].recipe.reads in yielded),
-            )
-            for name, yielded in _attribute("transformer_jax.data.sources", "SOURCES").items()
-        ]
+    comments = _row_comments(sources, "SOURCES")
+    rows = [
+        (
+            _code(name),
+            comments[name],
+            ", ".join(_code(task) for task in TASKS if TASKS[task].recipe.reads in yielded),
+        )
+        for name, yielded in sources.SOURCES.items()
+    ]
     return _table(("`data.source`", "Examples", "Tasks"), rows)
 
 
@@ -319,10 +306,6 @@ def _docstring(path: Path) -> str:
     """The first sentence of a file's docstring, without its final stop."""
     doc = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     return _first_sentence(doc.partition("\n\n")[0]).rstrip(".")
-
-
-def _attribute(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
 
 
 def _first_sentence(text: str) -> str:

@@ -16,9 +16,11 @@ from typing import NamedTuple
 import pytest
 from absl import flags
 
+import transformer_jax.main  # noqa: F401 (it defines the flags)
 from configs import default
 from experiments.harness.sweep import part
-from transformer_jax import commands, main, overrides
+from transformer_jax import overrides
+from transformer_jax.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -108,10 +110,7 @@ def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]
 
 def flags_of(mode: str) -> Sequence[str]:
     """What a mode reads besides config and work directory."""
-    table = getattr(commands, "COMMANDS", None)
-    if table is None:  # until commands has that table
-        return getattr(main, "_READS")[mode]  # noqa: B009
-    return table[mode].flags
+    return COMMANDS[mode].flags
 
 
 def check_experiment(arguments: Sequence[str]) -> None:
@@ -261,7 +260,7 @@ def test_every_path_of_the_repository_exists(path):
 def test_every_config_key_exists(path):
     """In backquotes, with or without its value; a * stands for the keys of a section."""
     keys = overrides.flatten(default.get_config())
-    sections = "|".join({key.partition(".")[0] for key in keys if "." in key} | {"task"})
+    sections = "|".join({key.partition(".")[0] for key in keys if "." in key})
     named = re.findall(rf"`(?:--config\.)?((?:{sections})\.[a-z_.0-9]*\*?)", without_code(path))
     named = [name for name in named if not name.endswith((".py", ".md", ".svg", ".en"))]
     unknown = [name for name in named if not any(key.startswith(name.rstrip("*")) for key in keys)]

@@ -44,7 +44,7 @@ def cpu(quick: bool) -> list[Run]:
 
 
 def multi30k(quick: bool) -> list[Run]:
-    """A small translation model, deep for its width, for a few hundred steps; needs --data_dir."""
+    """A small translator, deep for its width, for a few hundred steps; needs --data_dir."""
     return [
         Run(
             config="configs/multi30k.py",

@@ -14,7 +14,7 @@ _CONLLU_LABELS = "lemma upos xpos feats deprel".split()
 
 
 def read_pair(source: Path, target: Path) -> Examples:
-    """Parallel files as "source" and "target": line i of one is the translation of the other's.
+    """Parallel files as "source" and "target": line i of one goes with line i of the other.
 
     Raises:
         ValueError: unequal numbers of lines.
@@ -23,7 +23,7 @@ def read_pair(source: Path, target: Path) -> Examples:
     if len(sources) != len(targets):
         raise ValueError(
             f"{source} has {len(sources)} lines and {target} has {len(targets)}: "
-            "line i of one must be the translation of line i of the other"
+            "line i of one must go with line i of the other"
         )
     return {"source": sources, "target": targets}
 

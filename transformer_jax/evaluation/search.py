@@ -287,19 +287,26 @@ def beam_search(
             done=state.done | is_last | (hope <= finished_scores[:, -1]),
         )
 
-    # One hypothesis starts: the others of its sentence would be its copies.
+    start = _no_tokens(_repeat(cache, beam_size), limit, beam_size, num_results, length, pad_id)
+    end = lax.while_loop(lambda state: ~jnp.all(state.done), grow, start)
+    return Decoded(end.finished_tokens, end.finished_scores)
+
+
+def _no_tokens(
+    cache: Cache, limit: Int[Array, "B"], beam_size: int, num_results: int, length: int, pad_id: int
+) -> _Beams:
+    """Empty beams, of which one starts: the others of its sentence would be its copies."""
+    batch_size = limit.shape[0]
     log_probs = jnp.where(jnp.arange(beam_size) == 0, 0.0, IMPOSSIBLE).astype(jnp.float32)
-    start = _Beams(
+    return _Beams(
         index=jnp.int32(0),
-        cache=_repeat(cache, beam_size),
+        cache=cache,
         tokens=jnp.full((batch_size, beam_size, length), pad_id, jnp.int32),
         log_probs=jnp.tile(log_probs, (batch_size, 1)),
         finished_tokens=jnp.full((batch_size, num_results, length), pad_id, jnp.int32),
         finished_scores=jnp.full((batch_size, num_results), IMPOSSIBLE, jnp.float32),
         done=limit < 1,
     )
-    end = lax.while_loop(lambda state: ~jnp.all(state.done), grow, start)
-    return Decoded(end.finished_tokens, end.finished_scores)
 
 
 def _continuations(

@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
-from transformer_jax.devices import mesh as sharding
+from transformer_jax.devices.mesh import follow, shardings
 from transformer_jax.training.losses import Batch, Sums
 
 # key, batch -> parameters, whose leaves may be boxed with their logical axes
@@ -103,7 +103,7 @@ def abstract(
 ) -> State:
     """As `create`, but of `jax.ShapeDtypeStruct`s with shardings: nothing is computed."""
     boxed = jax.eval_shape(init, key, batch)
-    params, where = _unboxed(boxed), sharding.shardings(mesh, boxed)
+    params, where = _unboxed(boxed), shardings(mesh, boxed)
 
     def first(params: Any, rng: Key[Array, ""]) -> State:
         return _first(params, optimizer, rng, tuple(metrics), ema)
@@ -114,11 +114,12 @@ def abstract(
         jax.tree.map(lambda _: whole, shapes),
         params=where,
         ema_params=where if ema else None,
-        opt_state=sharding.follow(mesh, shapes.opt_state, params, where),
+        opt_state=follow(mesh, shapes.opt_state, params, where),
     )
     return jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-        *(shapes, everywhere),
+        shapes,
+        everywhere,
     )
 
 

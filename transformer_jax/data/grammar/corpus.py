@@ -64,7 +64,7 @@ def sentence(seed: int, index: int) -> dict[str, str]:
     """Example `index` of the corpus: a pure function; different indices give different sentences.
 
     Keys: source (English), target (German), tags (one Universal POS tag for each English word),
-    and where the sentence has an "it": pronoun (its German translation), antecedent (the English
+    and where the sentence has an "it": pronoun (its German one), antecedent (the English
     noun that it refers to) and antecedent_role ("subject" or "object"); elsewhere these are "".
 
     Raises:

@@ -92,7 +92,7 @@ class Block(nn.Module):
         return self._sublayers(carry, layer, attend, look, shared.real, deterministic), None
 
     def context(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, KeysValues]:
-        """This layer's keys and values of the encoder's output, made once for a translation."""
+        """This layer's keys and values of the encoder's output, made once for each sentence."""
         (encoded,) = shared
         return carry, KeysValues(*self.cross_attention.keys_values(encoded))
 

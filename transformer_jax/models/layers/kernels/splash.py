@@ -10,7 +10,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as kernels
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.devices import mesh as sharding
+from transformer_jax.devices.mesh import spec
 from transformer_jax.models.layers.masks import Segments
 
 # Lengths are filled up to a multiple of the least, and cut into the largest that divides them.
@@ -49,7 +49,7 @@ def splash_attention(
     rows = heads = length = None
     if not mesh.empty:
         axes = ("batch", "length", "heads", None)
-        rows, length, heads, _ = sharding.spec(mesh, axes, queries.shape)
+        rows, length, heads, _ = spec(mesh, axes, queries.shape)
     parts = _parts(mesh, length)
     queries, query_segments = _filled(queries, segments.queries, _BLOCKS[-1] * parts, -1)
     keys, key_segments = _filled(keys, segments.keys, _BLOCKS[-1], -2)
