@@ -132,19 +132,22 @@ class TransformerConfig:
         self._check_schemes()
 
     def _check_kernel(self) -> None:
-        kernel, name = KERNELS[self.attention_kernel], self.attention_kernel
-        others = " or ".join(repr(other) for other, row in KERNELS.items() if row.any_score)
+        name, kernel = self.attention_kernel, KERNELS[self.attention_kernel]
+
+        def others(ability):
+            able = (name for name, row in KERNELS.items() if getattr(row, ability))
+            return " or ".join(map(repr, able))
+
         if SCORES[self.attention_score].module and not kernel.any_score:
             raise ValueError(
                 f"model.attention_kernel={name!r} has products of queries and keys alone: with "
-                f"model.attention_score={self.attention_score!r} set it to {others}"
+                f"model.attention_score={self.attention_score!r} set it to {others('any_score')}"
             )
-        others = " or ".join(repr(other) for other, row in KERNELS.items() if row.drops)
         if self.attention_dropout_rate and not kernel.drops:
             raise ValueError(
-                f"model.attention_kernel={name!r} never holds the attention weights, so it cannot "
-                f"drop any: set model.attention_dropout_rate={self.attention_dropout_rate} to 0, "
-                f"or the kernel to {others}"
+                f"model.attention_kernel={name!r} cannot drop attention weights: set "
+                f"model.attention_dropout_rate={self.attention_dropout_rate} to 0, or the kernel "
+                f"to {others('drops')}"
             )
 
     def _check_head(self) -> None:

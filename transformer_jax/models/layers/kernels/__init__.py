@@ -32,7 +32,13 @@ class Kernel:
 
 KERNELS = {
     "xla": Kernel(attend=xla.attend, any_score=True, drops=True),
-    "splash": Kernel(attend=splash.attend, reads_segments=True, platforms=("tpu",)),
+    "splash": Kernel(
+        attend=lambda queries, keys, values, segments, weights: splash.splash_attention(
+            queries, keys, values, segments
+        ),
+        reads_segments=True,
+        platforms=("tpu",),
+    ),
 }
 
 

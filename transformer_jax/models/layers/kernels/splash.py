@@ -1,7 +1,6 @@
 """Attention that never holds all of its weights: JAX's splash attention, a kernel for TPUs."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,17 +14,6 @@ from transformer_jax.models.layers.masks import Segments
 
 # Lengths are filled up to a multiple of the least, and cut into the largest that divides them.
 _BLOCKS = (512, 256, 128)
-
-
-def attend(
-    queries: Float[Array, "B T H K"],
-    keys: Float[Array, "B S H K"],
-    values: Float[Array, "B S H K"],
-    segments: Segments,
-    weights: Callable[..., Any],
-) -> Float[Array, "B T H K"]:
-    """`splash_attention` as `KERNELS` calls it; `weights` are never held."""
-    return splash_attention(queries, keys, values, segments)
 
 
 def splash_attention(
@@ -61,14 +49,14 @@ def splash_attention(
     )
     arguments = [jnp.swapaxes(x, 1, 2) for x in (queries, keys, values)]
     arguments += [query_segments, key_segments]
-    rows_attend = _rows
+    attend = _attend
     if not mesh.empty:
         part = PartitionSpec
         cut = part(None, length if segments.causal else None)
         kernel_specs = kernel.manual_sharding_spec(NamedSharding(mesh, cut))
         whole_rows = part(rows, heads, None, None)
-        rows_attend = jax.shard_map(
-            _rows,
+        attend = jax.shard_map(
+            _attend,
             in_specs=(
                 kernel_specs,
                 part(rows, heads, length, None),
@@ -80,10 +68,10 @@ def splash_attention(
             out_specs=part(rows, heads, length, None),
             check_vma=False,  # Pallas does not say over which axes its results differ
         )
-    return jnp.swapaxes(rows_attend(kernel, *arguments), 1, 2)[:, : segments.queries.shape[1]]
+    return jnp.swapaxes(attend(kernel, *arguments), 1, 2)[:, : segments.queries.shape[1]]
 
 
-def _rows(kernel, queries, keys, values, query_segments, key_segments):
+def _attend(kernel, queries, keys, values, query_segments, key_segments):
     def one_row(q, k, v, of_queries, of_keys):
         return kernel(q, k, v, segment_ids=kernels.SegmentIds(of_queries, of_keys))
 
