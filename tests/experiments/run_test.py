@@ -21,6 +21,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files}
 
 
+@pytest.mark.long
 def test_measured_runs_end_in_a_report_and_are_not_run_again(folder, command, tmp_path, capsys):
     assert run.main(command("measured", "--dry_run")) == 0
     assert "0 of 2 runs done" in capsys.readouterr().out
@@ -48,6 +49,7 @@ def test_measured_runs_end_in_a_report_and_are_not_run_again(folder, command, tm
     assert _contents(folder) | _contents(runs) == before
 
 
+@pytest.mark.long
 def test_a_failed_run_stops_no_other_and_is_named_with_its_log(folder, command, capsys):
     assert run.main(command("broken", "--jobs=1")) == 1
     out = capsys.readouterr().out
@@ -108,6 +110,7 @@ def test_a_flag_that_an_executor_does_not_read_is_refused(command, capsys):
     assert "--executor=local does not read --options" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_one_run_can_be_run_alone_and_gets_no_report(folder, command, tmp_path, capsys):
     assert run.main(command("measured", "--dry_run")) == 0
     second = capsys.readouterr().out.splitlines()[-1].split()[1]

@@ -211,6 +211,7 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
     assert found(config, params, batch, optimizer=optimizer) == f"update of parameter {first}"
 
 
+@pytest.mark.long
 def test_the_parts_are_those_of_the_training_step():
     """Gradients, updates and new parameters, under dropout and cut into micro-batches."""
     config = tiny.config(**PRE_LN, dropout_rate=0.3, attention_dropout_rate=0.1)

@@ -155,6 +155,7 @@ def test_encoder_branches_have_a_mask_each_too():
         assert within(np.mean(a == b), RATE**2 + (1 - RATE) ** 2, a.size)
 
 
+@pytest.mark.long
 def test_all_schemes_share_the_masks_of_branches():
     """Where branches, as the model shows them, are zero."""
     batch, expected = tiny.packed_batch(), None
