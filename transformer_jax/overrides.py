@@ -147,12 +147,8 @@ def _lines(changes: Mapping[str, tuple[object, object]]) -> list[str]:
 
 def identity(config: Config) -> dict[str, object]:
     """Returns what a run is, by dotted key: what differs from the default and may not change."""
-    default_values = flatten(default.get_config())
-    return {
-        key: value
-        for key, value in flatten(config).items()
-        if value != default_values[key] and not is_free(key)
-    }
+    differing = changes(default.get_config(), config).items()
+    return {key: value for key, (_, value) in differing if not is_free(key)}
 
 
 def is_free(key: str) -> bool:
@@ -161,10 +157,10 @@ def is_free(key: str) -> bool:
 
 
 def check_workdir(saved: Config, config: Config) -> None:
-    """Checks that a work directory made with `saved` may go on with `config`.
+    """Checks that a work directory made with `saved` may continue with `config`.
 
     Free to change are intervals of logging, evaluation and saving, the settings of checkpoints,
-    evaluation and decoding, folders, and what is about how and not what is computed (the mesh,
+    evaluation and decoding, folders, and what decides how but not what is computed (the mesh,
     what the backward pass computes again, the attention kernel). `train.steps` may grow under a
     schedule whose learning rates do not depend on it.
 

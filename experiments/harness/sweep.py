@@ -106,12 +106,9 @@ class Run:
         the default config changes no id.
         """
         changes = overrides.changes(default.get_config(), self.resolved)
-        config = {
-            key: value
-            for key, (_, value) in changes.items()
-            # A report reads the log, so the intervals at which it is written count.
-            if key.startswith("train.") or not overrides.is_free(key)
-        }
+        # A report reads the log, so the intervals at which it is written count.
+        intervals = {key: value for key, (_, value) in changes.items() if key.startswith("train.")}
+        config = overrides.identity(self.resolved) | intervals
         text = json.dumps([config, self.train, self.measure], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

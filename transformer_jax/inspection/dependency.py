@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.inspection.observed import Observed, in_order, residuals, variances
-from transformer_jax.models.layers.norm import EPSILON
+from transformer_jax.models.layers.norm import EPSILON, NORMS
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Scales, variance
 from transformer_jax.models.transformer.schemes import Stack
@@ -130,7 +130,7 @@ def _post_norm(
     A norm is linear but for the deviation that it divides by, which is the whole input's.
     """
     before = parts
-    if config.norm == "layer_norm":
+    if NORMS[config.norm].centred:
         parts, whole = (x - jnp.mean(x, axis=-1, keepdims=True) for x in (parts, whole))
     deviation = jnp.sqrt(jnp.mean(jnp.square(whole), axis=-1, keepdims=True) + EPSILON)
     after = parts * (sublayer.scale[None, None, None] / deviation)
