@@ -8,9 +8,9 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import optimizer
 from transformer_jax.training.losses import Loss
-from transformer_jax.training.step import ApplyFn, TrainSettings
+from transformer_jax.training.step import TrainSettings
 from transformer_jax.workdir import LABELS, TOKENIZER
 
 
@@ -81,27 +81,20 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     )
     family = FAMILIES[config.model.family]
     model = family.shapes[config.model.architecture](model_config)
-    functions = _functions(family, model)
     run = Run(
         seed=config.seed,
         mesh=mesh,
         task=task,
         data=data,
         model=model,
-        init=functions.init,
-        apply=functions.apply,
-        start=functions.start,
-        step=functions.step,
         loss=loss,
-        eval_step=make_eval_step(loss, functions.apply),
-        predict_step=make_predict_step(functions.apply),
-        embed_step=functions.embed_step,
         schedule=schedule,
         optimizer=transform,
         train=train,
         checkpoint=checkpoint,
         evaluate=evaluate,
         decode=decode,
+        **_functions(family, model, loss),
     )
     return run
 
@@ -114,17 +107,9 @@ def built(config: Config, workdir: Path | None) -> Iterator[Run]:
         yield run
 
 
-class _Functions(NamedTuple):
-    """What is asked of a model, with parameters in front: see `Run`."""
+def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
+    """The fields of `Run` that ask the model something, with parameters in front."""
 
-    init: Callable[..., Any]
-    apply: ApplyFn
-    start: Callable[..., tuple]
-    step: Callable[..., tuple]
-    embed_step: Callable[..., Any] | None
-
-
-def _functions(family: Family, model: Any) -> _Functions:
     def init(key, batch):
         return family.init(model, key, batch)
 
@@ -142,8 +127,15 @@ def _functions(family: Family, model: Any) -> _Functions:
         vectors: Any = model.apply({"params": params}, batch, method="embed")
         return constrain(vectors)
 
-    embed_step = jax.jit(embed) if hasattr(model, "embed") else None
-    return _Functions(init, apply, start, step, embed_step)
+    return {
+        "init": init,
+        "apply": apply,
+        "start": start,
+        "step": step,
+        "eval_step": make_eval_step(loss, apply),
+        "predict_step": make_predict_step(apply),
+        "embed_step": jax.jit(embed) if hasattr(model, "embed") else None,
+    }
 
 
 def _task(config: Config) -> Task:

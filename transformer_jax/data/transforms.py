@@ -32,6 +32,12 @@ def label_number(label: str, numbers: dict[str, int]) -> int:
     return numbers[label]
 
 
+def between(rows: Rows, most: int) -> tuple[Rows, int]:
+    """The rows between bos and eos, `most` tokens at most, and how many were cut at their end."""
+    room = most - 2
+    return [[BOS_ID, *ids[:room], EOS_ID] for ids in rows], sum(len(ids) > room for ids in rows)
+
+
 def labelled(sentences: Rows, places: Rows, limits: Limits) -> tuple[dict[str, Rows], int]:
     """Sentences between bos and eos, with their labels from bos on.
 
@@ -46,19 +52,11 @@ def labelled(sentences: Rows, places: Rows, limits: Limits) -> tuple[dict[str, R
     fits = [len(ids) <= room for ids in sentences]
     if limits.too_long == "drop":
         sentences, places = select(sentences, fits), select(places, fits)
-    columns = {
-        "inputs": [[BOS_ID, *ids[:room], EOS_ID] for ids in sentences],
-        "labels": [[*place[: room + 1], 0] for place in places],
-    }
-    return columns, fits.count(False)
+    inputs, _ = between(sentences, limits.source)
+    labels = [[*place[: room + 1], 0] for place in places]
+    return {"inputs": inputs, "labels": labels}, fits.count(False)
 
 
 def select(rows: Rows, kept: list[bool]) -> Rows:
     """The rows that are kept."""
     return list(itertools.compress(rows, kept))
-
-
-def between(rows: Rows, most: int) -> tuple[Rows, int]:
-    """The rows between bos and eos, `most` tokens at most, and how many were cut at their end."""
-    room = most - 2
-    return [[BOS_ID, *ids[:room], EOS_ID] for ids in rows], sum(len(ids) > room for ids in rows)

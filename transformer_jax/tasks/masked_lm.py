@@ -26,7 +26,7 @@ def _encode(
     """Pieces of documents between bos and eos; so nothing is too long."""
     del labels
     rows = pieces(tokenizer.encode(examples["text"]), limits.source - 2)
-    return {"inputs": [[BOS_ID, *piece, EOS_ID] for piece in rows]}, 0
+    return {"inputs": between(rows, limits.source)[0]}, 0
 
 
 def _prompt(
