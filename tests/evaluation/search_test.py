@@ -54,7 +54,7 @@ def make_step(tables, bias):
 
 
 def log_probs(tables, bias, prefix):
-    """Of the next token after `prefix`, for one sentence, in float64: (V,)."""
+    """Log probabilities of the token after `prefix`, for one sentence, in float64: (V,)."""
     history = [BOS + np.argmax(bias) % 3, *prefix]
     logits = bias.astype(np.float64) + sum(tables[t, token] for t, token in enumerate(history))
     return logits - np.log(np.sum(np.exp(logits)))

@@ -119,7 +119,7 @@ def _runs_here(row):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kernel", [name for name, row in KERNELS.items() if _runs_here(row)])
 def test_a_kernel_equals_the_plain_formula(kernel, causal):
-    """Of every real token, where it runs on the devices at hand."""
+    """Outputs at every real token, for the kernels that run on the devices at hand."""
     row = KERNELS[kernel]
     generator = np.random.default_rng(0)
     x = jnp.asarray(generator.normal(size=(2, 9, 16)), jnp.float32)

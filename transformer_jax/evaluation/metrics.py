@@ -120,7 +120,7 @@ def is_span_tag(tag: str) -> bool:
 def span_f1(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> float:
     """F1 of whole spans over all sentences, 0 to 1, counted as conlleval (CoNLL-2000) does.
 
-    Tags are O, B-x and I-x. An I-x that does not go on with a span of x begins one. 0 where there
+    Tags are O, B-x and I-x. An I-x that does not continue a span of x begins one. 0 where there
     are no spans at all.
 
     Raises:

@@ -257,7 +257,7 @@ def beam_search(
         is_last = index + 1 == limit
         log_probs, ids = _continuations(logits, is_last, beam_size, eos_id)
 
-        # Of 2 K candidates at most K end with eos (one a beam), which leaves K to go on with.
+        # Of 2 K candidates at most K end with eos (one a beam), which leaves K to continue.
         width = ids.shape[-1]
         log_probs = (state.log_probs[:, :, None] + log_probs).reshape(batch_size, -1)
         log_probs, chosen = lax.top_k(log_probs, 2 * beam_size)

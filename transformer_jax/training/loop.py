@@ -47,8 +47,8 @@ def judge(
 ) -> Literal["finished", "plateaued", "diverged"]:
     """What became of a run whose objective is tokens, and that has made all its steps.
 
-    diverged: the loss is more than `DIVERGENCE_MARGIN` above ln V, the loss of whoever knows
-      nothing, or it is no number.
+    diverged: the loss is more than `DIVERGENCE_MARGIN` above ln V, the loss of a uniform guess, or
+      NaN.
     plateaued: it is more than the unigram entropy - `PLATEAU_MARGIN`: all that was learnt is how
       often each token occurs, as of a Post-LN model that is too deep for its learning rate.
 

@@ -46,7 +46,7 @@ class State:
 
     @property
     def dropout_key(self) -> Key[Array, ""]:
-        """That of the next step."""
+        """The next step's dropout key."""
         return jax.random.fold_in(self.rng, self.step)
 
     @property

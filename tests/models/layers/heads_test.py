@@ -17,7 +17,7 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-
 
 
 def vectors(config, params, batch):
-    """Of every text of the batch, at each of its tokens."""
+    """The vectors of every text of the batch, at each of its tokens."""
     inputs = tiny.read_by(config, batch)
     x = EncoderOnly(config).apply({"params": params}, inputs, method="embed")
     return reference.by_example(batch, "inputs", x)

@@ -38,7 +38,7 @@ def case(query_length, key_length, causal):
 
 
 def loss_and_gradients(attention, queries, keys, values, segments):
-    """Of what real tokens get, weighted unevenly."""
+    """The loss of the outputs at real tokens, weighted unevenly, and its gradients."""
     real = (segments.queries > 0)[..., None, None]
     weights = jnp.asarray(np.random.default_rng(1).normal(size=queries.shape), jnp.float32)
 
