@@ -62,9 +62,10 @@ def test_parameters_are_loaded_alone_wherever_the_checkpoint_lies(tmp_path):
     folder_with(tmp_path, 1, 2)
     for folder, step in ((tmp_path / "2", 2), ((tmp_path / "1").rename(tmp_path / "elsewhere"), 1)):
         params = make_state(step).params
-        assert checkpoint.fault(folder) is None
-        assert bits(checkpoint.load_parameters([folder], abstract(params))) == bits(params)
-    assert checkpoint.fault(tmp_path) == "manifest.json is missing"
+        found = checkpoint.load_parameters([checkpoint.whole(folder)], abstract(params))
+        assert bits(found) == bits(params)
+    with pytest.raises(FileNotFoundError, match="not a whole checkpoint: manifest.json is missing"):
+        checkpoint.whole(tmp_path)
 
 
 def average(checkpoints, k):

@@ -321,6 +321,17 @@ def fault(folder: Path, *, unhashed: str | None = None) -> str | None:
     return manifest.fault(folder, needed=(_PROGRESS, CONFIG, arrays.STATE), unhashed=unhashed)
 
 
+def whole(path: str | os.PathLike) -> Path:
+    """The folder of a checkpoint, such as runs/a/checkpoints/120, wherever it lies.
+
+    Raises FileNotFoundError where it is missing or broken.
+    """
+    folder = Path(path).absolute()
+    if reason := hosts.first(lambda: fault(folder)):
+        raise FileNotFoundError(f"{folder} is not a whole checkpoint: {reason}")
+    return folder
+
+
 def origin(folder: Path) -> Origin:
     """What a whole checkpoint was trained with; ValueError where it does not say so."""
     progress, labels = _progress(folder), folder / LABELS

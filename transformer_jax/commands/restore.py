@@ -7,13 +7,12 @@ from configs.default import Config
 from transformer_jax import overrides
 from transformer_jax.checkpoint.checkpoints import (
     Restored,
-    fault,
     load_parameters,
     origin,
     restore,
+    whole,
 )
 from transformer_jax.data.streams import TrainStreams
-from transformer_jax.devices import hosts
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.run import Run
 from transformer_jax.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
@@ -90,10 +89,7 @@ def _find(run: Run, workdir: Path, which: str) -> list[Path]:
     elif which == "best" or which.isdecimal():
         found = [checkpoints.find(which if which == "best" else int(which))]
     else:
-        folder = Path(which).absolute()
-        if reason := hosts.first(lambda: fault(folder)):
-            raise FileNotFoundError(f"{which} is not a whole checkpoint: {reason}")
-        found = [folder]
+        found = [whole(which)]
     if not (folders := [folder for folder in found if folder]):
         raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
     return folders
