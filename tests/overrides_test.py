@@ -243,10 +243,18 @@ def test_json_of_another_version_is_refused(tmp_path, change, parts):
     assert all(part in str(error.value) for part in parts), error.value
 
 
-def test_broken_json_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (overrides.to_json(overrides.load(DEFAULT))[:-5].encode(), "delimiter: line"),
+        (overrides.to_json(overrides.load(DEFAULT)).encode() + b"\xe4", "0xe4 in position"),
+        (b"[1, 2]", "holds no settings"),
+    ],
+)
+def test_broken_json_is_refused(tmp_path, content, reason):
     file = tmp_path / "config.json"
-    file.write_text(overrides.to_json(overrides.load(DEFAULT))[:-5])
-    with pytest.raises(ValueError, match="config.json"):
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=f"config file {file}: .*{reason}.*; restore it"):
         overrides.load(str(file))
 
 

@@ -79,6 +79,16 @@ def test_every_line_is_there_at_once(tmp_path):
     log.close()
 
 
+def test_the_log_counts_its_records(tmp_path):
+    """A checkpoint holds how many there are, so that lost ones are noticed."""
+    train(tmp_path, 0, 7)  # with two of validation
+    log = open_log(tmp_path, restored_step=5)
+    assert log.records == 6 == len(run_log.read_metrics(tmp_path))
+    log.write(6, {"train/loss": 0.5})
+    assert log.records == 7
+    log.close()
+
+
 @pytest.mark.parametrize("torn_at", [1, 10, -2, -1])
 def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
     train(tmp_path, 0, 2)
@@ -91,10 +101,13 @@ def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
     assert path.read_bytes().endswith(b"}\n")
 
 
-def test_a_bad_line_elsewhere_is_named(tmp_path):
+@pytest.mark.parametrize(
+    "line", ['{"loss": 1}', '{"step": "5"}', '{"step": 5, "time/wall_seconds": "1"}', "[5]"]
+)
+def test_a_bad_line_elsewhere_is_named(tmp_path, line):
     train(tmp_path, 0, 2)
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"loss": 1}\n' + path.read_text())
+    path.write_text(f"{line}\n{path.read_text()}")
     with pytest.raises(ValueError, match=r"metrics\.jsonl:1 "):
         open_log(tmp_path, restored_step=2)
 

@@ -1,5 +1,6 @@
 """A work directory has one process at a time, and its files are old or new, never half of it."""
 
+import errno
 import json
 import math
 import os
@@ -94,3 +95,46 @@ def test_plain_values_are_json():
 def test_it_starts_no_jax():
     code = "import sys, transformer_jax.workdir; assert not {'jax', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, check=True)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a":', b"[1, 2]", b'{"name": "\xe4"}'])
+def test_broken_results_are_named(tmp_path, content):
+    path = tmp_path / "results.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{path} is broken .*: remove it"):
+        workdir.read_results(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b'["a"', b"[1, 2]", b'{"a": 1}', b'["\xe4"]'])
+def test_broken_labels_are_named(tmp_path, content):
+    path = tmp_path / "labels.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{path} is broken .*: copy"):
+        workdir.read_labels(path)
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints", "tensorboard", "spikes"])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, name):
+    folder = tmp_path / "run"
+    workdir.check_folders(folder)  # it need not be there yet
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).touch()
+    for path in (folder, folder / "deeper") if name == "" else (folder,):
+        with pytest.raises(NotADirectoryError, match=f"{folder / name} is not a folder"):
+            workdir.check_folders(path)
+
+
+def test_a_work_directory_that_cannot_be_written_is_told_apart(tmp_path, monkeypatch):
+    assert workdir.is_writable(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / workdir.LOCK)
+    assert workdir.is_writable(tmp_path)
+    (tmp_path / workdir.LOCK).touch()  # another user's
+    assert not workdir.is_writable(tmp_path)
+
+    def refuse(path, *arguments):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", refuse)
+    message = f"{tmp_path} cannot be written .Read-only file system.: choose another --workdir"
+    with pytest.raises(PermissionError, match=message):
+        workdir.lock(tmp_path)

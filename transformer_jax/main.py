@@ -18,7 +18,7 @@ from configs.default import Config
 from transformer_jax import overrides
 from transformer_jax.commands import COMMANDS, Command
 from transformer_jax.devices import hosts
-from transformer_jax.workdir import CHECKPOINTS, CONFIG
+from transformer_jax.workdir import CHECKPOINTS, CONFIG, check_folders
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
@@ -56,6 +56,8 @@ def main(argv: list[str], changes: list[str]) -> int:
 def _load(changes: list[str]) -> Config:
     """The config that the flags name; where a work directory has its own, it has to agree."""
     saved = Path(_WORKDIR.value) / CONFIG if _WORKDIR.value else None
+    if saved is not None:
+        check_folders(saved.parent)
     if saved is None or not saved.exists():
         if saved is not None and (saved.parent / CHECKPOINTS).exists():
             raise ValueError(

@@ -167,18 +167,24 @@ def check_workdir(saved: Config, config: Config) -> None:
     Raises:
       ValueError: with the difference, when anything else has changed.
     """
-    longer = config.train.steps > saved.train.steps
-    open_ended = not SCHEDULES[saved.optimizer.schedule].ends
-    refused = {
-        key: values
-        for key, values in changes(saved, config).items()
-        if not (is_free(key) or (key == "train.steps" and longer and open_ended))
-    }
-    if refused:
+    if lines := refused(saved, config):
         raise ValueError(
             "the work directory belongs to another config; choose another --workdir, or undo:\n  "
-            + "\n  ".join(_lines(refused))
+            + "\n  ".join(lines)
         )
+
+
+def refused(saved: Config, config: Config) -> list[str]:
+    """Returns the lines of `difference` that `check_workdir` refuses."""
+    longer = config.train.steps > saved.train.steps
+    open_ended = not SCHEDULES[saved.optimizer.schedule].ends
+    return _lines(
+        {
+            key: values
+            for key, values in changes(saved, config).items()
+            if not (is_free(key) or (key == "train.steps" and longer and open_ended))
+        }
+    )
 
 
 def to_json(config: Config) -> str:
@@ -197,7 +203,7 @@ def _read(schema: Config, config_file: str) -> Config:
     try:
         if path.suffix == ".json":
             config = default.get_config()
-            saved = flatten(ConfigDict(json.loads(path.read_text("utf-8"))))
+            saved = flatten(_saved(path))
             if unknown := saved.keys() - flatten(schema).keys():
                 raise ValueError(
                     f"it has the keys {', '.join(sorted(unknown))}, which this version does not "
@@ -220,6 +226,18 @@ def _read(schema: Config, config_file: str) -> Config:
         # ConfigDict's message on a mistyped key ends with a line that holds the nearest name.
         message = str(error.args[0] if error.args else error).strip().splitlines() or [repr(error)]
         raise ValueError(f"config file {config_file}: {message[-1]}") from error
+
+
+def _saved(path: Path) -> ConfigDict:
+    """The content of a config.json; ValueError in one line where it is none."""
+    mend = "restore it, in a work directory from checkpoints/STEP/config.json"
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except ValueError as error:  # of an encoding as well, whose first argument is no message
+        raise ValueError(f"{error}; {mend}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"it holds no settings; {mend}")
+    return ConfigDict(values)
 
 
 def _check_all(schema: Config, flat: Mapping[str, object]) -> dict[str, object]:

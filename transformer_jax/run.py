@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from transformer_jax.checkpoint.checkpoints import Checkpoints, restore_parameters_from
+from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.devices import hosts
@@ -173,23 +173,6 @@ class Run:
             keep_last=self.checkpoint.keep_last,
             best_metric=self.checkpoint.best_metric,
         )
-
-    def parameters(self, workdir: Path, which: str) -> Params:
-        """The parameters of "last" (the mean of checkpoint.average_last), "best", a step or folder.
-
-        Raises FileNotFoundError where there is no such checkpoint.
-        """
-        checkpoints, abstract = self.checkpoints(workdir), self.abstract_state().params
-        if which == "last":
-            found = checkpoints.average(self.checkpoint.average_last, abstract)
-        elif which == "best" or which.isdecimal():
-            step = which if which == "best" else int(which)
-            found = checkpoints.restore_parameters(step, abstract)
-        else:
-            found = restore_parameters_from(which, abstract)
-        if found is None:
-            raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
-        return found[1]
 
     def trained(self, params: Params) -> Trained:
         """What can be asked of these parameters, or of their shapes."""

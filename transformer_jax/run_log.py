@@ -45,6 +45,8 @@ class RunLog:
     and those before it have run, lost work included.
     """
 
+    records = 0  # in metrics.jsonl
+
     def __init__(self, workdir: str | os.PathLike, *, restored_step: int, total_steps: int):
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
@@ -53,6 +55,7 @@ class RunLog:
         self._started = time.monotonic() - spent
 
         kept = [record for record in records if 0 < restored_step >= record["step"]]
+        self.records = len(kept)
         path = self._workdir / METRICS
         write_atomically(path, "".join(map(_line, kept)))
         self._metrics = path.open("a", encoding="utf-8")
@@ -77,6 +80,7 @@ class RunLog:
         self._metrics.flush()
         # On disk before the checkpoint of this step, after which a restart counts on the line.
         os.fsync(self._metrics.fileno())
+        self.records += 1
         for name, value in values.items():
             mean = float(np.mean(np.asarray(value, np.float64)))
             if math.isfinite(mean):
@@ -115,6 +119,8 @@ class RunLog:
 class NoLog:
     """The log of a host that is not the first: it writes nothing."""
 
+    records = 0
+
     def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
         pass
 
@@ -144,7 +150,9 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-            record["step"]
+            step, wall = record["step"], record.get(_WALL, 0.0)
+            if not (isinstance(step, int) and isinstance(wall, int | float)):
+                raise ValueError("the step or the time is not a number")
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break

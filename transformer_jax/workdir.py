@@ -4,6 +4,7 @@ Any process may import this: it knows neither JAX nor the hosts of a job. Only t
 job may lock and write; the callers see to that.
 """
 
+import errno
 import fcntl
 import json
 import math
@@ -26,21 +27,48 @@ SAMPLES = "samples.txt"  # a few results on the test split
 CHECKPOINTS = "checkpoints"  # one folder a step
 LOCK = ".lock"  # held by the process that trains here, and naming it
 
+_FOLDERS = (CHECKPOINTS, TENSORBOARD, SPIKES)
+
 _held: dict[Path, int] = {}
+
+
+def check_folders(workdir: Path) -> None:
+    """Raises NotADirectoryError where a file takes the place of a folder."""
+    for path in (*reversed(workdir.parents), workdir, *map(workdir.joinpath, _FOLDERS)):
+        if os.path.lexists(path) and not path.is_dir():
+            raise NotADirectoryError(
+                f"{path} is not a folder: move it away, or choose another --workdir"
+            )
+
+
+def is_writable(workdir: Path) -> bool:
+    """Whether this process may lock the work directory and write into it."""
+    lock = workdir / LOCK
+    return os.access(workdir, os.W_OK) and (not lock.exists() or os.access(lock, os.W_OK))
 
 
 def lock(workdir: str | os.PathLike) -> None:
     """Keeps other processes from locking `workdir` until this one ends, however it ends.
 
-    Locking twice is locking once. Raises RuntimeError where a live process has the lock; the
-    message names it.
+    Locking twice is locking once.
+
+    Raises:
+      RuntimeError: a live process has the lock; the message names it.
+      PermissionError: the work directory cannot be written.
     """
     path = Path(workdir).resolve() / LOCK
     if path in _held:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A bare descriptor, since a file object would give up the lock when it is collected.
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A bare descriptor, since a file object would give up the lock when it is collected.
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        raise PermissionError(
+            f"{workdir} cannot be written ({error.strerror}): choose another --workdir"
+        ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -67,9 +95,36 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
-    """The content of results.json; empty where there is none."""
+    """The content of results.json; empty where there is none.
+
+    Raises ValueError, with the file, for a broken one.
+    """
     path = Path(workdir) / RESULTS
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        results = json.loads(path.read_text("utf-8"))
+        if not isinstance(results, dict):
+            raise ValueError("it is not an object with names and values")
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is broken ({error}): remove it, and --mode=train scores the run again"
+        ) from error
+    return results
+
+
+def read_labels(path: Path) -> tuple[str, ...]:
+    """The labels in a labels.json. Raises ValueError, with the file, for a broken one."""
+    try:
+        labels = json.loads(path.read_text("utf-8"))
+        if not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
+            raise ValueError("it is not a list of texts")
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is broken ({error}): copy the labels.json of a checkpoint there, or remove "
+            "it, and the labels are read from the data again"
+        ) from error
+    return tuple(labels)
 
 
 def write_results(workdir: str | os.PathLike, results: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer_jax.checkpoint.checkpoints import restore_parameters_from
+from transformer_jax.checkpoint.checkpoints import load_parameters, whole
 from transformer_jax.models import family
 from transformer_jax.models.family import Model
 from transformer_jax.models.transformer.shapes import Batch, Params, initialise
@@ -33,7 +33,7 @@ def trained(run: Run, workdir: Path) -> Params | None:
     folder = workdir / CHECKPOINTS / str(run.train.steps)
     if not folder.exists():
         return None
-    return restore_parameters_from(folder, run.abstract_state().params)[1]
+    return load_parameters([whole(folder)], run.abstract_state().params)
 
 
 def mean_loss(run: Run, model: Model, params: Params, batch: Batch) -> Float[Array, ""]:

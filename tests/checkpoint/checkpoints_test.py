@@ -2,9 +2,11 @@
 
 import errno
 import itertools
+import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint.states import (
+    ORIGIN,
     POWERS,
     STREAMS,
     abstract,
@@ -24,6 +27,7 @@ from tests.checkpoint.states import (
     folder_with,
     make_state,
     names,
+    restore,
     save,
     save_powers,
     save_with_average,
@@ -34,9 +38,9 @@ from transformer_jax.checkpoint.checkpoints import Checkpoints
 
 
 def test_round_trip_is_bit_exact(tmp_path):
-    restored = folder_with(tmp_path, 7).restore("last", abstract(make_state(0)))
-    assert restored is not None
-    assert (restored.step, restored.streams, restored.fingerprint) == (7, STREAMS, "data-1")
+    restored = restore(folder_with(tmp_path, 7), "last", abstract(make_state(0)))
+    assert (restored.step, restored.streams, restored.records) == (7, STREAMS, 7)
+    assert checkpoint.origin(tmp_path / "7") == ORIGIN
     assert jax.tree.structure(restored.state) == jax.tree.structure(make_state(7))
     assert bits(restored.state) == bits(make_state(7)) != bits(make_state(8))
     jax.random.normal(restored.state.rng)  # a key again, and not its words
@@ -45,32 +49,29 @@ def test_round_trip_is_bit_exact(tmp_path):
 def test_save_copies_before_it_returns(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep_last=1, best_metric="")
     state, streams = make_state(3), {"0": {"next": 1}}
-    checkpoints.save(3, state, streams, {}, "data-1", {}, scheduled=True)
+    checkpoints.save(3, state, streams, ORIGIN, {}, scheduled=True, records=0)
     overwrite = jax.jit(lambda tree: jax.tree.map(jnp.zeros_like, tree), donate_argnums=0)
     overwrite((state.params, state.opt_state))
     streams["0"]["next"] = 2
-    restored = checkpoints.restore("last", abstract(make_state(3)))
-    assert restored is not None
+    restored = restore(checkpoints, "last", abstract(make_state(3)))
     assert bits(restored.state) == bits(make_state(3))
     assert restored.streams == {"0": {"next": 1}}
 
 
-def test_parameters_alone_and_from_a_path(tmp_path):
-    checkpoints = folder_with(tmp_path, 1, 2)
-    params = make_state(2).params
-    for restored in (
-        checkpoints.restore_parameters("last", abstract(params)),
-        checkpoint.restore_parameters_from(tmp_path / "2", abstract(params)),
-    ):
-        assert restored is not None
-        assert restored[0] == 2
-        assert bits(restored[1]) == bits(params)
-    moved = (tmp_path / "1").rename(tmp_path / "elsewhere")
-    step, restored_params = checkpoint.restore_parameters_from(moved, abstract(params))
-    assert step == 1
-    assert bits(restored_params) == bits(make_state(1).params)
-    with pytest.raises(FileNotFoundError, match="not a whole checkpoint"):
-        checkpoint.restore_parameters_from(tmp_path, abstract(params))
+def test_parameters_are_loaded_alone_wherever_the_checkpoint_lies(tmp_path):
+    folder_with(tmp_path, 1, 2)
+    for folder, step in ((tmp_path / "2", 2), ((tmp_path / "1").rename(tmp_path / "elsewhere"), 1)):
+        params = make_state(step).params
+        found = checkpoint.load_parameters([checkpoint.whole(folder)], abstract(params))
+        assert bits(found) == bits(params)
+    with pytest.raises(FileNotFoundError, match="not a whole checkpoint: manifest.json is missing"):
+        checkpoint.whole(tmp_path)
+
+
+def average(checkpoints, k):
+    """The newest step, and the mean of what `save_powers` has saved, over `k` checkpoints."""
+    folders = checkpoints.newest(k)
+    return int(folders[0].name), checkpoint.load_parameters(folders, POWERS)["table"][0]
 
 
 @pytest.mark.parametrize("metric", ["validation/loss", "validation/bleu"])
@@ -133,9 +134,9 @@ def test_preempted_and_extended_runs_end_like_an_unbroken_one(tmp_path, seed):
 
     def result(directory):
         checkpoints = seen_by_a_fresh_process(directory)
-        averaged, best = checkpoints.average(k, POWERS), checkpoints.find("best")
-        assert averaged is not None and best is not None
-        return (averaged[0], averaged[1]["table"][0]), best.name, names(directory)
+        best = checkpoints.find("best")
+        assert best is not None
+        return average(checkpoints, k), best.name, names(directory)
 
     run(tmp_path / "unbroken", [])
     # One between the last two of the grid, where it would be averaged if it counted.
@@ -150,21 +151,19 @@ def test_an_unscheduled_one_that_was_not_removed_in_time_does_not_count(tmp_path
     for step in (2, 3, 4):
         metrics = {"loss": abs(step - 3.1)}
         save_powers(checkpoints, step, metrics, scheduled=step % 2 == 0)
-    averaged = checkpoints.average(2, POWERS)
-    assert averaged is not None
-    assert (averaged[0], averaged[1]["table"][0]) == (4, (2**2 + 2**4) / 2)
+    assert average(checkpoints, 2) == (4, (2**2 + 2**4) / 2)
     assert checkpoints.find("best") == tmp_path / "4"
     assert checkpoints.steps() == [2, 3, 4]
 
 
 def test_best_needs_a_metric(tmp_path):
     with pytest.raises(ValueError, match="best_metric"):
-        folder_with(tmp_path, 1).restore("best", abstract(make_state(0)))
+        folder_with(tmp_path, 1).find("best")
     checkpoints = Checkpoints(tmp_path, keep_last=1, best_metric="validation/loss")
     with pytest.raises(FileNotFoundError, match="validation/loss.*whole checkpoints: 1"):
-        checkpoints.restore("best", abstract(make_state(0)))
+        checkpoints.find("best")
     empty = Checkpoints(tmp_path / "none", keep_last=1, best_metric="validation/loss")
-    assert empty.restore("best", None) is empty.restore("last", None) is None
+    assert empty.find("best") is empty.find("last") is None and empty.newest(2) == []
 
 
 def test_a_harmed_checkpoint_is_passed_over(tmp_path, monkeypatch):
@@ -174,17 +173,16 @@ def test_a_harmed_checkpoint_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(
         checkpoint.logging, "warning", lambda text, *values: warnings.append(text % values)
     )
-    restored = checkpoints.restore("last", abstract(make_state(0)))
-    assert restored is not None
+    restored = restore(checkpoints, "last", abstract(make_state(0)))
     assert bits(restored.state) == bits(make_state(1))
     passed_over, continuing = warnings
     assert str(tmp_path / "2") in passed_over and "SHA-256" in passed_over
     assert "step 1" in continuing
 
     with pytest.raises(FileNotFoundError, match="2 is broken.*whole checkpoints: 1$"):
-        checkpoints.restore(2, abstract(make_state(0)))
+        checkpoints.find(2)
     with pytest.raises(FileNotFoundError, match="3 is missing.*whole checkpoints: 1$"):
-        checkpoints.restore(3, abstract(make_state(0)))
+        checkpoints.find(3)
     # Training comes by again and replaces it.
     save(checkpoints, 2)
     assert checkpoints.steps() == [1, 2]
@@ -198,18 +196,35 @@ def test_a_checkpoint_that_lacks_a_file_is_no_checkpoint(tmp_path, file):
     assert checkpoints.steps() == [1]
 
 
+def test_a_manifest_has_to_list_what_a_checkpoint_is_made_of(tmp_path):
+    checkpoints = folder_with(tmp_path, 1, 2)
+    (tmp_path / "2" / "manifest.json").write_text('{"files": {}}')
+    shutil.rmtree(tmp_path / "2" / "state")
+    assert checkpoints.steps() == [1]
+
+
+def test_one_that_does_not_say_what_it_was_trained_with_is_refused(tmp_path):
+    folder_with(tmp_path, 1)
+    path = tmp_path / "1" / "progress.json"
+    progress = json.loads(path.read_text())
+    del progress["tokenizer"]
+    path.write_text(json.dumps(progress))
+    with pytest.raises(ValueError, match=f"{tmp_path}/1 does not say which tokenizer"):
+        checkpoint.origin(tmp_path / "1")
+
+
 def test_one_that_does_not_fit_is_refused(tmp_path):
     checkpoints = folder_with(tmp_path, 1)
     state = make_state(1)
     state.params["decoder"]["query"] = jnp.zeros((9, 3, 4))
     expected = r"params/decoder/query: saved \(2, 3, 4\) float32, expected \(9, 3, 4\)"
     with pytest.raises(ValueError, match=expected):
-        checkpoints.restore_parameters("last", abstract(state.params))
+        checkpoint.load_parameters([tmp_path / "1"], abstract(state.params))
     with pytest.raises(ValueError, match=expected):
-        checkpoints.restore("last", abstract(state))
+        restore(checkpoints, "last", abstract(state))
     # A state has to match as a whole, parameters alone only themselves.
     with pytest.raises(ValueError, match="step: saved .* expected nothing"):
-        checkpoints.restore("last", {"params": abstract(make_state(1).params)})
+        restore(checkpoints, "last", {"params": abstract(make_state(1).params)})
 
 
 def test_where_all_are_broken_nothing_starts_anew(tmp_path):
@@ -217,12 +232,10 @@ def test_where_all_are_broken_nothing_starts_anew(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep_last=1, best_metric="loss")
     for folder in tmp_path.iterdir():
         flip_a_bit(folder)
-    state = abstract(make_state(0))
     for call in (
-        lambda: checkpoints.restore("last", state),
-        lambda: checkpoints.restore("best", state),
-        lambda: checkpoints.restore_parameters("last", state.params),
-        lambda: checkpoints.average(1, state.params),
+        lambda: checkpoints.find("last"),
+        lambda: checkpoints.find("best"),
+        lambda: checkpoints.newest(1),
     ):
         with pytest.raises(FileNotFoundError) as error:
             call()
@@ -234,7 +247,7 @@ def test_where_all_are_broken_nothing_starts_anew(tmp_path):
 def test_a_first_save_that_was_killed_is_no_checkpoint(tmp_path):
     (tmp_path / "1.tmp").mkdir()
     checkpoints = Checkpoints(tmp_path, keep_last=1, best_metric="")
-    assert checkpoints.restore("last", None) is checkpoints.average(1, None) is None
+    assert checkpoints.find("last") is None and checkpoints.newest(1) == []
 
 
 def test_a_broken_checkpoint_takes_no_place_among_the_last(tmp_path):
@@ -259,7 +272,7 @@ def test_a_checkpoint_that_the_disk_does_not_give_now_is_kept(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", fail)
         with pytest.raises(OSError, match=message):
-            checkpoints.restore("last", abstract(make_state(0)))
+            checkpoints.find("last")
         save(checkpoints, 2)
         with pytest.raises(OSError, match=message):
             checkpoints.wait()
@@ -281,37 +294,35 @@ def test_average_is_the_mean_over_the_newest_whole_ones(tmp_path):
     checkpoints = folder_with(tmp_path, 1, 2, 3, 4)
     flip_a_bit(tmp_path / "3")
     params = abstract(make_state(0).params)
-    averaged = checkpoints.average(2, params)
-    assert averaged is not None
-    assert averaged[0] == 4
-    trees = [averaged[1], make_state(2).params, make_state(4).params]
+    folders = checkpoints.newest(2)
+    assert folders == [tmp_path / "4", tmp_path / "2"]
+    trees = [
+        checkpoint.load_parameters(folders, params),
+        make_state(2).params,
+        make_state(4).params,
+    ]
     for mean, two, four in zip(*map(jax.tree.leaves, trees), strict=True):
         expected = np.mean([np.asarray(two, np.float64), np.asarray(four, np.float64)], axis=0)
         np.testing.assert_array_equal(mean, expected.astype(mean.dtype))
-    alone = checkpoints.average(1, params)
-    assert alone is not None
-    assert bits(alone[1]) == bits(make_state(4).params)
-    assert Checkpoints(tmp_path / "none", keep_last=1, best_metric="").average(2, params) is None
+    assert checkpoints.newest(1) == [tmp_path / "4"]
+    assert checkpoints.newest(9) == [tmp_path / name for name in "421"]
 
 
 def test_the_moving_average_is_what_is_read_where_there_is_one(tmp_path):
     checkpoints = save_with_average(tmp_path / "checkpoints", 1, 2, 3)
     params = {"head": {"kernel": jax.ShapeDtypeStruct((3,), jnp.float32)}}
 
-    def only(found):
-        (leaf,) = jax.tree.leaves(found)
+    def only(*folders):
+        (leaf,) = jax.tree.leaves(checkpoint.load_parameters(folders, params))
         assert np.all(leaf == leaf[0])
         return leaf[0]
 
     for which, expected in (("last", 8), ("best", 8), (1, 2)):
-        found = checkpoints.restore_parameters(which, params)
-        assert found is not None and only(found[1]) == expected
-    averaged = checkpoints.average(2, params)
-    assert averaged is not None and only(averaged[1]) == (4 + 8) / 2
+        assert only(checkpoints.find(which)) == expected
+    assert only(*checkpoints.newest(2)) == (4 + 8) / 2
     folder = tmp_path / "checkpoints" / "2"
-    assert only(checkpoint.restore_parameters_from(folder, params)[1]) == 4
     with pytest.raises(ValueError, match=r"ema_params/head/kernel: saved \(3,\)"):
-        checkpoints.restore_parameters("last", {"head": {"kernel": jnp.zeros(4)}})
+        checkpoint.load_parameters([folder], {"head": {"kernel": jnp.zeros(4)}})
 
 
 def test_full_disk_leaves_older_checkpoints_and_one_clear_message(tmp_path, monkeypatch):
@@ -350,13 +361,14 @@ def test_errors_of_the_background_surface_at_the_next_call(tmp_path, monkeypatch
 KILLED = """
 import os, signal, sys
 import numpy as np
-from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 
 directory, operation, target = sys.argv[1:]
 checkpoints = Checkpoints(directory, keep_last=1, best_metric="")
 def save(step):
     state = {"params": {"table": np.full((64, 64), step, np.float32)}}
-    checkpoints.save(step, state, {}, {}, "data-1", {}, scheduled=True)
+    origin = Origin({}, "data-1", "tokenizer-1", ())
+    checkpoints.save(step, state, {}, origin, {}, scheduled=True, records=0)
     checkpoints.wait()
 save(1)
 def kill(event, arguments):
@@ -385,8 +397,7 @@ def test_killed_halfway_leaves_only_whole_or_ignored_checkpoints(tmp_path):
         assert names(directory) == moments[moment]
         checkpoints = Checkpoints(directory, keep_last=1, best_metric="")
         wanted = {"params": {"table": jax.ShapeDtypeStruct((64, 64), jnp.float32)}}
-        restored = checkpoints.restore("last", wanted)
-        assert restored is not None
+        restored = restore(checkpoints, "last", wanted)
         assert (restored.state["params"]["table"] == restored.step).all()
         # The next save clears what is left.
         save(checkpoints, 3)

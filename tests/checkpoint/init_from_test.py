@@ -1,13 +1,31 @@
 """A run takes what fits of another one's parameters, and says what became of each."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.checkpoint.states import bits, flip_a_bit, folder_with, make_state, save_with_average
+from tests.checkpoint.states import (
+    ORIGIN,
+    bits,
+    flip_a_bit,
+    folder_with,
+    make_state,
+    save_with_average,
+)
+from transformer_jax.checkpoint import init_from as init_from_file
 from transformer_jax.checkpoint.checkpoints import Checkpoints
-from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
+from transformer_jax.checkpoint.init_from import InitReport, format_report
+
+init_from = functools.partial(
+    init_from_file.init_from,
+    tokenizer=ORIGIN.tokenizer,
+    labels=ORIGIN.labels,
+    token_paths={"embedding/table"},
+    label_paths={"head/kernel"},
+)
 
 
 def test_init_from_takes_what_fits_and_says_what_became_of_the_rest(tmp_path):
@@ -37,21 +55,22 @@ def test_init_from_takes_what_fits_and_says_what_became_of_the_rest(tmp_path):
     assert report.left["embedding/table"] in text
 
 
-def test_init_from_takes_what_depends_on_labels_from_a_run_of_the_same_labels_alone(tmp_path):
-    """As many other labels give heads of the same shape, which mean something else."""
-    params = {"encoder": make_state(4).params["decoder"], "head": {"kernel": jnp.ones((3, 2))}}
+def test_init_from_takes_what_depends_on_labels_or_tokens_from_a_run_of_the_same_alone(tmp_path):
+    """As many others give parameters of the same shape, which mean something else."""
+    params = make_state(4).params | {"head": {"kernel": jnp.ones((3, 2))}}
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=1, best_metric="")
-    checkpoints.save(1, {"params": params}, {}, {}, "", {}, scheduled=True)
+    checkpoints.save(1, {"params": params}, {}, ORIGIN, {}, scheduled=True, records=0)
     checkpoints.close()
-    (tmp_path / "labels.json").write_text('["no", "yes"]')
-    heads = {"head/kernel"}
-    _, report = init_from(tmp_path, params, labels=("no", "yes"), label_paths=heads)
-    assert report.taken == ("encoder/query", "head/kernel")
-    _, report = init_from(tmp_path, params, labels=("yes", "no"), label_paths=heads)
-    assert report.taken == ("encoder/query",) and report.new == ("head/kernel",)
-    assert report.left == {"head/kernel": "it is of other labels"}
+    (tmp_path / "labels.json").write_text("this is no part of the checkpoint")
+    _, report = init_from(tmp_path, params)
+    assert report.taken == ("decoder/query", "embedding/table", "head/kernel")
     _, report = init_from(tmp_path, params, labels=("yes", "no"))
-    assert report.taken == ("encoder/query", "head/kernel")
+    assert report.taken == ("decoder/query", "embedding/table")
+    assert report.new == ("head/kernel",)
+    assert report.left == {"head/kernel": "it is of other labels"}
+    _, report = init_from(tmp_path, params, tokenizer="tokenizer-2")
+    assert report.taken == ("decoder/query", "head/kernel")
+    assert report.left == {"embedding/table": "it is of another tokenizer"}
 
 
 def test_init_from_takes_the_moving_average_where_there_is_one(tmp_path):

@@ -82,3 +82,8 @@ def test_a_disk_that_does_not_answer_is_no_fault(folder, monkeypatch):
     with pytest.raises(OSError, match=message) as error:
         manifest.fault(folder)
     assert error.value.errno == errno.EIO
+
+
+def test_what_is_needed_has_to_be_listed(folder):
+    assert manifest.fault(folder, needed=("state", "progress.json")) is None
+    assert "does not list config.json" in (manifest.fault(folder, needed=("config.json",)) or "")

@@ -9,10 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.checkpoint import checkpoints as checkpoint
+from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin, Restored
 
 STREAMS = {"0": {"next": 3, "buffer": [1, 2]}, "1": {"next": 4, "buffer": []}}
-CONFIG = {"seed": 0, "model": {"heads": [2, 4]}}
+ORIGIN = Origin(
+    config={"seed": 0, "model": {"heads": [2, 4]}},
+    data="data-1",
+    tokenizer="tokenizer-1",
+    labels=("no", "yes"),
+)
 
 
 @jax.tree_util.register_dataclass
@@ -57,7 +63,13 @@ def bits(tree) -> list[tuple]:
 
 
 def save(checkpoints: Checkpoints, step: int) -> None:
-    checkpoints.save(step, make_state(step), STREAMS, CONFIG, "data-1", {}, scheduled=True)
+    checkpoints.save(step, make_state(step), STREAMS, ORIGIN, {}, scheduled=True, records=step)
+
+
+def restore(checkpoints: Checkpoints, which: str | int, abstract_state) -> Restored:
+    folder = checkpoints.find(which)
+    assert folder is not None
+    return checkpoint.restore(folder, abstract_state)
 
 
 # The parameters that `save_powers` saves
@@ -67,7 +79,7 @@ POWERS = {"table": jax.ShapeDtypeStruct((2,), jnp.float32)}
 def save_powers(checkpoints: Checkpoints, step: int, metrics, *, scheduled: bool = True) -> None:
     """Saves 2^step alone, which takes little time and tells which steps a mean is of."""
     state = {"params": {"table": np.full(2, 2.0**step, np.float32)}}
-    checkpoints.save(step, state, {}, {}, "", metrics, scheduled=scheduled)
+    checkpoints.save(step, state, {}, ORIGIN, metrics, scheduled=scheduled, records=0)
 
 
 def folder_with(directory: Path, *steps: int, keep_last: int = 9) -> Checkpoints:
@@ -98,6 +110,6 @@ def save_with_average(directory: Path, *steps: int) -> Checkpoints:
             name: {"head": {"kernel": np.full(3, value, np.float32)}}
             for name, value in (("params", 0.0), ("ema_params", 2.0**step))
         }
-        checkpoints.save(step, state, {}, {}, "", {"loss": -step}, scheduled=True)
+        checkpoints.save(step, state, {}, ORIGIN, {"loss": -step}, scheduled=True, records=0)
     checkpoints.close()
     return Checkpoints(directory, keep_last=9, best_metric="loss")

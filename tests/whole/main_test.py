@@ -22,6 +22,8 @@ def test_training_leaves_results_and_files(folder):
     assert {"test/bleu", "test/chrf", "test/exact_match", "test/loss"} <= found.keys()
     assert np.isfinite(found["validation/loss"])
     assert [record["step"] for record in logged] == [2, 4, 6]
+    progress = (folder / "run" / "checkpoints" / "6" / "progress.json").read_text()
+    assert json.loads(progress)["records"] == 3
     saved = overrides.load(str(folder / "run" / "config.json"))
     assert overrides.difference(saved, overrides.load(str(folder / "run.json"))) == []
 
@@ -35,9 +37,11 @@ def test_a_finished_run_shows_its_results_again(folder, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "finished" in shown and "bleu" in shown and "reference" in shown
     assert str(tmp_path) in shown
-    after = files(tmp_path)
-    after.pop(tmp_path / ".lock", None)
-    assert after == before
+    assert files(tmp_path) == before  # so the folder need not be one that can be written
+    (tmp_path / "samples.txt").unlink()
+    assert call(f"--workdir={tmp_path}") == 0
+    shown = capsys.readouterr().out
+    assert "bleu" in shown and "no " + str(tmp_path / "samples.txt") in shown
 
 
 def test_evaluate_finds_what_training_found(folder, capsys):
@@ -52,12 +56,18 @@ def test_evaluate_finds_what_training_found(folder, capsys):
         assert after[name] == pytest.approx(before[name], rel=1e-6)
 
 
-def test_scores_of_other_settings_are_shown_but_not_stored(folder, capsys):
+def test_scores_of_other_settings_are_shown_but_not_stored(folder, capsys, monkeypatch):
+    """Nor those of a work directory that cannot be written."""
     before = results(folder / "run")
     evaluate = (f"--workdir={folder}/run", "--mode=evaluate")
     assert call(*evaluate, "--config.decode.beam_size=1") == 0
     assert call(*evaluate, "--checkpoint=4") == 0
-    assert capsys.readouterr().out.count("exact_match") == 2
+    shown = capsys.readouterr().out
+    assert shown.count("exact_match") == 2 and "cannot be written" not in shown
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert call(*evaluate) == 0
+    shown = capsys.readouterr().out
+    assert "exact_match" in shown and f"{folder}/run cannot be written" in shown
     assert results(folder / "run") == before
 
 

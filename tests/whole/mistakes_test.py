@@ -1,6 +1,8 @@
 """Mistakes on the command line end in one message, and leave what is there as it was."""
 
 import fcntl
+import json
+import shutil
 
 import pytest
 
@@ -44,6 +46,7 @@ RUN = "--workdir=@/run"
         ),
         (f"{NEW} --mode=generate --input=@/t", ["/new"]),
         (f"{NEW} --mode=replay --step=1", ["/new", "train there first"]),
+        ("--config=@/run.json --workdir=@/t", ["/t is not a folder"]),
         (f"{RUN} --config.seed=4", ["seed: 3 -> 4"]),
         (f"{RUN} --config.modle.d_model=4", ["modle.d_model", "model.d_model"]),
         (f"{RUN} --config.train.steps=few", ["train.steps", "'few'"]),
@@ -101,3 +104,86 @@ def test_a_failure_in_training_is_reported_and_noted(folder, tmp_path, capsys, m
     message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}/run")
     assert "no space left" in message
     assert results(tmp_path / "run")["status"] == "failed"
+
+
+TRAIN = "--mode=train"
+EVALUATE = "--mode=evaluate"
+GENERATE = "--mode=generate --input=@/t"
+REPLAY = "--mode=replay --step=5"
+
+
+def contents(workdir):
+    paths = (path for path in workdir.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path: path.read_bytes() for path in paths}
+
+
+def with_other_scheme(workdir):
+    path = workdir / "config.json"
+    path.write_text(path.read_text().replace("pre_ln", "post_ln"))
+
+
+def with_other_ids(workdir):
+    path = workdir / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocab = tokenizer["model"]["vocab"]
+    tokens = list(vocab)[-2:]
+    vocab |= dict(zip(tokens, [vocab[token] for token in reversed(tokens)], strict=True))
+    path.write_text(json.dumps(tokenizer))
+
+
+def without_checkpoints(workdir):
+    shutil.rmtree(workdir / "checkpoints")
+
+
+def with_file_for_checkpoints(workdir):
+    without_checkpoints(workdir)
+    (workdir / "checkpoints").touch()
+
+
+def with_broken_results(workdir):
+    (workdir / "results.json").write_text('{"a":')
+
+
+def with_torn_config(workdir):
+    (workdir / "config.json").write_text("[]")
+
+
+def with_foreign_record(workdir):
+    path = workdir / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"step": 2', '"step": "2"'))
+
+
+@pytest.mark.parametrize(
+    ("harm", "modes", "parts"),
+    [
+        (
+            with_other_scheme,
+            (TRAIN, EVALUATE, GENERATE, REPLAY),
+            ["/config.json", "/checkpoints/", "model.residual: 'pre_ln' -> 'post_ln'"],
+        ),
+        (
+            with_other_ids,
+            (TRAIN, EVALUATE, GENERATE, REPLAY),
+            ["/tokenizer.json is not what the checkpoint", "fingerprint"],
+        ),
+        (without_checkpoints, (TRAIN,), ["has saved checkpoints", "there are none in"]),
+        (with_file_for_checkpoints, (TRAIN, EVALUATE, GENERATE), ["checkpoints is not a folder"]),
+        (with_broken_results, (TRAIN, EVALUATE), ["/results.json is broken", "remove it"]),
+        (with_torn_config, (TRAIN, EVALUATE, GENERATE), ["/config.json", "restore it"]),
+        (with_foreign_record, (TRAIN,), ["/metrics.jsonl:1 is not a record"]),
+    ],
+)
+def test_a_work_directory_whose_files_were_harmed_is_refused_and_left_as_it_is(
+    folder, tmp_path, capsys, harm, modes, parts
+):
+    """Before anything is scored, decoded or trained."""
+    (folder / "t").write_text("a\n")
+    workdir = tmp_path / "run"
+    shutil.copytree(folder / "run", workdir)
+    (workdir / "results.json").unlink()  # otherwise training shows it
+    harm(workdir)
+    before = contents(workdir)
+    for mode in modes:
+        message = message_of(folder, capsys, f"--workdir={workdir} {mode}")
+        assert all(part in message for part in parts), (mode, message)
+    assert contents(workdir) == before

@@ -9,6 +9,7 @@ import pytest
 from tests.whole.command_line import call, files, records, results
 from transformer_jax import overrides
 from transformer_jax.build import build
+from transformer_jax.checkpoint import checkpoints as checkpoint
 from transformer_jax.training import loop, step
 
 pytestmark = pytest.mark.long
@@ -128,11 +129,11 @@ def test_older_checkpoints_without_recent_losses_can_be_scored_but_not_continued
     shutil.copytree(folder / "run", tmp_path, dirs_exist_ok=True)
     run = build(overrides.load(str(tmp_path / "config.json")), tmp_path)
     checkpoints = run.checkpoints(tmp_path)
-    restored = checkpoints.restore(6, run.abstract_state())
-    assert restored is not None
+    folder = tmp_path / "checkpoints" / "6"
+    restored = checkpoint.restore(folder, run.abstract_state())
     older = {name: value for name, value in vars(restored.state).items() if name != "recent"}
-    document = json.loads((tmp_path / "checkpoints" / "6" / "config.json").read_text())
-    checkpoints.save(6, older, restored.streams, document, restored.fingerprint, {}, scheduled=True)
+    origin = checkpoint.origin(folder)
+    checkpoints.save(6, older, restored.streams, origin, {}, scheduled=True, records=3)
     checkpoints.close()
     assert call(f"--workdir={tmp_path}", "--mode=evaluate") == 0
     assert call(f"--workdir={tmp_path}", "--config.train.steps=8") == 1

@@ -13,6 +13,7 @@ from tests.whole.command_line import records, results, timeless
 from tests.whole.processes import environment
 from transformer_jax import overrides
 from transformer_jax.build import build
+from transformer_jax.checkpoint.checkpoints import restore
 
 pytestmark = pytest.mark.long
 
@@ -122,8 +123,10 @@ def _kill_after(process, workdir, changes):
 def _state(workdir):
     config = overrides.load(str(workdir / "config.json"))
     run = build(config, workdir)
-    restored = run.checkpoints(workdir).restore("last", run.abstract_state())
-    assert restored is not None and restored.step == config.train.steps
+    folder = run.checkpoints(workdir).find("last")
+    assert folder is not None
+    restored = restore(folder, run.abstract_state())
+    assert restored.step == config.train.steps
     state = restored.state
     parts = (state.params, state.ema_params, state.opt_state, state.window, state.recent)
     leaves, structure = jax.tree.flatten(parts)

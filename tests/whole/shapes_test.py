@@ -99,6 +99,20 @@ def test_a_classifier_names_the_class_of_each_line_without_the_data(folder, trai
     assert results(workdir)["test/accuracy"] == scores["test/accuracy"]
 
 
+def test_other_labels_than_those_of_the_checkpoint_are_refused(folder, trained, capsys):
+    """Otherwise every prediction would be another class, and its score would be stored."""
+    workdir = trained("classes")
+    before = (workdir / "results.json").read_text()
+    (folder / "t").write_text("a\n")
+    for labels, part in ((["yes", "no"], "label 1: 'no' -> 'yes'"), (["no"], "label 2")):
+        (workdir / "labels.json").write_text(json.dumps(labels))
+        for mode in ("evaluate", "generate --input=@/t"):
+            message = message_of(folder, capsys, f"--workdir={workdir} --mode={mode}")
+            assert "labels.json is not what" in message and part in message
+    (workdir / "labels.json").write_text(json.dumps(["no", "yes"]))
+    assert (workdir / "results.json").read_text() == before
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "parts"),
     [

@@ -6,8 +6,10 @@ restore what another one has saved.
 
 DIRECTORY/120/state/         the arrays (see `arrays`): params/..., opt_state/0/..., and
                              ema_params/... where a moving average of the parameters is kept
-DIRECTORY/120/progress.json  step, whether scheduled, data fingerprint, state of every data stream
+DIRECTORY/120/progress.json  step, whether scheduled, records in the log, fingerprints of the data
+                             and the tokenizer, state of every data stream
 DIRECTORY/120/config.json    the run's config
+DIRECTORY/120/labels.json    the labels, where the model predicts such
 DIRECTORY/120/metrics.json   what was measured at this step, if anything was
 DIRECTORY/120/manifest.json  size and SHA-256 of every other file (see `manifest`); written last
 DIRECTORY/120.tmp/           being written or deleted; never read
@@ -22,7 +24,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +35,23 @@ from jaxtyping import PyTree
 
 from transformer_jax.checkpoint import arrays, manifest
 from transformer_jax.devices import hosts
-from transformer_jax.workdir import CONFIG
+from transformer_jax.workdir import CONFIG, LABELS, read_labels
 
 _PROGRESS = "progress.json"
 _METRICS = "metrics.json"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a checkpoint was trained with: with anything else its parameters mean nothing.
+
+    data, tokenizer: fingerprints of the training batches, and of what decides the token ids.
+    """
+
+    config: Mapping[str, Any]
+    data: str
+    tokenizer: str
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ class Restored:
     step: int
     state: Any
     streams: dict[str, Any]  # the state of each data stream
-    fingerprint: str  # of the data
+    records: int  # that the log had
 
 
 class Checkpoints:
@@ -77,16 +92,17 @@ class Checkpoints:
         step: int,
         state: PyTree,
         streams: Mapping[str, Any],
-        config: Mapping[str, Any],
-        fingerprint: str,
+        origin: Origin,
         metrics: Mapping[str, float],
         *,
         scheduled: bool,
+        records: int,
     ) -> None:
         """Copies `state` off the devices, then writes it in the background.
 
         streams: the states of the data streams that this host reads, by their numbers.
         scheduled: whether the step is one that every run of this config saves (see the class).
+        records: how many the log has, so that a restart notices when some are lost.
 
         Waits for the save before this one. The state may be donated as soon as this returns. The
         process must hold the lock of the work directory, since this removes what killed saves have
@@ -104,11 +120,15 @@ class Checkpoints:
                 _PROGRESS: {
                     "step": step,
                     "scheduled": scheduled,
-                    "fingerprint": fingerprint,
+                    "records": records,
+                    "data": origin.data,
+                    "tokenizer": origin.tokenizer,
                     "streams": {stream: state for part in parts for stream, state in part.items()},
                 },
-                CONFIG: config,
+                CONFIG: origin.config,
             }
+            if origin.labels:
+                documents[LABELS] = list(origin.labels)
             if metrics:
                 documents[_METRICS] = {
                     name: float(value) if math.isfinite(value) else None
@@ -119,65 +139,31 @@ class Checkpoints:
             finish_arrays = arrays.save(folder, state)
         self._pending = self._background.submit(self._finish, step, folder, texts, finish_arrays)
 
-    def restore(self, which: str | int, abstract_state: PyTree) -> Restored | None:
-        """The checkpoint `which`: "last", "best" or a step. None if "last" or "best" finds none.
+    def find(self, which: str | int) -> Path | None:
+        """The folder of "last", "best" or a step, on all hosts; None: there is no last or best.
 
         Broken checkpoints are passed over with a warning. Where all are broken this raises: on None
         a run would start anew and delete them.
-        Arrays go where `abstract_state`'s shardings say, to the default device without one.
 
         Raises:
           FileNotFoundError: when the step is missing or broken, when no whole checkpoint has the
             best metric, or when there are checkpoints and none is whole.
           OSError: when a checkpoint cannot be read, whole or not.
-          ValueError: when shapes, dtypes or structure differ from `abstract_state`.
         """
-        folder = self.find(which)
-        if folder is None:
-            return None
-        arrays.check_match(folder, arrays.saved(folder), abstract_state)
-        progress = _progress(folder)
-        return Restored(
-            step=progress["step"],
-            state=arrays.load(folder, abstract_state),
-            streams=progress["streams"],
-            fingerprint=progress["fingerprint"],
-        )
-
-    def restore_parameters(
-        self, which: str | int, abstract_params: PyTree
-    ) -> tuple[int, PyTree] | None:
-        """(step, parameters) of the checkpoint `which`; None and errors as in `restore`.
-
-        They are the moving average where one was kept, here and wherever parameters are read alone.
-        """
-        folder = self.find(which)
-        return None if folder is None else _restore_parameters(folder, abstract_params)
-
-    def average(self, k: int, abstract_params: PyTree) -> tuple[int, PyTree] | None:
-        """(newest step, mean of the parameters) over `k` whole checkpoints; None as in `restore`.
-
-        They are the newest one, scheduled or not, and the newest scheduled ones before it. With
-        fewer than `k` it is the mean of those there are. The mean is computed in float64.
-        Raises what `restore("last")` raises.
-        """
-        if k < 1:
-            raise ValueError(f"checkpoint.average_last is {k}; it must be at least 1")
-        self.wait()
-        newest = hosts.first(lambda: [str(path) for path in itertools.islice(self._counted(), k)])
-        if not newest:
-            return None
-        if len(newest) < k:
-            logging.warning("averaging %d checkpoints, not %d: no more are kept", len(newest), k)
-        folders = [Path(path) for path in newest]
-        trees = (_restore_parameters(folder, abstract_params)[1] for folder in folders)
-        return _progress(folders[0])["step"], arrays.mean(trees, abstract_params)
-
-    def find(self, which: str | int) -> Path | None:
-        """The folder of the checkpoint `which`, on all hosts; None and errors as in `restore`."""
         self.wait()
         found = hosts.first(lambda: str(self._select(which) or ""))
         return Path(found) if found else None
+
+    def newest(self, k: int) -> list[Path]:
+        """The newest whole checkpoint, scheduled or not, then the newest scheduled ones before it.
+
+        `k` of them, or as many as there are. Raises what `find("last")` raises.
+        """
+        self.wait()
+        found = hosts.first(lambda: [str(path) for path in itertools.islice(self._counted(), k)])
+        if 0 < len(found) < k:
+            logging.warning("averaging %d checkpoints, not %d: no more are kept", len(found), k)
+        return [Path(path) for path in found]
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, oldest first. Reads and hashes every file."""
@@ -211,11 +197,11 @@ class Checkpoints:
         return found
 
     def _is_whole(self, step: int, folder: Path) -> bool:
-        fault = manifest.fault(folder)
-        if fault is None:
+        found = fault(folder)
+        if found is None:
             return True
         self._broken.add(step)
-        logging.warning("checkpoint %s is passed over: %s", folder, fault)
+        logging.warning("checkpoint %s is passed over: %s", folder, found)
         return False
 
     def _counted(self) -> Iterator[Path]:
@@ -320,7 +306,7 @@ class Checkpoints:
         whole = [
             folder
             for step, folder in sorted(folders.items())
-            if step not in self._broken and manifest.fault(folder, unhashed=arrays.STATE) is None
+            if step not in self._broken and fault(folder, unhashed=arrays.STATE) is None
         ]
         scheduled = [folder for folder in whole if _progress(folder)["scheduled"]]
         # The best of the scheduled ones: the newest may be better, and will not count later.
@@ -330,28 +316,77 @@ class Checkpoints:
             shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
 
 
-def restore_parameters_from(path: str | os.PathLike, abstract_params: PyTree) -> tuple[int, PyTree]:
-    """(step, parameters) of the checkpoint in the folder `path`, such as runs/a/checkpoints/120.
+def fault(folder: Path, *, unhashed: str | None = None) -> str | None:
+    """Why the folder is not a whole checkpoint, or None (see `manifest.fault`)."""
+    return manifest.fault(folder, needed=(_PROGRESS, CONFIG, arrays.STATE), unhashed=unhashed)
 
-    Raises FileNotFoundError where it is missing or broken, ValueError where it does not match.
+
+def whole(path: str | os.PathLike) -> Path:
+    """The folder of a checkpoint, such as runs/a/checkpoints/120, wherever it lies.
+
+    Raises FileNotFoundError where it is missing or broken.
     """
     folder = Path(path).absolute()
-    if fault := hosts.first(lambda: manifest.fault(folder)):
-        raise FileNotFoundError(f"{folder} is not a whole checkpoint: {fault}")
-    return _restore_parameters(folder, abstract_params)
+    if reason := hosts.first(lambda: fault(folder)):
+        raise FileNotFoundError(f"{folder} is not a whole checkpoint: {reason}")
+    return folder
+
+
+def origin(folder: Path) -> Origin:
+    """What a whole checkpoint was trained with; ValueError where it does not say so."""
+    progress, labels = _progress(folder), folder / LABELS
+    try:
+        return Origin(
+            config=json.loads((folder / CONFIG).read_text()),
+            data=progress["data"],
+            tokenizer=progress["tokenizer"],
+            labels=read_labels(labels) if labels.exists() else (),
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"the checkpoint {folder} does not say which {error.args[0]} it was trained with, for "
+            "an older version of this code saved it: use that one, or train in another --workdir"
+        ) from error
+
+
+def restore(folder: Path, abstract_state: PyTree) -> Restored:
+    """The whole checkpoint in a folder.
+
+    Arrays go where `abstract_state`'s shardings say, to the default device without one. Raises
+    ValueError when shapes, dtypes or structure differ from `abstract_state`.
+    """
+    arrays.check_match(folder, arrays.saved(folder), abstract_state)
+    progress = _progress(folder)
+    return Restored(
+        step=progress["step"],
+        state=arrays.load(folder, abstract_state),
+        streams=progress["streams"],
+        records=progress["records"],
+    )
+
+
+def load_parameters(folders: Sequence[Path], abstract_params: PyTree) -> PyTree:
+    """The parameters of a whole checkpoint, or the mean over several, computed in float64.
+
+    They are the moving average where one was kept, here and wherever parameters are read alone.
+    Raises ValueError when shapes, dtypes or structure differ from `abstract_params`.
+    """
+
+    def load(folder: Path) -> PyTree:
+        saved = arrays.saved(folder)
+        name = evaluated(saved)
+        abstract = {name: abstract_params}
+        arrays.check_match(folder, {name: saved[name]}, abstract)
+        return arrays.load(folder, abstract)[name]
+
+    if len(folders) == 1:
+        return load(folders[0])
+    return arrays.mean(map(load, folders), abstract_params)
 
 
 def evaluated(saved: Mapping[str, Any]) -> str:
     """Where a checkpoint has the parameters to score: the moving average where one was kept."""
     return "ema_params" if "ema_params" in saved else "params"
-
-
-def _restore_parameters(folder: Path, abstract_params: PyTree) -> tuple[int, PyTree]:
-    saved = arrays.saved(folder)
-    name = evaluated(saved)
-    abstract = {name: abstract_params}
-    arrays.check_match(folder, {name: saved[name]}, abstract)
-    return _progress(folder)["step"], arrays.load(folder, abstract)[name]
 
 
 def _progress(folder: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A run that starts from the parameters of another one, as far as they fit."""
 
-import json
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import PyTree
 
-from transformer_jax.checkpoint import arrays, manifest
-from transformer_jax.checkpoint.checkpoints import Checkpoints, evaluated
+from transformer_jax.checkpoint import arrays
+from transformer_jax.checkpoint.checkpoints import Checkpoints, evaluated, fault, origin
 from transformer_jax.devices import hosts
-from transformer_jax.workdir import CHECKPOINTS, LABELS
+from transformer_jax.workdir import CHECKPOINTS
 
 
 class InitReport(NamedTuple):
@@ -32,30 +31,39 @@ def init_from(
     path: str | os.PathLike,
     params: PyTree,
     *,
-    labels: Sequence[str] = (),
-    label_paths: Collection[str] = (),
+    tokenizer: str,
+    labels: Sequence[str],
+    token_paths: Collection[str],
+    label_paths: Collection[str],
 ) -> tuple[PyTree, InitReport]:
     """`params` with those of another run in the place of its own where they fit, and a report.
 
     path: a work directory, whose newest checkpoint counts, or the folder of a checkpoint.
-    label_paths: the parameters that mean something only together with `labels`, such as a head's.
+    tokenizer: the fingerprint of this run's.
+    token_paths: the parameters that mean something only together with the tokenizer, such as the
+      embedding.
+    label_paths: those that mean something only together with `labels`, such as a head's.
 
     A leaf is taken where path and shape are equal; it gets the dtype and sharding of the one that
-    it replaces. Those of `label_paths` are taken only where that run has the same `labels`: as many
-    others give the same shapes.
+    it replaces. Those of `token_paths` and `label_paths` are taken only where that run has the same
+    tokenizer and `labels`: as many others give the same shapes.
 
     Raises:
       FileNotFoundError: when there is no whole checkpoint.
-      ValueError: when nothing fits.
+      ValueError: when nothing fits, or the checkpoint does not say which tokenizer it has.
     """
     folder = _source(Path(path).expanduser().absolute())
     saved = arrays.saved(folder)
     name = evaluated(saved)
     ours, theirs = arrays.flat(params), arrays.flat(saved[name])
     left = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
-    if _labels(folder) != list(labels):
-        others = [path for path in theirs if path in label_paths and path not in left]
-        left |= dict.fromkeys(others, "it is of other labels")
+    their = origin(folder)
+    for differs, paths, reason in (
+        (their.tokenizer != tokenizer, token_paths, "it is of another tokenizer"),
+        (their.labels != tuple(labels), label_paths, "it is of other labels"),
+    ):
+        if differs:
+            left |= {path: reason for path in theirs if path in paths and path not in left}
     taken = tuple(path for path in theirs if path not in left)
     if not taken:
         reasons = [f"{path}: {reason}" for path, reason in left.items()]
@@ -93,17 +101,11 @@ def _source(path: Path) -> Path:
         if newest is None:
             raise FileNotFoundError(f"there is no checkpoint in {path} to start from")
         return newest
-    if fault := hosts.first(lambda: manifest.fault(path)):
+    if found := hosts.first(lambda: fault(path)):
         raise FileNotFoundError(
-            f"{path} is neither a work directory nor a whole checkpoint to start from: {fault}"
+            f"{path} is neither a work directory nor a whole checkpoint to start from: {found}"
         )
     return path
-
-
-def _labels(folder: Path) -> list[str]:
-    """The labels of the run that a checkpoint's folder WORKDIR/checkpoints/STEP belongs to."""
-    file = folder.parents[1] / LABELS
-    return json.loads(file.read_text("utf-8")) if file.exists() else []
 
 
 def _misfit(saved: Any, ours: Any | None) -> str | None:

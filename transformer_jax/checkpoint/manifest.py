@@ -6,6 +6,7 @@ A folder whose files are those of its manifest is whole.
 import hashlib
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 _NAME = "manifest.json"
@@ -25,9 +26,10 @@ def write(folder: Path) -> None:
     sync(folder)
 
 
-def fault(folder: Path, *, unhashed: str | None = None) -> str | None:
+def fault(folder: Path, *, needed: Collection[str] = (), unhashed: str | None = None) -> str | None:
     """Why `folder` is not whole, or None where it is.
 
+    needed: files and folders that the manifest has to list.
     unhashed: a folder in it whose files are checked by their sizes alone.
 
     Raises OSError where a file cannot be read. A disk that does not answer says nothing about the
@@ -36,6 +38,9 @@ def fault(folder: Path, *, unhashed: str | None = None) -> str | None:
     name = _NAME
     try:
         files = json.loads((folder / name).read_text())["files"]
+        listed = {name.partition("/")[0] for name in files}
+        if missing := [name for name in needed if name not in listed]:
+            return f"its {_NAME} does not list {missing[0]}"
         for name, file in files.items():
             path = folder / name
             if (size := path.stat().st_size) != file["size"]:

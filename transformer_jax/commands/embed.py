@@ -4,6 +4,7 @@ from pathlib import Path
 
 from configs.default import Config
 from transformer_jax.build import built
+from transformer_jax.commands import restore
 from transformer_jax.commands.lines import read_lines, write
 from transformer_jax.commands.status import check_trained
 
@@ -22,7 +23,7 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
                 "only a model with model.architecture='encoder_only' embeds lines, and this is a "
                 f"{config.model.architecture!r}"
             )
-        trained = run.trained(run.parameters(workdir, checkpoint or run.evaluate.checkpoint))
+        trained = restore.trained(config, run, workdir, checkpoint)
         vectors = trained.embed(lines) if lines else []
     write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))
     return 0

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from configs.default import Config
 from transformer_jax.build import built
+from transformer_jax.commands import restore
 from transformer_jax.commands.lines import read_lines, write
 from transformer_jax.commands.status import check_trained
 
@@ -25,7 +26,7 @@ def generate(
         task = run.task
         if task.results is None:
             raise ValueError(f"a model of {task.recipe.name} generates nothing; see --mode=embed")
-        trained = run.trained(run.parameters(workdir, checkpoint or run.evaluate.checkpoint))
+        trained = restore.trained(config, run, workdir, checkpoint)
         if target == "-" and task.stream is not None and run.decode.method != "beam":
             for number, line in enumerate(lines):
                 for piece in task.stream(trained, line, number):

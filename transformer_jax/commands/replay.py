@@ -4,7 +4,8 @@ from pathlib import Path
 
 from configs.default import Config
 from transformer_jax.build import built
-from transformer_jax.commands.start import begin, continued
+from transformer_jax.commands.restore import check, resume
+from transformer_jax.commands.start import begin
 from transformer_jax.inspection.replay import replay as train_again
 from transformer_jax.run import Run
 from transformer_jax.workdir import CONFIG
@@ -23,15 +24,13 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
             raise ValueError(
                 f"--mode=replay needs a --step=N of 1 to {run.train.steps}, got {step}"
             )
-        streams = run.train_streams()
         checkpoints = run.checkpoints(workdir)
         before = [saved for saved in checkpoints.steps() if saved < step]
-        if before:
-            restored = checkpoints.restore(before[-1], run.abstract_state())
-            assert restored is not None
-            state = continued(restored, streams)
-        else:
-            state = begin(run, streams).state
+        newest = checkpoints.find(before[-1]) if before else None
+        if newest is not None:
+            check(config, run, workdir, newest)
+        streams = run.train_streams()
+        state = resume(run, newest, streams).state if newest else begin(run, streams).state
         print(f"Replaying from step {int(state.step)} to {step} in float32.")
         bad = train_again(run, state, streams, step)
         if bad is None:

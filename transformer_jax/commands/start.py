@@ -7,18 +7,31 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 
+from configs.default import Config
+from transformer_jax import overrides
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
 from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
 from transformer_jax.commands.files import save
+from transformer_jax.commands.restore import check, resume
 from transformer_jax.data.streams import TrainStreams
-from transformer_jax.devices import mesh
+from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.models.transformer.config import scheme, stacks
 from transformer_jax.run import Params, Run
+from transformer_jax.run_log import read_metrics
 from transformer_jax.training.losses import Batch
 from transformer_jax.training.state import State, split_key
-from transformer_jax.workdir import INIT_FROM, PROFILE
+from transformer_jax.workdir import (
+    CHECKPOINTS,
+    CONFIG,
+    INIT_FROM,
+    METRICS,
+    PROFILE,
+    SAMPLES,
+    read_results,
+)
 
 
 class Beginning(NamedTuple):
@@ -34,11 +47,25 @@ class Beginning(NamedTuple):
     batch: Batch
 
 
-def start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStreams) -> State:
-    """The state of the newest checkpoint, or a new one; the streams stand where it left them."""
-    restored = checkpoints.restore("last", run.abstract_state())
-    if restored is not None:
-        return continued(restored, streams)
+def newest(config: Config, run: Run, workdir: Path, checkpoints: Checkpoints) -> Path | None:
+    """The newest checkpoint, which `restore.check` has compared; None: there has never been one.
+
+    Raises FileNotFoundError where there have been some and all are gone.
+    """
+    folder = checkpoints.find("last")
+    if folder is not None:
+        check(config, run, workdir, folder)
+    else:
+        hosts.first(lambda: _check_nothing_was_saved(workdir))
+    return folder
+
+
+def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStreams) -> State:
+    """The state of a checkpoint or else a new one; the streams stand where it left them."""
+    if checkpoint is not None:
+        restored = resume(run, checkpoint, streams)
+        hosts.first(lambda: _tell_of_lost_records(workdir, restored))
+        return restored.state
     state, drawn, report, batch = begin(run, streams)
     if report is not None:
         print(format_report(report))
@@ -61,9 +88,14 @@ def begin(run: Run, streams: TrainStreams) -> Beginning:
     if not run.checkpoint.init_from:
         return Beginning(state, state.params, None, batch)
     drawn = state.params
-    label_paths = {row.path for row in run.parameter_table() if "labels" in row.axes}
+    rows = run.parameter_table()
     params, report = init_from(
-        run.checkpoint.init_from, drawn, labels=run.data.labels, label_paths=label_paths
+        run.checkpoint.init_from,
+        drawn,
+        tokenizer=run.data.tokenizer.fingerprint,
+        labels=run.data.labels,
+        token_paths={row.path for row in rows if "vocab" in row.axes},
+        label_paths={row.path for row in rows if "labels" in row.axes},
     )
     # A copy for the moving average: the training step donates both.
     ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
@@ -71,18 +103,42 @@ def begin(run: Run, streams: TrainStreams) -> Beginning:
     return Beginning(state, drawn, report, batch)
 
 
-def continued(restored: Restored, streams: TrainStreams) -> State:
-    """The state of a checkpoint, with the streams set to where it left them.
-
-    Raises:
-      ValueError: it was trained on other data.
-    """
-    if restored.fingerprint != streams.fingerprint:
-        raise ValueError(
-            f"the checkpoint of step {restored.step} was trained on other data, or on batches that "
-            f"another version of this code made: its fingerprint is {restored.fingerprint[:12]}, "
-            f"that of the files and tokenizer at hand {streams.fingerprint[:12]}; restore the "
-            "data, or choose another --workdir"
+def _tell_of_lost_records(workdir: Path, restored: Restored) -> None:
+    """Warns where the log lacks records that it had when the checkpoint was saved."""
+    found = sum(record["step"] <= restored.step for record in read_metrics(workdir))
+    if found < restored.records:
+        logging.warning(
+            "%s has %d of the %d records up to step %d; training continues without the others",
+            workdir / METRICS,
+            found,
+            restored.records,
+            restored.step,
         )
-    streams.set_state(restored.streams)
-    return restored.state
+
+
+def _check_nothing_was_saved(workdir: Path) -> None:
+    """Refuses to start anew what has saved checkpoints, and says where a log is begun anew.
+
+    A run that was killed before its first checkpoint may have a log; so more than that has to show
+    that there were checkpoints.
+    """
+    results, saved = read_results(workdir), workdir / CONFIG
+    records = read_metrics(workdir)
+    last = max((record["step"] for record in records), default=0)
+    # Without checkpoints all records are of the process that wrote the config. It waits for each
+    # save before it begins the next one.
+    every = overrides.load(str(saved)).checkpoint.every if saved.exists() else 0
+    logged = 0 < 2 * every < last
+    ended = bool(results.get("steps")) and results.get("first_bad_step") is None
+    if logged or ended or (workdir / SAMPLES).exists():
+        raise FileNotFoundError(
+            f"this run has saved checkpoints, but there are none in {workdir / CHECKPOINTS}: "
+            f"restore that folder, or move {workdir} away to start anew"
+        )
+    if records:
+        logging.warning(
+            "there is no checkpoint in %s yet: training starts from step 0 again, and replaces "
+            "the records up to step %d",
+            workdir,
+            last,
+        )

@@ -16,9 +16,10 @@ def final_status(config: Config, workdir: Path) -> str | None:
 
 
 def is_scored(results: dict[str, Any]) -> bool:
-    """Whether these are the results of a run that has made all its steps."""
+    """Whether these are the results of a run that has made all its steps, scores and all."""
     status, whole = results.get("status"), results.get("first_bad_step", 0) is None
-    return status in ("finished", "plateaued") or (status == "diverged" and whole)
+    scored = any(name.startswith(("validation/", "test/")) for name in results)
+    return scored and (status in ("finished", "plateaued") or (status == "diverged" and whole))
 
 
 def changes(config: Config, workdir: Path) -> list[str]:

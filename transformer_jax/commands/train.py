@@ -1,21 +1,22 @@
 """Trains a run, or continues it, and scores what came of it."""
 
 import contextlib
-import functools
 import json
 import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from configs.default import Config
 from transformer_jax import overrides, run_log
 from transformer_jax.build import built
-from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
+from transformer_jax.commands import restore
 from transformer_jax.commands.files import lock, save
-from transformer_jax.commands.start import start
+from transformer_jax.commands.start import newest, start
 from transformer_jax.commands.status import final_status, is_scored, named
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.streams import TrainStreams
@@ -39,9 +40,9 @@ def train(config: Config, workdir: Path) -> int:
     "preempted"; a value that is not finite ends it as "diverged", and a rerun continues from the
     last checkpoint before.
     """
-    lock(workdir)
     status = hosts.first(lambda: final_status(config, workdir))
-    if status is None:
+    if status is None:  # otherwise it may even lie in a folder that cannot be written
+        lock(workdir)
         with built(config, workdir) as run:
             status = _train(config, workdir, run)
     if hosts.is_first():
@@ -51,11 +52,12 @@ def train(config: Config, workdir: Path) -> int:
 
 def _train(config: Config, workdir: Path, run: Run) -> str:
     """Trains and scores; returns the status."""
+    checkpoints = run.checkpoints(workdir)
+    checkpoint = newest(config, run, workdir, checkpoints)
     # All data is read before anything is written, so that a mistake in it comes at once.
     splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
     streams = run.train_streams()
-    checkpoints = run.checkpoints(workdir)
-    state = start(run, workdir, checkpoints, streams)
+    state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
         _save_vocabularies(run, workdir)
         if run.mesh.size > 1:
@@ -88,7 +90,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
         if status == "finished":
             status, grounds = _judge(run, outcome.state)
             log.results(grounds)
-            _score(run, workdir, splits, log, outcome.step)
+            _score(config, run, workdir, splits, log, outcome.step)
         log.results({"status": status})
     except Exception:
         with contextlib.suppress(OSError):  # the disk may be full, which is what to tell of
@@ -103,10 +105,15 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
 
 
 def _score(
-    run: Run, workdir: Path, splits: dict[str, Split], log: RunLog | NoLog, step: int
+    config: Config,
+    run: Run,
+    workdir: Path,
+    splits: dict[str, Split],
+    log: RunLog | NoLog,
+    step: int,
 ) -> None:
     """Scores the splits with the parameters that `evaluate.checkpoint` names."""
-    trained = run.trained(run.parameters(workdir, run.evaluate.checkpoint))
+    trained = restore.trained(config, run, workdir, None)
     last = list(splits)[-1]
     for name, split in splits.items():
         log.progress(step, f"scoring the {name} split")
@@ -129,7 +136,16 @@ def _fit(
     validation: Callable[[Params], dict[str, float]],
     stop: Callable[[], bool],
 ) -> loop.Outcome:
-    origin = {"config": config.to_dict(), "fingerprint": streams.fingerprint}
+    origin = Origin(
+        config=config.to_dict(),
+        data=streams.fingerprint,
+        tokenizer=run.data.tokenizer.fingerprint,
+        labels=run.data.labels,
+    )
+
+    def save_checkpoint(step: int, state: State, **parts: Any) -> None:
+        checkpoints.save(step, state, origin=origin, records=log.records, **parts)
+
     outcome = loop.fit(
         state,
         streams,
@@ -138,7 +154,7 @@ def _fit(
         train_step=run.train_step(),
         evaluate=validation,
         diagnose=diagnostics.make_diagnose(run.model, run.loss, run.roles),
-        save=functools.partial(checkpoints.save, **origin),
+        save=save_checkpoint,
         log=log,
         stop=stop,
     )
@@ -186,7 +202,11 @@ def _show(workdir: Path) -> None:
     results = read_results(workdir)
     print(run_log.format_scores(results))
     if is_scored(results):
-        print(f"\n{(workdir / SAMPLES).read_text('utf-8')}")
+        samples = workdir / SAMPLES
+        if samples.exists():
+            print(f"\n{samples.read_text('utf-8', 'replace')}")
+        else:
+            print(f"\nThere is no {samples}; --mode=evaluate shows samples again.")
     elif results["status"] == "diverged":
         where = f"--workdir={shlex.quote(str(workdir))} --step={results['first_bad_step']}"
         print("\nWhat became non-finite first is found by")

@@ -5,7 +5,6 @@ Each split is read and tokenised when it is first asked for.
 
 import dataclasses
 import functools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from transformer_jax.data.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
+from transformer_jax.workdir import read_labels
 
 SPLITS = ("train", "validation", "test")
 
@@ -150,7 +150,7 @@ class Dataset:
             return ()
         file = self.settings.labels_file
         if file is not None and file.exists():
-            return tuple(json.loads(file.read_text("utf-8")))
+            return read_labels(file)
         found = set()
         for split in filter(self.has, SPLITS):
             for value in self._examples(split)[column]:

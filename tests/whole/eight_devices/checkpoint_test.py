@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax.checkpoint.checkpoints import Checkpoints
+from tests.checkpoint.states import ORIGIN, restore
+from transformer_jax.checkpoint.checkpoints import Checkpoints, load_parameters
 from transformer_jax.checkpoint.init_from import init_from
 
 # Layouts: devices along each of two axes, and the axes that shard the dimensions of `kernel`.
@@ -60,7 +61,7 @@ def folder(tmp_path_factory):
     overwrite = jax.jit(lambda tree: jax.tree.map(jnp.zeros_like, tree), donate_argnums=0)
     for step, name in ((1, "rows over all"), (2, "rows and columns")):
         arrays = state(step, name)
-        checkpoints.save(step, arrays, {}, {}, "", {}, scheduled=True)
+        checkpoints.save(step, arrays, {}, ORIGIN, {}, scheduled=True, records=0)
         overwrite({name: arrays[name] for name in ("params", "step")})
     checkpoints.close()
     return folder
@@ -70,8 +71,7 @@ def folder(tmp_path_factory):
 def test_any_layout_restores_what_another_saved(folder, name):
     checkpoints = Checkpoints(folder, keep_last=9, best_metric="")
     for step in (1, 2):
-        restored = checkpoints.restore(step, abstract(name))
-        assert restored is not None
+        restored = restore(checkpoints, step, abstract(name))
         found, key = dict(restored.state), restored.state["rng"]
         assert jax.tree.map(lambda leaf: leaf.sharding, found) == layout(name)
         np.testing.assert_array_equal(
@@ -83,14 +83,20 @@ def test_any_layout_restores_what_another_saved(folder, name):
             assert leaf.dtype == expected.dtype
             assert np.asarray(leaf).tobytes() == expected.tobytes()
 
-    mean = checkpoints.average(2, abstract(name)["params"])
-    assert mean is not None
-    assert jax.tree.map(lambda leaf: leaf.sharding, mean[1]) == layout(name)["params"]
-    for path, leaf in mean[1].items():
+    mean = load_parameters(checkpoints.newest(2), abstract(name)["params"])
+    assert jax.tree.map(lambda leaf: leaf.sharding, mean) == layout(name)["params"]
+    for path, leaf in mean.items():
         parts = [values(step)["params"][path].astype(np.float64) for step in (1, 2)]
         np.testing.assert_array_equal(leaf, np.mean(parts, axis=0).astype(leaf.dtype))
 
-    params, report = init_from(folder / "1", state(5, name)["params"])
+    params, report = init_from(
+        folder / "1",
+        state(5, name)["params"],
+        tokenizer=ORIGIN.tokenizer,
+        labels=ORIGIN.labels,
+        token_paths=(),
+        label_paths=(),
+    )
     assert report.taken == ("bias", "kernel")
     assert jax.tree.map(lambda leaf: leaf.sharding, params) == layout(name)["params"]
     np.testing.assert_array_equal(params["kernel"], values(1)["params"]["kernel"])

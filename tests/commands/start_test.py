@@ -1,0 +1,83 @@
+"""A run does not start anew over what an earlier one has left, nor go on without a word."""
+
+import json
+
+import pytest
+
+from configs import default
+from transformer_jax import overrides
+from transformer_jax.checkpoint.checkpoints import Restored
+from transformer_jax.commands import start
+
+EVERY = 10
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    found: list[str] = []
+    monkeypatch.setattr(start.logging, "warning", lambda text, *values: found.append(text % values))
+    return found
+
+
+def leave(workdir, *steps, results=None):
+    """The files of a run that has logged these steps."""
+    config = overrides.load(default.__file__, {"checkpoint.every": EVERY})
+    (workdir / "config.json").write_text(overrides.to_json(config))
+    records = "".join(json.dumps({"step": step}) + "\n" for step in steps)
+    (workdir / "metrics.jsonl").write_text(records)
+    if results is not None:
+        (workdir / "results.json").write_text(json.dumps(results))
+
+
+@pytest.mark.parametrize(
+    ("steps", "results"),
+    [
+        ([], {"status": "preempted", "steps": 7, "first_bad_step": None}),
+        ([], {"status": "running", "steps": 10}),
+        ([5, 10, 15, 20, 21], None),  # the second save has waited for the first one
+    ],
+)
+def test_a_run_that_has_lost_its_checkpoints_is_refused(tmp_path, steps, results):
+    leave(tmp_path, *steps, results=results)
+    with pytest.raises(FileNotFoundError, match=f"there are none in {tmp_path}/checkpoints"):
+        start._check_nothing_was_saved(tmp_path)
+
+
+def test_a_scored_run_that_has_lost_its_checkpoints_and_results_is_refused(tmp_path):
+    leave(tmp_path, 5, 10)
+    (tmp_path / "samples.txt").write_text("1  source  a b")
+    with pytest.raises(FileNotFoundError, match="has saved checkpoints"):
+        start._check_nothing_was_saved(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        None,
+        {"status": "running", "steps": 0},
+        {"status": "diverged", "steps": 12, "first_bad_step": 12},
+    ],
+)
+def test_a_run_that_ended_before_its_first_checkpoint_starts_anew_and_says_so(
+    tmp_path, warnings, results
+):
+    start._check_nothing_was_saved(tmp_path)  # a new work directory
+    assert not warnings
+    leave(tmp_path, 5, 10, 15, 20, results=results)
+    start._check_nothing_was_saved(tmp_path)
+    (warning,) = warnings
+    assert str(tmp_path) in warning and "step 0" in warning and "step 20" in warning
+
+
+def test_lost_records_are_told(tmp_path, warnings):
+    restored = Restored(step=20, state=None, streams={}, records=4)
+    leave(tmp_path, 5, 10, 15, 20, 25)
+    start._tell_of_lost_records(tmp_path, restored)
+    assert not warnings
+    leave(tmp_path, 5, 10, 15)
+    start._tell_of_lost_records(tmp_path, restored)
+    (tmp_path / "metrics.jsonl").unlink()
+    start._tell_of_lost_records(tmp_path, restored)
+    three, none = warnings
+    assert f"{tmp_path}/metrics.jsonl has 3 of the 4 records up to step 20" in three
+    assert "has 0 of the 4" in none

@@ -1,0 +1,95 @@
+"""Checkpoints as the commands use them: after a comparison with the work directory's files."""
+
+import itertools
+from pathlib import Path
+
+from configs.default import Config
+from transformer_jax import overrides
+from transformer_jax.checkpoint.checkpoints import (
+    Restored,
+    load_parameters,
+    origin,
+    restore,
+    whole,
+)
+from transformer_jax.data.streams import TrainStreams
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.run import Run
+from transformer_jax.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
+
+
+def trained(config: Config, run: Run, workdir: Path, which: str | None) -> Trained:
+    """What can be asked of a checkpoint's parameters, which `check` has compared.
+
+    which: "last" (the mean of checkpoint.average_last), "best", a step, or the folder of a
+    checkpoint; None: as evaluate.checkpoint says.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      ValueError: as `check`.
+    """
+    folders = _find(run, workdir, which or run.evaluate.checkpoint)
+    for folder in folders:
+        check(config, run, workdir, folder)
+    return run.trained(load_parameters(folders, run.abstract_state().params))
+
+
+def resume(run: Run, folder: Path, streams: TrainStreams) -> Restored:
+    """What training needs of a checkpoint; the streams are set to where it left them.
+
+    Raises ValueError where it was trained on other data.
+    """
+    if (data := origin(folder).data) != streams.fingerprint:
+        raise ValueError(
+            f"the checkpoint {folder} was trained on other data, or on batches that another "
+            f"version of this code made: its fingerprint is {data[:12]}, that of the files at hand "
+            f"{streams.fingerprint[:12]}; restore the data, or choose another --workdir"
+        )
+    restored = restore(folder, run.abstract_state())
+    streams.set_state(restored.streams)
+    return restored
+
+
+def check(config: Config, run: Run, workdir: Path, folder: Path) -> None:
+    """Compares the config, tokenizer and labels at hand with those that a checkpoint belongs to.
+
+    Of one that does not lie in this work directory the config's `model` alone has to be equal.
+
+    Raises:
+      ValueError: for the first that differs, with what differs and how to mend it.
+    """
+    found, tokenizer = origin(folder), run.data.tokenizer.fingerprint
+    own = folder.parent.resolve() == (workdir / CHECKPOINTS).resolve()
+    changes = overrides.refused(overrides.load(str(folder / CONFIG)), config)
+    changes = [line for line in changes if own or line.startswith("model.")]
+    if changes:
+        what, mend, details = CONFIG, f"copy {folder / CONFIG} there", "\n  ".join(["", *changes])
+    elif found.tokenizer != tokenizer:
+        what, mend = TOKENIZER, "restore it, or remove it to have it made of the data again"
+        details = f" (fingerprint {found.tokenizer[:12]} -> {tokenizer[:12]})"
+    elif found.labels != run.data.labels:
+        pairs = enumerate(itertools.zip_longest(found.labels, run.data.labels), start=1)
+        number, (before, now) = next(pair for pair in pairs if len(set(pair[1])) > 1)
+        what, mend = LABELS, f"copy {folder / LABELS} there"
+        details = f" (label {number}: {before!r} -> {now!r})"
+    else:
+        return
+    if not own:
+        mend = "give the --workdir that the checkpoint belongs to"
+    raise ValueError(
+        f"{workdir / what} is not what the checkpoint {folder} was trained with; {mend}{details}"
+    )
+
+
+def _find(run: Run, workdir: Path, which: str) -> list[Path]:
+    """The folders of the checkpoints that `which` names (see `trained`)."""
+    checkpoints = run.checkpoints(workdir)
+    if which == "last":
+        found = checkpoints.newest(run.checkpoint.average_last)
+    elif which == "best" or which.isdecimal():
+        found = [checkpoints.find(which if which == "best" else int(which))]
+    else:
+        found = [whole(which)]
+    if not (folders := [folder for folder in found if folder]):
+        raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
+    return folders
