@@ -119,7 +119,7 @@ def _new(arguments: argparse.Namespace, alone: argparse.Namespace) -> int:
         raise ValueError("--new makes a folder and runs nothing: give the other flags afterwards")
     name = arguments.folder
     place = Path(name).expanduser() if os.sep in name else ROOT / "experiments" / name
-    print(new.make(place.absolute(), name))
+    print(new.make(place.absolute(), shlex.quote(name)))
     return 0
 
 
