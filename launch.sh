@@ -19,7 +19,10 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
   replay         --workdir=DIR --step=N: up to a bad step, in float32, to see what went wrong
   preflight      --config=FILE [--config.mesh.topology=v5e-16] [--search]: does it fit, how fast
+  compare        RUN [RUN ...] [--output=NAME]: what differs in their configs, scores, and curves
+  tensorboard    --logdir=DIR [FLAGS]: the curves in a browser; the first use installs it
   experiment     NAME [--quick] [--executor=local|slurm|tpu|skypilot]: its runs and its report
+                 NAME --new: makes a folder for a new one, with an example
   tpu            --accelerator=v5e-16 --zone=ZONE COMMAND ... --workdir=gs://BUCKET/FOLDER:
                  one of the commands above on all hosts of a Cloud TPU slice (`tpu --help`)
   test           format, lint, types, imports, and all tests but the long ones
@@ -175,11 +178,12 @@ done
 
 case $command in
     help) usage && exit ;;
-    test | setup) device=${device:-cpu} ;;
+    test | setup | compare | tensorboard) device=${device:-cpu} ;;
     preflight) device=${device:-cpu} venv+=-preflight ;;
     quickstart | train | evaluate | generate | embed | inspect | replay | experiment) ;;
     *) fail "unknown command '$command': expected train, evaluate, generate, embed, inspect, replay, \
-preflight, experiment, tpu, test or setup, or none for the quickstart. See launch.sh --help." ;;
+preflight, compare, tensorboard, experiment, tpu, test or setup, or none for the quickstart. \
+See launch.sh --help." ;;
 esac
 if [[ -z $device ]]; then
     device=cpu
@@ -207,6 +211,14 @@ case $command in
     preflight)
         set_up preflight ${extra:+"$extra"}
         run_main preflight "$@"
+        ;;
+    compare)
+        set_up
+        exec "$venv/bin/python" -P -m transformer_jax.compare "$@"
+        ;;
+    tensorboard)
+        set_up tensorboard
+        exec "$venv/bin/python" -P -m tensorboard.main "$@"
         ;;
     experiment)
         set_up ${extra:+"$extra"}

@@ -1,5 +1,6 @@
 """Runs an experiment and writes its report. After any interruption the same command continues.
 
+    python -m experiments.run FOLDER --new
     python -m experiments.run FOLDER [--sweep=NAME] [--quick] [--dry_run] [--jobs=N] [--run=ID]
         [--data_dir=DIR] [--runs_dir=runs/experiments]
         [--executor=local|slurm|tpu|skypilot] [--options="..."] [--bucket=gs://BUCKET/FOLDER]
@@ -7,7 +8,8 @@
 Every run has the work directory RUNS_DIR/FOLDER/ID, whose log.txt holds what it printed. What is
 finished is not run again, what was interrupted is resumed, and what failed is tried again. Once all
 runs are there, csv, figures and summary.json go into FOLDER/results, and the table into its README;
-with --quick into RUNS_DIR/FOLDER/quick.
+with --quick into RUNS_DIR/FOLDER/quick. A folder without report.py gets a report of
+labels, scores and curves (`harness.default_report`). --new makes a folder with an example.
 
     local      processes on this machine, each with its share of the cores and GPUs
     slurm      a job array; RUNS_DIR and this checkout are on a file system that the nodes share
@@ -22,6 +24,7 @@ copied to RUNS_DIR. --options: of sbatch ("--partition=gpu --gres=gpu:1 --time=8
 
 import argparse
 import dataclasses
+import os
 import shlex
 import signal
 import sys
@@ -30,7 +33,7 @@ from pathlib import Path
 
 import jax
 
-from experiments.harness import results
+from experiments.harness import default_report, new, results
 from experiments.harness.executors import EXECUTORS, bucket
 from experiments.harness.jobs import Job, Order
 from experiments.harness.plan import plan
@@ -43,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m experiments.run", description="Runs an experiment and writes its report."
     )
     parser.add_argument("folder", help="its name, or the path of a folder elsewhere")
+    parser.add_argument("--new", action="store_true", help="make it, with an example to change")
     parser.add_argument("--sweep", help="name in its sweep.py (default: the first)")
     parser.add_argument("--quick", action="store_true", help="the small version of the sweep")
     parser.add_argument("--dry_run", action="store_true", help="only show what would be run")
@@ -53,8 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--executor", choices=EXECUTORS, default="local", help="where runs go")
     parser.add_argument("--options", help="of sbatch, launch.sh tpu or SkyPilot")
     parser.add_argument("--bucket", help="gs://BUCKET/FOLDER for work directories (tpu, skypilot)")
+    arguments = parser.parse_args(argv)
     try:
-        return _main(parser.parse_args(argv))
+        if arguments.new:
+            return _new(arguments, parser.parse_args([arguments.folder, "--new"]))
+        return _main(arguments)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -78,11 +85,9 @@ def _main(arguments: argparse.Namespace) -> int:
     if "bucket" in reads:
         bucket.fetch(arguments.bucket, home)
     jobs = plan(runs, folder, home)
-    report = part(folder, "report").report  # before hours have gone into what it reports on
+    # Before hours have gone into what it reports on.
+    own = part(folder, "report").report if (folder / "report.py").exists() else None
     base = home / "quick" if arguments.quick else folder
-    if arguments.quick and arguments.run is None:
-        base.mkdir(parents=True, exist_ok=True)
-        (base / "README.md").write_text("\n".join(results.markers(sweep)) + "\n", "utf-8")
     if arguments.run is None:
         results.check_markers(base / "README.md", sweep)
 
@@ -99,17 +104,31 @@ def _main(arguments: argparse.Namespace) -> int:
         return 0
 
     out = base / "results"
-    out.mkdir(exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     finished = [results.load(run, home / run.id) for run in runs]
-    text = f"{report(finished, out).strip()}\n\n{results.provenance(finished)}"
+    shown = own(finished, out) if own else default_report.report(finished, out, sweep)
+    text = f"{shown.strip()}\n\n{results.provenance(finished)}"
     results.insert(base / "README.md", sweep, text)
     print(f"\n{text}\n\nThe report is in {base / 'README.md'}, its files in {out}")
     return 0
 
 
+def _new(arguments: argparse.Namespace, alone: argparse.Namespace) -> int:
+    """Makes the folder of a new experiment: in this repository, or where a path says."""
+    if arguments != alone:
+        raise ValueError("--new makes a folder and runs nothing: give the other flags afterwards")
+    name = arguments.folder
+    place = Path(name).expanduser() if os.sep in name else ROOT / "experiments" / name
+    print(new.make(place.absolute(), shlex.quote(name)))
+    return 0
+
+
 def _runs(folder: Path, arguments: argparse.Namespace) -> tuple[str, list[Run]]:
     """The name of the sweep that is asked for, and those of its runs that are."""
-    sweeps = part(folder, "sweep").SWEEPS
+    sweeps = getattr(part(folder, "sweep"), "SWEEPS", None)
+    if not sweeps:
+        path = folder / "sweep.py"
+        raise ValueError(f"{path} lacks SWEEPS = {{name: function(quick) -> list of runs}}")
     name = arguments.sweep or next(iter(sweeps))
     if name not in sweeps:
         raise ValueError(f"{folder.name} has no sweep {name!r}, but {', '.join(sweeps)}")
@@ -189,10 +208,13 @@ def _data_dir(place: str, executor: str) -> str:
 def _find(name: str) -> Path:
     """The folder of an experiment of this repository, or any other."""
     for folder in (ROOT / "experiments" / name, Path(name).expanduser().resolve()):
-        if (folder / "report.py").exists():
+        if (folder / "sweep.py").exists():
             return folder
-    found = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/report.py"))
-    raise FileNotFoundError(f"there is no experiment {name!r}, but {', '.join(found) or 'none'}")
+    found = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/sweep.py"))
+    raise FileNotFoundError(
+        f"there is no experiment {name!r}, but {', '.join(found) or 'none'}; an experiment is a "
+        f"folder with a sweep.py, which `./launch.sh experiment {name} --new` makes"
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from tensorboardX.proto import event_pb2
 
 from transformer_jax import run_log
 from transformer_jax.run_log import NoLog, RunLog, format_samples, format_scores
-from transformer_jax.workdir import read_results
+from transformer_jax.workdir import read_metrics, read_results
 
 TOTAL = 10
 
@@ -61,8 +61,8 @@ def test_resumed_equals_unbroken(tmp_path, restored):
     train(tmp_path / "resumed", 0, killed_at)
     train(tmp_path / "resumed", restored, TOTAL)
 
-    unbroken = untimed(run_log.read_metrics(tmp_path / "unbroken"))
-    assert untimed(run_log.read_metrics(tmp_path / "resumed")) == unbroken
+    unbroken = untimed(read_metrics(tmp_path / "unbroken"))
+    assert untimed(read_metrics(tmp_path / "resumed")) == unbroken
     assert [record["step"] for record in unbroken if "train/loss" in record] == [*range(1, 11)]
 
     events = shown_by_tensorboard(tmp_path / "unbroken" / "tensorboard")
@@ -75,7 +75,7 @@ def test_resumed_equals_unbroken(tmp_path, restored):
 def test_every_line_is_there_at_once(tmp_path):
     log = open_log(tmp_path)
     log.write(1, {"train/loss": 0.5})
-    assert untimed(run_log.read_metrics(tmp_path)) == [{"step": 1, "train/loss": 0.5}]
+    assert untimed(read_metrics(tmp_path)) == [{"step": 1, "train/loss": 0.5}]
     log.close()
 
 
@@ -97,7 +97,7 @@ def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
     path.write_bytes(b"".join(whole) + last[:torn_at])
     open_log(tmp_path, restored_step=2).close()
     expected = [1, 2] if torn_at == -1 else [1]  # nothing but the end of line was missing
-    assert [record["step"] for record in run_log.read_metrics(tmp_path)] == expected
+    assert [record["step"] for record in read_metrics(tmp_path)] == expected
     assert path.read_bytes().endswith(b"}\n")
 
 
@@ -219,7 +219,7 @@ def test_wall_time_adds_up_over_restarts(tmp_path, monkeypatch):
     now[0] += 1
     log.results({"status": "finished"})
     log.close()
-    assert [record["time/wall_seconds"] for record in run_log.read_metrics(tmp_path)] == [5, 14]
+    assert [record["time/wall_seconds"] for record in read_metrics(tmp_path)] == [5, 14]
     assert read_results(tmp_path)["time/wall_seconds"] == 15
 
 

@@ -22,17 +22,19 @@ from jax.typing import ArrayLike
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
+from transformer_jax import tables
 from transformer_jax.workdir import (
     METRICS,
     SPIKES,
     TENSORBOARD,
+    WALL,
     plain,
+    read_metrics,
     read_results,
     write_atomically,
     write_results,
 )
 
-_WALL = "time/wall_seconds"
 _WIDTH = 100
 _MOST_BATCHES = 20
 
@@ -51,7 +53,7 @@ class RunLog:
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
         records = read_metrics(workdir)
-        spent = max((record.get(_WALL, 0.0) for record in records), default=0.0)
+        spent = max((record.get(WALL, 0.0) for record in records), default=0.0)
         self._started = time.monotonic() - spent
 
         kept = [record for record in records if 0 < restored_step >= record["step"]]
@@ -75,7 +77,7 @@ class RunLog:
 
         Numbers that are not finite become null, which JSON can hold.
         """
-        record = {"step": step, **values, _WALL: self._wall_seconds()}
+        record = {"step": step, **values, WALL: self._wall_seconds()}
         self._metrics.write(_line(record))
         self._metrics.flush()
         # On disk before the checkpoint of this step, after which a restart counts on the line.
@@ -103,7 +105,7 @@ class RunLog:
 
     def results(self, fields: Mapping[str, Any]) -> None:
         """Merges the fields into results.json, which is replaced as a whole."""
-        self._results |= {**fields, _WALL: self._wall_seconds()}
+        self._results |= {**fields, WALL: self._wall_seconds()}
         write_results(self._workdir, self._results)
 
     def close(self) -> None:
@@ -135,32 +137,6 @@ class NoLog:
 
     def close(self) -> None:
         pass
-
-
-def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl in order, without a last line that a kill has torn.
-
-    Empty where there is no file. Raises ValueError with file and line for any other bad line.
-    """
-    path = Path(workdir) / METRICS
-    if not path.exists():
-        return []
-    records = []
-    lines = path.read_bytes().splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            step, wall = record["step"], record.get(_WALL, 0.0)
-            if not (isinstance(step, int) and isinstance(wall, int | float)):
-                raise ValueError("the step or the time is not a number")
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):
-                break
-            raise ValueError(
-                f"{path}:{number} is not a record of a run; remove that line"
-            ) from error
-        records.append(record)
-    return records
 
 
 def read_spikes(workdir: str | os.PathLike) -> list[dict[str, Any]]:
@@ -202,23 +178,18 @@ def format_scores(results: Mapping[str, Any]) -> str:
         if name == "spikes":
             facts[name] = ", ".join(f"step {spike['step']:,}" for spike in value) or "none"
         elif isinstance(value, Mapping):
-            facts[name] = ", ".join(f"{key} {_text(entry)}" for key, entry in value.items())
+            facts[name] = ", ".join(f"{key} {tables.cell(entry)}" for key, entry in value.items())
         elif score and split != "time" and not isinstance(value, str):
-            scores.setdefault(score, {})[split] = _text(value)
+            scores.setdefault(score, {})[split] = tables.cell(value)
         elif value is not None:
-            facts[name] = _text(value)
+            facts[name] = tables.cell(value)
 
     splits = list(dict.fromkeys(split for row in scores.values() for split in row))
-    rows = [["", *splits], *([name, *map(row.get, splits)] for name, row in scores.items())]
-    cells = [[cell or "" for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    table = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-        for row in cells
-    ]
+    rows = [["", *splits]]
+    rows += [[name, *(row.get(split, "") for split in splits)] for name, row in scores.items()]
     label = max(map(len, facts), default=0)
     notes = [_wrapped(name.ljust(label + 2), text) for name, text in facts.items()]
-    return "\n".join([*(table if scores else []), "", *notes]).strip("\n")
+    return "\n".join([*(tables.aligned(rows) if scores else []), "", *notes]).strip("\n")
 
 
 def format_samples(samples: Sequence[tuple[str, str, str]]) -> str:
@@ -236,14 +207,6 @@ def format_samples(samples: Sequence[tuple[str, str, str]]) -> str:
 def _wrapped(start: str, text: str) -> str:
     wrapped = textwrap.fill(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
     return wrapped or start.rstrip()
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "not finite"
-    if isinstance(value, float):
-        return f"{value:,.2f}" if abs(value) >= 10 else f"{value:.4f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _line(record: Mapping[str, Any]) -> str:

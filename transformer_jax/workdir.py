@@ -10,7 +10,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ RESULTS = "results.json"  # final scores, status, spikes and the first bad step
 SAMPLES = "samples.txt"  # a few results on the test split
 CHECKPOINTS = "checkpoints"  # one folder a step
 LOCK = ".lock"  # held by the process that trains here, and naming it
+
+WALL = "time/wall_seconds"  # in records and results: of all processes of the run together
 
 _FOLDERS = (CHECKPOINTS, TENSORBOARD, SPIKES)
 
@@ -125,6 +127,48 @@ def read_labels(path: Path) -> tuple[str, ...]:
             "it, and the labels are read from the data again"
         ) from error
     return tuple(labels)
+
+
+def scores(results: Mapping[str, Any]) -> dict[str, float | None]:
+    """The scores among the fields of results.json, as "test/bleu"; None: not finite."""
+    return {
+        name: value
+        for name, value in results.items()
+        if "/" in name and not name.startswith("time/") and not isinstance(value, str)
+    }
+
+
+def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl in order, without a last line that a kill has torn.
+
+    Empty where there is no file. Raises ValueError with file and line for any other bad line.
+    """
+    path = Path(workdir) / METRICS
+    if not path.exists():
+        return []
+    records = []
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            step, wall = record["step"], record.get(WALL, 0.0)
+            if not (isinstance(step, int) and isinstance(wall, int | float)):
+                raise ValueError("the step or the time is not a number")
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):
+                break
+            raise ValueError(
+                f"{path}:{number} is not a record of a run; remove that line"
+            ) from error
+        records.append(record)
+    return records
+
+
+def series(metrics: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[Any]]:
+    """The steps at which a number was logged, and its values; NaN where it was not finite."""
+    found = [(record["step"], record[name]) for record in metrics if name in record]
+    steps = [step for step, _ in found]
+    return steps, [math.nan if value is None else value for _, value in found]
 
 
 def write_results(workdir: str | os.PathLike, results: Mapping[str, Any]) -> None:

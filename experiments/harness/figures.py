@@ -1,8 +1,4 @@
-"""One look for all figures: readable in print, in grey, and by the colour-blind.
-
-Colours are those of Okabe and Ito (2008). A scheme has the same colour, marker and line style in
-every figure, so that no two are told apart by colour alone. Figures hold no date, so that the same
-numbers give the same files.
+"""The figures of reports, from rows; `transformer_jax.figures` gives them one look.
 
 A report makes a figure with one of the functions here, or draws its own on the axes of `panels`,
 and passes it to `save`, which returns the line for the README.
@@ -11,90 +7,15 @@ and passes it to `save`, which returns the line for the README.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness.results import Row, group, spread
-
-_BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-_BLUE, _VERMILLION, _PURPLE = "#0072B2", "#D55E00", "#CC79A7"  # without yellow, too pale on white
-
-
-class Looks(NamedTuple):
-    """How a scheme is written and drawn."""
-
-    title: str
-    color: str
-    marker: str
-    line: str
-
-
-# Relatives share a colour. A test sees that every one of `SCHEMES` has a row.
-_SCHEMES = {
-    "post_ln": Looks("Post-LN", _VERMILLION, "o", "-"),
-    "pre_ln": Looks("Pre-LN", _BLUE, "s", "-"),
-    "admin": Looks("Admin", _GREEN, "^", "-"),
-    "admin_constant": Looks("Admin (constant)", _GREEN, "v", "--"),
-    "deepnorm": Looks("DeepNorm", _PURPLE, "D", "-"),
-    "rezero": Looks("ReZero", _ORANGE, "P", "-"),
-    "t_fixup": Looks("T-Fixup", _SKY, "X", "-"),
-    "gpt2": Looks("GPT-2 init", _BLACK, "*", "-"),
-    "sandwich": Looks("Sandwich-LN", _BLUE, "<", "--"),
-    "peri_ln": Looks("Peri-LN", _SKY, ">", "--"),
-    "sub_ln": Looks("Sub-LN", _PURPLE, "d", "--"),
-    "layer_scale": Looks("LayerScale", _ORANGE, "p", "--"),
-    "b2t": Looks("B2T", _VERMILLION, "h", "--"),
-    "residual_dual": Looks("ResiDual", _BLACK, "H", "--"),
-    "keel": Looks("KEEL", _VERMILLION, "8", ":"),
-    "ds_init": Looks("DS-Init", _GREEN, "1", ":"),
-    "depth_scaled": Looks("depth-scaled", _BLUE, "2", ":"),
-}
-_OTHERS = list(_SCHEMES.values())
-_WIDTH, _HEIGHT = 3.4, 2.8  # inches, of one panel
-# Set for good: nothing else in the process draws.
-matplotlib.rcParams.update(
-    {
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 9,
-        "figure.constrained_layout.use": True,
-        "image.cmap": "cividis",  # rises evenly in brightness, also for the colour-blind
-        "legend.frameon": False,
-        "legend.fontsize": 8,
-        "lines.linewidth": 1.3,
-        "lines.markersize": 4,
-        "savefig.dpi": 130,
-        "svg.hashsalt": "transformer_jax",
-    }
-)
-
-
-def style(name: Any, among: Sequence[Any] = ()) -> dict[str, Any]:
-    """Keywords of `Axes.plot` for a scheme, or for one of other names in a fixed order."""
-    looks = _SCHEMES.get(name) or _OTHERS[list(among).index(name) % len(_OTHERS)]
-    return {
-        "color": looks.color,
-        "marker": looks.marker,
-        "linestyle": looks.line,
-        "label": title(name),
-    }
-
-
-def title(name: Any) -> str:
-    """How a scheme is written in figures and tables; other names stay as they are."""
-    return _SCHEMES[name].title if name in _SCHEMES else str(name)
-
-
-def panels(rows: int = 1, columns: int = 1, **arguments: Any) -> tuple[Figure, list[Axes]]:
-    """A figure and its axes, row by row. `arguments`: of `Figure.subplots`, as sharey=True."""
-    figure = Figure(figsize=(_WIDTH * columns + 1.2, _HEIGHT * rows))
-    axes = figure.subplots(rows, columns, squeeze=False, **arguments)
-    return figure, list(axes.flat)
+from transformer_jax import figures
+from transformer_jax.figures import legend, panels, style, title
 
 
 def lines(
@@ -198,20 +119,9 @@ def statuses(
     return figure
 
 
-def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, at their right, each name once."""
-    entries = {}
-    for ax in axes:
-        handles, labels = ax.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-    figure.legend(list(entries.values()), list(entries), loc="outside right upper")
-
-
 def save(figure: Figure, out: Path, name: str, description: str) -> str:
     """Writes `out`/NAME.svg and .png; returns the markdown that shows it, described in words."""
-    # Neither a date nor a version: an unchanged figure is an unchanged file.
-    figure.savefig(out / f"{name}.svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(out / f"{name}.png", metadata={"Software": None})
+    figures.save(figure, out / name)
     return f"![{description}]({out.name}/{name}.svg)"
 
 

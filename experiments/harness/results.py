@@ -19,8 +19,14 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from experiments.harness.sweep import Run
-from transformer_jax import overrides, run_log
-from transformer_jax.workdir import CONFIG, read_results, write_atomically
+from transformer_jax import overrides
+from transformer_jax.workdir import (
+    CONFIG,
+    read_metrics,
+    read_results,
+    series,
+    write_atomically,
+)
 
 # Labels and measured values by column.
 Row = dict[str, Any]
@@ -56,9 +62,7 @@ class Finished:
 
     def series(self, name: str) -> tuple[list[int], list[Any]]:
         """The steps at which a number was logged, and its values; NaN where it was not finite."""
-        found = [(record["step"], record[name]) for record in self.metrics if name in record]
-        steps = [step for step, _ in found]
-        return steps, [math.nan if value is None else value for _, value in found]
+        return series(self.metrics, name)
 
     def curve(self, name: str) -> list[Row]:
         """A row with the labels, the "step" and the "loss" for each point of a logged loss."""
@@ -92,7 +96,7 @@ def load(run: Run, workdir: Path) -> Finished:
         workdir=workdir,
         record=read_json(workdir / "run.json"),
         results=read_results(workdir),
-        metrics=run_log.read_metrics(workdir),
+        metrics=read_metrics(workdir),
         measurements=measured.pop("rows", []),
         measured_on=measured,
     )
@@ -291,25 +295,38 @@ def provenance(runs: Sequence[Finished]) -> str:
 
 
 def insert(readme: Path, sweep: str, text: str) -> None:
-    """Replaces what stands between the markers of a sweep in a README."""
+    """Replaces what stands between the markers of a sweep in a README.
+
+    A README that lacks the markers gets them at its end; one that is not there is made.
+    """
     check_markers(readme, sweep)
     start, end = markers(sweep)
-    before, _, rest = readme.read_text("utf-8").partition(start)
+    old = _text(readme) or f"# {readme.parent.name}\n"
+    if start not in old.splitlines():
+        old += f"\n{start}\n{end}\n"
+    before, _, rest = old.partition(start)
     _, _, after = rest.partition(end)
     write_atomically(readme, f"{before}{start}\n\n{text.strip()}\n\n{end}{after}")
 
 
 def check_markers(readme: Path, sweep: str) -> None:
-    """Raises ValueError when a README lacks the markers, has them twice, or the wrong way round."""
+    """Raises ValueError when a README has the markers of a sweep, but not once and in order."""
     start, end = markers(sweep)
-    lines = readme.read_text("utf-8").splitlines()
-    if [line for line in lines if line in (start, end)] != [start, end]:
-        raise ValueError(f"{readme} needs the lines {start} and {end}, once each and in that order")
+    lines = [line for line in _text(readme).splitlines() if line in (start, end)]
+    if lines and lines != [start, end]:
+        raise ValueError(
+            f"{readme} needs the lines {start} and {end} once each and in that order, or neither"
+        )
 
 
 def markers(sweep: str) -> tuple[str, str]:
     """The lines of a README between which the sweep's report stands."""
     return f"<!-- generated: {sweep} -->", f"<!-- end: {sweep} -->"
+
+
+def _text(path: Path) -> str:
+    """The content of a text file; empty where there is none."""
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 def _rounded(value: Any) -> Any:

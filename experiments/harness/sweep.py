@@ -15,26 +15,9 @@ A folder `experiments/NAME/` asks one question, and holds:
                   summary.json into `out` (see `results` and `figures`)
     results/      what the report wrote, committed
 
-A `sweep.py` reads like this:
-
-    from experiments.harness.sweep import Run, grid
-
-    def cpu(quick: bool) -> list[Run]:
-        return [
-            Run(
-                config="configs/bigram_copy.py",
-                overrides={
-                    "model.residual": row["scheme"],
-                    "model.num_layers": row["layers"],
-                    "seed": row["seed"],
-                },
-                labels=row,
-            )
-            for row in grid(scheme=["post_ln", "admin"], layers=[6, 18], seed=range(3))
-            if not quick or row["seed"] == 0
-        ]
-
-    SWEEPS = {"cpu": cpu}
+`./launch.sh experiment NAME --new` makes such a folder, whose `sweep.py` is an example. Only
+`sweep.py` has to be there: `default_report` takes the place of `report.py`, and a README that lacks
+the two lines gets them.
 
 A run is trained (`train`, through the command line), measured (`measure`, the arguments of the
 folder's function), or first trained and then measured. Each is a process of its own, which takes

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from configs.default import Config
 from experiments import run
 from experiments.harness.executors import Executor
-from experiments.harness.sweep import ROOT
+from experiments.harness.sweep import ROOT, part
 from tests.processes import wait_for
+from transformer_jax import overrides
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -61,8 +63,10 @@ def test_a_failed_run_stops_no_other_and_is_named_with_its_log(folder, command, 
     assert "1 of 2 runs done, 1 begun, 0 new" in capsys.readouterr().out
 
 
-def test_a_readme_without_markers_is_found_before_anything_runs(folder, command, tmp_path, capsys):
-    (folder / "README.md").write_text("# Question\n")
+def test_a_readme_with_half_of_its_markers_is_found_before_anything_runs(
+    folder, command, tmp_path, capsys
+):
+    (folder / "README.md").write_text("<!-- generated: measured -->\n")
     assert run.main(command("measured")) == 1
     assert "needs the lines <!-- generated: measured -->" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
@@ -70,7 +74,59 @@ def test_a_readme_without_markers_is_found_before_anything_runs(folder, command,
 
 def test_an_unknown_experiment_is_answered_with_the_known(capsys):
     assert run.main(["nothing_of_the_kind"]) == 1
-    assert "there is no experiment 'nothing_of_the_kind', but " in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "there is no experiment 'nothing_of_the_kind', but ablations, " in message
+    assert "sweep.py" in message and "./launch.sh experiment nothing_of_the_kind --new" in message
+
+
+def _pretend_to_have_run(workdir: Path, config: Config, loss: float) -> None:
+    """Leaves what training leaves, without training."""
+    workdir.mkdir(parents=True)
+    (workdir / "config.json").write_text(overrides.to_json(config))
+    results = {"status": "finished", "train/token_loss": loss}
+    (workdir / "results.json").write_text(json.dumps(results))
+    (workdir / "metrics.jsonl").write_text(json.dumps({"step": 1, "train/token_loss": loss}))
+
+
+def test_a_new_experiment_lists_its_runs_and_reports(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    command = [str(folder), f"--runs_dir={tmp_path / 'runs'}"]
+    assert run.main([str(folder), "--new"]) == 0
+    assert f"./launch.sh experiment {folder} --dry_run" in capsys.readouterr().out
+    assert run.main([*command, "--dry_run"]) == 0
+    assert "0 of 4 runs done" in capsys.readouterr().out
+    runs = part(folder, "sweep").SWEEPS["cpu"](False)
+    for number, each in enumerate(runs):
+        _pretend_to_have_run(tmp_path / "runs" / "mine" / each.id, each.resolved, 1.0 + number)
+    assert run.main(command) == 0
+    readme = (folder / "README.md").read_text()
+    shown = readme[readme.index("## Results") : readme.index("## Conclusion")]
+    assert "| post_ln | 2 finished |" in shown and "| pre_ln | 2 finished |" in shown
+    assert "results/cpu_curves.svg" in shown and "4 runs, " in shown
+
+
+def test_a_sweep_alone_is_an_experiment(folder, command, tmp_path, capsys):
+    """Neither a report nor a README has to be there, and nothing is made before there is one."""
+    for name in ("report.py", "README.md"):
+        (folder / name).unlink()
+    assert run.main(command("measured", "--dry_run")) == 0
+    assert "0 of 2 runs done" in capsys.readouterr().out
+    assert not (folder / "README.md").exists()
+
+
+def test_a_sweep_without_sweeps_is_told(folder, command, capsys):
+    (folder / "sweep.py").write_text("SWEEP = {}\n")
+    assert run.main(command("measured")) == 1
+    assert "sweep.py lacks SWEEPS = " in capsys.readouterr().err
+
+
+def test_what_exists_is_not_made_anew(folder, capsys):
+    before = _contents(folder)
+    assert run.main([str(folder), "--new"]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert run.main([f"{folder}2", "--new", "--quick"]) == 1
+    assert "--new makes a folder and runs nothing" in capsys.readouterr().err
+    assert _contents(folder) == before and not Path(f"{folder}2").exists()
 
 
 @pytest.mark.long

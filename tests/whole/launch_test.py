@@ -24,7 +24,8 @@ case "$*" in
     "-m venv --clear "*)
         rm -rf "${{@: -1}}" && mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
     *"-m pip "*) printf '%s\\n' "${{@: -1}}" >>"$PIP_CALLS"; eval "${{PIP_DOES:-}}" ;;
-    *"-m transformer_jax.main "* | *"-m experiments.run "*)
+    *"-m transformer_jax.main "* | *"-m transformer_jax.compare "* | *"-m experiments.run "* | \
+    *"-m tensorboard.main "*)
         printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ;;
     "-m pytest "*) printf '%s\\n' "pytest ${{*: -3}}" ;;
     *) exec '{sys.executable}' "$@" ;;
@@ -189,6 +190,21 @@ def test_the_long_tests_run_alone_and_only_when_asked_for(clone: Clone):
 def test_an_experiment_is_run_from_anywhere(clone: Clone):
     status, out, _ = clone.launch("experiment", "dependency", "--quick")
     assert (status, out[-4:]) == (0, ["cpu", str(clone.cwd), "dependency", "--quick"])
+
+
+def test_runs_are_compared_from_anywhere_and_on_no_device(clone: Clone):
+    clone.add_command("nvidia-smi", "#!/bin/sh\necho 'GPU 0: a GPU'\n")
+    status, out, _ = clone.launch("compare", "runs/a b", "runs/c", "--output=x")
+    assert (status, out[-4:]) == (0, [str(clone.cwd), "runs/a b", "runs/c", "--output=x"])
+    assert clone.installed() == [""]
+
+
+def test_tensorboard_is_installed_when_it_is_asked_for(clone: Clone):
+    clone.launch("setup")
+    status, out, _ = clone.launch("tensorboard", "--logdir=runs")
+    assert (status, out[-2:]) == (0, [str(clone.cwd), "--logdir=runs"])
+    clone.launch("inspect")
+    assert clone.installed() == ["[dev]", "[dev,tensorboard]"]
 
 
 def test_pip_comes_from_outside_where_python_cannot_make_one(clone: Clone):

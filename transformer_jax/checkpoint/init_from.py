@@ -1,5 +1,6 @@
 """A run that starts from the parameters of another one, as far as they fit."""
 
+import collections
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -11,7 +12,9 @@ from jaxtyping import PyTree
 from transformer_jax.checkpoint import arrays
 from transformer_jax.checkpoint.checkpoints import Checkpoints, evaluated, fault, origin
 from transformer_jax.devices import hosts
-from transformer_jax.workdir import CHECKPOINTS
+from transformer_jax.workdir import CHECKPOINTS, INIT_FROM
+
+_SHOWN = 4  # parameters of each kind that the report names
 
 
 class InitReport(NamedTuple):
@@ -83,14 +86,34 @@ def init_from(
 
 
 def format_report(report: InitReport) -> str:
-    """The report as lines of text: counts first, then the paths of each kind."""
+    """The report as lines of text: counts, what was taken by module, some of what was not and why.
+
+    Where fewer than half of the parameters were taken, the last line warns of that.
+    """
     checkpoint, taken, new, left = report
-    counts = f"{len(taken)} parameters taken, {len(new)} new, {len(left)} left"
-    lines = [f"from {checkpoint}: {counts}"]
-    lines += [f"  taken  {path}" for path in taken]
-    lines += [f"  new    {path}" for path in new]
-    lines += [f"  left   {path}: {reason}" for path, reason in left.items()]
+    total = len(taken) + len(new)
+    modules = collections.Counter(path.partition("/")[0] for path in taken)
+    lines = [
+        f"from {checkpoint}: {len(taken)} of {total} parameters taken, {len(new)} new, "
+        f"{len(left)} left",
+        "  taken  " + ", ".join(f"{count} of {module}" for module, count in modules.items()),
+    ]
+    lines += _some("new", [path for path in new if path not in left])
+    lines += _some("left", [f"{path}: {reason}" for path, reason in left.items()])
+    if 2 * len(taken) < total:
+        lines.append(
+            f"WARNING: only {len(taken)} of {total} parameters were taken, so most of this model "
+            "starts from random values. If it should not, give it the model.* of "
+            f"{checkpoint}/config.json."
+        )
     return "\n".join(lines)
+
+
+def _some(kind: str, entries: Sequence[str]) -> list[str]:
+    """The lines of one kind, the first few of them."""
+    left_out = len(entries) - _SHOWN
+    more = [f"... and {left_out} more, see {INIT_FROM}"] if left_out > 0 else []
+    return [f"  {kind:6} {entry}" for entry in [*entries[:_SHOWN], *more]]
 
 
 def _source(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Figures: every scheme looks its own way, and the same numbers give the same files."""
+"""Figures show what the rows hold, and the same numbers give the same files."""
 
 import itertools
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from experiments.harness import figures
-from transformer_jax.models.transformer.schemes import SCHEMES
 
 ROWS = [
     {"scheme": scheme, "layers": layers, "seed": seed, "y": layers + seed, "status": status}
@@ -23,18 +22,6 @@ DRAW = {
     ),
     "statuses": lambda: figures.statuses(ROWS, y="seed", status="status", panel="scheme", **AXES),
 }
-
-
-def test_no_two_schemes_look_alike():
-    styles = [tuple(figures.style(scheme).items()) for scheme in SCHEMES]
-    assert len(set(styles)) == len(SCHEMES)
-    # Nor in grey: where colours are left out, markers tell them apart.
-    assert len({figures.style(scheme)["marker"] for scheme in SCHEMES}) == len(SCHEMES)
-
-
-def test_a_scheme_looks_the_same_among_all_others():
-    for among in (("admin",), ("post_ln", "admin")):
-        assert figures.style("admin", among) == figures.style("admin")
 
 
 @pytest.mark.parametrize("name", DRAW)

@@ -2,22 +2,13 @@
 
 import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from experiments.harness import results
-from experiments.harness.sweep import Run
-
-
-def finished(tmp_path, labels=None, **fields):
-    nothing: dict[str, Any] = dict(
-        record={}, results={}, metrics=[], measurements=[], measured_on={}
-    )
-    run = Run(config="configs/quickstart.py", overrides={}, labels=labels or {})
-    return results.Finished(run=run, workdir=tmp_path, **(nothing | fields))
+from tests.experiments.harness.runs import finished
 
 
 def losses(*values):
@@ -182,7 +173,20 @@ def test_a_report_goes_between_its_markers(tmp_path):
     assert lines == expected
 
 
-@pytest.mark.parametrize("order", [[], [0], [1, 0], [0, 1, 0, 1]])
+@pytest.mark.parametrize("before", [None, "", "# Title\n\ntext\n"])
+def test_a_readme_without_markers_gets_them_at_its_end(tmp_path, before):
+    readme = tmp_path / "README.md"
+    if before is not None:
+        readme.write_text(before)
+    for text in ("old", "new"):
+        results.insert(readme, "cpu", text)
+    lines = [line for line in readme.read_text().splitlines() if line]
+    start, end = results.markers("cpu")
+    title = ["# Title", "text"] if before else [f"# {tmp_path.name}"]
+    assert lines == [*title, start, "new", end]
+
+
+@pytest.mark.parametrize("order", [[0], [1, 0], [0, 1, 0, 1]])
 def test_markers_that_are_not_there_once_and_in_order_are_asked_for(tmp_path, order):
     readme = tmp_path / "README.md"
     text = "\n".join(results.markers("cpu")[number] for number in order)
