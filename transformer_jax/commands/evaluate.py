@@ -8,6 +8,7 @@ from transformer_jax.build import built
 from transformer_jax.commands.files import lock
 from transformer_jax.commands.status import changes, check_trained, named
 from transformer_jax.devices import hosts
+from transformer_jax.preflight import memory
 from transformer_jax.workdir import read_results, write_results
 
 
@@ -21,6 +22,7 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
     if own:
         lock(workdir)
     with built(config, workdir) as run:
+        memory.check(run, memory.evaluate)
         trained = run.trained(run.parameters(workdir, checkpoint or run.evaluate.checkpoint))
         split = run.data.split(name)
         scores, samples = run.task.score(trained, split)

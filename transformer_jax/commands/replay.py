@@ -6,6 +6,7 @@ from configs.default import Config
 from transformer_jax.build import built
 from transformer_jax.commands.start import begin, continued
 from transformer_jax.inspection.replay import replay as train_again
+from transformer_jax.preflight import memory
 from transformer_jax.run import Run
 from transformer_jax.workdir import CONFIG
 
@@ -23,6 +24,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
             raise ValueError(
                 f"--mode=replay needs a --step=N of 1 to {run.train.steps}, got {step}"
             )
+        memory.check(run, memory.replay)
         streams = run.train_streams()
         checkpoints = run.checkpoints(workdir)
         before = [saved for saved in checkpoints.steps() if saved < step]

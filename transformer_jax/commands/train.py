@@ -21,6 +21,7 @@ from transformer_jax.data.dataset import Split
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
+from transformer_jax.preflight import memory
 from transformer_jax.run import Params, Run
 from transformer_jax.run_log import NoLog, RunLog
 from transformer_jax.training import loop
@@ -51,6 +52,7 @@ def train(config: Config, workdir: Path) -> int:
 
 def _train(config: Config, workdir: Path, run: Run) -> str:
     """Trains and scores; returns the status."""
+    memory.check(run, memory.train)
     # All data is read before anything is written, so that a mistake in it comes at once.
     splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
     streams = run.train_streams()
