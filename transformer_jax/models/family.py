@@ -49,7 +49,9 @@ class Needs(Protocol):
         """Of the forward pass, or with `training` what the backward pass needs too."""
         ...
 
-    def decoding(self, rows: int, hypotheses: int, prompt: int, length: int) -> list[Need]:
+    def decoding(
+        self, rows: int, hypotheses: int, prompt: int, length: int, *, beam: bool
+    ) -> list[Need]:
         """Decoding `length` tokens after prompts of `prompt` tokens, several hypotheses of each."""
         ...
 

@@ -4,6 +4,7 @@ What cannot fit is refused, in one line that names the settings which decide it;
 not fit is told. `report` compiles the programs instead, which takes longer and is exact.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,9 +20,6 @@ from transformer_jax.devices.machine import Need
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.run import Run
 
-_SHORTEST = (
-    8  # tokens that rows to score or to decode have at least, or the most that they may have
-)
 _AHEAD = 4  # batches at a time: one in use, two ready, one in the making
 
 
@@ -82,7 +80,7 @@ def check_constants(needs: Sequence[Need], lengths: Mapping[str, int]) -> None:
         if need.least > whole:
             raise ValueError(
                 f"this machine has {machine.size(whole)} of memory, too little for {need.name} "
-                f"with {machine.size(need.least)}: lower {_settings(need)}"
+                f"with {machine.size(need.least)}. Lower {_settings(need)}"
             )
 
 
@@ -107,9 +105,8 @@ def table(run: Run) -> Iterator[str]:
         return
     free = machine.size(place.free)
     yield f"{place.name} has {machine.size(place.whole)}, of which {free} are free"
-    for phase in phases:
-        if message := _impossible(phase, place) or _unlikely(phase, place):
-            yield message
+    messages = (_impossible(phase, place) or _unlikely(phase, place) for phase in phases)
+    yield from itertools.islice(filter(None, messages), 1)
 
 
 def train(run: Run, state: list[Need]) -> list[Phase]:
@@ -186,7 +183,8 @@ def _scoring(run: Run, held: list[Need]) -> Phase:
         activations = run.needs.activations(rows, lengths, training=False)
         return [Need("batches", batch, batch, settings), *_with(settings, activations)]
 
-    shortest = {side: min(length, _SHORTEST) for side, length in most.items()}
+    # Rows are as long as the texts ask for.
+    shortest = dict.fromkeys(most, 1)
     return Phase("scoring", held, _between(needs(shortest), needs(most)))
 
 
@@ -195,7 +193,8 @@ def _decoding(
 ) -> Phase:
     limit, positions = run.task.limit, run.model.config.longest_row
     assert limit is not None
-    name = "beam_size" if decode.method == "beam" else "num_samples"
+    beam = decode.method == "beam"
+    name = "beam_size" if beam else "num_samples"
     hypotheses = getattr(decode, name)
     settings = {f"decode.{name}": hypotheses, "decode.extra_length": decode.extra_length}
     settings |= {"evaluate.batch_size": rows} if rows > 1 else {}
@@ -203,9 +202,9 @@ def _decoding(
     def needs(prompt: int) -> list[Need]:
         # A limit grows with the prompt, or falls.
         length = int(np.max(limit(np.array([1, prompt]), decode.extra_length, positions)))
-        return run.needs.decoding(rows, hypotheses, prompt, max(length, 1))
+        return run.needs.decoding(rows, hypotheses, prompt, max(length, 1), beam=beam)
 
-    used = _between(needs(min(longest_prompt, _SHORTEST)), needs(longest_prompt))
+    used = _between(needs(1), needs(longest_prompt))
     return Phase("decoding", held, _with(settings, used))
 
 
@@ -265,9 +264,9 @@ def _impossible(phase: Phase, place: Place) -> str | None:
         return None
     largest = max(parts, key=lambda need: need.least)
     return (
-        f"{phase.name} needs at least {machine.size(least)} of memory and {place.name} has "
-        f"{machine.size(place.whole)}; the largest part is {largest.name} with "
-        f"{machine.size(place.share * largest.least)}: lower {_settings(largest)}"
+        f"{phase.name} needs at least {machine.size(least)} of memory, and {place.name} has "
+        f"{machine.size(place.whole)}. Largest part: {largest.name}, "
+        f"{machine.size(place.share * largest.least)}. Lower {_settings(largest)}"
     )
 
 
@@ -278,10 +277,9 @@ def _unlikely(phase: Phase, place: Place) -> str | None:
         return None
     largest = max(phase.held + phase.used, key=lambda need: need.likely)
     return (
-        f"{phase.name} needs about {machine.size(likely)} of memory and {place.name} has "
-        f"{machine.size(place.free)} free, so it may be killed; the largest part is "
-        f"{largest.name} with {machine.size(place.share * largest.likely)}: lower "
-        f"{_settings(largest)}"
+        f"{phase.name} probably needs {machine.size(likely)} of memory, and {place.name} has "
+        f"{machine.size(place.free)} free, so it may be killed. Largest part: {largest.name}, "
+        f"{machine.size(place.share * largest.likely)}. Lower {_settings(largest)}"
     )
 
 

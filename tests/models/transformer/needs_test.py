@@ -42,7 +42,7 @@ def test_parameters_are_bounded_from_below_and_closely(shape, variant):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only"])
 def test_the_decoding_cache_is_what_start_makes(shape, dtype):
-    """Of 2 hypotheses of each of 3 prompts: `start` makes it for one, and its source's share."""
+    """For 2 hypotheses of each of 3 prompts: `start` makes it for one, and its source's part."""
     config = _config(shape, dtype=dtype)
     model, rows, prompt, length = MODELS[shape](config), 3, 9, 5
     inputs = jax.ShapeDtypeStruct((rows, prompt), "int32")
@@ -58,5 +58,5 @@ def test_the_decoding_cache_is_what_start_makes(shape, dtype):
         large = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim > 3]
         return sum(leaf.size * leaf.dtype.itemsize for leaf in large)
 
-    cache_need, *_ = TransformerNeeds(config).decoding(rows, 2, prompt, length)
+    cache_need, *_ = TransformerNeeds(config).decoding(rows, 2, prompt, length, beam=False)
     assert cache_need.least == 2 * size(cache) + size(context)

@@ -50,7 +50,7 @@ class TransformerNeeds:
         for stack in stacks(self.config):
             row, at = scheme(self.config, stack), depth(self.config, stack)
             if row.skip or row.branch or row.gain:
-                size = _FLOAT * at.sublayers
+                size = _FLOAT * at.layers
                 settings = self._settings(f"num_{stack}_layers")
                 found.append(Need("the scales of sublayers", size, size, settings))
         return found
@@ -60,11 +60,12 @@ class TransformerNeeds:
         config, found = self.config, []
         for stack in stacks(config):
             at, length = depth(config, stack), lengths[_SIDES[stack]]
-            tokens, stream = rows * length, rows * length * config.d_model * _FLOAT
+            tokens, stream = rows * length, rows * length * config.d_model
             layer = tokens * self._token(at)
-            kept = {"none": layer, "dots": tokens * self._products(at), "full": stream}
+            kept = {"none": layer, "dots": tokens * self._products(at), "full": _FLOAT * stream}
             likely = (at.layers * kept[config.remat] if training else 0) + layer
-            least = (at.layers if training else 1) * stream
+            # Each layer's input, in the products' dtype, has a part in the gradient of its kernels.
+            least = (at.layers if training else 1) * stream * config.compute_dtype.itemsize
             settings = self._settings(f"num_{stack}_layers", "d_model", "d_ff")
             found.append(Need("activations", least, likely, settings))
             if not KERNELS[config.attention_kernel].reads_segments:
@@ -75,8 +76,10 @@ class TransformerNeeds:
         found.append(outputs._replace(least=size, likely=(3 if training else 2) * size))
         return found
 
-    def decoding(self, rows: int, hypotheses: int, prompt: int, length: int) -> list[Need]:
-        """See `family.Needs`. The cache is there twice while hypotheses change places."""
+    def decoding(
+        self, rows: int, hypotheses: int, prompt: int, length: int, *, beam: bool
+    ) -> list[Need]:
+        """See `family.Needs`. A step reads one cache and writes another."""
         config = self.config
         token = 2 * config.num_heads * config.head_dim * config.compute_dtype.itemsize
         layers = config.num_decoder_layers * token
@@ -84,17 +87,18 @@ class TransformerNeeds:
         alone = len(stacks(config)) == 1
         size = rows * hypotheses * layers * (length + (prompt - 1 if alone else 0))
         shared = 0 if alone else rows * layers * prompt
+        # A beam copies keys, or values, when its hypotheses change places.
+        least = (1.5 if beam else 1) * size + shared
         settings = self._settings("num_decoder_layers", "num_heads", "head_dim")
+        found = [Need("decoding cache", least, 3 * size + shared, settings)]
         outputs = self._outputs()
         logits = rows * hypotheses * outputs.least
-        # Of each hypothesis the likeliest continuations, their probabilities and ids.
-        width = min(hypotheses + 1, config.vocab_size) if hypotheses > 1 else 0
-        candidates = rows * hypotheses * width * 2 * _FLOAT
-        return [
-            Need("decoding cache", size + shared, 3 * size + shared, settings),
-            outputs._replace(least=logits, likely=3 * logits),
-            Need("candidates", candidates, 2 * candidates, {}),
-        ]
+        found.append(outputs._replace(least=logits, likely=3 * logits))
+        if beam:  # probabilities and ids of each hypothesis' likeliest continuations
+            width = min(hypotheses + 1, config.vocab_size)
+            continuations = rows * hypotheses * width * 2 * _FLOAT
+            found.append(Need("beam candidates", continuations, 2 * continuations, {}))
+        return found
 
     def _weights(self, stack: Stack, rows: int, lengths: Mapping[str, int], training: bool) -> Need:
         """Weights of attention: of one layer for certain, since they are results of products."""
@@ -141,7 +145,12 @@ class TransformerNeeds:
         return Need(name, size, size, self._settings(*settings))
 
     def _settings(self, *names: str) -> dict[str, Any]:
-        return {f"model.{name}": getattr(self.config, name) for name in names}
+        config = self.config
+        found = {f"model.{name}": getattr(config, name) for name in names}
+        for name in [name for name in names if name.endswith("_layers")]:
+            if config.num_encoder_layers == config.num_decoder_layers:
+                found["model.num_layers"] = found.pop(f"model.{name}")
+        return found
 
 
 def _attentions(at: Depth) -> int:
