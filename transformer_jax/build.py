@@ -25,8 +25,9 @@ from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
 from transformer_jax.models import FAMILIES
-from transformer_jax.models.family import Family
+from transformer_jax.models.family import Family, Needs
 from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.preflight import memory
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task
@@ -69,6 +70,8 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     model_config = _model_config(config, task)
     model_config.check_platform(mesh.devices.flat[0].platform)
     _check_rows(config, task, model_config.longest_row)
+    family = FAMILIES[config.model.family]
+    _check_constants(config, task, family.needs(model_config))
     schedule, transform = _optimizer(config, lambda: run.roles)
     loss = _loss(config, task)
 
@@ -79,7 +82,6 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         vocab_size=config.model.vocab_size or data.tokenizer.vocab_size,
         num_labels=len(data.labels),
     )
-    family = FAMILIES[config.model.family]
     model = family.shapes[config.model.architecture](model_config)
     run = Run(
         seed=config.seed,
@@ -87,6 +89,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         task=task,
         data=data,
         model=model,
+        needs=family.needs(model_config),
         loss=loss,
         schedule=schedule,
         optimizer=transform,
@@ -348,6 +351,14 @@ def _check_rows(config: Config, task: Task, most: int | None) -> None:
                 f"{name} = {length} tokens need more than the model.max_length={most} learned "
                 "positions: raise model.max_length or shorten the rows"
             )
+
+
+def _check_constants(config: Config, task: Task, needs: Needs) -> None:
+    """Checks that what tracing the model makes fits into memory."""
+    kind = "row" if config.data.packing else "max"
+    names = [f"{kind}_{side}_length" for side in task.recipe.sides]
+    lengths = {f"data.{name}": config.data[name] for name in names}
+    memory.check_constants(needs.constants(max(lengths.values())), lengths)
 
 
 def _check_intervals(train: TrainSettings, best_metric: str, task: Task) -> None:

@@ -18,7 +18,7 @@ from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import batch_sharding, local_rows
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.models.family import Model, Role, roles
+from transformer_jax.models.family import Model, Needs, Role, roles
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import state, step
 from transformer_jax.training.losses import Batch, Loss, Sums
@@ -69,6 +69,7 @@ class Run:
     Attributes:
       mesh: of the devices; the caller puts it in use (`devices.mesh.use`).
       task: what the model is trained for, and so what is scored and generated.
+      needs: what the model takes of memory.
       init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
       apply: (params, batch, dropout key or None) -> outputs, as logits (B, T, V or C); None is
         deterministic.
@@ -84,6 +85,7 @@ class Run:
     task: Task
     data: Dataset
     model: Model
+    needs: Needs
     init: Callable[[Key[Array, ""], Batch], Params]
     apply: ApplyFn
     start: Callable[..., tuple]
@@ -114,6 +116,10 @@ class Run:
 
     def abstract_state(self) -> State:
         """Shapes and shardings of the state that training carries; nothing is computed."""
+        return self._abstract_state
+
+    @functools.cached_property
+    def _abstract_state(self) -> State:
         # Not even a key, as the devices may be none that are here.
         key = jax.eval_shape(jax.random.key, self.seed)
         return self._state(state.abstract, key, self.abstract_batch())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.data import files
+from transformer_jax.devices import machine
 
 
 def file(folder: Path, text: str) -> Path:
@@ -264,3 +265,20 @@ def test_tiny_shakespeare():
     path = real_data("tinyshakespeare", "input.txt.gz")
     (text,) = files.read_documents(path, "")["text"]
     assert (len(text), len(set(text)), text.count("\n")) == (1_115_394, 65, 40_000)
+
+
+def test_a_file_that_memory_cannot_hold_is_refused_and_one_that_hardly_fits_is_told(
+    tmp_path, monkeypatch, caplog
+):
+    path = tmp_path / "train"
+    path.write_text("a b c d\n" * 1000)
+    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(20_000, 10_000))
+    with pytest.raises(ValueError, match="train: reading this file takes at least 23.4 KiB"):
+        files.read_lines(path)
+    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(30_000, 10_000))
+    assert len(files.read_lines(path)) == 1000
+    (record,) = caplog.records
+    assert "9.8 KiB of it free" in record.getMessage()
+    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(30_000, 30_000))
+    files.read_lines(path)
+    assert len(caplog.records) == 1

@@ -90,6 +90,7 @@ def test_inspect_shows_config_parameters_and_cost(folder, capsys):
     one = capsys.readouterr().out
     assert "model.d_model: 512 -> 8" in one and '"d_model": 8' in one
     assert "decoder/self_attention/query" in one and "layers 1, embed 8, heads 2" in one
+    assert "optimizer state" in one and "this machine has" in one
     assert call(*arguments, "--config.model.num_layers=3") == 0
     three = capsys.readouterr().out
 

@@ -2,12 +2,14 @@
 
 import fcntl
 import json
+import re
 import shutil
 
 import pytest
 
 from tests.whole.command_line import files, message_of, results
 from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.devices import machine
 
 NEW = "--config=@/run.json --workdir=@/new"
 RUN = "--workdir=@/run"
@@ -71,6 +73,23 @@ def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, argum
     message = message_of(folder, capsys, arguments)
     assert all(part in message for part in parts), message
     assert files(folder / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (f"{NEW} --config.model.d_ff=2000000000", "training .* model.d_ff=2000000000"),
+        (f"{NEW} --config.data.batch_size=800000000", "training .* data.batch_size=800000000"),
+        (f"{RUN} --mode=evaluate --config.evaluate.batch_size=100000000", "evaluate.batch_size"),
+        (f"{RUN} --mode=generate --input=@/t --config.decode.extra_length=1000000000", "decoding"),
+    ],
+)
+def test_what_cannot_fit_into_memory_is_refused_before_it_is_made(
+    folder, capsys, monkeypatch, arguments, part
+):
+    (folder / "t").write_text("a\n")
+    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(2**30, 2**30))
+    assert re.search(f"{part}", message_of(folder, capsys, arguments))
 
 
 def test_a_work_directory_that_lost_its_config_is_refused(folder, tmp_path, capsys):

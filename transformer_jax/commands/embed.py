@@ -7,6 +7,7 @@ from transformer_jax.build import built
 from transformer_jax.commands import restore
 from transformer_jax.commands.lines import read_lines, write
 from transformer_jax.commands.status import check_trained
+from transformer_jax.preflight import memory
 
 
 def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, target: str) -> int:
@@ -23,6 +24,7 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
                 "only a model with model.architecture='encoder_only' embeds lines, and this is a "
                 f"{config.model.architecture!r}"
             )
+        memory.check(run, memory.embed)
         trained = restore.trained(config, run, workdir, checkpoint)
         vectors = trained.embed(lines) if lines else []
     write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))

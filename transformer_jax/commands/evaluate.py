@@ -9,6 +9,7 @@ from transformer_jax.commands import restore
 from transformer_jax.commands.files import lock
 from transformer_jax.commands.status import changes, check_trained, named
 from transformer_jax.devices import hosts
+from transformer_jax.preflight import memory
 from transformer_jax.workdir import RESULTS, is_writable, read_results, write_results
 
 
@@ -25,6 +26,7 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
         lock(workdir)
     before = read_results(workdir) if own else {}  # now, since a broken file is refused
     with built(config, workdir) as run:
+        memory.check(run, memory.evaluate)
         trained = restore.trained(config, run, workdir, checkpoint)
         split = run.data.split(name)
         scores, samples = run.task.score(trained, split)

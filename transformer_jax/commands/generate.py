@@ -7,6 +7,7 @@ from transformer_jax.build import built
 from transformer_jax.commands import restore
 from transformer_jax.commands.lines import read_lines, write
 from transformer_jax.commands.status import check_trained
+from transformer_jax.preflight import memory
 
 
 def generate(
@@ -26,10 +27,12 @@ def generate(
         task = run.task
         if task.results is None:
             raise ValueError(f"a model of {task.recipe.name} generates nothing; see --mode=embed")
+        stream = task.stream if target == "-" and run.decode.method != "beam" else None
+        memory.check(run, memory.stream if stream else memory.generate)
         trained = restore.trained(config, run, workdir, checkpoint)
-        if target == "-" and task.stream is not None and run.decode.method != "beam":
+        if stream:
             for number, line in enumerate(lines):
-                for piece in task.stream(trained, line, number):
+                for piece in stream(trained, line, number):
                     write("-", piece)
             return 0
         texts = [text for found in task.results(trained, lines) for text in found]

@@ -7,13 +7,14 @@ from configs.default import Config
 from transformer_jax import overrides
 from transformer_jax.build import built
 from transformer_jax.devices import mesh
+from transformer_jax.preflight import memory
 from transformer_jax.preflight.program import product_flops
 from transformer_jax.run import Run
 from transformer_jax.training.state import Parameter
 
 
 def inspect(config: Config, workdir: Path | None) -> int:
-    """Prints the config, its difference from the default, the parameters and a step's cost."""
+    """Prints the config, its difference from the default, parameters, a step's cost, and memory."""
     with built(config, workdir) as run:
         changes = overrides.difference(default.get_config(), config)
         print(overrides.to_json(config))
@@ -28,6 +29,7 @@ def inspect(config: Config, workdir: Path | None) -> int:
 
         flops = product_flops(run.train_step(), run.abstract_state(), run.abstract_batch())
         print(f"\nMatrix products of one training step: {flops:.3e} FLOPs")
+        print("\nMemory, estimated:", *memory.table(run), sep="\n  ")
         return 0
 
 

@@ -7,6 +7,7 @@ from transformer_jax.build import built
 from transformer_jax.commands.restore import check, resume
 from transformer_jax.commands.start import begin
 from transformer_jax.inspection.replay import replay as train_again
+from transformer_jax.preflight import memory
 from transformer_jax.run import Run
 from transformer_jax.workdir import CONFIG
 
@@ -24,6 +25,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
             raise ValueError(
                 f"--mode=replay needs a --step=N of 1 to {run.train.steps}, got {step}"
             )
+        memory.check(run, memory.replay)
         checkpoints = run.checkpoints(workdir)
         before = [saved for saved in checkpoints.steps() if saved < step]
         newest = checkpoints.find(before[-1]) if before else None

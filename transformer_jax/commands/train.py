@@ -22,6 +22,7 @@ from transformer_jax.data.dataset import Split
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
+from transformer_jax.preflight import memory
 from transformer_jax.run import Params, Run
 from transformer_jax.run_log import NoLog, RunLog
 from transformer_jax.training import loop
@@ -52,6 +53,7 @@ def train(config: Config, workdir: Path) -> int:
 
 def _train(config: Config, workdir: Path, run: Run) -> str:
     """Trains and scores; returns the status."""
+    memory.check(run, memory.train)
     checkpoints = run.checkpoints(workdir)
     checkpoint = newest(config, run, workdir, checkpoints)
     # All data is read before anything is written, so that a mistake in it comes at once.

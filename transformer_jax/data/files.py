@@ -1,12 +1,16 @@
 """Readers of text files, from a path to columns: parallel and plain text, labels, tags."""
 
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from absl import logging
+
 from transformer_jax.data.examples import Examples
+from transformer_jax.devices import machine
 
 # The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
 _CONLLU = "id form lemma upos xpos feats head deprel deps misc".split()
@@ -207,7 +211,26 @@ def decode_lines(data: bytes, name: str) -> list[str]:
     return lines
 
 
+def _check_size(path: Path) -> None:
+    """Checks that a file can be read: it is there as bytes, and then as lines of bytes and of text.
+
+    Raises:
+        ValueError: memory cannot hold it. Where little of it is free, a warning tells.
+    """
+    needed = 3 * os.path.getsize(path) if os.path.isfile(path) else 0
+    whole, free = machine.memory()
+    message = (
+        f"{path}: reading this file takes at least {machine.size(needed)} of memory, and this "
+        f"machine has {machine.size(whole)}, {machine.size(free)} of it free: train on a part of it"
+    )
+    if needed > whole:
+        raise ValueError(message)
+    if needed > free:
+        logging.warning("%s", message)
+
+
 def _read_bytes(path: Path) -> bytes:
+    _check_size(path)
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":

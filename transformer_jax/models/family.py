@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jaxtyping import Array, Int, Key, PyTree
 
+from transformer_jax.devices.machine import Need
 from transformer_jax.models.layers.parameter import Boxed
 
 Batch = dict[str, Int[Array, "B _"]]
@@ -32,6 +33,29 @@ class Model(Protocol):
     def __call__(self, batch: Batch, *, deterministic: bool) -> PyTree[Array]: ...
 
 
+class Needs(Protocol):
+    """What a model takes of memory, by arithmetic on its config: nothing is traced for it.
+
+    `lengths` are tokens of a row by side, "source" and "target"; a model reads those of its own.
+    """
+
+    def parameters(self) -> list[Need]: ...
+
+    def constants(self, length: int) -> list[Need]:
+        """Arrays that tracing the model makes, for rows of this length."""
+        ...
+
+    def activations(self, rows: int, lengths: Mapping[str, int], *, training: bool) -> list[Need]:
+        """Of the forward pass, or with `training` what the backward pass needs too."""
+        ...
+
+    def decoding(
+        self, rows: int, hypotheses: int, prompt: int, length: int, *, beam: bool
+    ) -> list[Need]:
+        """Decoding `length` tokens after prompts of `prompt` tokens, several hypotheses of each."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """One row of FAMILIES.
@@ -40,11 +64,13 @@ class Family:
       config: the frozen dataclass that a model is made from, checked when made.
       shapes: by architecture, config -> model.
       init: (model, key, batch) -> the initial parameters, boxed by `parameter`.
+      needs: config -> what the model takes of memory.
     """
 
     config: type[Any]
     shapes: Mapping[str, Callable[[Any], Model]]
     init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]]
+    needs: Callable[[Any], Needs]
 
 
 class Role(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
+from transformer_jax.devices import machine
 from transformer_jax.preflight import chips
 
 
@@ -45,5 +46,4 @@ def local_memory(device: Any) -> float:
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return whole / len(jax.local_devices())
+    return machine.memory().whole / len(jax.local_devices())

@@ -12,6 +12,7 @@ from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
 from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer
 from transformer_jax.data.transforms import pieces
 from transformer_jax.evaluation import metrics
+from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task, spread
 from transformer_jax.training.losses import next_token_loss
@@ -67,6 +68,14 @@ def _has_unknown(split: Split) -> bool:
     return bool(unknown > sum(text.count("<unk>") for text in split.examples["text"]))
 
 
+def _scored(decode: DecodeSettings, longest_prompt: int) -> tuple[DecodeSettings, int]:
+    """One continuation as long as a sample allows, of prompts of a quarter of it, behind bos."""
+    most = min(_SAMPLE_TOKENS, longest_prompt)
+    extra_length = most - most // 4
+    decode = dataclasses.replace(decode, num_samples=1, extra_length=extra_length, stop=())
+    return decode, 1 + most // 4
+
+
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """No scores but the losses; as samples, how the model continues the beginnings of texts."""
     tokenizer = trained.data.tokenizer
@@ -81,9 +90,7 @@ def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     references = [
         tokenizer.decode(row)[len(prompt) :] for row, prompt in zip(ids, prompts, strict=True)
     ]
-    settings = dataclasses.replace(
-        trained.decode, num_samples=1, extra_length=most - most // 4, stop=()
-    )
+    settings, _ = _scored(trained.decode, trained.data.settings.max_target_length)
     outputs = _continuations(dataclasses.replace(trained, decode=settings), prompts)
     return {}, [
         (prompt, reference, text)
@@ -145,4 +152,5 @@ TASK = Task(
     results=_results,
     stream=_stream,
     limit=_limit,
+    scored=_scored,
 )

@@ -9,6 +9,7 @@ from jaxtyping import Int
 
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.recipe import Recipe
+from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.training.losses import METRICS, Result
 
@@ -35,6 +36,8 @@ class Task:
         they come whole.
       limit: (tokens of prompts, decode.extra_length, most positions or None) -> most tokens that
         follow, eos included; None: the task decodes nothing.
+      scored: (decode settings, most tokens of a prompt) -> both as `score` uses them; None: it
+        decodes nothing.
     """
 
     recipe: Recipe
@@ -46,6 +49,7 @@ class Task:
     results: Callable[[Trained, Sequence[str]], list[list[str]]] | None = None
     stream: Callable[[Trained, str, int], Iterator[str]] | None = None
     limit: Callable[[Int[np.ndarray, "B"], int, int | None], Int[np.ndarray, "B"]] | None = None
+    scored: Callable[[DecodeSettings, int], tuple[DecodeSettings, int]] | None = None
 
 
 def of_full_lines(

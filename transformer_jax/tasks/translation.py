@@ -12,6 +12,7 @@ from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
 from transformer_jax.data.tokenizer import EOS_ID, Tokenizer
 from transformer_jax.data.transforms import select
 from transformer_jax.evaluation import metrics
+from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task, of_full_lines, samples
 from transformer_jax.training.losses import next_token_loss
@@ -63,10 +64,16 @@ def _limit(
     return prompt_tokens + extra_length
 
 
+def _scored(decode: DecodeSettings, longest_prompt: int) -> tuple[DecodeSettings, int]:
+    """One translation of every source."""
+    return dataclasses.replace(decode, num_samples=1), longest_prompt
+
+
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """BLEU, chrF, exact match and the accuracy of pronouns, with sacreBLEU's signatures."""
     sources, references = split.examples["source"], split.examples["target"]
-    once = dataclasses.replace(trained, decode=dataclasses.replace(trained.decode, num_samples=1))
+    settings, _ = _scored(trained.decode, trained.data.settings.max_prompt_length)
+    once = dataclasses.replace(trained, decode=settings)
     decode = trained.data.tokenizer.decode
     hypotheses = [decode(ids) for (ids,) in once.generate(split.batches)]
     pronouns = split.examples.get("pronoun")
@@ -125,4 +132,5 @@ TASK = Task(
     score=_score,
     results=_results,
     limit=_limit,
+    scored=_scored,
 )

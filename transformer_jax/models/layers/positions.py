@@ -28,7 +28,10 @@ class Rotation(NamedTuple):
 def sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     """sin(t / 10000^(2i/D)) in even and the cosine in odd channels (Vaswani et al. 2017, 3.5)."""
     angle = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
-    return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, d_model).astype("f4")
+    table = np.empty((length, d_model), np.float32)
+    np.sin(angle, out=table[:, ::2])
+    np.cos(angle, out=table[:, 1::2])
+    return table
 
 
 def rotation(positions: Int[Array, "B T"], head_dim: int) -> Rotation:

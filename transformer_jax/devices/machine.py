@@ -1,0 +1,82 @@
+"""Memory: what this machine has of it, and what a thing takes. Knows nothing of JAX."""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+
+class Memory(NamedTuple):
+    """Bytes. whole: all that the process could ever take, swap included; free: what it can now."""
+
+    whole: float
+    free: float
+
+
+class Need(NamedTuple):
+    """Bytes of memory that one thing takes, on all devices together.
+
+    least: what it takes for certain. likely: an estimate. settings: those that decide it.
+    """
+
+    name: str
+    least: float
+    likely: float
+    settings: Mapping[str, Any]
+
+
+def memory(root: Path = Path("/")) -> Memory:
+    """The machine's memory, or less where a control group (a container, a Slurm job) allows less.
+
+    root: the folder that holds proc/ and sys/.
+    """
+    try:
+        text = (root / "proc/meminfo").read_text()
+    except OSError:  # not Linux
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Memory(whole, whole)
+    found = {name: 1024 * int(size) for name, size in re.findall(r"(\w+):\s+(\d+) kB", text)}
+    whole, free = found["MemTotal"], found["MemAvailable"]
+    for limit, used in _groups(root):
+        whole, free = min(whole, limit), min(free, limit - used)
+    return Memory(whole + found["SwapTotal"], max(free, 0))
+
+
+def _groups(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use of each control group, of both versions, that this process belongs to."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if not controllers:
+            top, files, cached = "sys/fs/cgroup", ("memory.max", "memory.current"), ""
+        elif "memory" in controllers.split(","):
+            top, cached = "sys/fs/cgroup/memory", "total_"
+            files = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        # Limits of the groups above hold too. A container may see none but the topmost.
+        group = PurePosixPath(name)
+        for above in (group, *group.parents):
+            folder = root / top / above.relative_to("/")
+            try:
+                limit, used = ((folder / file).read_text().strip() for file in files)
+                statistics = (folder / "memory.stat").read_text()
+            except OSError:
+                continue
+            # What is cached of files gives way.
+            pattern = rf"^{cached}(?:in)?active_file (\d+)$"
+            given_back = sum(map(int, re.findall(pattern, statistics, re.MULTILINE)))
+            if limit.isdecimal():
+                yield int(limit), int(used) - given_back
+
+
+def size(number: float) -> str:
+    """Bytes as "1.5 GiB"."""
+    units = "KiB MiB GiB TiB PiB EiB".split()
+    power = min(max(int(math.log2(max(number, 1)) // 10), 1), len(units))
+    return f"{number / 2 ** (10 * power):,.1f} {units[power - 1]}"

@@ -1,0 +1,157 @@
+"""What a Transformer takes of memory, by arithmetic on its config: so at any size, untraced."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.devices.machine import Need
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
+from transformer_jax.models.layers.feed_forward import ACTIVATIONS
+from transformer_jax.models.layers.heads import HEADS
+from transformer_jax.models.layers.kernels import KERNELS
+from transformer_jax.models.layers.positions import POSITIONS
+from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
+from transformer_jax.models.transformer.schemes import Depth, Stack
+
+_FLOAT = 4  # bytes of a float32
+_SIDES: dict[Stack, str] = {"encoder": "source", "decoder": "target"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerNeeds:
+    """See `family.Needs`."""
+
+    config: TransformerConfig
+
+    def parameters(self) -> list[Need]:
+        """Tables and kernels alone, as `least`: norms and biases add a thousandth or so."""
+        config, tied = self.config, TIED_EMBEDDINGS[self.config.tied_embeddings]
+        tables = 1 if tied.tables or len(stacks(config)) == 1 else 2
+        tables += not tied.logits and not HEADS[config.head].labels
+        found = [self._need("parameters", tables * config.vocab_size, "vocab_size", "d_model")]
+        if POSITIONS[config.positions].learned:
+            size = len(stacks(config)) * config.max_length
+            found.append(self._need("parameters", size, "max_length", "d_model"))
+        inner = config.num_heads * config.head_dim
+        matrices = 3 if ACTIVATIONS[config.activation].gated else 2
+        for stack in stacks(config):
+            layers, at = f"num_{stack}_layers", depth(config, stack)
+            size = at.layers * 4 * _attentions(at) * inner
+            found.append(self._need("parameters", size, layers, "d_model", "num_heads", "head_dim"))
+            size = at.layers * matrices * config.d_ff
+            found.append(self._need("parameters", size, layers, "d_model", "d_ff"))
+        return found
+
+    def constants(self, length: int) -> list[Need]:
+        """Sinusoids, which are float64 on their way, and the scales of sublayers."""
+        found = []
+        if POSITIONS[self.config.positions].vectors:
+            found.append(self._need("the table of positions", 2 * length, "d_model"))
+        for stack in stacks(self.config):
+            row, at = scheme(self.config, stack), depth(self.config, stack)
+            if row.skip or row.branch or row.gain:
+                size = _FLOAT * at.layers
+                settings = self._settings(f"num_{stack}_layers")
+                found.append(Need("the scales of sublayers", size, size, settings))
+        return found
+
+    def activations(self, rows: int, lengths: Mapping[str, int], *, training: bool) -> list[Need]:
+        """See `family.Needs`. Weights of attention count apart from all other activations."""
+        config, found = self.config, []
+        for stack in stacks(config):
+            at, length = depth(config, stack), lengths[_SIDES[stack]]
+            tokens, stream = rows * length, rows * length * config.d_model
+            layer = tokens * self._token(at)
+            kept = {"none": layer, "dots": tokens * self._products(at), "full": _FLOAT * stream}
+            likely = (at.layers * kept[config.remat] if training else 0) + layer
+            # Each layer's input, in the products' dtype, has a part in the gradient of its kernels.
+            least = (at.layers if training else 1) * stream * config.compute_dtype.itemsize
+            settings = self._settings(f"num_{stack}_layers", "d_model", "d_ff")
+            found.append(Need("activations", least, likely, settings))
+            if not KERNELS[config.attention_kernel].reads_segments:
+                found.append(self._weights(stack, rows, lengths, training))
+        outputs, length = self._outputs(), lengths[_SIDES[stacks(config)[-1]]]
+        size = rows * length * outputs.least
+        # What is kept of them for the backward pass, and the gradient.
+        found.append(outputs._replace(least=size, likely=(3 if training else 2) * size))
+        return found
+
+    def decoding(
+        self, rows: int, hypotheses: int, prompt: int, length: int, *, beam: bool
+    ) -> list[Need]:
+        """See `family.Needs`. A step reads one cache and writes another."""
+        config = self.config
+        token = 2 * config.num_heads * config.head_dim * config.compute_dtype.itemsize
+        layers = config.num_decoder_layers * token
+        # A decoder alone keeps the prompt, short of its last token, with every hypothesis.
+        alone = len(stacks(config)) == 1
+        size = rows * hypotheses * layers * (length + (prompt - 1 if alone else 0))
+        shared = 0 if alone else rows * layers * prompt
+        # A beam copies keys, or values, when its hypotheses change places.
+        least = (1.5 if beam else 1) * size + shared
+        settings = self._settings("num_decoder_layers", "num_heads", "head_dim")
+        found = [Need("decoding cache", least, 3 * size + shared, settings)]
+        outputs = self._outputs()
+        logits = rows * hypotheses * outputs.least
+        found.append(outputs._replace(least=logits, likely=3 * logits))
+        if beam:  # probabilities and ids of each hypothesis' likeliest continuations
+            width = min(hypotheses + 1, config.vocab_size)
+            continuations = rows * hypotheses * width * 2 * _FLOAT
+            found.append(Need("beam candidates", continuations, 2 * continuations, {}))
+        return found
+
+    def _weights(self, stack: Stack, rows: int, lengths: Mapping[str, int], training: bool) -> Need:
+        """Weights of attention: of one layer for certain, since they are results of products."""
+        config, at = self.config, depth(self.config, stack)
+        length = lengths[_SIDES[stack]]
+        pairs = rows * config.num_heads * length * length
+        if _attentions(at) == 2:
+            crossed = rows * config.num_heads * length * lengths["source"]
+        else:
+            crossed = 0
+        layer = (pairs + crossed) * _FLOAT
+        kept = at.layers * layer if training and config.remat == "none" else 0
+        settings = self._settings("num_heads", f"num_{stack}_layers")
+        return Need("attention weights", pairs * _FLOAT, kept + 2 * layer, settings)
+
+    def _outputs(self) -> Need:
+        """Logits of one token."""
+        if HEADS[self.config.head].labels:
+            size = _FLOAT * self.config.num_labels
+            return Need("logits", size, size, {"labels": self.config.num_labels})
+        size = _FLOAT * self.config.vocab_size
+        return Need("logits", size, size, self._settings("vocab_size"))
+
+    def _token(self, at: Depth) -> float:
+        """Bytes that the backward pass of one layer needs of a token when it keeps everything."""
+        config, itemsize = self.config, self.config.compute_dtype.itemsize
+        inner = config.num_heads * config.head_dim
+        gated = ACTIVATIONS[config.activation].gated
+        hidden = (3 if gated else 2) * config.d_ff * itemsize
+        stream = 3 * len(at.kinds) * config.d_model * _FLOAT
+        return stream + 4 * _attentions(at) * inner * itemsize + hidden
+
+    def _products(self, at: Depth) -> float:
+        """Bytes of a layer's products with parameters, and of its input, of a token."""
+        config, itemsize = self.config, self.config.compute_dtype.itemsize
+        inner = config.num_heads * config.head_dim
+        hidden = (1 + ACTIVATIONS[config.activation].gated) * config.d_ff
+        inward = 3 * _attentions(at) * inner + hidden
+        return inward * itemsize + (1 + len(at.kinds)) * config.d_model * _FLOAT
+
+    def _need(self, name: str, count: float, *settings: str) -> Need:
+        """Of `count` vectors of the model's width, in float32."""
+        size = count * self.config.d_model * _FLOAT
+        return Need(name, size, size, self._settings(*settings))
+
+    def _settings(self, *names: str) -> dict[str, Any]:
+        config = self.config
+        found = {f"model.{name}": getattr(config, name) for name in names}
+        for name in [name for name in names if name.endswith("_layers")]:
+            if config.num_encoder_layers == config.num_decoder_layers:
+                found["model.num_layers"] = found.pop(f"model.{name}")
+        return found
+
+
+def _attentions(at: Depth) -> int:
+    return len(at.kinds) - 1
