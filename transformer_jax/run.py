@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from transformer_jax import progress
 from transformer_jax.checkpoint.checkpoints import Checkpoints, restore_parameters_from
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.streams import TrainStreams
@@ -180,13 +181,14 @@ class Run:
         Raises FileNotFoundError where there is no such checkpoint.
         """
         checkpoints, abstract = self.checkpoints(workdir), self.abstract_state().params
-        if which == "last":
-            found = checkpoints.average(self.checkpoint.average_last, abstract)
-        elif which == "best" or which.isdecimal():
-            step = which if which == "best" else int(which)
-            found = checkpoints.restore_parameters(step, abstract)
-        else:
-            found = restore_parameters_from(which, abstract)
+        with progress.phase("Restoring the parameters"):
+            if which == "last":
+                found = checkpoints.average(self.checkpoint.average_last, abstract)
+            elif which == "best" or which.isdecimal():
+                step = which if which == "best" else int(which)
+                found = checkpoints.restore_parameters(step, abstract)
+            else:
+                found = restore_parameters_from(which, abstract)
         if found is None:
             raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
         return found[1]

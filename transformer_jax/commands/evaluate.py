@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax import run_log
+from transformer_jax import progress, run_log
 from transformer_jax.build import built
 from transformer_jax.commands.files import lock
 from transformer_jax.commands.status import changes, check_trained, named
@@ -23,8 +23,9 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
     with built(config, workdir) as run:
         trained = run.trained(run.parameters(workdir, checkpoint or run.evaluate.checkpoint))
         split = run.data.split(name)
-        scores, samples = run.task.score(trained, split)
-        results = named(name, run.task.losses(trained, split) | scores)
+        with progress.phase(f"Scoring the {name} split"):
+            scores, samples = run.task.score(trained, split)
+            results = named(name, run.task.losses(trained, split) | scores)
     if own and hosts.is_first():
         write_results(workdir, read_results(workdir) | results)
     print(run_log.format_scores(results), run_log.format_samples(samples), sep="\n\n")

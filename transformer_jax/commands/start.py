@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from transformer_jax import progress
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
 from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
 from transformer_jax.commands.files import save
@@ -36,7 +37,8 @@ class Beginning(NamedTuple):
 
 def start(run: Run, workdir: Path, checkpoints: Checkpoints, streams: TrainStreams) -> State:
     """The state of the newest checkpoint, or a new one; the streams stand where it left them."""
-    restored = checkpoints.restore("last", run.abstract_state())
+    with progress.phase("Restoring the last checkpoint"):
+        restored = checkpoints.restore("last", run.abstract_state())
     if restored is not None:
         return continued(restored, streams)
     state, drawn, report, batch = begin(run, streams)
@@ -57,7 +59,8 @@ def begin(run: Run, streams: TrainStreams) -> Beginning:
     beginning = streams.get_state()
     batch = mesh.place(run.mesh, next(streams))
     streams.set_state(beginning)
-    state = run.new_state(batch)
+    with progress.phase("Initialising the model"):
+        state = run.new_state(batch)
     if not run.checkpoint.init_from:
         return Beginning(state, state.params, None, batch)
     drawn = state.params
