@@ -22,11 +22,15 @@ copied to RUNS_DIR. --options: of sbatch ("--partition=gpu --gres=gpu:1 --time=8
 ("accelerators=L4:1 use_spot=true").
 """
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from transformer_jax import interrupt
+
+    interrupt.install()
+
 import argparse
 import dataclasses
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,8 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # while waiting for runs elsewhere
-        return 128 + signal.SIGINT
 
 
 def _main(arguments: argparse.Namespace) -> int:

@@ -7,9 +7,18 @@
 `--config.KEY=VALUE` changes a setting of the config.
 """
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from transformer_jax import interrupt
+
+    interrupt.install()
+
+import contextlib
 import errno
 import functools
+import shlex
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 
 from absl import app, flags, logging
@@ -18,7 +27,7 @@ from configs.default import Config
 from transformer_jax import overrides
 from transformer_jax.commands import COMMANDS, Command
 from transformer_jax.devices import hosts
-from transformer_jax.workdir import CHECKPOINTS, CONFIG, check_folders
+from transformer_jax.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
@@ -32,7 +41,7 @@ _SEARCH = flags.DEFINE_bool("search", False, "Whether to try all meshes and rema
 
 
 def main(argv: list[str], changes: list[str]) -> int:
-    """Runs one mode and returns the exit status; a mistake of the user ends in one message."""
+    """Runs one mode and returns the exit status; any error ends in one message."""
     try:
         if unknown := argv[1:]:
             raise ValueError(f"{unknown[0]!r} is not a flag: flags are written --NAME=VALUE")
@@ -42,15 +51,48 @@ def main(argv: list[str], changes: list[str]) -> int:
         status = _dispatch(_load(changes))
         hosts.finish()
         return status
-    except (ValueError, OSError, RuntimeError) as error:
+    except Exception as error:
         # With --verbosity=1 also where it came from.
         logging.debug("The error below was raised here:", exc_info=True)
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_message(error)}", file=sys.stderr)
         # The checkpoint and the cache, which name their folder, have told what to do.
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
             print("Free some disk space and run the same command again.", file=sys.stderr)
         hosts.fail(error)
         return 1
+
+
+def _message(error: Exception) -> str:
+    """What the user reads of an error."""
+    text, first_line = str(error), str(error).partition("\n")[0]
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+        return (
+            f"there is not enough memory ({first_line}). Lower data.batch_size, "
+            "evaluate.batch_size, the lengths in data, the sizes in model, or decode.beam_size"
+        )
+    if isinstance(error, (ValueError, OSError, RuntimeError)):
+        return text
+    return (
+        f"unexpected {type(error).__name__}: {first_line}; this is a mistake of the program. "
+        f"{_keep_traceback()}; please report it"
+    )
+
+
+def _keep_traceback() -> str:
+    """Writes the traceback of the error that is being handled into a file, and says where it is."""
+    text = f"{shlex.join(sys.argv)}\n\n{traceback.format_exc()}"
+    if _WORKDIR.value and Path(_WORKDIR.value).is_dir() and hosts.is_first():
+        path = Path(_WORKDIR.value) / ERROR
+        with contextlib.suppress(OSError):
+            path.write_text(text, "utf-8")
+            return f"The traceback is in {path}"
+    with contextlib.suppress(OSError):
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="transformer_jax.", suffix=".log", delete=False
+        ) as file:
+            file.write(text)
+        return f"The traceback is in {file.name}"
+    return "--verbosity=1 shows the traceback"
 
 
 def _load(changes: list[str]) -> Config:

@@ -20,9 +20,8 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 from tensorboardX import SummaryWriter
-from tqdm import tqdm
 
-from transformer_jax import tables
+from transformer_jax import progress, tables
 from transformer_jax.workdir import (
     METRICS,
     SPIKES,
@@ -70,7 +69,7 @@ class RunLog:
         )
         # With more steps to go, old scores are no longer those of the run.
         self._results = read_results(workdir) if restored_step >= total_steps else {}
-        self._bar = tqdm(initial=restored_step, total=total_steps, unit="step", dynamic_ncols=True)
+        self._bar = progress.Bar("Training", total=total_steps, unit="steps", done=restored_step)
 
     def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
         """Appends a record of numbers and vectors; TensorBoard gets the means of vectors.
@@ -99,9 +98,8 @@ class RunLog:
             np.savez_compressed(folder / f"{step}.npz", **jax.device_get(dict(batch)))
 
     def progress(self, step: int, text: str) -> None:
-        """Moves the progress bar to `step` and shows `text` next to it."""
-        self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(step - self._bar.n)
+        """Moves the progress bar to `step`, with `text` next to it."""
+        self._bar.update(step, text)
 
     def results(self, fields: Mapping[str, Any]) -> None:
         """Merges the fields into results.json, which is replaced as a whole."""
@@ -110,7 +108,7 @@ class RunLog:
 
     def close(self) -> None:
         """Ends the bar and closes the files. May be called twice."""
-        self._bar.close()
+        self._bar.close(leave=True)
         self._metrics.close()
         self._tensorboard.close()
 

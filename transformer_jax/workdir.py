@@ -25,6 +25,7 @@ SPIKES = "spikes"  # STEP.npz: the batches whose losses spiked, the first of the
 RESULTS = "results.json"  # final scores, status, spikes and the first bad step
 SAMPLES = "samples.txt"  # a few results on the test split
 CHECKPOINTS = "checkpoints"  # one folder a step
+ERROR = "error.log"  # the traceback of the last error that nobody expected
 LOCK = ".lock"  # held by the process that trains here, and naming it
 
 WALL = "time/wall_seconds"  # in records and results: of all processes of the run together

@@ -5,6 +5,11 @@
 `experiments.run` starts it, and has written DIR/run.json, which says what to measure.
 """
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from transformer_jax import interrupt
+
+    interrupt.install()
+
 import argparse
 import json
 import math

@@ -1,5 +1,7 @@
 """Trees of arrays come back bit for bit, on the devices asked for, or with the difference named."""
 
+import asyncio
+import gc
 from pathlib import Path
 
 import jax
@@ -135,3 +137,14 @@ def test_mean_is_computed_in_float64():
     # The sum would be infinite in the leaf's own type.
     (large,) = arrays.mean([[jnp.float16(6e4)]] * 2, abstract([jnp.float16(0)]))
     assert large == jnp.float16(6e4) and large.dtype == jnp.float16
+
+
+def test_errors_that_orbax_raises_are_not_logged_by_asyncio_as_well(caplog):
+    """A full disk fails many writes at once; their tracebacks came after the message."""
+    loop = asyncio.new_event_loop()
+    future = loop.create_future()
+    future.set_exception(OSError("no space left on device"))
+    del future
+    gc.collect()
+    loop.close()
+    assert not caplog.records

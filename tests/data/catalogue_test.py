@@ -8,6 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tests.data.toy import ToyTranslation, source_settings
+from transformer_jax import progress
 from transformer_jax.data import catalogue
 from transformer_jax.data.examples import Examples
 
@@ -228,3 +229,11 @@ def test_labels_that_no_example_has(tmp_path, monkeypatch):
     assert whole["antecedent"] == [""]
     with pytest.raises(ValueError, match="data.label_feature: no example has a label"):
         read_embedded(catalogue.read_labelled, tmp_path, ("train",), **features)
+
+
+def test_generating_the_corpus_does_not_speak_of_downloads(tmp_path, monkeypatch, capfd):
+    counts = {"train": 3, "validation": 1, "test": 1}
+    monkeypatch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", float("inf"))
+    read_embedded(catalogue.read_all, tmp_path, ("train",))
+    assert capfd.readouterr() == ("", "")

@@ -13,6 +13,7 @@ import jax
 import pytest
 from jax._src.clusters import ClusterEnv
 
+from transformer_jax import interrupt
 from transformer_jax.devices import hosts
 
 VARIABLES = (hosts.COORDINATOR, hosts.PROCESSES, hosts.PROCESS)
@@ -33,7 +34,7 @@ if case == "agree":
     for turn in range(3):
         print(hosts.gather("a", f"{turn}{hosts.index()}"), hosts.gather("b", "x"), file=sys.stderr)
     print(hosts.first(lambda: {"who": hosts.index()}), file=sys.stderr)
-    with hosts.stop_at_signal() as stop:
+    with hosts.stop_at_signal(str) as stop:
         step = 1
         while not stop():
             if step == 20 and not first:
@@ -192,16 +193,30 @@ def test_the_only_task_of_a_slurm_node_has_all_its_devices(environment):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_signal_of_a_kind_asks_to_stop_and_the_next_is_as_ever(number):
+def test_one_signal_of_a_kind_asks_to_stop_and_the_next_ends_at_once(number, monkeypatch, capfd):
+    ended = []
+    monkeypatch.setattr(interrupt, "end", ended.append)
     before = signal.getsignal(number)
-    with hosts.stop_at_signal() as stop:
+    with hosts.stop_at_signal(lambda: "the step is saved.") as stop:
         assert not stop()
         signal.raise_signal(number)
         assert stop() and stop()
-        assert signal.getsignal(number) == before
+        assert capfd.readouterr().err == f"Stopping ({number.name}): the step is saved.\n"
         for other in {signal.SIGTERM, signal.SIGINT} - {number}:
             signal.raise_signal(other)  # of the other kind it is the first
+        assert not ended and not capfd.readouterr().err
+        signal.raise_signal(number)
+        assert ended == [number]
     assert signal.getsignal(number) == before
+
+
+def test_before_anything_can_be_saved_a_signal_ends_at_once(monkeypatch):
+    """So while the first step is compiled."""
+    ended = []
+    monkeypatch.setattr(interrupt, "end", ended.append)
+    with hosts.stop_at_signal(str):
+        signal.raise_signal(signal.SIGINT)
+        assert ended == [signal.SIGINT]
 
 
 @pytest.mark.parametrize(

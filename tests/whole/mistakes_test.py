@@ -60,6 +60,11 @@ RUN = "--workdir=@/run"
             f"{RUN} --mode=generate --input=@/t --config.decode.num_samples=2",
             ["decode.num_samples", "2", 'decode.method="sample"'],
         ),
+        (
+            f"{RUN} --mode=generate --input=@/t --output=@/none/out.txt",
+            ["--output=", "/none; make it first"],
+        ),
+        (f"{RUN} --mode=embed --input=@/t --output=@", ["--output=", "is a folder"]),
         (f"{RUN} --mode=evaluate --checkpoint=5", ["5", "2, 4, 6"]),
         (f"{RUN} --mode=evaluate --checkpoint=@/x", ["/x"]),
         (f"{RUN} --mode=replay", ["--step=N", "1 to 6"]),

@@ -1,13 +1,15 @@
 """What becomes of a run: plateaued, diverged, spiking, replayed; and what it leaves behind."""
 
 import json
+import shlex
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.whole.command_line import call, files, records, results
-from transformer_jax import overrides
+from transformer_jax import main, overrides
 from transformer_jax.build import build
 from transformer_jax.checkpoint import checkpoints as checkpoint
 from transformer_jax.training import loop, step
@@ -40,7 +42,7 @@ def test_a_run_that_learns_nothing_is_scored_and_shown_again_as_what_it_is(
     before = files(tmp_path)
     assert call(f"--workdir={tmp_path}") == code
     shown = capsys.readouterr().out
-    assert status in shown and "reference" in shown and "--mode=replay" not in shown
+    assert status in shown and "reference" in shown and " replay " not in shown
     assert files(tmp_path) == before
     if status == "plateaued":  # with more steps it continues
         found, scores = train(folder, tmp_path, changes | {"train.steps": 8})
@@ -64,12 +66,13 @@ def test_a_run_that_overflows_ends_before_it_saves_and_replay_names_the_first_te
     saved = [path.name for path in tmp_path.glob("checkpoints/*")]
     assert saved == (["1"] if every else [])
     shown = capsys.readouterr().out
-    (command,) = [line for line in shown.splitlines() if "--mode=replay" in line]
-    _, _, module, *arguments = command.split()
-    assert module == "transformer_jax.main"
+    (command,) = [line for line in shown.splitlines() if "--step=" in line]
+    script, mode, *arguments = shlex.split(command)
+    assert Path(script).samefile(Path(main.__file__).parents[1] / "launch.sh")
+    assert all(Path(path).is_absolute() for path in (script, arguments[0].partition("=")[2]))
 
     before = files(tmp_path)
-    assert call(*arguments) == 0
+    assert call(f"--mode={mode}", *arguments) == 0
     shown = capsys.readouterr().out
     assert f"from step {1 if every else 0} to 2" in shown and "Step 2 is bad" in shown
     assert "encoder/layer 1/self_attention/largest attention logits" in shown

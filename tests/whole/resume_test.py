@@ -1,5 +1,6 @@
 """A run that is killed again and again ends like an undisturbed one, bit for bit."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 
 from configs import default
+from tests.processes import wait_for
 from tests.whole.command_line import records, results, timeless
 from tests.whole.processes import environment
-from transformer_jax import overrides
+from transformer_jax import interrupt, overrides
 from transformer_jax.build import build
 from transformer_jax.checkpoint.checkpoints import restore
 
@@ -151,3 +153,36 @@ def test_a_run_killed_again_and_again_equals_an_unbroken_one(launch, tmp_path, a
     assert timeless(results(broken)) == timeless(results(unbroken))
     assert results(broken)["status"] in ("finished", "plateaued")
     assert (broken / "samples.txt").read_text() == (unbroken / "samples.txt").read_text()
+
+
+def test_a_run_interrupted_in_each_phase_equals_an_unbroken_one(launch, tmp_path):
+    """In preparation, while compiling, in training and while scoring: one line, and no loss."""
+    _, changes = SHAPES["encoder_decoder"]
+    config = TINY | {"data.tokenizer.kind": "unigram", "data.tokenizer.vocab_size": 60} | changes
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+
+    def steps():
+        return results(broken)["steps"] if (broken / "results.json").exists() else 0
+
+    for reached in (
+        (tmp_path / "cache").exists,
+        (broken / "config.json").exists,
+        lambda: _trace(broken)[0] > 0,
+        lambda: steps() == config["train.steps"],
+    ):
+        output = tmp_path / "output.txt"
+        before = len(output.read_text()) if output.exists() else 0
+        process = launch(config, broken)
+        wait_for(reached, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == interrupt.EXIT_STATUS
+        lines = output.read_text()[before:].splitlines()
+        (line,) = [line for line in lines if "(SIGINT)" in line]
+        assert line.startswith(("Interrupted", "Stopping"))
+        assert not any(line.startswith("Traceback") for line in lines)
+
+    assert launch(config, broken).wait() == 0
+    assert launch(config, unbroken).wait() == 0
+    assert records(broken) == records(unbroken)
+    assert _state(broken) == _state(unbroken)
+    assert timeless(results(broken)) == timeless(results(unbroken))

@@ -6,6 +6,7 @@ load together; each writes and reads what its own devices hold.
 """
 
 import contextlib
+import logging as python_logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ from jaxtyping import Float, PyTree
 from transformer_jax.devices import hosts
 
 STATE = "state"
+
+# Orbax raises one error of several writes that fail. asyncio would log the others, each with its
+# traceback, when they are collected.
+python_logging.getLogger("asyncio").addFilter(
+    lambda record: "exception was never retrieved" not in record.getMessage()
+)
 
 
 def save(folder: Path, tree: PyTree) -> Callable[[], None]:

@@ -170,6 +170,10 @@ class Checkpoints:
         self.wait()
         return hosts.first(self._whole)
 
+    def newest_step(self) -> int:
+        """The step of the newest checkpoint, whole or not; 0 without one. Reads no file."""
+        return max(self._folders(), default=0)
+
     def wait(self) -> None:
         """Returns when the last save is on disk. Raises RuntimeError or OSError if it failed."""
         pending, self._pending = self._pending, None

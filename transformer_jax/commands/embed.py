@@ -5,7 +5,7 @@ from pathlib import Path
 from configs.default import Config
 from transformer_jax.build import built
 from transformer_jax.commands import restore
-from transformer_jax.commands.lines import read_lines, write
+from transformer_jax.commands.lines import check_target, read_lines, write
 from transformer_jax.commands.status import check_trained
 from transformer_jax.preflight import memory
 
@@ -17,6 +17,7 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
       ValueError: the model has no vector of a whole text.
     """
     check_trained(workdir, checkpoint)
+    check_target(target)
     lines = read_lines(source)
     with built(config, workdir) as run:
         if run.embed_step is None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax import run_log
+from transformer_jax import progress, run_log
 from transformer_jax.build import built
 from transformer_jax.commands import restore
 from transformer_jax.commands.files import lock
@@ -29,8 +29,9 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
         memory.check(run, memory.evaluate)
         trained = restore.trained(config, run, workdir, checkpoint)
         split = run.data.split(name)
-        scores, samples = run.task.score(trained, split)
-        results = named(name, run.task.losses(trained, split) | scores)
+        with progress.phase(f"Scoring the {name} split"):
+            scores, samples = run.task.score(trained, split)
+            results = named(name, run.task.losses(trained, split) | scores)
     print(run_log.format_scores(results), run_log.format_samples(samples), sep="\n\n")
     if stored and hosts.is_first():
         write_results(workdir, before | results)

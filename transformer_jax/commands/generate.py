@@ -5,7 +5,7 @@ from pathlib import Path
 from configs.default import Config
 from transformer_jax.build import built
 from transformer_jax.commands import restore
-from transformer_jax.commands.lines import read_lines, write
+from transformer_jax.commands.lines import check_target, read_lines, write
 from transformer_jax.commands.status import check_trained
 from transformer_jax.preflight import memory
 
@@ -22,6 +22,7 @@ def generate(
       ValueError: the task has no results.
     """
     check_trained(workdir, checkpoint)
+    check_target(target)
     lines = read_lines(source)
     with built(config, workdir) as run:
         task = run.task

@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax import overrides
+from transformer_jax import overrides, progress
 from transformer_jax.checkpoint.checkpoints import (
     Restored,
     load_parameters,
@@ -31,7 +31,8 @@ def trained(config: Config, run: Run, workdir: Path, which: str | None) -> Train
     folders = _find(run, workdir, which or run.evaluate.checkpoint)
     for folder in folders:
         check(config, run, workdir, folder)
-    return run.trained(load_parameters(folders, run.abstract_state().params))
+    with progress.phase("Restoring the parameters"):
+        return run.trained(load_parameters(folders, run.abstract_state().params))
 
 
 def resume(run: Run, folder: Path, streams: TrainStreams) -> Restored:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from configs.default import Config
-from transformer_jax import overrides
+from transformer_jax import overrides, progress
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
 from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
 from transformer_jax.commands.files import save
@@ -52,7 +52,8 @@ def newest(config: Config, run: Run, workdir: Path, checkpoints: Checkpoints) ->
 
     Raises FileNotFoundError where there have been some and all are gone.
     """
-    folder = checkpoints.find("last")
+    with progress.phase("Checking the checkpoints"):
+        folder = checkpoints.find("last")
     if folder is not None:
         check(config, run, workdir, folder)
     else:
@@ -63,7 +64,8 @@ def newest(config: Config, run: Run, workdir: Path, checkpoints: Checkpoints) ->
 def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStreams) -> State:
     """The state of a checkpoint or else a new one; the streams stand where it left them."""
     if checkpoint is not None:
-        restored = resume(run, checkpoint, streams)
+        with progress.phase("Restoring the last checkpoint"):
+            restored = resume(run, checkpoint, streams)
         hosts.first(lambda: _tell_of_lost_records(workdir, restored))
         return restored.state
     state, drawn, report, batch = begin(run, streams)
@@ -84,7 +86,8 @@ def begin(run: Run, streams: TrainStreams) -> Beginning:
     beginning = streams.get_state()
     batch = mesh.place(run.mesh, next(streams))
     streams.set_state(beginning)
-    state = run.new_state(batch)
+    with progress.phase("Initialising the model"):
+        state = run.new_state(batch)
     if not run.checkpoint.init_from:
         return Beginning(state, state.params, None, batch)
     drawn = state.params

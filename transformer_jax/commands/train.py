@@ -3,7 +3,7 @@
 import contextlib
 import json
 import shlex
-import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from configs.default import Config
-from transformer_jax import overrides, run_log
+from transformer_jax import interrupt, overrides, progress, run_log
 from transformer_jax.build import built
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
@@ -30,7 +30,7 @@ from transformer_jax.training.losses import means
 from transformer_jax.training.state import State
 from transformer_jax.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
 
-_EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": 128 + signal.SIGTERM}
+_EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": interrupt.EXIT_STATUS}
 
 
 def train(config: Config, workdir: Path) -> int:
@@ -77,7 +77,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         save(workdir / CONFIG, overrides.to_json(config))
-        with hosts.stop_at_signal() as stop:
+        with hosts.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
 
             def validation(params: Params) -> dict[str, float]:
                 return run.task.losses(run.trained(params), splits["validation"])
@@ -88,11 +88,11 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
             log.results({"steps": outcome.step, "first_bad_step": bad_step, "spikes": spikes})
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores
-        # From here on a signal ends the process as usual, since the rerun scores too.
+        # From here on a signal ends the process at once, since the rerun scores too.
         if status == "finished":
             status, grounds = _judge(run, outcome.state)
             log.results(grounds)
-            _score(config, run, workdir, splits, log, outcome.step)
+            _score(config, run, workdir, splits, log)
         log.results({"status": status})
     except Exception:
         with contextlib.suppress(OSError):  # the disk may be full, which is what to tell of
@@ -107,24 +107,19 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
 
 
 def _score(
-    config: Config,
-    run: Run,
-    workdir: Path,
-    splits: dict[str, Split],
-    log: RunLog | NoLog,
-    step: int,
+    config: Config, run: Run, workdir: Path, splits: dict[str, Split], log: RunLog | NoLog
 ) -> None:
     """Scores the splits with the parameters that `evaluate.checkpoint` names."""
     trained = restore.trained(config, run, workdir, None)
     last = list(splits)[-1]
     for name, split in splits.items():
-        log.progress(step, f"scoring the {name} split")
-        scores = run.task.losses(trained, split)
-        # Decoding takes long, so that it is done only for what ends the run.
-        if name == last or run.task.limit is None:
-            found, samples = run.task.score(trained, split)
-            scores |= found
-            save(workdir / SAMPLES, run_log.format_samples(samples))
+        with progress.phase(f"Scoring the {name} split"):
+            scores = run.task.losses(trained, split)
+            # Decoding takes long, so that it is done only for what ends the run.
+            if name == last or run.task.limit is None:
+                found, samples = run.task.score(trained, split)
+                scores |= found
+                save(workdir / SAMPLES, run_log.format_samples(samples))
         log.results(named(name, scores))
 
 
@@ -162,6 +157,14 @@ def _fit(
     )
     checkpoints.wait()
     return outcome
+
+
+def _prospect(checkpoints: Checkpoints) -> str:
+    """What comes of a signal in training, for the user to read."""
+    return (
+        "the step under way is finished and saved first. A second signal ends the run at once, and "
+        f"the same command then continues from step {checkpoints.newest_step()}."
+    )
 
 
 def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
@@ -210,7 +213,15 @@ def _show(workdir: Path) -> None:
         else:
             print(f"\nThere is no {samples}; --mode=evaluate shows samples again.")
     elif results["status"] == "diverged":
-        where = f"--workdir={shlex.quote(str(workdir))} --step={results['first_bad_step']}"
+        where, step = shlex.quote(str(workdir.resolve())), results["first_bad_step"]
         print("\nWhat became non-finite first is found by")
-        print(f"  python -m transformer_jax.main --mode=replay {where}")
+        print(f"  {_replay()} --workdir={where} --step={step}")
     print(f"\nThe files of this run are in {workdir}")
+
+
+def _replay() -> str:
+    """How a user calls --mode=replay, in whichever folder that may be."""
+    script = Path(__file__).parents[2] / "launch.sh"
+    if script.exists():
+        return f"{shlex.quote(str(script))} replay"
+    return f"{shlex.quote(sys.executable)} -m transformer_jax.main --mode=replay"

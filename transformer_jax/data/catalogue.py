@@ -1,10 +1,12 @@
 """Sets of TFDS's catalogue and the embedded corpus: from features to columns."""
 
+import contextlib
 import difflib
+import io
 import re
 import shutil
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import tensorflow_datasets.translate  # noqa: F401
 from tensorflow_datasets.core.download import extractor
 from tensorflow_datasets.core.download.util import DownloadError
 
+from transformer_jax import progress
 from transformer_jax.data.cache import locked
 from transformer_jax.data.examples import Examples, SourceSettings, concatenate
 from transformer_jax.data.grammar import EnglishGermanGrammar
@@ -225,15 +228,32 @@ def read_builder(builder: Builder, splits: tuple[str, ...], features: Sequence[s
 def _prepare(builder: Builder, folder: Path) -> None:
     for leftover in folder.parent.glob("incomplete.*"):  # of a process that was killed
         shutil.rmtree(leftover, ignore_errors=True)
+    # TFDS shows how a download goes.
+    generated = isinstance(builder, EnglishGermanGrammar)
     try:
-        builder.download_and_prepare(
-            file_format="array_record",  # the one format that needs no TensorFlow
-            # What lies on GCS is in another format.
-            download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-        )
+        with _generating() if generated else contextlib.nullcontext():
+            builder.download_and_prepare(
+                file_format="array_record",  # the one format that needs no TensorFlow
+                # What lies on GCS is in another format.
+                download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+            )
     except (DownloadError, extractor.ExtractError) as error:
         name = builder.info.full_name
         raise OSError(f"data.name: TFDS could not prepare {name}: {error}") from error
+
+
+@contextlib.contextmanager
+def _generating() -> Iterator[None]:
+    """Shows that the corpus is generated, in place of what TFDS says of downloads."""
+    tfds.disable_progress_bar()
+    try:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            progress.phase("Generating the English-German corpus"),
+        ):
+            yield
+    finally:
+        tfds.enable_progress_bar()
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
+from transformer_jax import progress
 from transformer_jax.data import sources
 from transformer_jax.data.arrays import TokenArrays, cached_tokens
 from transformer_jax.data.batches import NumberedBatch, eval_batches, prompt_batches
@@ -240,7 +241,8 @@ class Dataset:
             settings, size = self.settings, self.settings.validation_size
             recipe = settings.recipe
             source = "train" if size and split == "validation" else split
-            examples = sources.load(settings.source, recipe.reads, settings.splits[source])
+            with progress.phase(f"Reading the {source} split"):
+                examples = sources.load(settings.source, recipe.reads, settings.splits[source])
             if size and source == "train":
                 train, held_out = hold_out(examples, size, documents=recipe.documents)
                 self._loaded.update(train=train, validation=held_out)
@@ -250,14 +252,16 @@ class Dataset:
 
     def _tokens(self, split: str, too_long: TooLong) -> TokenArrays:
         settings, examples = self.settings, self._examples(split)
-        arrays = cached_tokens(
-            examples,
-            self.tokenizer,
-            settings.recipe,
-            self.labels,
-            settings.limits(too_long),
-            cache_dir=settings.source.cache_dir,
-        )
+        tokenizer, labels = self.tokenizer, self.labels
+        with progress.phase(f"Tokenising the {split} split"):
+            arrays = cached_tokens(
+                examples,
+                tokenizer,
+                settings.recipe,
+                labels,
+                settings.limits(too_long),
+                cache_dir=settings.source.cache_dir,
+            )
         if arrays.too_long:
             logging.warning(
                 "%s: %d of %d examples have more tokens than %s allows and are %s",

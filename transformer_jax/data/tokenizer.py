@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
+from transformer_jax import progress
 from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.workdir import TOKENIZER, write_atomically
 
@@ -132,7 +133,8 @@ def cached_tokenizer(
     folder = Path(cache_dir).expanduser() / "tokenizers" / fingerprint(*made_by, *chunks)
 
     def train(temporary: Path) -> None:
-        tokenizer = train_tokenizer(kind, texts, vocab_size, extra_tokens)
+        with progress.phase("Training the tokenizer"):
+            tokenizer = train_tokenizer(kind, texts, vocab_size, extra_tokens)
         tokenizer.save(temporary / TOKENIZER)
 
     build_once(folder, train)

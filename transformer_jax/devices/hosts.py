@@ -29,6 +29,8 @@ from absl import logging
 from jax._src.distributed import global_state  # its store of texts is not public
 from jax.experimental import multihost_utils
 
+from transformer_jax import interrupt, progress
+
 T = TypeVar("T")
 
 COORDINATOR = "TRANSFORMER_JAX_COORDINATOR"
@@ -68,6 +70,7 @@ def start() -> None:
     if not is_first():
         # One host is enough to print what all hosts know.
         sys.stdout = open(os.devnull, "w")
+        progress.hide()
     _explain_abort(names)
     sys.excepthook = _fail_at_exception
     threading.Thread(target=_watch, args=(names,), daemon=True, name="hosts").start()
@@ -157,54 +160,65 @@ def whole(tree: Any) -> Any:
 
 
 @contextlib.contextmanager
-def stop_at_signal() -> Iterator[Callable[[], bool]]:
+def stop_at_signal(prospect: Callable[[], str]) -> Iterator[Callable[[], bool]]:
     """Yields a function that says whether to stop; all hosts have to call it after every step.
 
     All hosts stop after the same step when SIGTERM or SIGINT has come to any of them. In a job of
-    one process a second signal ends it as usual. A job of several may enter this once.
+    one process the first signal is answered at once with a line that ends with `prospect()`, and a
+    second one of its kind ends the process; so does any signal before the first call, when there is
+    nothing to save. A job of several may enter this once.
     """
     if count() > 1:
         with _agree_to_stop() as stop:
             yield stop
         return
-    stopped = threading.Event()
+    came: list[signal.Signals] = []
+    asked = False
 
-    def note(number: int, frame: Any) -> None:
-        stopped.set()
-        signal.signal(number, previous[number])
+    def obey(number: signal.Signals) -> None:
+        came.append(number)
+        if not asked or came.count(number) > 1:
+            interrupt.end(number)
+        elif len(came) == 1:
+            interrupt.tell(f"Stopping ({number.name}): {prospect()}")
 
-    numbers = (int(signal.SIGTERM), int(signal.SIGINT))
-    previous = {number: signal.signal(number, note) for number in numbers}
-    try:
-        yield stopped.is_set
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    def stop() -> bool:
+        nonlocal asked
+        asked = True
+        return bool(came)
+
+    with interrupt.obeying(obey):
+        yield stop
 
 
 @contextlib.contextmanager
 def _agree_to_stop() -> Iterator[Callable[[], bool]]:
     """JAX listens for SIGTERM itself, and tells all hosts after which of their steps to stop."""
-    # Not before: from here on SIGTERM has no effect but through `stop`.
-    jax.config.update("jax_enable_preemption_service", True)
-    global_state.initialize_preemption_sync_manager()
     steps = itertools.count()
     stopped = False
 
     def stop() -> bool:
         nonlocal stopped
-        stopped = stopped or multihost_utils.reached_preemption_sync_point(next(steps))
+        if not stopped and multihost_utils.reached_preemption_sync_point(next(steps)):
+            stopped = True
+            if is_first():
+                interrupt.tell("Stopping: a host was told to, and all save this step.")
         return stopped
 
-    def as_sigterm(number: int, frame: Any) -> None:
+    def obey(number: signal.Signals) -> None:
+        if number == signal.SIGTERM:  # JAX does not listen yet
+            interrupt.end(number)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    previous = signal.signal(signal.SIGINT, as_sigterm)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # in place of JAX's
+    with interrupt.obeying(obey):
+        handler = signal.getsignal(signal.SIGTERM)
+        # Not before: from here on SIGTERM has no effect but through `stop`.
+        jax.config.update("jax_enable_preemption_service", True)
+        global_state.initialize_preemption_sync_manager()
+        try:
+            yield stop
+        finally:
+            signal.signal(signal.SIGTERM, handler)  # in place of JAX's
 
 
 def _arguments() -> dict[str, Any] | None:
@@ -273,7 +287,7 @@ def _initialize(arguments: dict[str, Any]) -> bool:
 
 def _say_lonely() -> None:
     address = global_state.coordinator_address
-    _tell(
+    interrupt.tell(
         f"host {index()} ({socket.gethostname()}) has waited {LONELY_SECONDS:.0f} s for the other "
         f"hosts of this job to come to {address}. Start the same command on all of them; their "
         "firewalls must let that port through"
@@ -321,7 +335,7 @@ def _explain_abort(names: list[str]) -> None:
         if not is_first() and not _reaches_first():
             _end(names, 0, _GONE)
         time.sleep(GONE_SECONDS + 2 * BEAT_SECONDS)  # `_watch` ends it if another host is gone
-        _tell(f"error: host {index()} ({names[index()]}) was aborted, as told above")
+        interrupt.tell(f"error: host {index()} ({names[index()]}) was aborted, as told above")
         faulthandler.dump_traceback()
         # In another thread: the client may need the one that was aborted, and never return.
         telling = threading.Thread(target=_tell_others, args=("it was aborted",), daemon=True)
@@ -347,7 +361,7 @@ def _reaches_first() -> bool:
 
 def _end(names: list[str], host: int, what: str) -> None:
     me = f"host {index()} ({names[index()]})"
-    _tell(f"error: host {host} ({names[host]}) of {len(names)} {what}\n{me} ends too")
+    interrupt.tell(f"error: host {host} ({names[host]}) of {len(names)} {what}\n{me} ends too")
     _let_others_read()
     _exit()
 
@@ -363,11 +377,6 @@ def _let_others_read() -> None:
     """Gives them time: they read through the first host why the job ends, and would blame it."""
     if is_first():
         time.sleep(2 * BEAT_SECONDS)
-
-
-def _tell(text: str) -> None:
-    # Without locks and buffers: the process may be about to die.
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{text}\n".encode())
 
 
 def _exit() -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Int, Key, Shaped
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import search as decoding
+from transformer_jax.evaluation.fetch import fetch
 from transformer_jax.evaluation.search import DecodeSettings, Hypotheses
 
 Batch = Mapping[str, Shaped[Array | np.ndarray, "B ..."]]
@@ -48,10 +49,11 @@ def generate(
         whatever its batch.
       limit: most tokens by the number of tokens of the prompt; nothing is decoded where it is 0.
     """
-    decoded = []
-    for batch, numbers in batches:
+    batches = list(batches)
+
+    def decode(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Int[Array, "B R T"]:
         prompts = _prompts(batch, numbers, settings, key, limit)
-        tokens = decode_batch(
+        return decode_batch(
             params,
             prompts.inputs,
             prompts.limit,
@@ -63,14 +65,13 @@ def generate(
             eos_id=eos_id,
             pad_id=pad_id,
         )
-        decoded.append((tokens, numbers))
 
     def before_eos(ids: list[int]) -> list[int]:
         return ids[: ids.index(eos_id)] if eos_id in ids else []  # no eos: the limit was 0
 
     results = {}
-    for tokens, numbers in decoded:
-        for rows, number in zip(np.asarray(tokens).tolist(), numbers.tolist(), strict=True):
+    for tokens, (_, numbers) in zip(fetch("Decoding", decode, batches), batches, strict=True):
+        for rows, number in zip(tokens.tolist(), numbers.tolist(), strict=True):
             if number >= 0:
                 results[number] = [before_eos(ids) for ids in rows]
     return [results[number] for number in range(len(results))]

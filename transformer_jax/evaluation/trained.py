@@ -14,6 +14,7 @@ from transformer_jax.data.dataset import Dataset, Split
 from transformer_jax.data.tokenizer import EOS_ID, PAD_ID
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import generate
+from transformer_jax.evaluation.fetch import fetch
 from transformer_jax.evaluation.generate import Batch, LimitFn, NumberedBatch, StartFn, StepFn
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.training.losses import Loss, Sums, means
@@ -77,13 +78,11 @@ class Trained:
 
         batches: with `labels`, one example a row. Of a label only matters whether it is 0.
         """
-        steps = [
-            (self.predict_step(self.params, batch), batch["labels"], numbers)
-            for batch, numbers in batches
-        ]
+        batches = list(batches)
+        steps = fetch("Predicting", lambda batch, _: self.predict_step(self.params, batch), batches)
         predicted = {}
-        for classes, labels, numbers in steps:
-            rows = zip(numbers.tolist(), np.asarray(classes), np.asarray(labels), strict=True)
+        for classes, (batch, numbers) in zip(steps, batches, strict=True):
+            rows = zip(numbers.tolist(), classes, np.asarray(batch["labels"]), strict=True)
             predicted |= {
                 number: row[label > 0].tolist() for number, row, label in rows if number >= 0
             }
@@ -96,15 +95,13 @@ class Trained:
           ValueError: there are no lines.
         """
         assert self.embed_step is not None  # the command asks only models that have vectors
-        # The vector stands at each token of its text; the first is taken.
-        steps = [
-            (self.embed_step(self.params, batch)[:, 0], numbers)
-            for batch, numbers in self.data.prompts(lines)
-        ]
-        if not steps:
+        embed_step, batches = self.embed_step, self.data.prompts(lines)
+        if not batches:
             raise ValueError("nothing to embed: there are no lines")
-        vectors = np.concatenate([np.asarray(rows, np.float32) for rows, _ in steps])
-        numbers = np.concatenate([numbers for _, numbers in steps])
+        # The vector stands at each token of its text; the first is taken.
+        steps = fetch("Embedding", lambda batch, _: embed_step(self.params, batch)[:, 0], batches)
+        vectors = np.concatenate([np.asarray(rows, np.float32) for rows in steps])
+        numbers = np.concatenate([numbers for _, numbers in batches])
         # Rows of padding have -1, so that they come first.
         return vectors[np.argsort(numbers)][np.sum(numbers < 0) :]
 
@@ -180,13 +177,13 @@ def mean_losses(
 ) -> dict[str, float]:
     """Means over all batches, so that it does not matter how these are cut.
 
-    Sums are added up in float64 on the host, after the last batch is dispatched.
+    Sums are added up in float64 on the host.
 
     Raises:
       ValueError: there are no batches, or nothing in them that has a weight.
     """
-    parts: list[Mapping[str, Any]] = jax.device_get(
-        [eval_step(params, batch) for batch, _ in batches]
+    parts: list[Mapping[str, Any]] = fetch(
+        "Scoring", lambda batch, _: eval_step(params, batch), list(batches)
     )
     if not parts:
         raise ValueError("nothing to evaluate on: there are no batches")

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
+from transformer_jax import progress
 from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import Streams, place
 from transformer_jax.inspection.observed import (
@@ -59,14 +60,17 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     train_step = run.train_step(apply)
     # By default GPUs and TPUs multiply in lower precision.
     with jax.default_matmul_precision("highest"):
-        while int(state.step) < step:
-            batch = place(run.mesh, next(streams))
-            before = jax.tree.map(jnp.copy, state)  # the step takes its state
-            state, metrics = train_step(state, batch)
-            loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
-            if not (math.isfinite(loss + gradient_norm) and metrics["finite_parameters"]):
-                parts = tensors(model, run.loss, run.optimizer, run.train, before, batch)
-                return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
+        left = step - int(state.step)
+        with progress.bar("Training again", total=left, unit="steps") as advance:
+            for _ in range(left):
+                batch = place(run.mesh, next(streams))
+                before = jax.tree.map(jnp.copy, state)  # the step takes its state
+                state, metrics = train_step(state, batch)
+                loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
+                if not (math.isfinite(loss + gradient_norm) and metrics["finite_parameters"]):
+                    parts = tensors(model, run.loss, run.optimizer, run.train, before, batch)
+                    return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
+                advance(1)
     return None
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from absl import logging
 from jax.sharding import Mesh
 
+from transformer_jax import progress
 from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import Streams, place_ahead
 from transformer_jax.training.losses import Batch, means
@@ -98,6 +99,7 @@ def fit(
     """
     step = int(state.step)
     report = _Report(settings, log)
+    compiling = progress.phase("Compiling the training step")  # which its first call does
     newest = None  # batch and metrics of the last step, while nothing of them is read
     try:
         with contextlib.closing(place_ahead(streams, mesh)) as batches:
@@ -107,7 +109,9 @@ def fit(
                 # A copy, since the step takes its state.
                 before = jax.tree.map(jnp.copy, state.params) if diagnosing else None
                 previous = newest
-                state, metrics = train_step(state, batch)
+                with compiling:
+                    state, metrics = train_step(state, batch)
+                compiling = contextlib.nullcontext()
                 newest = batch, metrics
                 step += 1
                 if previous is None:

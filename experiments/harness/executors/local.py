@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from experiments.harness.jobs import Job, Order
 from experiments.harness.sweep import ROOT
+from transformer_jax import interrupt
 from transformer_jax.workdir import write_atomically
 
 _SIGN_SECONDS = 300.0  # between the lines that say that a run is still running
@@ -134,7 +135,7 @@ class _Pool:
         """
         came: list[int] = []
 
-        def stop(number, frame):
+        def stop(number: signal.Signals) -> None:
             came.append(number)
             self._stopping.set()
             if len(came) == 1:
@@ -145,13 +146,8 @@ class _Pool:
             for process in list(self._processes):
                 process.send_signal(_STOP if len(came) == 1 else signal.SIGKILL)
 
-        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-        previous = {number: signal.signal(number, stop) for number in signals}
-        try:
+        with interrupt.obeying(stop, signal.SIGUSR1):
             yield came
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _perform(self, job: Job) -> Ended:
         slot, started = self._free.get(), time.monotonic()
@@ -214,7 +210,6 @@ def _environment(compiled: str) -> dict[str, str]:
         **os.environ,
         "JAX_COMPILATION_CACHE_DIR": compiled,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "TQDM_MININTERVAL": "60",  # of a progress bar in a log file
     }
 
 

@@ -20,6 +20,7 @@ from experiments.harness.executors import slurm
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
 from tests.processes import wait_for
+from transformer_jax import interrupt
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 PATH = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"  # which only root's shells search
@@ -163,6 +164,8 @@ COMMAND = """
 import sys
 from experiments import run
 from experiments.harness.executors import slurm
+from transformer_jax import interrupt
+interrupt.install()
 slurm._POLL_SECONDS = 0.2
 sys.exit(run.main(sys.argv[1:]))
 """
@@ -187,7 +190,7 @@ def test_a_preempted_run_is_requeued_and_continues(cluster, folder, tmp_path, ca
         # One comes that may take the whole node. Ctrl-C leaves the tasks in the queue.
         _call("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
         first.send_signal(signal.SIGINT)
-        assert first.wait() == 128 + signal.SIGINT
+        assert first.wait() == interrupt.EXIT_STATUS
     (workdir,) = [path.parent for path in home.glob("*/metrics.jsonl")]
     wait_for(lambda: json.loads((workdir / "results.json").read_text())["status"] == "preempted")
 

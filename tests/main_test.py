@@ -1,0 +1,65 @@
+"""Any error ends in one message; what nobody expected leaves its traceback in a file."""
+
+import tempfile
+
+import pytest
+
+from tests.whole.command_line import call
+from transformer_jax import main
+
+
+@pytest.fixture
+def message(tmp_path, monkeypatch, capsys):
+    """error -> what a command prints that raises it; files go into `tmp_path`."""
+    monkeypatch.setattr(main, "_load", lambda changes: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def message(error, *flags):
+        def raise_error(config):
+            raise error
+
+        monkeypatch.setattr(main, "_dispatch", raise_error)
+        assert call(*flags) == 1
+        out, err = capsys.readouterr()
+        assert not out and err.startswith("error: ") and err.count("\n") == 1
+        return err
+
+    return message
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_an_unexpected_error_keeps_its_traceback_in_a_file(message, tmp_path, given):
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    text = message(TypeError("not a number\nof any kind"), *[f"--workdir={workdir}"] * given)
+    assert "unexpected TypeError: not a number;" in text and "report it" in text
+    (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert str(path) in text and (path == workdir / "error.log") == given
+    traceback = path.read_text()
+    assert "Traceback" in traceback and "raise_error" in traceback
+
+
+def test_a_folder_that_cannot_be_written_is_no_second_error(message, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    (tmp_path / "error.log").mkdir()
+    assert "--verbosity=1 shows" in message(KeyError("x"), f"--workdir={tmp_path}")
+
+
+@pytest.mark.parametrize("kind", [ValueError, FileNotFoundError, RuntimeError])
+def test_an_expected_error_leaves_no_file(message, tmp_path, kind):
+    assert message(kind("no such thing"), f"--workdir={tmp_path}") == "error: no such thing\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 23.8 GiB for an array"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nAllocator:\n..."),
+    ],
+)
+def test_lack_of_memory_names_the_settings_that_decide_it(message, tmp_path, error):
+    text = message(error)
+    assert "llocat" in text
+    assert all(key in text for key in ("data.batch_size", "model", "decode.beam_size"))
+    assert not list(tmp_path.iterdir())
