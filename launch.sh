@@ -19,6 +19,8 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
   replay         --workdir=DIR --step=N: up to a bad step, in float32, to see what went wrong
   preflight      --config=FILE [--config.mesh.topology=v5e-16] [--search]: does it fit, how fast
+  configs        [WORD ...]: the configs of this repository, a line each
+  keys           [WORD ...]: the keys of a config with their defaults and meanings
   experiment     NAME [--quick] [--executor=local|slurm|tpu|skypilot]: its runs and its report
   tpu            --accelerator=v5e-16 --zone=ZONE COMMAND ... --workdir=gs://BUCKET/FOLDER:
                  one of the commands above on all hosts of a Cloud TPU slice (`tpu --help`)
@@ -165,7 +167,7 @@ for argument; do
         --device=*) device=${argument#*=} && continue ;;
         --config=*)
             config=${argument#*=}
-            if [[ ! -e ${config%%:*} && -e $repository/${config%%:*} ]]; then
+            if [[ -n $config && ! -e ${config%%:*} && -e $repository/${config%%:*} ]]; then
                 argument=--config=$repository/$config
             fi
             ;;
@@ -177,9 +179,9 @@ case $command in
     help) usage && exit ;;
     test | setup) device=${device:-cpu} ;;
     preflight) device=${device:-cpu} venv+=-preflight ;;
-    quickstart | train | evaluate | generate | embed | inspect | replay | experiment) ;;
+    quickstart | train | evaluate | generate | embed | inspect | replay | configs | keys | experiment) ;;
     *) fail "unknown command '$command': expected train, evaluate, generate, embed, inspect, replay, \
-preflight, experiment, tpu, test or setup, or none for the quickstart. See launch.sh --help." ;;
+preflight, configs, keys, experiment, tpu, test or setup, or none for the quickstart. See launch.sh --help." ;;
 esac
 if [[ -z $device ]]; then
     device=cpu

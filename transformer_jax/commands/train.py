@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+from absl import logging
 
 from configs.default import Config
-from transformer_jax import overrides, run_log
+from transformer_jax import overrides, run_log, unused
 from transformer_jax.build import built
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.commands.files import lock, save
@@ -42,6 +43,8 @@ def train(config: Config, workdir: Path) -> int:
     lock(workdir)
     status = hosts.first(lambda: final_status(config, workdir))
     if status is None:
+        for line in unused.told(config) if hosts.is_first() else ():
+            logging.warning("%s", line)
         with built(config, workdir) as run:
             status = _train(config, workdir, run)
     if hosts.is_first():

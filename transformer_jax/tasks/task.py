@@ -35,6 +35,7 @@ class Task:
         they come whole.
       limit: (tokens of prompts, decode.extra_length, most positions or None) -> most tokens that
         follow, eos included; None: the task decodes nothing.
+      settings: keys of the config that tasks with them alone read, such as "task.mask_rate".
     """
 
     recipe: Recipe
@@ -46,6 +47,7 @@ class Task:
     results: Callable[[Trained, Sequence[str]], list[list[str]]] | None = None
     stream: Callable[[Trained, str, int], Iterator[str]] | None = None
     limit: Callable[[Int[np.ndarray, "B"], int, int | None], Int[np.ndarray, "B"]] | None = None
+    settings: tuple[str, ...] = ()
 
 
 def of_full_lines(

@@ -125,4 +125,5 @@ TASK = Task(
     score=_score,
     results=_results,
     limit=_limit,
+    settings=("evaluate.bleu_tokenizer",),
 )
