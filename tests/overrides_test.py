@@ -178,15 +178,21 @@ def test_a_derived_value_follows_the_override(tmp_path):
         ("config.unlock().model.depth = 3", "model.depth"),
         ("1 +", r"syntax.*line 4"),
         # The most common slip: the message of ConfigDict is the whole section.
-        ("config.model.layers = 3", r"no config key model.layers;.* model.num_layers.* at c.py:4"),
-        ("model = config.model; model.layers = 3", r"layers;.* model.num_layers.* at c.py:4"),
-        ("print(config.model.layers)", r"model.layers;.* model.num_layers.* at c.py:4"),
-        ("print(config['modle'])", r"modle; the nearest are .*model.* at c.py:4"),
-        ("raise KeyError('boom')", r"KeyError\('boom'\) at c.py:4"),
-        ("raise KeyError", r"KeyError\(\) at c.py:4"),
-        ("raise SystemExit", r"SystemExit\(\) at c.py:4"),
-        ("raise RuntimeError('a\\nb' * 1000)", r"RuntimeError\('a.*characters\) at c.py:4"),
-        ("raise ValueError('a hint')", r"c.py: a hint at c.py:4"),
+        (
+            "config.model.layers = 3",
+            r"no config key model.layers;.* model.num_layers.* \(c.py, line 4\)",
+        ),
+        (
+            "model = config.model; model.layers = 3",
+            r"layers;.* model.num_layers.* \(c.py, line 4\)",
+        ),
+        ("print(config.model.layers)", r"model.layers;.* model.num_layers.* \(c.py, line 4\)"),
+        ("print(config['modle'])", r"modle; the nearest are .*model.* \(c.py, line 4\)"),
+        ("raise KeyError('boom')", r"KeyError\('boom'\) \(c.py, line 4\)"),
+        ("raise KeyError", r"KeyError\(\) \(c.py, line 4\)"),
+        ("raise SystemExit", r"SystemExit\(\) \(c.py, line 4\)"),
+        ("raise RuntimeError('a\\nb' * 1000)", r"RuntimeError\('a.*characters\) \(c.py, line 4\)"),
+        ("raise ValueError('a hint')", r"c.py: a hint \(c.py, line 4\)"),
         ("config.unlock(); del config.model", r"lacks model;"),
         ("config.unlock(); del config.data.tokenizer", r"lacks data.tokenizer;"),
         ("config.unlock(); del config.model.norm", r"lacks model.norm;"),
@@ -212,7 +218,7 @@ def test_a_mistake_in_the_config_that_one_starts_from_is_told_with_its_place(tmp
     base = "from configs import default\ndef get_config():\n    return default.get_config().modle\n"
     (tmp_path / "a_base.py").write_text(base)
     (tmp_path / "c.py").write_text("import a_base\ndef get_config(arg):\n    a_base.get_config()\n")
-    with pytest.raises(ValueError, match=r"modle;.* at a_base.py:3"):
+    with pytest.raises(ValueError, match=r"modle;.* \(a_base.py, line 3\)"):
         overrides.load(str(tmp_path / "c.py"))
 
 

@@ -189,7 +189,7 @@ def _read(schema: Config, config_file: str) -> Config:
         if not isinstance(config, ConfigDict):
             raise ValueError("get_config returns no ConfigDict; does it end with `return config`?")
         _check_complete(schema, flatten(config))
-        return ConfigDict(config) if isinstance(config, FrozenConfigDict) else config
+        return config.as_configdict() if isinstance(config, FrozenConfigDict) else config
     except (Exception, SystemExit) as error:
         message = _mistake(schema, path, error)
         raise ValueError(f"config file {config_file}: {message}") from error
@@ -228,12 +228,13 @@ def _mistake(schema: Config, path: Path, error: BaseException) -> str:
     folders = (path.absolute().parent, CONFIGS)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).parent in folders]
-    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     # ConfigDict's message on a mistyped key is a repr of its whole section.
     cause = error.args[0] if isinstance(error, AttributeError) and error.args else error
     told = str(cause.args[0]) if isinstance(cause, KeyError) and cause.args else ""
     if name := re.match(_MISTYPED, told):
-        written = re.search(rf"[\w.]*\b{name[1]}\b[\w.]*", (own and own[-1].line) or "")
+        line = (own[-1].line or "") if own else ""
+        written = re.search(rf"[\w.]*\b{name[1]}\b[\w.]*", line)
         key = written[0].partition(".")[2] if written else ""
         return _unknown(flatten(schema), key or name[1]) + place
     if isinstance(error, ValueError | OSError):
