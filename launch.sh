@@ -21,6 +21,8 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   preflight      --config=FILE [--config.mesh.topology=v5e-16] [--search]: does it fit, how fast
   compare        RUN [RUN ...] [--output=NAME]: what differs in their configs, scores, and curves
   tensorboard    --logdir=DIR [FLAGS]: the curves in a browser; the first use installs it
+  configs        [WORD ...]: the configs of this repository, a line each
+  keys           [WORD ...]: the keys of a config with their defaults and meanings
   experiment     NAME [--quick] [--executor=local|slurm|tpu|skypilot]: its runs and its report
                  NAME --new: makes a folder for a new one, with an example
   tpu            --accelerator=v5e-16 --zone=ZONE COMMAND ... --workdir=gs://BUCKET/FOLDER:
@@ -168,7 +170,7 @@ for argument; do
         --device=*) device=${argument#*=} && continue ;;
         --config=*)
             config=${argument#*=}
-            if [[ ! -e ${config%%:*} && -e $repository/${config%%:*} ]]; then
+            if [[ -n $config && ! -e ${config%%:*} && -e $repository/${config%%:*} ]]; then
                 argument=--config=$repository/$config
             fi
             ;;
@@ -180,10 +182,10 @@ case $command in
     help) usage && exit ;;
     test | setup | compare | tensorboard) device=${device:-cpu} ;;
     preflight) device=${device:-cpu} venv+=-preflight ;;
-    quickstart | train | evaluate | generate | embed | inspect | replay | experiment) ;;
+    quickstart | train | evaluate | generate | embed | inspect | replay | configs | keys | experiment) ;;
     *) fail "unknown command '$command': expected train, evaluate, generate, embed, inspect, replay, \
-preflight, compare, tensorboard, experiment, tpu, test or setup, or none for the quickstart. \
-See launch.sh --help." ;;
+preflight, compare, tensorboard, configs, keys, experiment, tpu, test or setup, or none for the \
+quickstart. See launch.sh --help." ;;
 esac
 if [[ -z $device ]]; then
     device=cpu

@@ -19,7 +19,7 @@ def get_config(arg: str = "") -> Config:
     if arg:
         raise ValueError(f"this config takes no argument, got {arg!r}")
     config: Config = config_dict.ConfigDict()
-    config.seed = 0  # of parameters, dropout, data order and sampling
+    config.seed = 0  # of parameters, dropout, data order and sampling, 0 to 2^32 - 1
 
     config.data = _data()
     config.model = _model()
@@ -96,6 +96,7 @@ def get_config(arg: str = "") -> Config:
     decode.temperature = 1.0  # logits are divided by it ("sample" only)
     decode.top_k = 0  # draws among the k likeliest tokens ("sample" only; 0: all)
     decode.top_p = 1.0  # draws among the fewest tokens that hold this mass ("sample" only)
+    decode.seed = config_dict.placeholder(int)  # of the draws ("sample" only; None: seed)
     return config.lock()
 
 

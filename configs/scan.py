@@ -27,8 +27,6 @@ def get_config(arg: str = "simple") -> default.Config:
         raise ValueError(f"{split!r} is not a split of SCAN: {', '.join(_FOLDERS)}")
 
     config.data.source = "scan"
-    config.data.source_language = "command"
-    config.data.target_language = "actions"
     config.data.train = (f"{_FOLDERS[split]}/tasks_train_{split}.txt",)
     config.data.validation = ()
     config.data.validation_size = 500

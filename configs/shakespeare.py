@@ -28,7 +28,6 @@ def get_config(arg: str = "") -> default.Config:
     config.data.test = ()
     config.data.tokenizer.kind = "bytes"
     config.data.max_target_length = 64
-    config.data.row_target_length = 64
     config.data.packing = False
     config.data.batch_size = 12
     config.data.streams = 4

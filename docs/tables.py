@@ -11,20 +11,19 @@ import inspect
 import json
 import re
 import sys
-import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs import default
-from transformer_jax import overrides
+from transformer_jax import comments
 from transformer_jax.data import sources
 from transformer_jax.models.transformer import schemes
 from transformer_jax.tasks import TASKS
+from transformer_jax.values import CHOICES
 
 ROOT = Path(__file__).resolve().parents[1]
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
-_END_OF_SENTENCE = re.compile(r"(?<=[.?])\s+(?=[A-Z(\"`])")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +57,7 @@ def generate(text: str) -> str:
 
 def schemes_table() -> str:
     """The residual schemes: the equation, what its constants start from, and the source."""
-    comments = _row_comments(schemes, "SCHEMES")
+    notes = _row_comments(schemes, "SCHEMES")
     calls = {key: value for key, value, _ in _rows(schemes, "SCHEMES")}
     rows = []
     for name, row in schemes.SCHEMES.items():
@@ -78,7 +77,7 @@ def schemes_table() -> str:
         ]
         if row.profiled:
             constants.append("ω at first: profiled on the first batch")
-        rows.append((_code(name), _equation(row), "; ".join(constants), comments[name]))
+        rows.append((_code(name), _equation(row), "; ".join(constants), notes[name]))
     return _table(("Scheme", "Output", "Constants", "Source and notes"), rows)
 
 
@@ -108,28 +107,23 @@ def _equation(row: schemes.ResidualScheme) -> str:
 def _formula(module: Any, node: ast.expr) -> str:
     """What a formula computes: a function's docstring, or a lambda's body, of a depth."""
     if isinstance(node, ast.Name):
-        return _first_sentence(inspect.getdoc(getattr(module, node.id)) or "").rstrip(".")
+        return comments.first_sentence(inspect.getdoc(getattr(module, node.id)) or "").rstrip(".")
     assert isinstance(node, ast.Lambda)
     return _code(ast.unparse(node.body).replace("depth.", ""))
 
 
 def configuration_tables() -> str:
     """Every key of the config: its default and its comment, a table for each section."""
-    values = overrides.flatten(default.get_config())
-    meanings = {key: meaning for key, meaning in _keys(inspect.getsource(default))}
-    if missing := values.keys() - meanings.keys():
-        raise ValueError(f"configs/default.py sets {', '.join(missing)} where no table looks")
+    meanings = comments.keys(inspect.getsource(default))
     sections: dict[str, list[tuple[str, str, str]]] = {}
-    for key in [key for key in meanings if key in values]:
-        choices = overrides.CHOICES.get(key, ())
-        named = all(f'"{name}"' in meanings[key] for name in choices)
-        names = "" if named else f"One of {', '.join(map(_code, choices))}."
+    for key, value, meaning, choices in comments.settings():
+        names = f"One of {', '.join(map(_code, choices))}." if choices else ""
         if key.endswith("coder_residual"):
             names = "Otherwise one of the same schemes."
-        meaning = " ".join(filter(None, [meanings[key], names]))
-        value = json.dumps(values[key]) if isinstance(values[key], str) else repr(values[key])
+        text = json.dumps(value) if isinstance(value, str) else repr(value)
         section = key.partition(".")[0] if "." in key else ""
-        sections.setdefault(section, []).append((_code(key), _code(value), meaning))
+        row = (_code(key), _code(text), " ".join(filter(None, [meaning, names])))
+        sections.setdefault(section, []).append(row)
     texts = []
     for section, rows in sections.items():
         title = f"### {section}\n\n" if section else ""
@@ -138,40 +132,11 @@ def configuration_tables() -> str:
     return "\n\n".join(texts)
 
 
-def _keys(source: str) -> Iterator[tuple[str, str]]:
-    """Each dotted key and section that get_config sets, in its order, with its comments."""
-    above, beside = _comments(source)
-    functions = {
-        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
-    }
-
-    def walk(function: ast.FunctionDef, paths: dict[str, str]) -> Iterator[tuple[str, str]]:
-        for node in function.body:
-            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Attribute):
-                continue
-            owner = ast.unparse(node.targets[0].value)
-            key = ".".join(filter(None, [paths[owner], node.targets[0].attr]))
-            comments = map(_sentence, (above(node.lineno), beside(node.lineno)))
-            yield key, " ".join(filter(None, comments))
-            paths |= {ast.unparse(name): key for name in node.targets[1:]}
-            called = isinstance(node.value, ast.Call) and ast.unparse(node.value.func)
-            if called in functions:
-                inner = functions[called]
-                (made,) = (
-                    node.target.id
-                    for node in inner.body
-                    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-                )
-                yield from walk(inner, {made: key})
-
-    return walk(functions["get_config"], {"config": ""})
-
-
 def choices_table() -> str:
     """The settings that name one of several things."""
     rows = [
         (_code(key), ", ".join(map(_code, names)))
-        for key, names in overrides.CHOICES.items()
+        for key, names in CHOICES.items()
         if not key.endswith("coder_residual")
     ]
     return _table(("Key", "Values"), rows)
@@ -195,11 +160,11 @@ def tasks_table() -> str:
 
 def sources_table() -> str:
     """The sources: what each is, and the tasks that find their columns in it."""
-    comments = _row_comments(sources, "SOURCES")
+    notes = _row_comments(sources, "SOURCES")
     rows = [
         (
             _code(name),
-            comments[name],
+            notes[name],
             ", ".join(_code(task) for task in TASKS if TASKS[task].recipe.reads in yielded),
         )
         for name, yielded in sources.SOURCES.items()
@@ -224,9 +189,9 @@ def _headline(folder: Path) -> str:
     text = (folder / "README.md").read_text("utf-8")
     paragraphs = text.split("## Conclusion\n")[1].split("\n## ")[0].strip()
     paragraphs = re.sub(r"\n+- ", "\n\n- ", paragraphs).split("\n\n")
-    first = _first_sentence(paragraphs[0].removeprefix("- "))
+    first = comments.first_sentence(paragraphs[0].removeprefix("- "))
     if first.endswith(":"):
-        return f"{first} {_first_sentence(paragraphs[1].removeprefix('- '))}"
+        return f"{first} {comments.first_sentence(paragraphs[1].removeprefix('- '))}"
     return first
 
 
@@ -235,10 +200,10 @@ def modules_tree() -> str:
     lines: list[tuple[str, str]] = []
 
     def walk(folder: Path, indent: str) -> None:
-        lines.append((f"{indent[2:]}{folder.name}/", _docstring(folder / "__init__.py")))
+        lines.append((f"{indent[2:]}{folder.name}/", comments.docstring(folder / "__init__.py")))
         for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
             if path.suffix == ".py" and path.name != "__init__.py":
-                lines.append((f"{indent}{path.name}", _docstring(path)))
+                lines.append((f"{indent}{path.name}", comments.docstring(path)))
             elif (path / "__init__.py").exists():
                 walk(path, indent + "  ")
 
@@ -278,45 +243,12 @@ def _dict_rows(tree: ast.Module, name: str) -> Iterator[tuple[str, ast.expr, int
 
 def _row_comments(module: Any, name: str) -> dict[str, str]:
     """The comment above each row of a module's dict."""
-    above, _ = _comments(inspect.getsource(module))
-    return {key: _sentence(above(line)) for key, _, line in _rows(module, name)}
-
-
-def _comments(source: str):
-    """Two functions of a line's number: the comment lines right above it, the comment beside it."""
-    tokens = tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__)
-    found = [token for token in tokens if token.type == tokenize.COMMENT]
-    alone = {token.start[0]: token.string for token in found if token.line.lstrip()[0] == "#"}
-    beside = {token.start[0]: token.string for token in found if token.start[0] not in alone}
-
-    def above(line: int) -> str:
-        first = line
-        while first - 1 in alone:
-            first -= 1
-        return " ".join(alone[number].removeprefix("#").strip() for number in range(first, line))
-
-    return above, lambda line: beside.get(line, "").removeprefix("#").strip()
+    above, _ = comments.lines(inspect.getsource(module))
+    return {key: comments.sentence(above(line)) for key, _, line in _rows(module, name)}
 
 
 def _doc(module: str) -> str:
-    return _first_sentence(inspect.getdoc(importlib.import_module(module)) or "")
-
-
-def _docstring(path: Path) -> str:
-    """The first sentence of a file's docstring, without its final stop."""
-    doc = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    return _first_sentence(doc.partition("\n\n")[0]).rstrip(".")
-
-
-def _first_sentence(text: str) -> str:
-    return _END_OF_SENTENCE.split(" ".join(text.split()), maxsplit=1)[0]
-
-
-def _sentence(text: str) -> str:
-    """With a full stop at its end and, but for names such as sacreBLEU, a capital first."""
-    first = text.partition(" ")[0]
-    text = text[:1].upper() + text[1:] if first == first.lower() else text
-    return text + "." if text and text[-1] != "." else text
+    return comments.first_sentence(inspect.getdoc(importlib.import_module(module)) or "")
 
 
 def _code(text: str) -> str:

@@ -83,6 +83,12 @@ def folder(tmp_path):
         ({"model__dropout_rate": 1.0}, ["dropout_rate=1.0"]),
         ({"data__streams": 3}, ["data.batch_size=4", "data.streams=3"]),
         ({"train__accumulation_steps": 3}, ["data.batch_size=4", "accumulation_steps=3"]),
+        ({"data__packing": False, "data__row_target_length": -7}, ["data.row_target_length=-7"]),
+        (
+            {"model__architecture": "encoder_only", "data__max_target_length": -7},
+            ["data.max_target_length=-7"],
+        ),
+        ({"mesh__topology": "xyz"}, ["mesh.topology", "'xyz'", "v5e-16"]),
         ({"data__row_source_length": 7}, ["data.row_source_length=7", "max_source_length=8"]),
         ({"data__train": ()}, ["data.train is empty"]),
         ({"data__validation": ()}, ["data.validation is empty", "data.validation_size"]),
@@ -185,6 +191,14 @@ def test_devices_have_equal_parts_of_batches_to_score_too(folder):
 def test_missing_data_is_told(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         build(_config(tmp_path / "nowhere"))
+
+
+def test_sampling_draws_by_a_seed_of_its_own(folder):
+    seeds = [
+        build(_config(folder, seed=3, model__vocab_size=9, decode__seed=seed)).trained({}).seed
+        for seed in (None, 0, 7)
+    ]
+    assert seeds == [3, 0, 7]
 
 
 def test_a_vocabulary_larger_than_the_models_is_refused(folder):

@@ -19,7 +19,7 @@ from absl import flags
 import transformer_jax.main  # noqa: F401 (it defines the flags)
 from configs import default
 from experiments.harness.sweep import part
-from transformer_jax import overrides
+from transformer_jax import overrides, unused
 from transformer_jax.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -99,13 +99,18 @@ def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]
     """A command of transformer_jax.main: its flags, its config, and the changes to it."""
     others, changes = overrides.split(arguments)
     given = values_of(others)
+    if COMMANDS[mode].words:
+        assert not changes and not [word for word in others if word.startswith("-")]
+        return
     known = {"config", "workdir", "device", *flags_of(mode)}
     assert given.keys() <= known, f"{mode} does not read {given.keys() - known}"
     for name in given.keys() & flags.FLAGS:
         flags.FLAGS[name].parser.parse(given[name] or "true")
     config = given.get("config", "configs/default.py")
     file, colon, argument = config.partition(":")
-    overrides.load(f"{own_configs.get(file, ROOT / file)}{colon}{argument}", changes)
+    loaded = overrides.load(f"{own_configs.get(file, ROOT / file)}{colon}{argument}", changes)
+    if "config" in given:
+        unused.check(loaded, changes)
 
 
 def flags_of(mode: str) -> Sequence[str]:
@@ -312,20 +317,3 @@ def test_every_config_key_is_in_the_table_with_its_default(tables):
     rows = dict(re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", tables.configuration_tables(), re.M))
     assert rows.keys() == overrides.flatten(default.get_config()).keys()
     assert rows["train.steps"] == "100000" and rows["model.residual"] == '"post_ln"'
-
-
-def test_a_comment_beside_or_above_a_key_is_its_meaning(tables):
-    source = """
-def get_config():
-    config.a = a = ConfigDict()  # the section
-
-    # Above: more
-    # than a line.
-    a.b = 1  # beside
-    a.c = 2
-"""
-    assert dict(tables._keys(source)) == {
-        "a": "The section.",
-        "a.b": "Above: more than a line. Beside.",
-        "a.c": "",
-    }

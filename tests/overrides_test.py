@@ -7,7 +7,7 @@ import pytest
 from ml_collections import FrozenConfigDict
 
 from configs import default
-from transformer_jax import overrides
+from transformer_jax import overrides, values
 
 DEFAULT = "configs/default.py"
 
@@ -46,6 +46,8 @@ def _set(*texts):
         ("evaluate.bleu_tokenizer=none", "none"),
         ("model.head_dim=16", 16),
         ("model.head_dim=None", None),
+        ("seed=4294967295", 2**32 - 1),
+        ("decode.seed=7", 7),
     ],
 )
 def test_text_becomes_a_value_of_the_keys_type(text, value):
@@ -91,6 +93,20 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
         ("model.residual=preln", ["model.residual", "'preln'", "'pre_ln'"]),
         ("model.residual=None", ["model.residual", "'pre_ln'"]),
         ("model.head_dim=wide", ["model.head_dim", "whole number or None"]),
+        ("seed=4294967296", ["seed=4294967296", "0 to 4294967295"]),
+        ("seed=1e30", ["seed=1e+30", "0 to 4294967295"]),
+        ("decode.seed=-1", ["decode.seed=-1", "0 to 4294967295"]),
+        (f"train.steps={'9' * 400}", ["train.steps=999", "... (400 characters)"]),
+        (f"train.steps={'9' * 5000}", ["train.steps=inf", "whole number"]),
+        ("model.vocab_size=1e12", ["model.vocab_size=1000000000000", "to 2147483647"]),
+        ("data.tokenizer.vocab_size=1e12", ["vocab_size=1000000000000", "1 to 16777216"]),
+        ("data.tokenizer.vocab_size=-5", ["vocab_size=-5", "1 to 16777216"]),
+        (f"optimizer.learning_rate={'9' * 400}", ["optimizer.learning_rate=999", "finite number"]),
+        ("optimizer.learning_rate=1e39", ["optimizer.learning_rate=1e+39", "at most 3.4e+38"]),
+        ("data.train={[]:1}", ["data.train", "'{[]:1}'", "tuple of texts"]),
+        (f"data.train={'[' * 5000}", ["data.train='[[[", "... (5,002 characters)"]),
+        (f"model.norm={'x' * 5000}", ["model.norm='xxx", "... (5,002 characters)"]),
+        (f"{'x' * 5000}=1", ["there is no config key xxx", "... (5,000 characters)"]),
     ],
 )
 def test_a_bad_override_is_refused_with_key_value_and_remedy(text, parts):
@@ -98,6 +114,7 @@ def test_a_bad_override_is_refused_with_key_value_and_remedy(text, parts):
         _set(text)
     assert all(part in str(error.value) for part in parts), error.value
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize(
@@ -159,7 +176,26 @@ def test_a_derived_value_follows_the_override(tmp_path):
         ("config.model.d_model = 'wide'", "d_model"),
         ("config.model.residual = 'preln'", "pre_ln"),
         ("config.unlock().model.depth = 3", "model.depth"),
-        ("1 +", "syntax"),
+        ("1 +", r"syntax.*line 4"),
+        # The most common slip: the message of ConfigDict is the whole section.
+        (
+            "config.model.layers = 3",
+            r"no config key model.layers;.* model.num_layers.* \(c.py, line 4\)",
+        ),
+        (
+            "model = config.model; model.layers = 3",
+            r"layers;.* model.num_layers.* \(c.py, line 4\)",
+        ),
+        ("print(config.model.layers)", r"model.layers;.* model.num_layers.* \(c.py, line 4\)"),
+        ("print(config['modle'])", r"modle; the nearest are .*model.* \(c.py, line 4\)"),
+        ("raise KeyError('boom')", r"KeyError\('boom'\) \(c.py, line 4\)"),
+        ("raise KeyError", r"KeyError\(\) \(c.py, line 4\)"),
+        ("raise SystemExit", r"SystemExit\(\) \(c.py, line 4\)"),
+        ("raise RuntimeError('a\\nb' * 1000)", r"RuntimeError\('a.*characters\) \(c.py, line 4\)"),
+        ("raise ValueError('a hint')", r"c.py: a hint \(c.py, line 4\)"),
+        ("config.unlock(); del config.model", r"lacks model;"),
+        ("config.unlock(); del config.data.tokenizer", r"lacks data.tokenizer;"),
+        ("config.unlock(); del config.model.norm", r"lacks model.norm;"),
     ],
 )
 def test_a_mistake_in_a_config_file_is_told_in_one_line(tmp_path, line, part):
@@ -172,13 +208,37 @@ def test_a_mistake_in_a_config_file_is_told_in_one_line(tmp_path, line, part):
         "    return config\n"
     )
     with pytest.raises(ValueError, match=part) as error:
-        overrides.load(str(file))
-    assert "\n" not in str(error.value)
+        overrides.load(str(file), {"model.d_model": 8})
+    message = str(error.value)
+    assert "\n" not in message and len(message.replace(str(tmp_path), "")) < 500
+
+
+def test_a_mistake_in_the_config_that_one_starts_from_is_told_with_its_place(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    base = "from configs import default\ndef get_config():\n    return default.get_config().modle\n"
+    (tmp_path / "a_base.py").write_text(base)
+    (tmp_path / "c.py").write_text("import a_base\ndef get_config(arg):\n    a_base.get_config()\n")
+    with pytest.raises(ValueError, match=r"modle;.* \(a_base.py, line 3\)"):
+        overrides.load(str(tmp_path / "c.py"))
+
+
+def test_a_frozen_config_can_be_changed(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "from ml_collections import FrozenConfigDict\n"
+        "def get_config(arg=''):\n"
+        "    return FrozenConfigDict(default.get_config())\n"
+    )
+    assert overrides.load(str(file), {"model.head_dim": 8}).model.head_dim == 8
 
 
 def test_files_that_are_no_config():
-    with pytest.raises(FileNotFoundError, match="configs/none.py"):
+    with pytest.raises(FileNotFoundError, match="configs/none.py.*launch.sh configs"):
         overrides.load("configs/none.py")
+    for mistyped in ("quickstart", "quikstart.py", "configs/quick_start.py:large"):
+        with pytest.raises(FileNotFoundError, match="did you mean configs/quickstart.py"):
+            overrides.load(mistyped)
     with pytest.raises(ValueError, match="not a config file"):
         overrides.load("pyproject.toml" if Path("pyproject.toml").exists() else "configs")
     with pytest.raises(ValueError, match="takes no argument"):
@@ -256,6 +316,13 @@ def test_broken_json_is_refused(tmp_path, content, reason):
     file.write_bytes(content)
     with pytest.raises(ValueError, match=f"config file {file}: .*{reason}.*; restore it"):
         overrides.load(str(file))
+    for content, message in (
+        (b'{\n"seed": "\xe9"}', "config.json:2: not UTF-8"),
+        (b"[1]", "begins"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=f"config.json.*{message}"):
+            overrides.load(str(file))
 
 
 def test_a_key_that_is_added_to_the_default_changes_no_run(tmp_path, monkeypatch):
@@ -304,6 +371,7 @@ def test_difference_names_the_keys_that_differ():
         "checkpoint.every=3",
         "evaluate.batch_size=3",
         "decode.method=greedy",
+        "decode.seed=3",
         "data.dir=elsewhere",
         "data.cache_dir=elsewhere",
         "mesh.data=4",
@@ -345,5 +413,5 @@ def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
 
 def test_every_choice_belongs_to_a_key_whose_default_is_one():
     leaves = overrides.flatten(default.get_config())
-    for key, choices in overrides.CHOICES.items():
+    for key, choices in values.CHOICES.items():
         assert leaves[key] is None or leaves[key] in choices

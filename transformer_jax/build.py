@@ -18,6 +18,7 @@ import optax
 from jax.sharding import Mesh
 
 from configs.default import Config
+from transformer_jax import tasks
 from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings
 from transformer_jax.data.examples import SourceSettings
 from transformer_jax.data.tokenizer import BOS_ID
@@ -27,9 +28,8 @@ from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family, Needs
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.preflight import memory
+from transformer_jax.preflight import chips, memory
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
-from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import optimizer
 from transformer_jax.training.losses import Loss
@@ -55,15 +55,13 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     evaluate = EvaluateSettings(**config.evaluate.to_dict())
     if evaluate.checkpoint == "best" and not checkpoint.best_metric:
         raise ValueError('evaluate.checkpoint="best" needs a checkpoint.best_metric')
-    if config.seed < 0:
-        raise ValueError(f"seed={config.seed} is negative")
     _at_least("train", config.train, evaluate_every=0, diagnostics_every=0)
     _at_least("checkpoint", config.checkpoint, every=0)
     decode = DecodeSettings(**config.decode.to_dict())
-    task = _task(config)
+    task = tasks.choose(config.task.name, config.model.architecture)
     _check_intervals(train, checkpoint.best_metric, task)
     _check_data(config, task)
-    settings = MeshSettings(**config.mesh.to_dict())
+    settings = _mesh_settings(config)
     mesh = make_mesh(settings, jax.devices() if devices is None else devices)
     _check_mesh(config, task, mesh)
     # Once with the least sizes, so that a mistake in the model does not wait for the data.
@@ -139,22 +137,6 @@ def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
         "predict_step": make_predict_step(apply),
         "embed_step": jax.jit(embed) if hasattr(model, "embed") else None,
     }
-
-
-def _task(config: Config) -> Task:
-    """The task, which fits the architecture; without a name the architecture's first."""
-    name, architecture = config.task.name, config.model.architecture
-    fitting = [name for name, task in TASKS.items() if architecture in task.heads]
-    if name is None:
-        return TASKS[fitting[0]]
-    if name not in fitting:
-        others = " or ".join(map(repr, TASKS[name].heads))
-        raise ValueError(
-            f"task.name={name!r} does not fit model.architecture={architecture!r}, which does "
-            f"{', '.join(fitting)}: set the architecture to {others}, or the task to None for the "
-            "architecture's own"
-        )
-    return TASKS[name]
 
 
 def _model_config(config: Config, task: Task) -> TransformerConfig:
@@ -278,6 +260,9 @@ def _check_data(config: Config, task: Task) -> None:
     data, sides = config.data, task.recipe.sides
     _at_least("data", data, **{f"max_{side}_length": 3 for side in sides})
     _at_least("data", data, batch_size=1, streams=1, validation_size=0)
+    # Also where nothing reads them.
+    lengths = [f"{kind}_{side}_length" for kind in ("max", "row") for side in ("source", "target")]
+    _at_least("data", data, **dict.fromkeys(lengths, 1))
     for split in SPLITS:
         held_out = split == "validation" and data.validation_size
         if not data[split] and not held_out and split != "test":
@@ -307,6 +292,15 @@ def _check_data(config: Config, task: Task) -> None:
         )
     if not 0 < config.task.mask_rate <= 1:
         raise ValueError(f"task.mask_rate={config.task.mask_rate} does not lie in (0, 1]")
+
+
+def _mesh_settings(config: Config) -> MeshSettings:
+    if config.mesh.topology:  # which only preflight makes devices of
+        try:
+            chips.parse(config.mesh.topology)
+        except ValueError as error:
+            raise ValueError(f"mesh.topology: {error}") from error
+    return MeshSettings(**config.mesh.to_dict())
 
 
 def _check_mesh(config: Config, task: Task, mesh: Mesh) -> None:

@@ -15,6 +15,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 import contextlib
 import errno
 import functools
+import re
 import shlex
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from configs.default import Config
-from transformer_jax import overrides
+from transformer_jax import overrides, unused, values
 from transformer_jax.commands import COMMANDS, Command
 from transformer_jax.devices import hosts
 from transformer_jax.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders
@@ -38,23 +39,22 @@ _INPUT = flags.DEFINE_string("input", "-", "Lines to read; - is standard input."
 _OUTPUT = flags.DEFINE_string("output", "-", "Where results go; - is standard output.")
 _STEP = flags.DEFINE_integer("step", None, "What to replay up to: the first bad step.")
 _SEARCH = flags.DEFINE_bool("search", False, "Whether to try all meshes and remat policies.")
+# Longer than a path that anybody reads; the paths in an OSError may be of any length.
+_LONG = r"\S{500,}"
 
 
 def main(argv: list[str], changes: list[str]) -> int:
     """Runs one mode and returns the exit status; any error ends in one message."""
     try:
-        if unknown := argv[1:]:
-            raise ValueError(f"{unknown[0]!r} is not a flag: flags are written --NAME=VALUE")
-        for flag in (_CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH):
-            if flag.present and flag.name not in _command().flags:
-                raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
-        status = _dispatch(_load(changes))
+        _check_flags(argv[1:], changes)
+        command = _command()
+        status = command.run(argv[1:]) if command.words else _dispatch(_load(changes))
         hosts.finish()
         return status
     except Exception as error:
         # With --verbosity=1 also where it came from.
         logging.debug("The error below was raised here:", exc_info=True)
-        print(f"error: {_message(error)}", file=sys.stderr)
+        print(f"error: {re.sub(_LONG, _shortened, _message(error))}", file=sys.stderr)
         # The checkpoint and the cache, which name their folder, have told what to do.
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
             print("Free some disk space and run the same command again.", file=sys.stderr)
@@ -95,8 +95,30 @@ def _keep_traceback() -> str:
     return "--verbosity=1 shows the traceback"
 
 
+def _shortened(word: re.Match) -> str:
+    return values.shorten(word[0])
+
+
+def _check_flags(words: list[str], changes: list[str]) -> None:
+    """Raises ValueError for what the mode does not read, and for a flag without a value."""
+    command = _command()
+    if words and not command.words:
+        raise ValueError(f"{words[0]!r} is not a flag: flags are written --NAME=VALUE")
+    read = command.flags if command.words else ("config", "workdir", *command.flags)
+    for flag in (_CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH):
+        if flag.present and flag.name not in read:
+            raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
+        if flag.value == "":
+            raise ValueError(f"--{flag.name}= is empty: give it a value, or leave it out")
+    if changes and command.words:
+        raise ValueError(f"--mode={_MODE.value} does not read --config.{changes[0]}")
+
+
 def _load(changes: list[str]) -> Config:
-    """The config that the flags name; where a work directory has its own, it has to agree."""
+    """The config that the flags name; where a work directory has its own, it has to agree.
+
+    Raises ValueError where one of the changes has no effect.
+    """
     saved = Path(_WORKDIR.value) / CONFIG if _WORKDIR.value else None
     if saved is not None:
         check_folders(saved.parent)
@@ -108,10 +130,12 @@ def _load(changes: list[str]) -> Config:
             )
         if _CONFIG.value is None:
             raise ValueError("give --config=FILE.py, or a --workdir that holds a config.json")
-        return overrides.load(_CONFIG.value, changes)
-    config = overrides.load(_CONFIG.value or str(saved), changes)
-    if _command().needs_workdir:
-        overrides.check_workdir(overrides.load(str(saved)), config)
+        config = overrides.load(_CONFIG.value, changes)
+    else:
+        config = overrides.load(_CONFIG.value or str(saved), changes)
+        if _command().needs_workdir:
+            overrides.check_workdir(overrides.load(str(saved)), config)
+    unused.check(config, changes)
     return config
 
 

@@ -1,52 +1,34 @@
 """From a config file and changes to it to one checked, frozen config.
 
 The default config is the schema: its keys are all there are, its values give the types, and a key
-may be None where the default's is. `CHOICES` says which table lists what a named setting may be.
+may be None where the default's is. `values` checks a value, `unused` whether it has an effect.
 
 What a run is called, and what a work directory belongs to, follows from `identity`: from what
 differs from the default. So a key that is added renames nothing, as long as its default is what the
 code did before; a config.json without it means that.
 """
 
-import ast
+import difflib
 import importlib.util
+import itertools
 import json
-import math
-from collections.abc import Collection, Mapping, Sequence
-from difflib import SequenceMatcher
+import re
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from configs import default
 from configs.default import Config
-from transformer_jax.data.sources import SOURCES
-from transformer_jax.data.tokenizer import TOKENIZERS
-from transformer_jax.evaluation.metrics import BLEU_TOKENIZERS
-from transformer_jax.evaluation.search import METHODS
-from transformer_jax.models import FAMILIES
-from transformer_jax.models.transformer import config as model_config
-from transformer_jax.models.transformer.schemes import SCHEMES
-from transformer_jax.tasks import TASKS
-from transformer_jax.training.optimizer import OPTIMIZERS, SCHEDULES
+from transformer_jax import values
+from transformer_jax.data.files import decode_lines
+from transformer_jax.training.optimizer import SCHEDULES
+from transformer_jax.values import Kind, shorten
 
-# The settings that name one of a few things, and the tables whose keys these are.
-CHOICES: Mapping[str, Collection[str]] = {
-    "data.source": SOURCES,
-    "data.tokenizer.kind": TOKENIZERS,
-    "task.name": TASKS,
-    "decode.method": METHODS,
-    "evaluate.checkpoint": ("last", "best"),
-    "evaluate.bleu_tokenizer": BLEU_TOKENIZERS,
-    "model.family": FAMILIES,
-    "model.residual": SCHEMES,
-    **{f"model.{name}": table for name, table in model_config.CHOICES.items() if name != "head"},
-    "optimizer.name": OPTIMIZERS,
-    "optimizer.schedule": SCHEDULES,
-}
-# The keys whose tuples hold rows instead of texts, with an example.
-ROWS = {"optimizer.groups": (("embedding/*", 0.1, 0.0),)}
+CONFIGS = Path(default.__file__).parent
+# How ConfigDict's message on a key that is not there begins.
+_MISTYPED = r"(?:Key )?[\"'](\w+)[\"']"
 # What a rerun in the same work directory may change. Data of another content in another folder is
 # refused by its fingerprint. A name that ends in a dot is a whole section.
 FREE_TO_CHANGE = (
@@ -83,8 +65,10 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
     config = _read(schema, config_file)
     if not isinstance(overrides, Mapping):
         pairs = (text.partition("=") for text in overrides)
-        overrides = {key: _parse(schema, key, value) for key, _, value in pairs}
-    checked = {key: _check(schema, key, value) for key, value in overrides.items()}
+        overrides = {key: values.parse(_kind(schema, key), text) for key, _, text in pairs}
+    checked = {
+        key: values.check(key, _kind(schema, key), value) for key, value in overrides.items()
+    }
     # Through the ConfigDict, so that what a file derives by `get_ref` follows its override.
     config.update_from_flattened_dict(checked)
     return FrozenConfigDict(_nest(_check_all(schema, flatten(config))))
@@ -197,21 +181,12 @@ def _read(schema: Config, config_file: str) -> Config:
     stem, colon, argument = config_file.partition(".py:")
     path = Path(stem + ".py" if colon else config_file)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no config file {path}")
+        raise FileNotFoundError(f"there is no config file {path}{_neighbours(path)}")
     if path.suffix not in (".py", ".json"):
         raise ValueError(f"{path} is not a config file: those end in .py, a saved one in .json")
     try:
         if path.suffix == ".json":
-            config = default.get_config()
-            saved = flatten(_saved(path))
-            if unknown := saved.keys() - flatten(schema).keys():
-                raise ValueError(
-                    f"it has the keys {', '.join(sorted(unknown))}, which this version does not "
-                    "know: its run belongs to another version. Use that one, or train anew in "
-                    "another --workdir"
-                )
-            config.update_from_flattened_dict(_check_all(schema, flatten(schema) | saved))
-            return config
+            return _read_json(schema, path)
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -219,123 +194,118 @@ def _read(schema: Config, config_file: str) -> Config:
         config = module.get_config(argument)
         if not isinstance(config, ConfigDict):
             raise ValueError("get_config returns no ConfigDict; does it end with `return config`?")
-        return config
-    except SyntaxError as error:
-        raise ValueError(f"config file {config_file}: {error}") from error
-    except Exception as error:
-        # ConfigDict's message on a mistyped key ends with a line that holds the nearest name.
-        message = str(error.args[0] if error.args else error).strip().splitlines() or [repr(error)]
-        raise ValueError(f"config file {config_file}: {message[-1]}") from error
+        _check_complete(schema, flatten(config))
+        return config.as_configdict() if isinstance(config, FrozenConfigDict) else config
+    except (Exception, SystemExit) as error:
+        message = _mistake(schema, path, error)
+        raise ValueError(f"config file {config_file}: {message}") from error
+
+
+def _read_json(schema: Config, path: Path) -> Config:
+    """The config that a work directory holds; keys that are younger have their default."""
+    flat = flatten(_saved(path))
+    if unknown := flat.keys() - flatten(schema).keys():
+        raise ValueError(
+            f"it has the keys {', '.join(sorted(unknown))}, which this version does not know: its "
+            "run belongs to another version. Use that one, or train anew in another --workdir"
+        )
+    config = default.get_config()
+    config.update_from_flattened_dict(_check_all(schema, flatten(schema) | flat))
+    return config
+
+
+def _neighbours(path: Path) -> str:
+    """What a config file that is not there may have been meant to be."""
+    if path.suffix == ".json":
+        return ""
+    names = [file.stem for file in CONFIGS.glob("*.py") if file.stem[0] != "_"]
+    near = [f"configs/{name}.py" for name in difflib.get_close_matches(path.stem, names)]
+    return f"; did you mean {' or '.join(near)}?" if near else "; ./launch.sh configs lists some"
+
+
+def _mistake(schema: Config, path: Path, error: BaseException) -> str:
+    """What went wrong in a config file, in one line, with the place."""
+    if isinstance(error, SyntaxError):
+        return str(error)
+    # The deepest line of this file, or of a config that it starts from.
+    folders = (path.absolute().parent, CONFIGS)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).parent in folders]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    # ConfigDict's message on a mistyped key is a repr of its whole section.
+    cause = error.args[0] if isinstance(error, AttributeError) and error.args else error
+    told = str(cause.args[0]) if isinstance(cause, KeyError) and cause.args else ""
+    if name := re.match(_MISTYPED, told):
+        line = (own[-1].line or "") if own else ""
+        written = re.search(rf"[\w.]*\b{name[1]}\b[\w.]*", line)
+        key = written[0].partition(".")[2] if written else ""
+        return _unknown(flatten(schema), key or name[1]) + place
+    if isinstance(error, ValueError | OSError):
+        return f"{error}{place}"
+    return shorten(repr(error), 300) + place
 
 
 def _saved(path: Path) -> ConfigDict:
     """The content of a config.json; ValueError in one line where it is none."""
     mend = "restore it, in a work directory from checkpoints/STEP/config.json"
     try:
-        values = json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # of an encoding as well, whose first argument is no message
+        saved = json.loads("\n".join(decode_lines(path.read_bytes(), path.name)))
+    except ValueError as error:
         raise ValueError(f"{error}; {mend}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"it holds no settings; {mend}")
-    return ConfigDict(values)
+    if not isinstance(saved, dict):
+        raise ValueError(f"it is not the config of a run, which begins with {{; {mend}")
+    return ConfigDict(saved)
 
 
 def _check_all(schema: Config, flat: Mapping[str, object]) -> dict[str, object]:
     """Checks every value, and that every key is there."""
-    if missing := flatten(schema).keys() - flat.keys():
-        raise ValueError(f"the config lacks {', '.join(sorted(missing))}; start from the default")
-    return {key: _check(schema, key, value) for key, value in flat.items()}
+    _check_complete(schema, flat)
+    return {key: values.check(key, _kind(schema, key), value) for key, value in flat.items()}
 
 
-def _parse(schema: Config, key: str, text: str) -> object:
-    """Returns the value that a command line's text stands for under this key, still unchecked."""
-    kind, may_be_none = _kind(schema, key)
-    if may_be_none and text == "None":
-        return None
-    if kind is str:
-        return text
-    if kind is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    if kind in (int, float):
-        try:
-            return int(text)
-        except ValueError:
-            pass
-    try:
-        return float(text) if kind in (int, float) else ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+def _check_complete(schema: Config, flat: Mapping[str, object]) -> None:
+    """Raises ValueError naming the keys that are missing, or their section where all of it is."""
 
+    def lacks(name: str) -> bool:
+        return not any(key == name or key.startswith(f"{name}.") for key in flat)
 
-def _check(schema: Config, key: str, value: Any) -> Any:
-    """Returns the value in the type that the key has; ValueError when it does not fit."""
-    kind, may_be_none = _kind(schema, key)
-    if value is None and may_be_none:
-        return None
-    if (number := _number(kind, value)) is not None:
-        return number
-    if kind is tuple and isinstance(value, tuple | list):
-        items = [_row(key, item) if key in ROWS else item for item in value]
-        if all(isinstance(item, tuple if key in ROWS else str) for item in items):
-            return tuple(items)
-    choices = CHOICES.get(key)
-    if kind is str and isinstance(value, str) and choices is not None:
-        if value in choices:
-            return value
-        raise ValueError(f"{key}={value!r} is not one of {', '.join(map(repr, choices))}")
-    # The text 'None' as a folder or a name is a slip of whoever meant to unset it.
-    if kind is str and isinstance(value, str) and value != "None":
-        return value
-    if kind is bool and isinstance(value, bool):
-        return value
-    items = f"rows, as {ROWS[key]!r}" if key in ROWS else "texts, as ('train',)"
-    expected = {
-        **{int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"},
-        tuple: f"a tuple of {items}",
-    }[kind]
-    unset = " or None" if may_be_none else "; it cannot be None" if value in (None, "None") else ""
-    raise ValueError(f"{key}={value!r} is not {expected}{unset}")
-
-
-def _number(kind: type, value: Any) -> Any:
-    """The value as a number of this kind, None where it is none."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        if kind is float or (kind is int and value == int(value)):
-            return kind(value)
-    return None
-
-
-def _row(key: str, value: Any) -> tuple | None:
-    """A row of such a key's in the types of its example, None where it does not fit."""
-    example = ROWS[key][0]
-    if not isinstance(value, tuple | list) or len(value) != len(example):
-        return None
-    row = tuple(
-        item if isinstance(like, str) and isinstance(item, str) else _number(type(like), item)
-        for like, item in zip(example, value, strict=True)
+    names = dict.fromkeys(
+        next(filter(lacks, itertools.accumulate(key.split("."), "{}.{}".format)))
+        for key in flatten(schema)
+        if key not in flat
     )
-    return None if None in row else row
+    if names:
+        raise ValueError(f"the config lacks {', '.join(names)}; start from default.get_config()")
 
 
-def _kind(schema: Config, key: str) -> tuple[type, bool]:
+def _kind(schema: Config, key: str) -> Kind:
     """Returns the type of a key's value, and whether it may be None. ValueError: no such key."""
     leaves = flatten(schema)
     if inside := [leaf for leaf in leaves if leaf.startswith(f"{key}.")]:
         raise ValueError(f"{key} is a section of the config; set its keys, as {inside[0]}")
     if key not in leaves:
-        near = sorted(leaves, key=lambda leaf: -_likeness(key, leaf))[:3]
-        raise ValueError(f"there is no config key {key}; the nearest are {', '.join(near)}")
+        raise ValueError(_unknown(leaves, key))
     section, _, name = key.rpartition(".")
     owner = schema
     for part in filter(None, section.split(".")):
         owner = owner[part]
-    return owner.get_type(name), leaves[key] is None
+    return Kind(owner.get_type(name), leaves[key] is None)
+
+
+def nearest(keys: Iterable[str], word: str) -> list[str]:
+    """The three keys that are most like a word."""
+    return sorted(keys, key=lambda key: -_likeness(word, key))[:3]
+
+
+def _unknown(leaves: Iterable[str], key: str) -> str:
+    near = ", ".join(nearest(leaves, key))
+    return f"there is no config key {shorten(key)}; the nearest are {near}"
 
 
 def _likeness(key: str, leaf: str) -> float:
     """How alike two dotted keys are, by their whole or by their last name, 0 to 1."""
     pairs = ((key, leaf), (key.split(".")[-1], leaf.split(".")[-1]))
-    return max(SequenceMatcher(None, *pair).ratio() for pair in pairs)
+    return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
 
 def _nest(flat: Mapping[str, object]) -> dict:

@@ -193,6 +193,6 @@ class Run:
             limit=self.task.limit,
             most_positions=self.model.config.longest_row,
             decode=self.decode,
-            seed=self.seed,
+            seed=self.seed if self.decode.seed is None else self.decode.seed,
             bleu_tokenizer=self.evaluate.bleu_tokenizer,
         )

@@ -10,7 +10,7 @@ import jax
 
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run, part
-from transformer_jax import build, overrides
+from transformer_jax import build, overrides, unused
 from transformer_jax.data import tokenizer
 from transformer_jax.devices.mesh import MeshSettings
 from transformer_jax.workdir import LABELS, TOKENIZER, write_atomically
@@ -52,6 +52,7 @@ def check(run: Run, folder: Path) -> build.Run:
         tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK]).save(workdir / TOKENIZER)
         write_atomically(workdir / LABELS, json.dumps(["a", "b"]))
         try:
+            unused.check(run.resolved, run.overrides)
             mesh = MeshSettings(**run.resolved.mesh.to_dict())
             built = build.build(run.resolved, workdir, jax.devices()[:1] * mesh.least)
             if run.measure is not None:

@@ -1,4 +1,5 @@
 import gzip
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,17 @@ TOY_FEATURES = {
 }
 
 
+class Noting:
+    """Settings that note which of them are asked for."""
+
+    def __init__(self, settings):
+        self.settings, self.asked = settings, set()
+
+    def __getattr__(self, name):
+        self.asked.add(name)
+        return getattr(self.settings, name)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """With a split "train" for each source: in a folder of its own, or small and generated."""
@@ -74,7 +86,8 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
     # Only the embedded corpus has others, which scores of translations need.
     assert set(columns) == set(examples) or (source, columns) == ("embedded", PAIRS)
     (length,) = {len(values) for values in examples.values()}
-    once = load(source, folder / source, ("train",), columns, **changes)
+    noting: Any = Noting(source_settings(source, folder / source, **changes))
+    once = sources.load(noting, columns, ("train",))
     assert length == 2 * len(once[columns[0]]) > 0
     kind = list if columns == TAGGED else str
     for name in columns:
@@ -83,6 +96,9 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
         rows = list(zip(examples["words"], examples["tags"], strict=True))
         assert all(len(words) == len(tags) for words, tags in rows)
         assert all(isinstance(item, str) for words, tags in rows for item in words + tags)
+    # `load` looks at source and dir of all, and prepared data lies in the cache.
+    asked = noting.asked - {"source", "dir", "cache_dir"}
+    assert asked == set(SOURCES[source][columns].reads) - {"dir"}
 
 
 def test_text_pairs_plain_and_gzip_are_read_one_after_the_other(tmp_path):

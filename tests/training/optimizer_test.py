@@ -217,6 +217,21 @@ def test_decay_is_for_the_parameters_whose_role_says_so(name):
         np.testing.assert_allclose(update, -decay * at(path, params), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", optimizer.OPTIMIZERS)
+def test_a_moment_has_an_effect_where_the_row_says_so(name):
+    params, gradients = make_case()
+
+    def program(**changes):
+        transform = make_optimizer(name, **changes)
+        update = lambda param, g: transform.update(g, transform.init(param), param)  # noqa: E731
+        return str(jax.make_jaxpr(update)(params, gradients[0]))
+
+    changed = {
+        moment for moment in optimizer.Moments._fields if program(**{moment: 0.125}) != program()
+    }
+    assert changed == set(optimizer.OPTIMIZERS[name].reads)
+
+
 def test_clipping_bounds_the_global_norm():
     params, gradients = make_case()
     gradient = gradients[0]

@@ -116,6 +116,8 @@ def test_every_mode_of_the_command_line_is_a_command(clone: Clone):
 
 def test_a_config_is_taken_from_the_current_directory_else_from_the_repository(clone: Clone):
     clone.launch("setup")
+    _, out, _ = clone.launch("train", "--config=")
+    assert out[-1] == "--config="
     _, out, _ = clone.launch("train", "--config=configs/mine.py:large")
     assert out[-1] == f"--config={clone.path}/configs/mine.py:large"
     (clone.cwd / "configs").mkdir()

@@ -91,8 +91,9 @@ def test_inspect_shows_config_parameters_and_cost(folder, capsys):
     assert "model.d_model: 512 -> 8" in one and '"d_model": 8' in one
     assert "decoder/self_attention/query" in one and "layers 1, embed 8, heads 2" in one
     assert "optimizer state" in one and "this machine has" in one
-    assert call(*arguments, "--config.model.num_layers=3") == 0
+    assert call(*arguments, "--config.model.num_layers=3", "--config.optimizer.warmup_steps=9") == 0
     three = capsys.readouterr().out
+    assert "optimizer.warmup_steps=9 is not less than train.steps=6" in three
 
     def last_number(text, start):
         (line,) = [line for line in text.splitlines() if line.strip().startswith(start)]

@@ -22,6 +22,19 @@ RUN = "--workdir=@/run"
         ("", ["--config"]),
         ("--config=@/run.json", ["--workdir"]),
         (f"{NEW} train", ["'train'"]),
+        ("--config= --workdir=@/new", ["--config= is empty"]),
+        (f"{RUN} --mode=generate --input=@/t --output=", ["--output= is empty"]),
+        ("--mode=keys --config.seed=1", ["--mode=keys", "--config.seed=1"]),
+        ("--mode=configs --workdir=@/run", ["--mode=configs", "--workdir"]),
+        (
+            f"{NEW} --config.optimizer.decay_steps=3 --config.data.packing=false",
+            ["optimizer.decay_steps=3 has no effect", "'constant'", "'warmup_stable_decay'"],
+        ),
+        (
+            f"{RUN} --mode=generate --config.decode.temperature=0.1 --config.decode.top_k=5",
+            ["decode.temperature=0.1 and decode.top_k=5 have no effect", "'beam'", "'sample'"],
+        ),
+        (f"--config=@/run.json --workdir=@/new{'w' * 5000}", ["www", "characters)"]),
         (
             f"{NEW} --config.train.evaluate_every=3 --config.checkpoint.every=2",
             ["train.evaluate_every=3", "checkpoint.every=2"],
@@ -58,7 +71,7 @@ RUN = "--workdir=@/run"
         (f"{RUN} --mode=generate --input=@/latin.txt", ["latin.txt:2: not UTF-8"]),
         (
             f"{RUN} --mode=generate --input=@/t --config.decode.num_samples=2",
-            ["decode.num_samples", "2", 'decode.method="sample"'],
+            ["decode.num_samples=2", "no effect", "decode.method='beam'", "'sample'"],
         ),
         (
             f"{RUN} --mode=generate --input=@/t --output=@/none/out.txt",
@@ -77,6 +90,7 @@ def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, argum
     before = files(folder / "run")
     message = message_of(folder, capsys, arguments)
     assert all(part in message for part in parts), message
+    assert len(message) < 1000
     assert files(folder / "run") == before
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from transformer_jax.commands.configs import configs
 from transformer_jax.commands.embed import embed
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.commands.generate import generate
 from transformer_jax.commands.inspect import inspect
+from transformer_jax.commands.keys import keys
 from transformer_jax.commands.preflight import preflight
 from transformer_jax.commands.replay import replay
 from transformer_jax.commands.train import train
@@ -17,13 +19,15 @@ class Command(NamedTuple):
 
     run: (config, workdir, *flags) -> exit status. flags: the names of those that it reads besides
     config and workdir. needs_workdir: otherwise it works without one, and with any. joins_hosts:
-    whether all hosts of a job run it together.
+    whether all hosts of a job run it together. words: whether it takes words of the command line in
+    place of all that.
     """
 
     run: Callable[..., int]
     flags: tuple[str, ...] = ()
     needs_workdir: bool = True
     joins_hosts: bool = True
+    words: bool = False
 
 
 COMMANDS = {
@@ -35,4 +39,6 @@ COMMANDS = {
     "replay": Command(replay, ("step",)),
     # It needs no devices, and so nobody else.
     "preflight": Command(preflight, ("search",), needs_workdir=False, joins_hosts=False),
+    "configs": Command(configs, joins_hosts=False, words=True),
+    "keys": Command(keys, joins_hosts=False, words=True),
 }

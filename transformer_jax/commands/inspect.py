@@ -4,7 +4,7 @@ from pathlib import Path
 
 from configs import default
 from configs.default import Config
-from transformer_jax import overrides
+from transformer_jax import overrides, unused
 from transformer_jax.build import built
 from transformer_jax.devices import mesh
 from transformer_jax.preflight import memory
@@ -19,6 +19,8 @@ def inspect(config: Config, workdir: Path | None) -> int:
         changes = overrides.difference(default.get_config(), config)
         print(overrides.to_json(config))
         print("Changes from the default:", *(changes or ["none"]), sep="\n  ")
+        if told := unused.told(config):
+            print("To note:", *told, sep="\n  ")
 
         table = run.parameter_table()
         width = max(len(row.path) for row in table)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from absl import logging
 
 from configs.default import Config
-from transformer_jax import interrupt, overrides, progress, run_log
+from transformer_jax import interrupt, overrides, progress, run_log, unused
 from transformer_jax.build import built
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
@@ -43,6 +44,8 @@ def train(config: Config, workdir: Path) -> int:
     """
     status = hosts.first(lambda: final_status(config, workdir))
     if status is None:  # otherwise it may even lie in a folder that cannot be written
+        for line in unused.told(config) if hosts.is_first() else ():
+            logging.warning("%s", line)
         lock(workdir)
         with built(config, workdir) as run:
             status = _train(config, workdir, run)

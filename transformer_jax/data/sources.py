@@ -1,6 +1,5 @@
 """Where examples come from: what is generated, files in a folder, TFDS's catalogue."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,16 +14,24 @@ Columns = tuple[str, ...]
 class Files(NamedTuple):
     """Reads each split from files of its own.
 
-    read: (settings, files of one split) -> examples. endings: settings -> what the name of each
-    file ends with, behind the name of the split.
+    read: (settings, files of one split) -> examples. reads: the settings that have an effect on it.
+    endings: settings -> what the name of each file ends with, behind the name of the split.
     """
 
     read: Callable[..., Examples]
+    reads: tuple[str, ...] = ("dir",)
     endings: Callable[[SourceSettings], tuple[str, ...]] = lambda settings: ("",)
 
 
-# (settings, names of splits) -> examples, where there are no files to name
-Generated = Callable[[SourceSettings, tuple[str, ...]], Examples]
+class Generated(NamedTuple):
+    """Reads all splits at once, where there are no files to name.
+
+    read: (settings, names of splits) -> examples. reads: as of `Files`.
+    """
+
+    read: Callable[[SourceSettings, tuple[str, ...]], Examples]
+    reads: tuple[str, ...] = ()
+
 
 PAIRS: Columns = ("source", "target")
 TEXTS: Columns = ("text",)
@@ -36,43 +43,55 @@ def _languages(settings: SourceSettings) -> tuple[str, ...]:
     return f".{settings.source_language}", f".{settings.target_language}"
 
 
-def _features(
-    make: Callable[[SourceSettings], catalogue.Builder], read: Callable[..., Examples]
-) -> Generated:
-    return lambda settings, splits: read(make(settings), settings, splits)
-
-
 def _bigram_copy(settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
     del settings
     return {"text": [bigram.text(split) for split in splits]}
 
 
-_embedded = functools.partial(_features, catalogue.embedded)
-_catalogued = functools.partial(_features, catalogue.catalogued)
+def _catalogued(read: Callable[..., Examples], *reads: str) -> Generated:
+    return Generated(
+        lambda settings, splits: read(catalogue.catalogued(settings), settings, splits),
+        ("name", *reads),
+    )
+
+
+def _embedded(read: Callable[..., Examples], *reads: str) -> Generated:
+    return Generated(
+        lambda settings, splits: read(catalogue.embedded(settings), settings, splits), reads
+    )
+
+
+_LANGUAGES = ("source_language", "target_language")
+_LABEL = ("text_feature", "label_feature")
 
 # Which columns each source yields, and how. A task finds its source by the columns that it reads.
 SOURCES: dict[str, dict[Columns, Files | Generated]] = {
     # The generated English-German grammar.
     "embedded": {
         PAIRS: _embedded(catalogue.read_all),
-        TEXTS: _embedded(catalogue.read_texts),
-        LABELLED: _embedded(catalogue.read_labelled),
-        TAGGED: _embedded(catalogue.read_tagged),
+        TEXTS: _embedded(catalogue.read_texts, "text_feature"),
+        LABELLED: _embedded(catalogue.read_labelled, *_LABEL),
+        TAGGED: _embedded(catalogue.read_tagged, *_LABEL),
     },
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
-    "bigram_copy": {TEXTS: _bigram_copy},
+    "bigram_copy": {TEXTS: Generated(_bigram_copy)},
     # A set of TFDS's catalogue.
     "tfds": {
-        PAIRS: _catalogued(catalogue.read_pairs),
-        TEXTS: _catalogued(catalogue.read_texts),
-        LABELLED: _catalogued(catalogue.read_labelled),
-        TAGGED: _catalogued(catalogue.read_tagged),
+        PAIRS: _catalogued(catalogue.read_pairs, *_LANGUAGES),
+        TEXTS: _catalogued(catalogue.read_texts, "text_feature"),
+        LABELLED: _catalogued(catalogue.read_labelled, *_LABEL),
+        TAGGED: _catalogued(catalogue.read_tagged, *_LABEL),
     },
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
-        PAIRS: Files(lambda settings, source, target: files.read_pair(source, target), _languages),
+        PAIRS: Files(
+            lambda settings, source, target: files.read_pair(source, target),
+            ("dir", *_LANGUAGES),
+            _languages,
+        ),
         TEXTS: Files(
-            lambda settings, path: files.read_documents(path, settings.document_separator)
+            lambda settings, path: files.read_documents(path, settings.document_separator),
+            ("dir", "document_separator"),
         ),
     },
     # Files of the SCAN task.
@@ -82,7 +101,8 @@ SOURCES: dict[str, dict[Columns, Files | Generated]] = {
         LABELLED: Files(
             lambda settings, path: files.read_table(
                 path, settings.text_feature, settings.label_feature
-            )
+            ),
+            ("dir", *_LABEL),
         )
     },
     # Lines "LABEL sentence".
@@ -91,7 +111,10 @@ SOURCES: dict[str, dict[Columns, Files | Generated]] = {
     "conll": {TAGGED: Files(lambda settings, path: files.read_conll(path))},
     # CoNLL-U.
     "conllu": {
-        TAGGED: Files(lambda settings, path: files.read_conllu(path, settings.label_feature))
+        TAGGED: Files(
+            lambda settings, path: files.read_conllu(path, settings.label_feature),
+            ("dir", "label_feature"),
+        )
     },
 }
 
@@ -118,7 +141,7 @@ def load(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) ->
     reader = SOURCES[settings.source][columns]
     if isinstance(reader, Files):
         return concatenate([reader.read(settings, *paths) for paths in found])
-    return reader(settings, splits)
+    return reader.read(settings, splits)
 
 
 def find_files(

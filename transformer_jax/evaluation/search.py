@@ -21,7 +21,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-METHODS = ("beam", "greedy", "sample")
+# The settings that each method reads and not every other one does.
+METHODS = {
+    "beam": ("beam_size", "length_penalty"),
+    "greedy": (),
+    "sample": ("num_samples", "temperature", "top_k", "top_p", "seed"),
+}
 
 # The log probability of what cannot be. Finite, so that no inf - inf makes a NaN.
 IMPOSSIBLE = -1e9
@@ -35,7 +40,10 @@ ChooseFn = Callable[[Array, Array], Array]
 
 @dataclasses.dataclass(frozen=True)
 class DecodeSettings:
-    """How to decode: `config.decode`, checked. Raises ValueError where a value cannot be."""
+    """How to decode: `config.decode`, checked. Raises ValueError where a value cannot be.
+
+    seed: what sampling draws by; None: the run's.
+    """
 
     method: str
     beam_size: int
@@ -46,14 +54,16 @@ class DecodeSettings:
     temperature: float
     top_k: int
     top_p: float
+    seed: int | None = None
 
     def __post_init__(self):
         if self.method not in METHODS:
             raise ValueError(f"decode.method is one of {', '.join(METHODS)}, got {self.method!r}")
         if self.beam_size < 1:
             raise ValueError(f"decode.beam_size is at least 1, got {self.beam_size}")
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"decode.length_penalty is finite, got {self.length_penalty}")
+        # Far beyond, the powers of lengths overflow, and all hypotheses have the same score.
+        if not -10 <= self.length_penalty <= 10:
+            raise ValueError(f"decode.length_penalty lies in [-10, 10], got {self.length_penalty}")
         if self.extra_length < 0:
             raise ValueError(f"decode.extra_length is at least 0, got {self.extra_length}")
         if self.num_samples < 1:

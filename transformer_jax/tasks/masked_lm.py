@@ -121,4 +121,5 @@ TASK = Task(
     heads={"encoder_only": "masked_tokens"},
     loss=_loss,
     score=_score,
+    settings=("task.mask_rate",),
 )

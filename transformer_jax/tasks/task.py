@@ -38,6 +38,7 @@ class Task:
         follow, eos included; None: the task decodes nothing.
       scored: (decode settings, most tokens of a prompt) -> both as `score` uses them; None: it
         decodes nothing.
+      settings: keys of the config that tasks with them alone read, such as "task.mask_rate".
     """
 
     recipe: Recipe
@@ -50,6 +51,7 @@ class Task:
     stream: Callable[[Trained, str, int], Iterator[str]] | None = None
     limit: Callable[[Int[np.ndarray, "B"], int, int | None], Int[np.ndarray, "B"]] | None = None
     scored: Callable[[DecodeSettings, int], tuple[DecodeSettings, int]] | None = None
+    settings: tuple[str, ...] = ()
 
 
 def of_full_lines(

@@ -133,4 +133,5 @@ TASK = Task(
     results=_results,
     limit=_limit,
     scored=_scored,
+    settings=("evaluate.bleu_tokenizer",),
 )

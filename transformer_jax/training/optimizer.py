@@ -179,10 +179,13 @@ def _muon(moments: Moments, roles: Roles) -> optax.GradientTransformation:
 
 
 class Optimizer(NamedTuple):
-    """One row. decays: whether it takes a weight decay, apart from the gradient."""
+    """One row. decays: whether it takes a weight decay, apart from the gradient. reads: which
+    `Moments` have an effect.
+    """
 
     scale: Callable[[Moments, Roles], optax.GradientTransformation]
     decays: bool = True
+    reads: tuple[str, ...] = Moments._fields
 
 
 OPTIMIZERS = {
@@ -195,10 +198,10 @@ OPTIMIZERS = {
     # alone
     "radam": Optimizer(_radam),
     # Shazeer and Stern 2018, algorithm 4, where the schedule is the relative step size rho. Second
-    # moments of matrices of at least 128 x 128 are factored. Reads no beta and no epsilon
-    "adafactor": Optimizer(_adafactor),
-    # Chen et al. 2023, algorithm 2. Reads no epsilon
-    "lion": Optimizer(_lion),
+    # moments of matrices of at least 128 x 128 are factored
+    "adafactor": Optimizer(_adafactor, reads=()),
+    # Chen et al. 2023, algorithm 2
+    "lion": Optimizer(_lion, reads=("beta1", "beta2")),
     # Jordan et al. 2024 with Nesterov momentum beta1, for the matrices of stacks; Adam for all
     # else. Steps are scaled by 0.2 sqrt(longer side) to the size of Adam's (Liu et al. 2025,
     # equation 4), so that one learning rate serves both

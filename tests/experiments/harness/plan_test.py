@@ -33,3 +33,9 @@ def test_a_mesh_is_checked_without_its_devices(tmp_path):
     assert build(tensor=64).mesh.shape == {"data": 1, "fsdp": 1, "tensor": 64, "sequence": 1}
     with pytest.raises(ValueError, match="cannot be dealt out evenly to 3 devices"):
         build(fsdp=3)
+
+
+def test_a_setting_without_effect_is_found_before_anything_runs(tmp_path):
+    run = Run(config="configs/bigram_copy.py", overrides={"decode.top_k": 5}, labels={"k": 5})
+    with pytest.raises(ValueError, match="k=5: decode.top_k=5 has no effect with decode.method="):
+        check(run, tmp_path)

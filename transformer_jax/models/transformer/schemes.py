@@ -73,6 +73,7 @@ class ResidualScheme:
       summed_branches: a second stream sums up all branches, and joins at the end of the stack.
       gain: factor on the draws of the kernels that a glob of `gained` names, as "*/value".
       embedding_gain: factor on the draw of the token table that the stack reads, one number.
+      reads: the keys of the config's model that its formulas read.
     """
 
     pre_norm: bool = False
@@ -92,6 +93,7 @@ class ResidualScheme:
     gain: Formula | None = None
     gained: tuple[str, ...] = ()
     embedding_gain: Formula | None = None
+    reads: tuple[str, ...] = ()
 
     @property
     def ends_in_norm(self) -> bool:
@@ -215,7 +217,10 @@ SCHEMES: dict[str, ResidualScheme] = {
     # Dey et al. 2025 (2505.01618, CompleteP), section 3; Yang et al. 2023 (2310.02244) with an
     # exponent of 0.5. Their rules for learning rates belong to optimizer.groups.
     "depth_scaled": ResidualScheme(
-        pre_norm=True, final_norm=True, branch=lambda depth: (depth.layers / 2) ** -depth.exponent
+        pre_norm=True,
+        final_norm=True,
+        branch=lambda depth: (depth.layers / 2) ** -depth.exponent,
+        reads=("depth_exponent",),
     ),
 }
 

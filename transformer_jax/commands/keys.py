@@ -1,0 +1,38 @@
+"""Lists the keys of the config."""
+
+import textwrap
+from collections.abc import Sequence
+
+from transformer_jax.comments import Setting, settings
+from transformer_jax.overrides import nearest
+
+
+def keys(words: Sequence[str]) -> int:
+    """Prints each key of the config with its default and its meaning.
+
+    words: only the keys in whose name or meaning they all stand.
+
+    Raises:
+      ValueError: there is none.
+    """
+    texts = {setting.key: _text(setting) for setting in settings()}
+    found = [text for text in texts.values() if all(word.lower() in text.lower() for word in words)]
+    if not found:
+        near = ", ".join(nearest(texts, ".".join(words)))
+        raise ValueError(
+            f"no key has {' and '.join(map(repr, words))} in its name or meaning; the nearest keys "
+            f"are {near}"
+        )
+    print("\n".join(found))
+    return 0
+
+
+def _text(setting: Setting) -> str:
+    choices = f" One of {', '.join(setting.choices)}." if setting.choices else ""
+    meaning = textwrap.fill(
+        f"{setting.meaning}{choices}".strip(),
+        width=100,
+        initial_indent="    ",
+        subsequent_indent="    ",
+    )
+    return f"{setting.key} = {setting.default!r}\n{meaning}".rstrip()
