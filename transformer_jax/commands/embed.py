@@ -23,6 +23,7 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
                 f"{config.model.architecture!r}"
             )
         trained = run.trained(run.parameters(workdir, checkpoint or run.evaluate.checkpoint))
+        run.data.warn_of_unknown_words(lines)
         vectors = trained.embed(lines) if lines else []
     write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))
     return 0

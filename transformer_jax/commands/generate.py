@@ -26,6 +26,7 @@ def generate(
         if task.results is None:
             raise ValueError(f"a model of {task.recipe.name} generates nothing; see --mode=embed")
         trained = run.trained(run.parameters(workdir, checkpoint or run.evaluate.checkpoint))
+        run.data.warn_of_unknown_words(lines)
         if target == "-" and task.stream is not None and run.decode.method != "beam":
             for number, line in enumerate(lines):
                 for piece in task.stream(trained, line, number):

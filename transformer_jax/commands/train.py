@@ -19,6 +19,7 @@ from transformer_jax.commands.start import start
 from transformer_jax.commands.status import final_status, is_scored, named
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.summary import report
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.run import Params, Run
@@ -54,6 +55,8 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     # All data is read before anything is written, so that a mistake in it comes at once.
     splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
     streams = run.train_streams()
+    if hosts.is_first():
+        print(report(run.data.summaries()), flush=True)
     checkpoints = run.checkpoints(workdir)
     state = start(run, workdir, checkpoints, streams)
     if hosts.is_first():
