@@ -95,6 +95,10 @@ def folder(tmp_path):
         ({"data__validation_size": 3}, ["data.validation_size=3", "data.validation="]),
         ({"data__max_target_length": 1}, ["data.max_target_length=1"]),
         (
+            CHANGES["classification"] | {"data__text_feature": "0", "data__label_feature": "0"},
+            ["data.text_feature", "data.label_feature", "'0'"],
+        ),
+        (
             {"model__positions": "learned", "model__max_length": 15},
             ["data.row_target_length = 16", "model.max_length=15"],
         ),

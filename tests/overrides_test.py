@@ -308,7 +308,7 @@ def test_json_of_another_version_is_refused(tmp_path, change, parts):
     [
         (overrides.to_json(overrides.load(DEFAULT))[:-5].encode(), "delimiter: line"),
         (overrides.to_json(overrides.load(DEFAULT)).encode() + b"\xe4", "0xe4 in position"),
-        (b"[1, 2]", "holds no settings"),
+        (b"[1, 2]", "is not the config of a run"),
     ],
 )
 def test_broken_json_is_refused(tmp_path, content, reason):

@@ -280,6 +280,11 @@ def _check_data(config: Config, task: Task) -> None:
                 f"data.row_{side}_length={row} cannot hold an example of data.max_{side}_length="
                 f"{longest} tokens"
             )
+    if task.recipe.labels and data.text_feature == data.label_feature:
+        raise ValueError(
+            f"data.text_feature and data.label_feature are both {data.text_feature!r}: a text "
+            "cannot be its own label"
+        )
     parts = data.streams
     if data.batch_size % parts:
         raise ValueError(

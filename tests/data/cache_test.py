@@ -2,6 +2,7 @@
 
 import errno
 import multiprocessing
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,24 @@ def test_what_a_killed_or_failed_build_left_is_not_taken_for_whole(tmp_path):
     assert not list(tmp_path.rglob("half"))
     build_once(tmp_path / "thing", lambda folder: None)
     assert not list((tmp_path / "thing").iterdir())
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("9000 requested and 16 written"), RuntimeError("Could not submit chunk: 0")]
+)
+def test_a_full_disk_is_told_as_such_by_whichever_library(tmp_path, error):
+    def build(folder):
+        raise error
+
+    with pytest.raises(OSError, match="no disk space left to build it.*data.cache_dir.*thing"):
+        build_once(tmp_path / "thing", build)
+
+
+def test_a_cache_that_is_not_a_folder_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", "/dev/null/x"):
+        with pytest.raises(OSError, match="data.cache_dir is not a folder that can be written"):
+            build_once(Path(folder) / "tokens" / "thing", lambda folder: None)
 
 
 def _build(folder, barrier, log):

@@ -14,6 +14,7 @@ from transformer_jax import progress
 from transformer_jax.data import bigram
 from transformer_jax.data.dataset import Dataset, DataSettings
 from transformer_jax.data.sources import LABELLED, PAIRS, TAGGED, TEXTS
+from transformer_jax.data.summary import likely_mistakes
 from transformer_jax.data.tokenizer import (
     EOS_ID,
     MASK,
@@ -314,6 +315,33 @@ def test_long_examples_are_left_out_of_training_and_counted_in_a_warning(folder,
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_every_split_is_counted_whether_it_has_been_read_or_not(folder, task):
+    """And once: what training has read is not read again."""
+    found = _dataset(folder, task).summaries()
+    assert {split: one.examples for split, one in found.items()} == {
+        split: len(sentences) for split, sentences in SENTENCES.items()
+    }
+    if TASKS[task].recipe.labels:
+        assert found["test"].labels.keys() == set(LABELS["test"])
+        assert sum("not in train" in line for line in likely_mistakes(found)) == 2
+    held_out = _dataset(
+        folder, task, splits=SPLITS | {"validation": (), "test": ()}, validation_size=6
+    )
+    held_out.train_streams()
+    held_out.split("validation")
+    for path in folder.glob("*/train*"):
+        path.unlink()
+    assert held_out.summaries().keys() == {"train", "validation"}
+
+
+def test_training_data_of_empty_lines_is_refused(folder):
+    (folder / "pairs" / "train.de").write_text("\n" * 13)
+    data = _dataset(folder)
+    with pytest.raises(ValueError, match="data.train: all 13 texts of 'target' are empty"):
+        data.train_streams()
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_prompts_come_by_their_numbers_and_a_warning_counts_those_that_are_too_long(
     folder, caplog, task
 ):
@@ -332,6 +360,17 @@ def test_prompts_that_fit_are_not_cut(folder, caplog):
         length = 7 if task in ("causal_lm", "translation") else 6
         _dataset(folder, task).prompts([" ".join("a" * length)])
     assert not caplog.text
+
+
+def test_unknown_words_of_prompts_are_counted_in_one_warning(folder, caplog):
+    data = _dataset(folder)
+    data.warn_of_unknown_words(["train a", "", "b <unk>"])
+    _dataset(folder, tokenizer_kind="bytes").warn_of_unknown_words(["purple"])
+    data.warn_of_unknown_words([])
+    assert not caplog.messages
+    data.warn_of_unknown_words(["train purple  a", "purple", "b cat\tdog"])
+    (message,) = caplog.messages
+    assert message.startswith("3 of 6 words, such as 'purple', are unknown")
 
 
 def test_no_prompts_make_no_batches(folder):

@@ -1,5 +1,6 @@
 """Readers of text files: lines end only where they should, mistakes name file and line."""
 
+import codecs
 import gzip
 import os
 from collections import Counter
@@ -37,6 +38,8 @@ def test_only_one_carriage_return_is_cut_and_only_before_the_end_of_line(tmp_pat
         ("latin", "fein\nschön\n".encode("latin-1"), "latin:2: not UTF-8 .byte 0xf6"),
         ("cut.gz", gzip.compress(b"hello\n" * 99, mtime=0)[:-9], "cut.gz: not a whole gzip file"),
         ("fake.gz", b"plain text\n", "fake.gz: not a whole gzip file"),
+        ("packed", gzip.compress(b"text\n", mtime=0), "packed: looks like gzip"),
+        ("mark", codecs.BOM_UTF8, "mark: the file is empty"),
     ],
 )
 def test_unreadable_contents(tmp_path, name, data, message):
@@ -53,6 +56,32 @@ def test_folder_and_forbidden_file(tmp_path):
     if not os.access(tmp_path / "f", os.R_OK):  # root may read everything
         with pytest.raises(ValueError, match="f: cannot be read .Permission"):
             files.read_lines(tmp_path / "f")
+
+
+def test_a_file_that_is_not_a_regular_file_is_not_waited_for(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "f")
+    monkeypatch.delattr(Path, "read_bytes")  # it would wait without end
+    with pytest.raises(ValueError, match="f: cannot be read, as it is not a regular file"):
+        files.read_lines(tmp_path / "f")
+
+
+@pytest.mark.parametrize("name", ["f", "f.gz"])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
+    data = codecs.BOM_UTF8 + "pos a\n\ufeffneg b\n".encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name == "f.gz" else data)
+    assert files.read_labelled(tmp_path / name)["label"] == ["pos", "\ufeffneg"]
+    assert files.read_documents(tmp_path / name, "\n")["text"][0] == "pos a"
+
+
+def test_lines_beyond_all_reason_are_told_of(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(files, "_LONG", 3)
+    assert files.read_lines(file(tmp_path, "abc\nabcd\n")) == ["abc", "abcd"]
+    (message,) = caplog.messages
+    assert "f:2: a line of" in message and "more" not in message
+    caplog.clear()
+    files.read_lines(file(tmp_path, "abcd\n\n" * 3))
+    (message,) = caplog.messages
+    assert "f:1: a line of" in message and "and 2 more such lines" in message
 
 
 @pytest.mark.parametrize(
@@ -97,6 +126,21 @@ def test_table_without_header_has_numbered_columns(tmp_path):
     assert files.read_table(path, "3", "1") == expected
 
 
+def test_a_header_that_is_read_as_a_row_is_warned_of(tmp_path, caplog):
+    rows = "pos\ta\nneg\tb\npos\tc\nneg\td\n"
+    files.read_table(file(tmp_path, rows), "1", "0")
+    assert not caplog.messages
+    assert files.read_table(file(tmp_path, f"label\ttext\n{rows}"), "1", "0")["label"][0] == "label"
+    (message,) = caplog.messages
+    assert "f:1: the label 'label' is on no other line" in message
+
+
+def test_white_space_around_a_label_of_a_table_is_cut(tmp_path):
+    path = file(tmp_path, "pos\ta \npos \t b\n\u00a0pos\tc\n")
+    found = files.read_table(path, "1", "0")
+    assert found == {"text": ["a ", " b", "c"], "label": ["pos"] * 3}
+
+
 @pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
@@ -105,6 +149,7 @@ def test_table_without_header_has_numbered_columns(tmp_path):
         (TABLE, ("0", "3"), "data.label_feature='3', but its columns are '0', '1', '2'"),
         (TABLE + "9\te\n", ("sentence", "label"), "f:4: expected 3 columns .* got 2"),
         (TABLE + "9\te\t\n", ("sentence", "label"), "f:4: there is no label in column 'label'"),
+        (TABLE + "9\te\t \n", ("sentence", "label"), "f:4: there is no label in column 'label'"),
         ("a\tb\n\n", ("0", "1"), "f:2: expected 2 columns .* got 1"),
         ("a\tb\n", ("a", "b"), "f: there are no rows below the header"),
     ],
@@ -124,6 +169,11 @@ def test_labelled_lines_are_divided_at_the_first_blank(tmp_path):
 def test_labelled_line_without_label(tmp_path, line):
     with pytest.raises(ValueError, match="f:2: expected 'LABEL sentence'"):
         files.read_labelled(file(tmp_path, f"1 a\n{line}\n"))
+
+
+def test_a_tab_in_a_label_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"f:2: there is a tab in the label 'neg\\tbad'; .*'tsv'"):
+        files.read_labelled(file(tmp_path, "pos good film\nneg\tbad film\n"))
 
 
 def test_conll_takes_the_first_and_the_last_column(tmp_path):

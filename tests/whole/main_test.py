@@ -71,7 +71,7 @@ def test_scores_of_other_settings_are_shown_but_not_stored(folder, capsys, monke
     assert results(folder / "run") == before
 
 
-def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch):
+def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch, caplog):
     (folder / "in.txt").write_text("a e\n\nb f c\r\nd")
     free = f"--config.data.dir={folder}/nowhere"
     arguments = [f"--workdir={folder}/run", "--mode=generate", free]
@@ -82,6 +82,10 @@ def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch):
 
     alone = ["".join(piped(monkeypatch, text, *arguments)) for text in ("d", "a e")]
     assert alone == [f"{lines[3]}\n", f"{lines[0]}\n"]
+    assert "unknown" not in caplog.text
+    piped(monkeypatch, "a cat\ndog\n", *arguments)
+    assert caplog.text.count("unknown to this run's tokenizer") == 1
+    assert "2 of 3 words, such as 'cat'" in caplog.text
 
 
 def test_inspect_shows_config_parameters_and_cost(folder, capsys):
@@ -91,6 +95,8 @@ def test_inspect_shows_config_parameters_and_cost(folder, capsys):
     assert "model.d_model: 512 -> 8" in one and '"d_model": 8' in one
     assert "decoder/self_attention/query" in one and "layers 1, embed 8, heads 2" in one
     assert "optimizer state" in one and "this machine has" in one
+    (examples,) = [line for line in one.splitlines() if line.startswith("examples")]
+    assert examples.split() == ["examples", "64", "6", "6"]
     assert call(*arguments, "--config.model.num_layers=3", "--config.optimizer.warmup_steps=9") == 0
     three = capsys.readouterr().out
     assert "optimizer.warmup_steps=9 is not less than train.steps=6" in three

@@ -1,15 +1,17 @@
 """Mistakes on the command line end in one message, and leave what is there as it was."""
 
 import fcntl
+import gzip
 import json
 import re
 import shutil
 
 import pytest
 
-from tests.whole.command_line import files, message_of, results
+from tests.whole.command_line import call, files, message_of, results
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.devices import machine
+from transformer_jax.run import Run
 
 NEW = "--config=@/run.json --workdir=@/new"
 RUN = "--workdir=@/run"
@@ -69,6 +71,7 @@ RUN = "--workdir=@/run"
         (f"{RUN} --step=4", ["--mode=train", "--step"]),
         (f"{RUN} --mode=generate --input=@/none.txt", ["none.txt"]),
         (f"{RUN} --mode=generate --input=@/latin.txt", ["latin.txt:2: not UTF-8"]),
+        (f"{RUN} --mode=generate --input=@/t.gz", ["t.gz: looks like gzip"]),
         (
             f"{RUN} --mode=generate --input=@/t --config.decode.num_samples=2",
             ["decode.num_samples=2", "no effect", "decode.method='beam'", "'sample'"],
@@ -87,6 +90,7 @@ RUN = "--workdir=@/run"
 def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, arguments, parts):
     (folder / "latin.txt").write_bytes(b"a\n\xe4\n")
     (folder / "t").write_text("a\n")
+    (folder / "t.gz").write_bytes(gzip.compress(b"a\n"))
     before = files(folder / "run")
     message = message_of(folder, capsys, arguments)
     assert all(part in message for part in parts), message
@@ -132,6 +136,18 @@ def test_a_work_directory_in_use_is_refused(folder, tmp_path, capsys):
         message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}")
     assert f"{tmp_path} is in use" in message
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_the_data_is_shown_before_anything_is_compiled(folder, tmp_path, capsys, monkeypatch):
+    def new_state(*_):
+        raise ValueError("here it would compile")
+
+    monkeypatch.setattr(Run, "new_state", new_state)
+    assert call(f"--config={folder}/run.json", f"--workdir={tmp_path}/run") == 1
+    shown = capsys.readouterr()
+    assert "here it would compile" in shown.err
+    (examples,) = [line for line in shown.out.splitlines() if line.startswith("examples")]
+    assert examples.split() == ["examples", "64", "6", "6"]
 
 
 def test_a_failure_in_training_is_reported_and_noted(folder, tmp_path, capsys, monkeypatch):

@@ -27,6 +27,7 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
             )
         memory.check(run, memory.embed)
         trained = restore.trained(config, run, workdir, checkpoint)
+        run.data.warn_of_unknown_words(lines)
         vectors = trained.embed(lines) if lines else []
     write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))
     return 0

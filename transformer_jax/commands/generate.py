@@ -31,6 +31,7 @@ def generate(
         stream = task.stream if target == "-" and run.decode.method != "beam" else None
         memory.check(run, memory.stream if stream else memory.generate)
         trained = restore.trained(config, run, workdir, checkpoint)
+        run.data.warn_of_unknown_words(lines)
         if stream:
             for number, line in enumerate(lines):
                 for piece in stream(trained, line, number):

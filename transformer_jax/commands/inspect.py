@@ -6,6 +6,7 @@ from configs import default
 from configs.default import Config
 from transformer_jax import overrides, unused
 from transformer_jax.build import built
+from transformer_jax.data.summary import report
 from transformer_jax.devices import mesh
 from transformer_jax.preflight import memory
 from transformer_jax.preflight.program import product_flops
@@ -14,7 +15,7 @@ from transformer_jax.training.state import Parameter
 
 
 def inspect(config: Config, workdir: Path | None) -> int:
-    """Prints the config, its difference from the default, parameters, a step's cost, and memory."""
+    """Prints the config and its changes, the parameters, a step's cost, the memory and the data."""
     with built(config, workdir) as run:
         changes = overrides.difference(default.get_config(), config)
         print(overrides.to_json(config))
@@ -32,7 +33,19 @@ def inspect(config: Config, workdir: Path | None) -> int:
         flops = product_flops(run.train_step(), run.abstract_state(), run.abstract_batch())
         print(f"\nMatrix products of one training step: {flops:.3e} FLOPs")
         print("\nMemory, estimated:", *memory.table(run), sep="\n  ")
+        print(f"\n{_data(run)}")
         return 0
+
+
+def _data(run: Run) -> str:
+    """What is in the data, where it is at hand."""
+    if run.data.settings.model_vocab_size is not None:
+        return "Data: not read, as model.vocab_size is set; training shows it"
+    try:
+        run.data.find_files()
+    except (OSError, ValueError) as error:
+        return f"Data: not at hand ({error})"
+    return report(run.data.summaries())
 
 
 def _dimensions(run: Run, row: Parameter) -> str:

@@ -21,6 +21,7 @@ from transformer_jax.commands.start import newest, start
 from transformer_jax.commands.status import final_status, is_scored, named
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.summary import report
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.preflight import memory
@@ -62,6 +63,8 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     # All data is read before anything is written, so that a mistake in it comes at once.
     splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
     streams = run.train_streams()
+    if hosts.is_first():
+        print(report(run.data.summaries()), flush=True)
     state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
         _save_vocabularies(run, workdir)

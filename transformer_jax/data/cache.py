@@ -12,6 +12,9 @@ from pathlib import Path
 import filelock
 from absl import logging
 
+# How TFDS, NumPy and array_record tell of a full disk: they lose its number.
+_FULL = "No space left", "requested and", "Could not submit chunk"
+
 
 def fingerprint(*parts: object) -> str:
     """SHA-256, in hexadecimal, of parts that JSON can hold."""
@@ -48,24 +51,32 @@ def locked(folder: Path) -> Iterator[None]:
     """Holds the lock of `folder` against other builders.
 
     Raises:
-        OSError: the disk is full; the message says how to mend it.
+        OSError: the disk is full, or data.cache_dir cannot be written; the message says so.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(folder.with_name(folder.name + ".lock"))
     try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        logging.info("Waiting for the process that is building %s", folder)
-        lock.acquire()
-    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            logging.info("Waiting for the process that is building %s", folder)
+            lock.acquire()
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise OSError(
-            error.errno,
-            "no disk space left to build it; free some, or set data.cache_dir elsewhere",
-            str(folder),
-        ) from error
+    except Exception as error:
+        if _is_full(error):
+            raise OSError(
+                errno.ENOSPC,
+                "no disk space left to build it; free some, or set data.cache_dir elsewhere",
+                str(folder),
+            ) from error
+        if isinstance(error, OSError) and not lock.is_locked:
+            reason = f"data.cache_dir is not a folder that can be written ({error.strerror})"
+            raise OSError(error.errno, reason, str(folder.parent)) from error
+        raise
     finally:
         lock.release()
+
+
+def _is_full(error: Exception) -> bool:
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    return full or any(words in str(error) for words in _FULL)

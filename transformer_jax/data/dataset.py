@@ -18,8 +18,10 @@ from transformer_jax.data.batches import NumberedBatch, eval_batches, prompt_bat
 from transformer_jax.data.examples import Examples, SourceSettings, hold_out
 from transformer_jax.data.recipe import Draw, Limits, Recipe, TooLong
 from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.summary import Summary, check_train, summarise
 from transformer_jax.data.tokenizer import (
     TOKENIZERS,
+    UNK_ID,
     Tokenizer,
     cached_tokenizer,
     load_tokenizer,
@@ -93,6 +95,7 @@ class Dataset:
 
     settings: DataSettings
     _loaded: dict[str, Examples] = dataclasses.field(default_factory=dict)
+    _summaries: dict[str, Summary] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -123,9 +126,7 @@ class Dataset:
         extra_tokens = settings.recipe.extra_tokens
         if TOKENIZERS[kind].least is None:  # so the texts do not matter
             return train_tokenizer(kind, (), vocab_size, extra_tokens)
-        for split in SPLITS:  # before minutes are spent on reading the first of them
-            if settings.splits[split]:
-                sources.find_files(settings.source, settings.recipe.reads, settings.splits[split])
+        self.find_files()  # before minutes are spent on reading the first of them
         return cached_tokenizer(
             kind, self._texts(), vocab_size, extra_tokens, cache_dir=settings.source.cache_dir
         )
@@ -162,6 +163,12 @@ class Dataset:
                 f"data.label_feature={self.settings.source.label_feature!r} right?"
             )
         return tuple(sorted(found))
+
+    def find_files(self) -> None:
+        """Raises as `sources.find_files` where a file of any split is missing."""
+        settings = self.settings
+        for split in filter(None, settings.splits.values()):
+            sources.find_files(settings.source, settings.recipe.reads, split)
 
     def has(self, split: str) -> bool:
         """Whether there is such a split."""
@@ -222,6 +229,29 @@ class Dataset:
         )
         return Split(batches, self._loaded.pop(name))
 
+    def summaries(self) -> dict[str, Summary]:
+        """Counts of every split. Those that nobody has asked for are read."""
+        splits = list(filter(self.has, SPLITS))
+        for split in splits:
+            if split not in self._summaries:
+                _ = self._train_tokens if split == "train" else self.split(split)
+        return {split: self._summaries[split] for split in splits}
+
+    def warn_of_unknown_words(self, lines: Sequence[str]) -> None:
+        """Warns where the tokenizer lacks words of lines that came in by hand."""
+        # An "<unk>" in the text itself, as WikiText-2 has them, is a word like any other.
+        words = [word for line in lines for word in line.split(" ") if word not in ("", "<unk>")]
+        (ids,) = self.tokenizer.encode_words([words])
+        unknown = [word for word, row in zip(words, ids, strict=True) if UNK_ID in row]
+        if unknown:
+            logging.warning(
+                "%d of %d words, such as %r, are unknown to this run's tokenizer: the model reads "
+                "<unk> instead",
+                len(unknown),
+                len(words),
+                unknown[0][:40],
+            )
+
     def prompts(self, lines: Sequence[str]) -> list[NumberedBatch]:
         """Batches of lines as the model reads them, with their numbers. Too long lines are cut."""
         settings = self.settings
@@ -262,6 +292,7 @@ class Dataset:
                 settings.limits(too_long),
                 cache_dir=settings.source.cache_dir,
             )
+        self._summaries[split] = summarise(examples, arrays, settings.recipe)
         if arrays.too_long:
             logging.warning(
                 "%s: %d of %d examples have more tokens than %s allows and are %s",
@@ -276,6 +307,7 @@ class Dataset:
     @functools.cached_property
     def _train_tokens(self) -> TokenArrays:
         arrays = self._tokens("train", "drop")
+        check_train(self._summaries["train"])
         self._loaded.pop("train")  # the texts may be gigabytes; the arrays are on disk
         return arrays
 

@@ -1,5 +1,6 @@
 """Readers of text files, from a path to columns: parallel and plain text, labels, tags."""
 
+import codecs
 import gzip
 import os
 import re
@@ -12,6 +13,7 @@ from absl import logging
 from transformer_jax.data.examples import Examples
 from transformer_jax.devices import machine
 
+_LONG = 1_000_000  # bytes; a line of more is hardly meant as one
 # The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
 _CONLLU = "id form lemma upos xpos feats head deprel deps misc".split()
 _CONLLU_LABELS = "lemma upos xpos feats deprel".split()
@@ -41,7 +43,9 @@ def read_scan(path: Path) -> Examples:
     for number, line in enumerate(read_lines(path), start=1):
         command, separator, actions = line.removeprefix("IN: ").partition(" OUT: ")
         if not line.startswith("IN: ") or not separator:
-            raise ValueError(f"{path}:{number}: expected 'IN: words OUT: ACTIONS', got {line!r}")
+            raise ValueError(
+                f"{path}:{number}: expected 'IN: words OUT: ACTIONS', got {line[:99]!r}"
+            )
         pairs.append((command, actions))
     sources, targets = map(list, zip(*pairs, strict=True))
     return {"source": sources, "target": targets}
@@ -72,6 +76,8 @@ def read_table(path: Path, text_column: str, label_column: str) -> Examples:
         text_column, label_column: names in the header, which is the first line. Where both are
             decimal numbers, the file has no header, and they are places counted from 0.
 
+    White space around a label is cut.
+
     Raises:
         ValueError: no such column, a row with more or fewer columns, or a row without a label.
     """
@@ -91,22 +97,35 @@ def read_table(path: Path, text_column: str, label_column: str) -> Examples:
                 f"{path}:{number}: expected {len(names)} columns separated by tabs, as in line 1, "
                 f"got {len(row)}"
             )
-        if not row[label]:
+        if not row[label].strip():
             raise ValueError(f"{path}:{number}: there is no label in column {label_column!r}")
-    return {"text": [row[text] for row in rows], "label": [row[label] for row in rows]}
+    labels = [row[label].strip() for row in rows]
+    if not has_header and len(labels) > 1 and labels[0] not in labels[1:]:
+        logging.warning(
+            "%s:1: the label %r is on no other line; if this line is a header, name its columns in "
+            "data.text_feature and data.label_feature",
+            path,
+            labels[0],
+        )
+    return {"text": [row[text] for row in rows], "label": labels}
 
 
 def read_labelled(path: Path) -> Examples:
     """Lines "LABEL sentence", divided at the first blank, as "text" and "label".
 
     Raises:
-        ValueError: a line without a label or a blank.
+        ValueError: a line without a label or a blank, or a tab in the label.
     """
     texts, labels = [], []
     for number, line in enumerate(read_lines(path), start=1):
         label, blank, text = line.partition(" ")
         if not label or not blank:
-            raise ValueError(f"{path}:{number}: expected 'LABEL sentence', got {line!r}")
+            raise ValueError(f"{path}:{number}: expected 'LABEL sentence', got {line[:99]!r}")
+        if "\t" in label:
+            raise ValueError(
+                f"{path}:{number}: there is a tab in the label {label[:99]!r}; for columns that "
+                "tabs separate, set data.source='tsv'"
+            )
         texts.append(text)
         labels.append(label)
     return {"text": texts, "label": labels}
@@ -171,7 +190,7 @@ def _read_sentences(path: Path, parse: Callable[[str], tuple[str, str] | None]) 
         try:
             word = parse(line)
         except ValueError as error:
-            raise ValueError(f"{path}:{number}: {error}; got {line!r}") from None
+            raise ValueError(f"{path}:{number}: {error}; got {line[:99]!r}") from None
         if word:
             sentences[-1].append(word)
     sentences = [sentence for sentence in sentences if sentence]
@@ -196,11 +215,22 @@ def read_lines(path: Path) -> list[str]:
 def decode_lines(data: bytes, name: str) -> list[str]:
     r"""The lines of UTF-8 text. They end at "\n" alone; a "\r" before it is cut.
 
+    A byte-order mark at the beginning is cut too. A warning tells of lines beyond all reason.
+
     Raises:
         ValueError: a line that is not UTF-8; the message gives its number, and `name` for the text.
+            Or the text is packed by gzip.
     """
-    lines = []
+    if data.startswith(b"\x1f\x8b"):
+        raise ValueError(
+            f"{name}: looks like gzip, not like text; unpack it with gunzip, or let the name of a "
+            "data file end in .gz"
+        )
+    data = data.removeprefix(codecs.BOM_UTF8)
+    lines, long = [], []
     for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=1):
+        if len(line) > _LONG:
+            long.append((number, len(line) / 1e6))
         try:
             lines.append(line.removesuffix(b"\r").decode())
         except UnicodeDecodeError as error:
@@ -208,6 +238,17 @@ def decode_lines(data: bytes, name: str) -> list[str]:
                 f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x}); convert the "
                 "file, for example with iconv"
             ) from error
+    if long:
+        number, size = long[0]
+        more = f", and {len(long) - 1} more such lines" if len(long) > 1 else ""
+        logging.warning(
+            "%s:%d: a line of %.0f MB%s; reading it takes much time and memory, so break it up if "
+            "it is not meant as one line",
+            name,
+            number,
+            size,
+            more,
+        )
     return lines
 
 
@@ -232,6 +273,8 @@ def _check_size(path: Path) -> None:
 def _read_bytes(path: Path) -> bytes:
     _check_size(path)
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for without end
+            raise ValueError(f"{path}: cannot be read, as it is not a regular file")
         data = path.read_bytes()
         if path.suffix == ".gz":
             data = gzip.decompress(data)
@@ -241,6 +284,6 @@ def _read_bytes(path: Path) -> bytes:
         raise ValueError(f"{path}: not a whole gzip file ({error})") from error
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    if not data:
+    if not data.removeprefix(codecs.BOM_UTF8):
         raise ValueError(f"{path}: the file is empty")
     return data

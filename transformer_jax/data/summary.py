@@ -1,0 +1,190 @@
+"""What is in each split: counts that are shown before training, and what looks like a mistake."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int32
+
+from transformer_jax.data.arrays import TokenArrays
+from transformer_jax.data.examples import Examples
+from transformer_jax.data.recipe import Recipe
+from transformer_jax.data.tokenizer import UNK_ID
+
+_SHOWN = 10  # labels in the table, the most frequent ones
+_NAMED = 3  # labels in a warning
+_MUCH_UNKNOWN = 0.2  # fraction of <unk> above which the loss says little about the text
+_CHUNK = 2**20  # tokens that are counted at a time, which bounds the memory that it takes
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Counts of one split.
+
+    Attributes:
+        examples: as read.
+        empty: how many of them have no text, by column.
+        too_long: how many have more tokens than the limits allow.
+        pieces: that documents were cut into; None where examples are not documents.
+        lengths: tokens of an example (or a piece) by side: median, 90 % quantile and longest.
+            Special tokens count, examples that were left out do not.
+        unknown: fraction of <unk> among the tokens of the texts.
+        labels: how often each label occurs.
+    """
+
+    examples: int
+    empty: dict[str, int]
+    too_long: int
+    pieces: int | None
+    lengths: dict[str, tuple[int, ...]]
+    unknown: float
+    labels: dict[str, int]
+
+
+def summarise(examples: Examples, arrays: TokenArrays, recipe: Recipe) -> Summary:
+    """Counts the examples of a split, and the tokens that the recipe made of them."""
+    texts = [name for name in recipe.reads if name != recipe.labels]
+    own = {name: column for name, column in recipe.columns.items() if column.along is None}
+    unknown, tokens = np.sum([_unknown(arrays.columns[name]) for name in own], axis=0)
+    lengths = {
+        column.side: np.percentile(
+            np.diff(arrays.offsets[name]), (50, 90, 100), method="inverted_cdf"
+        )
+        for name, column in own.items()
+    }
+    return Summary(
+        examples=len(examples[texts[0]]),
+        empty={name: sum(map(_is_empty, examples[name])) for name in texts},
+        too_long=arrays.too_long,
+        pieces=len(arrays) if recipe.documents else None,
+        lengths={side: tuple(map(int, found)) for side, found in lengths.items()},
+        unknown=float(unknown / max(tokens, 1)),
+        labels=_counts(examples[recipe.labels]) if recipe.labels else {},
+    )
+
+
+def _is_empty(value: str | list[str]) -> bool:
+    return not value or (isinstance(value, str) and value.isspace())
+
+
+def _unknown(ids: Int32[np.ndarray, " tokens"]) -> tuple[int, int]:
+    """How many are <unk>, and how many stand for text: lower ids are special tokens."""
+    parts = np.array_split(ids, 1 + len(ids) // _CHUNK)
+    unknown = sum(int(np.count_nonzero(part == UNK_ID)) for part in parts)
+    return unknown, sum(int(np.count_nonzero(part >= UNK_ID)) for part in parts)
+
+
+def _counts(labels: Iterable[str | list[str]]) -> dict[str, int]:
+    """How often each label occurs, the most frequent first."""
+    rows = ([value] if isinstance(value, str) else value for value in labels)
+    return dict(Counter(itertools.chain.from_iterable(rows)).most_common())
+
+
+def check_train(summary: Summary) -> None:
+    """Raises ValueError where a side of the training data has no text at all."""
+    for column, count in summary.empty.items():
+        if count == summary.examples:
+            raise ValueError(
+                f"data.train: all {count:,} texts of {column!r} are empty, so there is nothing to "
+                "learn: does it name the right files and columns?"
+            )
+
+
+def report(summaries: Mapping[str, Summary]) -> str:
+    """A table with a column for each split, and below it a line for each likely mistake."""
+    warnings = [f"Warning: {line}" for line in likely_mistakes(summaries)]
+    return "\n".join([*_table(summaries), *warnings])
+
+
+def _table(summaries: Mapping[str, Summary]) -> list[str]:
+    totals: Counter[str] = Counter()
+    for summary in summaries.values():
+        totals.update(summary.labels)
+    shown = [label for label, _ in totals.most_common(_SHOWN)]
+    columns = [_cells(summary, shown, len(totals)) for summary in summaries.values()]
+    rows = [["Data", *summaries]]
+    rows += [[name, *(column[name] for column in columns)] for name in columns[0]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+
+
+def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str]:
+    """The texts of one split by the names of their rows.
+
+    Args:
+        shown: the labels that get a row.
+        labels: how many labels all splits have.
+    """
+    counts = {"examples": summary.examples}
+    counts |= {f"empty {column}": count for column, count in summary.empty.items()}
+    if summary.pieces is None:
+        counts["too long"] = summary.too_long
+    else:
+        counts["pieces"] = summary.pieces
+    cells = {name: f"{count:,}" for name, count in counts.items()}
+    for side, quantiles in summary.lengths.items():
+        name = f"{side} tokens: median / 90 % / longest"
+        cells[name] = " / ".join(f"{length:,}" for length in quantiles)
+    cells["<unk>"] = f"{summary.unknown:.1%}"
+    of_labels = [summary.labels.get(label, 0) for label in shown]
+    cells |= {
+        f"label {label!r}": f"{count:,}" for label, count in zip(shown, of_labels, strict=True)
+    }
+    if labels > len(shown):
+        others = sum(summary.labels.values()) - sum(of_labels)
+        cells[f"{labels - len(shown):,} other labels"] = f"{others:,}"
+    return cells
+
+
+def likely_mistakes(summaries: Mapping[str, Summary]) -> list[str]:
+    """A line for each thing in the counts that is probably a mistake; "train" is among them."""
+    lines = []
+    for split, summary in summaries.items():
+        lines += [
+            f"{split}: {count:,} of {summary.examples:,} texts of {column!r} are empty; are these "
+            "the right files and columns?"
+            for column, count in summary.empty.items()
+            if count > summary.examples / 2
+        ]
+        if summary.unknown > _MUCH_UNKNOWN:
+            lines.append(
+                f"{split}: {summary.unknown:.0%} of the tokens are <unk>, so scores say little: "
+                "raise data.tokenizer.vocab_size or choose another data.tokenizer.kind"
+            )
+    return lines + _mistaken_labels(summaries)
+
+
+def _mistaken_labels(summaries: Mapping[str, Summary]) -> list[str]:
+    lines, train = [], summaries["train"].labels
+    spellings: dict[str, set[str]] = {}
+    for summary in summaries.values():
+        for label in summary.labels:
+            spellings.setdefault("".join(label.split()).casefold(), set()).add(label)
+    alike = [sorted(labels) for labels in spellings.values() if len(labels) > 1]
+    if alike:
+        pairs = _named([" and ".join(map(repr, labels)) for labels in alike])
+        lines.append(f"labels that differ by white space or case alone: {pairs}; spell them alike")
+    once = [label for label, count in train.items() if count == 1]
+    if once:
+        lines.append(
+            f"train: {len(once):,} of {len(train):,} labels occur only once: "
+            f"{_named(map(repr, once))}; are they typing mistakes, or a header?"
+        )
+    for split, summary in summaries.items():
+        if unseen := [label for label in summary.labels if label not in train]:
+            lines.append(
+                f"{split}: {len(unseen):,} of {len(summary.labels):,} labels are not in train: "
+                f"{_named(map(repr, unseen))}; no training teaches them: correct them or add "
+                "examples to train"
+            )
+    return lines
+
+
+def _named(texts: Iterable[str]) -> str:
+    texts = list(texts)
+    more = f" and {len(texts) - _NAMED:,} more" if len(texts) > _NAMED else ""
+    return ", ".join(texts[:_NAMED]) + more
