@@ -105,7 +105,7 @@ def test_broken_results_are_named(tmp_path, content):
         workdir.read_results(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b'["a"', b"[1, 2]", b'{"a": 1}', b'["\xe4"]'])
+@pytest.mark.parametrize("content", [b"", b'["a"', b"[]", b"[1, 2]", b'{"a": 1}', b'["\xe4"]'])
 def test_broken_labels_are_named(tmp_path, content):
     path = tmp_path / "labels.json"
     path.write_bytes(content)

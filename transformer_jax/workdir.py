@@ -120,8 +120,8 @@ def read_labels(path: Path) -> tuple[str, ...]:
     """The labels in a labels.json. Raises ValueError, with the file, for a broken one."""
     try:
         labels = json.loads(path.read_text("utf-8"))
-        if not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-            raise ValueError("it is not a list of texts")
+        if not isinstance(labels, list) or {*map(type, labels)} != {str}:
+            raise ValueError("it is not a list of labels")
     except ValueError as error:
         raise ValueError(
             f"{path} is broken ({error}): copy the labels.json of a checkpoint there, or remove "
