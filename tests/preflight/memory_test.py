@@ -6,7 +6,8 @@ import math
 import jax
 import pytest
 
-from tests.preflight.small import CONFIGS, make
+from tests.devices.fakes import devices
+from tests.preflight.small import CONFIGS, TINY, make
 from transformer_jax import overrides
 from transformer_jax.build import build
 from transformer_jax.devices import machine
@@ -135,3 +136,29 @@ def test_the_table_has_every_part_of_every_phase(limit):
     assert lines[-1] == "this machine has 24.0 GiB, of which 24.0 GiB are free"
     limit(2**10)
     assert any("training needs at least" in line for line in memory.table(run))
+
+
+def test_devices_that_share_memory_need_all_of_their_copies():
+    """Eight that divide the batch hold eight copies of the parameters, eight of fsdp nearly one."""
+
+    def parameters(**mesh):
+        changes = {f"mesh.{axis}": size for axis, size in mesh.items()} | {"data.batch_size": 8}
+        config = overrides.load(str(CONFIGS / "language_model.py"), TINY | changes)
+        run = build(config, devices=devices(8))
+        (least, *_), (exact, *_) = memory._least(run), memory._state(run)
+        assert least.least <= exact.least
+        return exact.least
+
+    one = memory._state(make({}))[0].least
+    assert parameters(data=8) == 8 * one
+    assert one <= parameters(data=1, fsdp=8) < 1.2 * one
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "vocab_size"), [("quickstart", 486), ("multi30k", 6000)])
+def test_the_estimate_of_a_config_is_near_what_is_compiled(name, vocab_size):
+    config = overrides.load(str(CONFIGS / f"{name}.py"), {"model.vocab_size": vocab_size})
+    run = build(config)
+    needed = compile_step(run, math.inf).memory
+    estimated = memory.train(run, memory._state(run))[0].likely
+    assert needed / 2 < estimated < 2 * needed
