@@ -23,9 +23,13 @@ copied to RUNS_DIR. --options: of sbatch ("--partition=gpu --gres=gpu:1 --time=8
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds
-    from transformer_jax import interrupt
+    import contextlib
+
+    from transformer_jax import interrupt, progress
 
     interrupt.install()
+    loading = contextlib.ExitStack()
+    loading.enter_context(progress.phase("Loading libraries"))
 
 import argparse
 import dataclasses
@@ -220,4 +224,5 @@ def _find(name: str) -> Path:
 
 
 if __name__ == "__main__":
+    loading.close()
     sys.exit(main())

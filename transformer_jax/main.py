@@ -8,9 +8,13 @@
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds
-    from transformer_jax import interrupt
+    import contextlib
+
+    from transformer_jax import interrupt, progress
 
     interrupt.install()
+    loading = contextlib.ExitStack()
+    loading.enter_context(progress.phase("Loading libraries"))
 
 import contextlib
 import errno
@@ -173,4 +177,5 @@ def run() -> None:
 
 
 if __name__ == "__main__":
+    loading.close()
     run()
