@@ -168,6 +168,20 @@ def test_a_derived_value_follows_the_override(tmp_path):
     assert overrides.load(str(file), ["train.steps=50"]).optimizer.warmup_steps == 5
 
 
+def test_a_derived_value_that_cannot_be_computed_is_told(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "def get_config(arg=''):\n"
+        "    config = default.get_config()\n"
+        "    per = config.train.get_ref('evaluate_every')\n"
+        "    config.optimizer.warmup_steps = config.train.get_ref('steps') // per\n"
+        "    return config\n"
+    )
+    with pytest.raises(ValueError, match="c.py: ZeroDivisionError.*get_ref"):
+        overrides.load(str(file), ["train.evaluate_every=0"])
+
+
 @pytest.mark.parametrize(
     ("line", "part"),
     [

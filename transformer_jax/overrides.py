@@ -69,9 +69,14 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
     checked = {
         key: values.check(key, _kind(schema, key), value) for key, value in overrides.items()
     }
-    # Through the ConfigDict, so that what a file derives by `get_ref` follows its override.
-    config.update_from_flattened_dict(checked)
-    return FrozenConfigDict(_nest(_check_all(schema, flatten(config))))
+    try:
+        # Through the ConfigDict, so that what a file derives by `get_ref` follows its override.
+        config.update_from_flattened_dict(checked)
+        flat = flatten(config)
+    except (ArithmeticError, TypeError) as error:
+        message = f"{error!r} in what it derives by get_ref"
+        raise ValueError(f"config file {config_file}: {message}") from error
+    return FrozenConfigDict(_nest(_check_all(schema, flat)))
 
 
 def replace(config: Config, changes: Mapping[str, object]) -> Config:
