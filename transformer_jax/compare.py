@@ -6,6 +6,11 @@ It reads work directories alone, whatever has become of their runs. It needs no 
 starts at once.
 """
 
+if __name__ == "__main__":  # before the imports below
+    from transformer_jax import interrupt
+
+    interrupt.install()
+
 import argparse
 import itertools
 import json
