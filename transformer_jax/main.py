@@ -69,7 +69,7 @@ def main(argv: list[str], changes: list[str]) -> int:
 def _message(error: Exception) -> str:
     """What the user reads of an error."""
     text, first_line = str(error), str(error).partition("\n")[0]
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+    if isinstance(error, MemoryError) or text.startswith("RESOURCE_EXHAUSTED"):
         return (
             f"there is not enough memory ({first_line}). Lower data.batch_size, "
             "evaluate.batch_size, the lengths in data, the sizes in model, or decode.beam_size"

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import types
 from pathlib import Path
 
 import jax
@@ -139,7 +140,7 @@ def test_mean_is_computed_in_float64():
     assert large == jnp.float16(6e4) and large.dtype == jnp.float16
 
 
-def test_errors_that_orbax_raises_are_not_logged_by_asyncio_as_well(caplog):
+def test_errors_that_orbax_raises_are_not_told_again(caplog, capsys):
     """A full disk fails many writes at once; their tracebacks came after the message."""
     loop = asyncio.new_event_loop()
     future = loop.create_future()
@@ -147,4 +148,7 @@ def test_errors_that_orbax_raises_are_not_logged_by_asyncio_as_well(caplog):
     del future
     gc.collect()
     loop.close()
-    assert not caplog.records
+    with pytest.raises(RuntimeError) as late:  # as TensorStore does
+        loop.call_soon_threadsafe(print)
+    arrays._show_unless_late(types.SimpleNamespace(exc_value=late.value))
+    assert not caplog.records and not capsys.readouterr().err

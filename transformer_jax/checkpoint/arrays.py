@@ -7,7 +7,9 @@ load together; each writes and reads what its own devices hold.
 
 import contextlib
 import logging as python_logging
-from collections.abc import Callable, Iterable, Iterator
+import sys
+import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,25 @@ from transformer_jax.devices import hosts
 
 STATE = "state"
 
-# Orbax raises one error of several writes that fail. asyncio would log the others, each with its
-# traceback, when they are collected.
+_show_unraisable = sys.unraisablehook
+
+
+def _show_unless_late(unraisable: Any) -> None:
+    if str(unraisable.exc_value) != "Event loop is closed":
+        _show_unraisable(unraisable)
+
+
+# A full disk fails many writes at once. Orbax raises one of the errors. No traceback of the others,
+# some of which come late, may follow: Orbax and asyncio log them, and TensorStore prints them:
+# it finds the event loop closed.
+logging.get_absl_logger().addFilter(
+    lambda record: record.levelname != "ERROR" or "orbax" not in Path(record.pathname).parts
+)
 python_logging.getLogger("asyncio").addFilter(
     lambda record: "exception was never retrieved" not in record.getMessage()
 )
+warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+sys.unraisablehook = _show_unless_late
 
 
 def save(folder: Path, tree: PyTree) -> Callable[[], None]:
@@ -38,7 +54,7 @@ def save(folder: Path, tree: PyTree) -> Callable[[], None]:
     writer.save(folder / STATE, ocp.args.PyTreeSave(_nested(_keys_to_data(tree))))
 
     def finish() -> None:
-        with _quiet(), contextlib.closing(writer):
+        with contextlib.closing(writer):
             writer.wait_until_finished()
 
     return finish
@@ -178,18 +194,3 @@ def _as_key(array: jax.Array, leaf: Any) -> jax.Array:
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Drops the tracebacks that Orbax logs, one a thread, of errors that it raises as well."""
-
-    def is_not_orbax_error(record: Any) -> bool:
-        return record.levelname != "ERROR" or "orbax" not in Path(record.pathname).parts
-
-    logger = logging.get_absl_logger()
-    logger.addFilter(is_not_orbax_error)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_not_orbax_error)
