@@ -102,10 +102,10 @@ set_up() {
     done
     if [[ -n $missing ]]; then
         rm -f -- "$stamp"
-        [[ $missing != all* ]] || create_venv
         echo "Installing into $venv${extras:+, with $extras}: takes about a minute ..."
+        [[ $missing != all* ]] || with_dots create_venv
         # Python compiles a module when it is first imported; most of these never are.
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        with_dots "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
             --no-compile --constraint "$repository/constraints.txt" \
             --editable "$repository${extras:+[$extras]}" ||
             fail "the installation failed, see above; the same command tries again."
@@ -115,14 +115,26 @@ set_up() {
     exec 9>&-
 }
 
+# with_dots COMMAND...: runs it; on a terminal a dot every two seconds shows that it is at work.
+with_dots() {
+    local status=0 dots=''
+    if [[ -t 2 ]]; then
+        (while sleep 2 && kill -0 $$; do printf . >&2; done) 9>&- &
+        dots=$!
+    fi
+    "$@" || status=$?
+    [[ -z $dots ]] || { kill "$dots" 2>/dev/null && printf '\n' >&2; } || true
+    return "$status"
+}
+
 create_venv() {
     local python
-    python=$(find_python)
+    python=$(find_python) || return
     if "$python" -c 'import ensurepip' 2>/dev/null; then
         "$python" -m venv --clear "$venv"
     else # Debian's python3 lacks ensurepip, but its pip can install another into the environment
-        "$python" -m venv --clear --without-pip "$venv"
-        "$python" -m pip --python "$venv/bin/python" install --quiet pip
+        "$python" -m venv --clear --without-pip "$venv" &&
+            "$python" -m pip --python "$venv/bin/python" install --quiet pip
     fi
 }
 
