@@ -321,7 +321,7 @@ def test_json_of_another_version_is_refused(tmp_path, change, parts):
     ("content", "reason"),
     [
         (overrides.to_json(overrides.load(DEFAULT))[:-5].encode(), "delimiter: line"),
-        (overrides.to_json(overrides.load(DEFAULT)).encode() + b"\xe4", "0xe4 in position"),
+        (overrides.to_json(overrides.load(DEFAULT)).encode() + b"\xe4", "not UTF-8 .byte 0xe4"),
         (b"[1, 2]", "is not the config of a run"),
     ],
 )

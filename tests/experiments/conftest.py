@@ -40,6 +40,9 @@ SWEEP = """
     def other_model(quick):
         return [*measured(quick), run({"heads": 3}, {"model.num_heads": 3})]
 
+    def of_files(quick):
+        return [run({"size": 1}, {"data.source": "text"}, train=False, measure={"size": 1})]
+
     def clash(quick):
         return [run({"beam": size}, {"decode.beam_size": size}) for size in (1, 2)]
 
@@ -49,6 +52,7 @@ SWEEP = """
         "broken": broken,
         "other_arguments": other_arguments,
         "other_model": other_model,
+        "of_files": of_files,
         "clash": clash,
         "empty": lambda quick: [],
     }

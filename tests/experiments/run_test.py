@@ -184,7 +184,7 @@ def test_tasks_get_the_whole_path_of_the_data(command, tmp_path, monkeypatch):
     executor = Executor(lambda order: orders.append(order) or 0, reads=())
     monkeypatch.setitem(run.EXECUTORS, "slurm", executor)
     monkeypatch.chdir(tmp_path)
-    assert run.main(command("measured", "--executor=slurm", "--data_dir=data")) == 1
+    assert run.main(command("of_files", "--executor=slurm", "--data_dir=data")) == 1
     assert f"--data_dir={tmp_path / 'data'}" in orders[0].flags
 
 
