@@ -48,15 +48,16 @@ def padded_order(arrays, streams, batches):
     return [number for pair in zip(*dealt, strict=True) for number in pair]
 
 
-def test_every_epoch_has_every_example_once_in_a_new_order():
-    n = 21  # a multiple neither of the streams nor of the batch
-    arrays = make_arrays(n)
-    order = padded_order(arrays, make_streams(arrays, packing=False), batches=8)
+# Multiples neither of the streams nor of the batch; Grain does not shuffle the few.
+@pytest.mark.parametrize("n", [21, 149])
+def test_every_epoch_has_every_example_once_in_a_new_order(n):
+    arrays, batches = make_arrays(n), 3 * n // 8 + 1
+    order = padded_order(arrays, make_streams(arrays, packing=False), batches)
     epochs = [order[start : start + n] for start in range(0, 3 * n, n)]
     assert all(sorted(epoch) == list(range(n)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-    again = padded_order(arrays, make_streams(arrays, packing=False), batches=8)
-    other = padded_order(arrays, make_streams(arrays, packing=False, seed=4), batches=8)
+    again = padded_order(arrays, make_streams(arrays, packing=False), batches)
+    other = padded_order(arrays, make_streams(arrays, packing=False, seed=4), batches)
     assert again == order != other
 
 

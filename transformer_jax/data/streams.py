@@ -1,6 +1,7 @@
 """Endless training batches from fixed streams over a shuffled order, each with its own packer."""
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ from transformer_jax.data.arrays import TokenArrays
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.recipe import Batch, Column, Draw
 from transformer_jax.data.rows import PACKING_BINS, batched_rows
+
+
+# Below so many examples Grain takes a millisecond and more to shuffle each of them: of two, 25 ms.
+_FEW = 128
 
 
 class TrainStreams:
@@ -70,9 +75,15 @@ class TrainStreams:
                     "data.row_*_length must be at least data.max_*_length"
                 )
         settings = [batch_size, streams, packing, lengths, seed, PACKING_BINS]
+        few = len(arrays) < _FEW
+        settings += ["few"] * few
         drawn = dataclasses.asdict(draw) if draw else None  # pyright: ignore[reportArgumentType]
         self.fingerprint = fingerprint(arrays.fingerprint, *settings, drawn)
-        order = grain.MapDataset.source(arrays).seed(seed).shuffle().repeat()
+        order = (
+            grain.MapDataset.source(_Reshuffled(arrays, seed))
+            if few
+            else grain.MapDataset.source(arrays).seed(seed).shuffle().repeat()
+        )
         size = batch_size // streams
         wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)
         by_stream = wanted.reshape(streams, size)
@@ -132,6 +143,22 @@ class TrainStreams:
             raise ValueError(f"states of {len(states)} streams, but data.streams={self._count}")
         for i, stream in self._streams.items():
             stream.set_state(states[str(i)])
+
+
+class _Reshuffled:
+    """A few examples without end, each once an epoch, in a new order every epoch."""
+
+    def __init__(self, arrays: TokenArrays, seed: int):
+        self._arrays = arrays
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> Any:
+        epoch, place = divmod(index, len(self._arrays))
+        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._arrays))
+        return self._arrays[order[place]]
 
 
 def _largest_pieces(wanted: Bool[np.ndarray, " B"]) -> int:
