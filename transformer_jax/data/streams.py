@@ -15,7 +15,6 @@ from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.recipe import Batch, Column, Draw
 from transformer_jax.data.rows import PACKING_BINS, batched_rows
 
-
 # Below so many examples Grain takes a millisecond and more to shuffle each of them: of two, 25 ms.
 _FEW = 128
 
