@@ -78,10 +78,8 @@ def _unused(config: Config) -> dict[str, str]:
     """The keys that have no effect, and why: "with decode.method='beam', only with 'sample'"."""
     unused = {}
     for name, value, readers in _choices(config):
-        if (
-            value not in readers
-        ):  # a source that does not serve the task, which is refused elsewhere
-            continue
+        if value not in readers:
+            continue  # a source that does not serve the task, which is refused elsewhere
         for key in set().union(*readers.values()).difference(readers[value]):
             others = " or ".join(show(other) for other, keys in readers.items() if key in keys)
             unused[key] = f"with {name}={show(value)}, only with {others}"
