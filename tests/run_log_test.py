@@ -112,6 +112,15 @@ def test_a_bad_line_elsewhere_is_named(tmp_path, line):
         open_log(tmp_path, restored_step=2)
 
 
+def test_records_that_come_again_or_in_another_order_are_named(tmp_path):
+    train(tmp_path, 0, 3)
+    path = tmp_path / "metrics.jsonl"
+    text = path.read_text()
+    path.write_text(text * 2)
+    with pytest.raises(ValueError, match=rf"metrics\.jsonl:{text.count(chr(10)) + 1} "):
+        read_metrics(tmp_path)
+
+
 def test_numbers_are_valid_json(tmp_path):
     log = open_log(tmp_path)
     log.write(1, {"a": np.float32(0.5), "b": math.nan, "c": np.int64(3), "d": -math.inf})

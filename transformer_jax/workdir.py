@@ -147,14 +147,15 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     path = Path(workdir) / METRICS
     if not path.exists():
         return []
-    records = []
+    records, last = [], 0
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
             step, wall = record["step"], record.get(WALL, 0.0)
-            if not (isinstance(step, int) and isinstance(wall, int | float)):
-                raise ValueError("the step or the time is not a number")
+            if not (isinstance(step, int) and isinstance(wall, int | float) and last <= step):
+                raise ValueError("the step or the time is not a number, or steps do not ascend")
+            last = step
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break

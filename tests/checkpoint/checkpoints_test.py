@@ -203,6 +203,13 @@ def test_a_manifest_has_to_list_what_a_checkpoint_is_made_of(tmp_path):
     assert checkpoints.steps() == [1]
 
 
+def test_a_renamed_checkpoint_does_not_pass_for_another_step(tmp_path, caplog):
+    checkpoints = folder_with(tmp_path, 1, 2)
+    (tmp_path / "2").rename(tmp_path / "3")
+    assert checkpoints.steps() == [1]
+    assert "it is of step 2" in caplog.text
+
+
 def test_one_that_does_not_say_what_it_was_trained_with_is_refused(tmp_path):
     folder_with(tmp_path, 1)
     path = tmp_path / "1" / "progress.json"

@@ -71,6 +71,17 @@ def test_scores_of_other_settings_are_shown_but_not_stored(folder, capsys, monke
     assert results(folder / "run") == before
 
 
+def test_scores_of_an_older_checkpoint_do_not_replace_those_of_the_last(folder, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(folder / "run", workdir)
+    before = results(workdir)
+    *_, older, newest = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
+    shutil.rmtree(workdir / "checkpoints" / str(newest))
+    assert call(f"--workdir={workdir}", "--mode=evaluate") == 0
+    assert f"scores of step {older}, not of {newest}" in capsys.readouterr().out
+    assert results(workdir) == before
+
+
 def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch, caplog):
     (folder / "in.txt").write_text("a e\n\nb f c\r\nd")
     free = f"--config.data.dir={folder}/nowhere"

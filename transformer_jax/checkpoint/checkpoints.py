@@ -322,7 +322,12 @@ class Checkpoints:
 
 def fault(folder: Path, *, unhashed: str | None = None) -> str | None:
     """Why the folder is not a whole checkpoint, or None (see `manifest.fault`)."""
-    return manifest.fault(folder, needed=(_PROGRESS, CONFIG, arrays.STATE), unhashed=unhashed)
+    needed = (_PROGRESS, CONFIG, arrays.STATE)
+    if found := manifest.fault(folder, needed=needed, unhashed=unhashed):
+        return found
+    if folder.stem.isdecimal() and folder.stem != str(step := _progress(folder)["step"]):
+        return f"it is of step {step}, so the folder was renamed"
+    return None
 
 
 def whole(path: str | os.PathLike) -> Path:

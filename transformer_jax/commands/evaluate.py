@@ -27,13 +27,17 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
     before = read_results(workdir) if own else {}  # now, since a broken file is refused
     with built(config, workdir) as run:
         memory.check(run, memory.evaluate)
-        trained = restore.trained(config, run, workdir, checkpoint)
+        folders = restore.find(run, workdir, checkpoint)
+        trained = restore.load(config, run, workdir, folders)
         split = run.data.split(name)
         with progress.phase(f"Scoring the {name} split"):
             scores, samples = run.task.score(trained, split)
             results = named(name, run.task.losses(trained, split) | scores)
     print(run_log.format_scores(results), run_log.format_samples(samples), sep="\n\n")
-    if stored and hosts.is_first():
+    step, last = folders[0].stem, str(before.get("steps", folders[0].stem))
+    if own and step != last and run.evaluate.checkpoint == "last":
+        print(f"\nThese are scores of step {step}, not of {last}: {RESULTS} does not hold them.")
+    elif stored and hosts.is_first():
         write_results(workdir, before | results)
     elif own and not stored:
         print(f"\n{workdir} cannot be written: its {RESULTS} does not hold these scores.")

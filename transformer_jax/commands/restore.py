@@ -19,16 +19,37 @@ from transformer_jax.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
 
 
 def trained(config: Config, run: Run, workdir: Path, which: str | None) -> Trained:
-    """What can be asked of a checkpoint's parameters, which `check` has compared.
+    """What can be asked of the checkpoints that `find` finds. Raises what `find` and `load` raise."""
+    return load(config, run, workdir, find(run, workdir, which))
+
+
+def find(run: Run, workdir: Path, which: str | None) -> list[Path]:
+    """The folders of the checkpoints whose mean is asked for, the newest first.
 
     which: "last" (the mean of checkpoint.average_last), "best", a step, or the folder of a
     checkpoint; None: as evaluate.checkpoint says.
 
     Raises:
       FileNotFoundError: there is no such checkpoint.
+    """
+    checkpoints, which = run.checkpoints(workdir), which or run.evaluate.checkpoint
+    if which == "last":
+        found = checkpoints.newest(run.checkpoint.average_last)
+    elif which == "best" or which.isdecimal():
+        found = [checkpoints.find(which if which == "best" else int(which))]
+    else:
+        found = [whole(which)]
+    if not (folders := [folder for folder in found if folder]):
+        raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
+    return folders
+
+
+def load(config: Config, run: Run, workdir: Path, folders: list[Path]) -> Trained:
+    """What can be asked of the mean of these checkpoints, which `check` has compared.
+
+    Raises:
       ValueError: as `check`.
     """
-    folders = _find(run, workdir, which or run.evaluate.checkpoint)
     for folder in folders:
         check(config, run, workdir, folder)
     with progress.phase("Restoring the parameters"):
@@ -80,17 +101,3 @@ def check(config: Config, run: Run, workdir: Path, folder: Path) -> None:
     raise ValueError(
         f"{workdir / what} is not what the checkpoint {folder} was trained with; {mend}{details}"
     )
-
-
-def _find(run: Run, workdir: Path, which: str) -> list[Path]:
-    """The folders of the checkpoints that `which` names (see `trained`)."""
-    checkpoints = run.checkpoints(workdir)
-    if which == "last":
-        found = checkpoints.newest(run.checkpoint.average_last)
-    elif which == "best" or which.isdecimal():
-        found = [checkpoints.find(which if which == "best" else int(which))]
-    else:
-        found = [whole(which)]
-    if not (folders := [folder for folder in found if folder]):
-        raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
-    return folders
