@@ -19,7 +19,7 @@ from transformer_jax.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
 
 
 def trained(config: Config, run: Run, workdir: Path, which: str | None) -> Trained:
-    """What can be asked of the checkpoints that `find` finds. Raises what `find` and `load` raise."""
+    """What can be asked of the checkpoints that `find` finds. Raises what both functions raise."""
     return load(config, run, workdir, find(run, workdir, which))
 
 
