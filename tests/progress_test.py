@@ -36,7 +36,16 @@ def terminal(monkeypatch):
     with open(writer, "w") as stream:
         # Not that of sys, which pytest replaces before the test.
         monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stderr=stream))
-        yield lambda: os.read(reader, 2**20).decode()
+
+        def sent():
+            stream.write("\0")  # what was written comes in pieces; this is the last
+            stream.flush()
+            text = b""
+            while not text.endswith(b"\0"):
+                text += os.read(reader, 2**16)
+            return text[:-1].decode()
+
+        yield sent
     os.close(reader)
 
 
