@@ -1,5 +1,6 @@
 """What a work directory says of its run: whether it has been trained, scored, by which config."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,17 @@ def final_status(config: Config, workdir: Path) -> str | None:
     """The status with which exactly this config has been trained and scored here, if it has."""
     results = read_results(workdir)
     done = is_scored(results) and (workdir / CONFIG).exists()
-    return results["status"] if done and not changes(config, workdir) else None
+    if not done or changes(config, workdir) or _is_edited(config, workdir):
+        return None
+    return results["status"]
+
+
+def _is_edited(config: Config, workdir: Path) -> bool:
+    """Whether config.json is not that of the checkpoints; what restores one says how it differs."""
+    for path in sorted((workdir / CHECKPOINTS).glob(f"*/{CONFIG}")):
+        with contextlib.suppress(ValueError):  # a broken one
+            return bool(overrides.refused(overrides.load(str(path)), config))
+    return False
 
 
 def is_scored(results: dict[str, Any]) -> bool:
