@@ -1,9 +1,12 @@
 """What every test runs under: the CPU, quick compilation, and no silent broadcasting."""
 
+import contextlib
 import os
 
 import jax
 import pytest
+
+from transformer_jax import progress
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -11,6 +14,20 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 # For the processes that tests start
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+
+@pytest.fixture
+def phases(monkeypatch) -> list[str]:
+    """The phases that progress is asked to show, as they begin."""
+    shown = []
+
+    @contextlib.contextmanager
+    def phase(what):
+        shown.append(what)
+        yield
+
+    monkeypatch.setattr(progress, "phase", phase)
+    return shown
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A data set as a run uses it: splits, tokenizer, labels, prompts, for every task."""
 
 import collections
-import contextlib
 import dataclasses
 import json
 import math
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.data.toy import source_settings
-from transformer_jax import progress
 from transformer_jax.data import bigram
 from transformer_jax.data.dataset import Dataset, DataSettings
 from transformer_jax.data.sources import LABELLED, PAIRS, TAGGED, TEXTS
@@ -197,19 +195,11 @@ def test_nothing_is_read_before_it_is_asked_for(folder):
         data.train_streams()
 
 
-def test_whatever_may_take_long_is_shown(folder, monkeypatch):
-    shown = []
-
-    @contextlib.contextmanager
-    def phase(what):
-        shown.append(what)
-        yield
-
-    monkeypatch.setattr(progress, "phase", phase)
+def test_whatever_may_take_long_is_shown(folder, phases):
     data = _dataset(folder)
     data.split("validation")
     data.train_streams()
-    assert shown == [
+    assert phases == [
         "Reading the validation split",
         "Reading the train split",
         "Training the tokenizer",

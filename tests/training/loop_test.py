@@ -1,6 +1,5 @@
 """The loop on a tiny model: what is logged, evaluated and saved, and how it ends."""
 
-import contextlib
 import dataclasses
 import itertools
 
@@ -26,7 +25,6 @@ from tests.training.tiny import (
     to_numpy,
     with_dropout,
 )
-from transformer_jax import progress
 from transformer_jax.training import loop, losses
 from transformer_jax.training import state as train_state
 from transformer_jax.training.step import make_train_step
@@ -488,17 +486,9 @@ def test_the_next_step_is_dispatched_before_the_last_one_is_read():
     assert events == [(d, 1), (d, 2), (r, 1), (r, 2), (d, 3), (d, 4), (r, 3), (r, 4)]
 
 
-def test_the_first_step_is_shown_to_be_compiled(monkeypatch):
-    shown = []
-
-    @contextlib.contextmanager
-    def phase(what):
-        shown.append(what)
-        yield
-
-    monkeypatch.setattr(progress, "phase", phase)
+def test_the_first_step_is_shown_to_be_compiled(phases):
     fit(make_settings(evaluate_every=4))
-    assert shown == ["Compiling the training step"]
+    assert phases == ["Compiling the training step"]
 
 
 def test_an_error_in_the_data_ends_training():

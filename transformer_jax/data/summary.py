@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Int32
 
+from transformer_jax import tables
 from transformer_jax.data.arrays import TokenArrays
 from transformer_jax.data.examples import Examples
 from transformer_jax.data.recipe import Recipe
@@ -106,10 +107,7 @@ def _table(summaries: Mapping[str, Summary]) -> list[str]:
     columns = [_cells(summary, shown, len(totals)) for summary in summaries.values()]
     rows = [["Data", *summaries]]
     rows += [[name, *(column[name] for column in columns)] for name in columns[0]]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
+    return tables.aligned(rows)
 
 
 def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str]:

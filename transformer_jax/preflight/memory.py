@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 
+from transformer_jax import tables
 from transformer_jax.data.rows import PACKING_BINS
 from transformer_jax.devices import machine
 from transformer_jax.devices.machine import Need
@@ -97,10 +98,7 @@ def table(run: Run) -> Iterator[str]:
         ]
         rows.append([name, *(machine.size(share * part) if part else "" for part in parts)])
     rows.append(["sum", *(machine.size(share * phase.likely) for phase in phases)])
-    first, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *cells in rows:
-        right = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        yield f"{name:{first}}  {'  '.join(right)}".rstrip()
+    yield from tables.aligned(rows)
     if place is None:
         return
     free = machine.size(place.free)
