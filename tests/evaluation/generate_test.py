@@ -1,6 +1,8 @@
 """Evaluation and generation with tiny functions in the place of a model."""
 
 import dataclasses
+import itertools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +46,15 @@ def batch_of(numbers, length):
     return batch, np.array(numbers)
 
 
+class History(NamedTuple):
+    """A cache, of all that was read."""
+
+    tokens: Any
+
+    def enlarged(self, by):
+        return History(jnp.pad(self.tokens, [(0, 0), (0, by)]))
+
+
 class Copier:
     """A "model" that prefers to copy its source, as pure functions; counts how often it is traced.
 
@@ -56,15 +67,15 @@ class Copier:
     def start(self, params, batch, max_length):
         self.traces += 1
         assert set(batch) == {"inputs", "inputs_segment_ids", "inputs_positions"}
-        size = (1, batch["inputs"].shape[0], max_length)
+        size = (batch["inputs"].shape[0], max_length)
         first = jnp.full(batch["inputs"].shape[:1], BOS)
-        return first, batch["inputs"], {"history": jnp.zeros(size, jnp.int32)}
+        return first, batch["inputs"], History(jnp.zeros(size, jnp.int32))
 
-    def step(self, params, context, cache, tokens, index):
+    def step(self, params, context, cache, tokens, index, ancestors):
         source = jnp.pad(context, ((0, 0), (0, BEAM.extra_length)), constant_values=params["end"])
         wanted = jnp.repeat(source[:, index], tokens.shape[0] // context.shape[0])
         logits = params["scale"] * jax.nn.one_hot(wanted, VOCAB)
-        return logits, {"history": cache["history"].at[0, :, index].set(tokens)}
+        return logits, History(cache.tokens.at[:, index].set(tokens))
 
 
 def sure(end=EOS, scale=20.0):
@@ -81,11 +92,21 @@ class Reader(Copier):
         bias = jnp.sum(params["prompt"][inputs] * real[..., None], axis=1)
         return last[:, 0], bias, cache
 
-    def step(self, params, context, cache, tokens, index):
-        history = cache["history"].at[0, :, index].set(tokens)
+    def step(self, params, context, cache, tokens, index, ancestors):
+        history = cache.tokens.at[:, index].set(tokens)
         seen = (jnp.arange(history.shape[-1]) <= index)[None, :, None]
-        logits = jnp.where(seen, params["places"][jnp.arange(seen.size), history[0]], 0.0).sum(1)
-        return logits + jnp.repeat(context, len(tokens) // len(context), 0), {"history": history}
+        places = params["places"][jnp.arange(seen.size), own_history(history, ancestors)]
+        logits = jnp.where(seen, places, 0.0).sum(1)
+        return logits + jnp.repeat(context, len(tokens) // len(context), 0), History(history)
+
+
+def own_history(tokens, ancestors):
+    """What each hypothesis has read, from the rows of its sentence that hold it."""
+    if ancestors is None:
+        return tokens
+    ancestors = ancestors[:, :, : tokens.shape[1]]
+    rows = tokens.reshape(ancestors.shape)
+    return jnp.take_along_axis(rows, ancestors, axis=1).reshape(tokens.shape)
 
 
 def reader(seed, scale=1.0):
@@ -179,13 +200,55 @@ def test_a_result_is_as_long_as_its_own_prompt_allows(settings):
             assert [len("".join(row)) for row in pieces] == expected
 
 
+@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+def test_room_that_is_made_as_it_is_needed_changes_nothing(method):
+    settings = dataclasses.replace(BEAM, method=method, num_samples=2 if method == "sample" else 1)
+    batch, numbers = batch_of([0, 1, 2, 3, 4], 6)
+    inputs = {name: rows for name, rows in batch.items() if name.startswith("inputs")}
+    limit = np.array([16, 3, 0, 7, 12])
+    keys = jax.random.split(jax.random.key(0), len(numbers) * settings.num_samples)
+
+    def decoded(*rooms):
+        calls = []
+        model = counting(Reader, calls)
+        tokens = evaluate.decode_batch(
+            reader(3, 0.5),
+            inputs,
+            limit,
+            keys,
+            start=model.start,
+            step=model.step,
+            settings=settings,
+            rooms=rooms,
+            eos_id=EOS,
+            pad_id=PAD,
+        )
+        jax.effects_barrier()
+        return np.asarray(tokens), sorted(calls)
+
+    expected, calls = decoded(16)
+    assert len(calls) > 4
+    for rooms in [(4, 16), (2, 3, 16)]:
+        tokens, made = decoded(*rooms)
+        np.testing.assert_array_equal(tokens, expected)
+        assert made == calls
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 64, 1000])
+def test_rooms_double_up_to_the_length(length):
+    rooms = evaluate.rooms_of(length)
+    assert rooms[-1] == length and rooms[0] == min(length, 32)
+    assert all(room * 2 == larger for room, larger in zip(rooms[:-2], rooms[1:-1], strict=True))
+    assert all(larger <= 2 * room for room, larger in itertools.pairwise(rooms))
+
+
 def counting(model, calls):
     """The model, which adds the index of each step that it takes to the calls."""
 
     class Counting(model):
-        def step(self, params, context, cache, tokens, index):
+        def step(self, params, context, cache, tokens, index, ancestors):
             jax.debug.callback(lambda index: calls.append(int(index)), index)
-            return super().step(params, context, cache, tokens, index)
+            return super().step(params, context, cache, tokens, index, ancestors)
 
     return Counting()
 

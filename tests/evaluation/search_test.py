@@ -1,13 +1,13 @@
 """Decoding against slow NumPy searches over a tiny model whose logits depend on all of the history.
 
-The model keeps the history in its cache, so that a cache that is not reordered, or reordered
-wrongly, changes the result.
+The model keeps the history in its cache, so that ancestors that are wrong change the result.
 """
 
 import dataclasses
 import functools
 import math
 import re
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,11 @@ from transformer_jax.evaluation import search as decode
 PAD, EOS, BOS = 0, 1, 2
 VOCAB = 5
 LENGTH = 5
-IDS = dict(eos_id=EOS, pad_id=PAD)
+
+
+class Decoded(NamedTuple):
+    tokens: Any
+    scores: Any
 
 
 def make_model(seed, batch_size, scale=1.5):
@@ -36,19 +40,28 @@ def first_tokens(bias):
 
 
 def empty_cache(batch_size):
-    return {"history": jnp.zeros((1, batch_size, LENGTH), jnp.int32)}
+    return jnp.zeros((batch_size, LENGTH), jnp.int32)
+
+
+def own_history(cache, ancestors):
+    """What each hypothesis has read, from the rows of its sentence that hold it."""
+    if ancestors is None:
+        return cache
+    rows = cache.reshape(*ancestors.shape[:2], LENGTH)
+    return jnp.take_along_axis(rows, ancestors, axis=1).reshape(cache.shape)
 
 
 def make_step(tables, bias):
     tables, bias = jnp.asarray(tables), jnp.asarray(bias)
 
-    def step(cache, tokens, index):
-        history = cache["history"].at[0, :, index].set(tokens)
-        rows = tables[jnp.arange(LENGTH), history[0]]  # (N, T, V)
+    def step(cache, tokens, index, ancestors):
+        cache = cache.at[:, index].set(tokens)
+        history = own_history(cache, ancestors)
+        rows = tables[jnp.arange(LENGTH), history]  # (N, T, V)
         seen = (jnp.arange(LENGTH) <= index)[None, :, None]
         logits = jnp.where(seen, rows, 0.0).sum(axis=1)
         per_sentence = tokens.shape[0] // bias.shape[0]
-        return logits + jnp.repeat(bias, per_sentence, axis=0), {"history": history}
+        return logits + jnp.repeat(bias, per_sentence, axis=0), cache
 
     return step
 
@@ -107,30 +120,44 @@ def padded(sequence):
 
 @functools.partial(jax.jit, static_argnames=("beam_size", "alpha", "num_results"))
 def search(tables, bias, limit, *, beam_size, alpha, num_results=None):
-    return decode.beam_search(
-        make_step(tables, bias),
+    step = make_step(tables, bias)
+    return search_by(step, bias, limit, beam_size=beam_size, alpha=alpha, num_results=num_results)
+
+
+def search_by(step, bias, limit, *, beam_size, alpha, num_results):
+    start = decode.begin_beams(
         first_tokens(bias),
         empty_cache(bias.shape[0]),
         beam_size=beam_size,
+        num_results=num_results,
         length=LENGTH,
         limit=limit,
-        length_penalty=alpha,
-        num_results=num_results,
-        **IDS,
+        pad_id=PAD,
     )
+    extend = functools.partial(decode.extend_beams, step=step, length_penalty=alpha, eos_id=EOS)
+    end = in_two_parts(start, extend)
+    return Decoded(end.finished_tokens, end.finished_scores)
 
 
 def complete(tables, bias, limit, choose, num_results):
-    return decode.complete(
-        make_step(tables, bias),
+    start = decode.begin(
         first_tokens(bias),
         empty_cache(bias.shape[0]),
-        choose,
         num_results=num_results,
         length=LENGTH,
         limit=limit,
-        **IDS,
+        pad_id=PAD,
     )
+    step = make_step(tables, bias)
+    extend = functools.partial(decode.extend, step=step, choose=choose, eos_id=EOS, pad_id=PAD)
+    end = in_two_parts(start, extend)
+    results = (bias.shape[0], num_results)
+    return Decoded(end.tokens.reshape(*results, LENGTH), end.scores.reshape(results))
+
+
+def in_two_parts(start, extend):
+    """As where room is made for more tokens in between."""
+    return decode.advance(decode.advance(start, extend, 2), extend, LENGTH)
 
 
 @jax.jit
@@ -195,21 +222,12 @@ def test_early_stop_saves_steps():
     calls = []
     step = make_step(tables, bias)
 
-    def counted(cache, tokens, index):
+    def counted(cache, tokens, index, ancestors):
         jax.debug.callback(lambda index: calls.append(int(index)), index)
-        return step(cache, tokens, index)
+        return step(cache, tokens, index, ancestors)
 
-    decode.beam_search(
-        counted,
-        jnp.full((2,), BOS),
-        empty_cache(2),
-        beam_size=2,
-        num_results=1,
-        length=LENGTH,
-        limit=jnp.full((2,), LENGTH),
-        length_penalty=0.6,
-        **IDS,
-    )
+    limit = jnp.full((2,), LENGTH)
+    search_by(counted, bias, limit, beam_size=2, alpha=0.6, num_results=1)
     jax.effects_barrier()
     assert sorted(calls) == [0, 1]
 
@@ -292,6 +310,34 @@ def test_samples_follow_the_truncated_distribution(temperature, top_k, top_p):
         total = log_probs(tables, bias[0], ())[first] + log_probs(tables, bias[0], (first,))[EOS]
         assert second == EOS
         np.testing.assert_allclose(score, total, rtol=1e-5)
+
+
+@pytest.mark.parametrize("vocab_size", [5, 64, 1000, 4097])
+@pytest.mark.parametrize("k", [1, 5, 40])
+def test_the_likeliest_are_those_of_a_sort(vocab_size, k):
+    """Where logits are equal, as many are here, it may be any of them, each once."""
+    k = min(k, vocab_size)
+    generator = np.random.default_rng(vocab_size)
+    logits = np.round(generator.normal(size=(50, vocab_size)), 1).astype(np.float32)
+    logits[0], logits[1, 3:] = 0.0, -np.inf
+    values, ids = jax.jit(decode.likeliest, static_argnums=1)(logits, k)
+    np.testing.assert_array_equal(values, -np.sort(-logits, axis=1)[:, :k])
+    np.testing.assert_array_equal(values, np.take_along_axis(logits, np.asarray(ids), axis=1))
+    assert all(len(set(row)) == k for row in ids.tolist())
+
+
+def test_samples_of_a_large_vocabulary_follow_its_distribution():
+    """Tokens of the same and of different blocks, the last and incomplete one among them."""
+    draws, vocab_size = 20000, 1003
+    logits = np.full(vocab_size, -20.0, np.float32)
+    likely = np.array([0, 1, 31, 32, 500, vocab_size - 1])
+    logits[likely] = np.log([0.3, 0.2, 0.1, 0.2, 0.15, 0.05])
+    choose = decode.sampler(keys_of(0, draws), temperature=1.0, top_k=0, top_p=1.0)
+    tokens = np.asarray(jax.jit(choose)(np.tile(logits, (draws, 1)), 3))
+    assert tokens.min() >= 0 and tokens.max() < vocab_size
+    frequencies = np.bincount(tokens, minlength=vocab_size) / draws
+    expected = np.exp(logits) / np.sum(np.exp(logits))
+    np.testing.assert_allclose(frequencies, expected, atol=5 * math.sqrt(0.25 / draws))
 
 
 def test_places_of_a_sample_are_drawn_independently():

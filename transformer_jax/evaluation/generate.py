@@ -1,26 +1,28 @@
 """What a model writes: translations and continuations of batches of prompts, or piece by piece."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, Shaped
+from jaxtyping import Array, Bool, Int, Key, Shaped
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import search as decoding
 from transformer_jax.evaluation.fetch import fetch
-from transformer_jax.evaluation.search import DecodeSettings, Hypotheses
+from transformer_jax.evaluation.search import Beams, DecodeSettings, Hypotheses
 
 Batch = Mapping[str, Shaped[Array | np.ndarray, "B ..."]]
 # A batch and the number of the example in each of its rows; -1 marks a row of padding.
 NumberedBatch = tuple[Batch, Int[np.ndarray, "B"]]
-# (params, inputs of a batch, max_length) -> (what is read first (B,), context, cache)
-StartFn = Callable[[Any, dict[str, Array], int], tuple[Array, Any, Any]]
-# (params, context, cache, tokens (N,), index ()) -> (logits (N, V), cache)
-StepFn = Callable[[Any, Any, Any, Array, Array], tuple[Array, Any]]
+# (params, inputs of a batch, room for tokens) -> (what is read first (B,), context, cache); the
+# cache's method `enlarged` gives one with room for so many tokens more.
+StartFn = Callable[[Any, dict[str, Any], int], tuple[Array, Any, Any]]
+# (params, context, cache, tokens (N,), index (), ancestors or None) -> (logits (N, V), cache)
+StepFn = Callable[[Any, Any, Any, Array, Array, Any], tuple[Array, Any]]
 # tokens of prompts (B,) -> most tokens of what is generated from them, eos included (B,)
 LimitFn = Callable[[Int[np.ndarray, "B"]], Int[np.ndarray, "B"]]
 
@@ -61,7 +63,7 @@ def generate(
             start=start,
             step=step,
             settings=settings,
-            length=prompts.length,
+            rooms=rooms_of(prompts.length),
             eos_id=eos_id,
             pad_id=pad_id,
         )
@@ -114,7 +116,8 @@ def stream(
         prompts.inputs,
         prompts.limit,
         start=start,
-        num_samples=settings.num_samples,
+        settings=settings,
+        room=prompts.length,
         length=prompts.length,
         pad_id=pad_id,
     )
@@ -195,65 +198,122 @@ def _keys_of_samples(
     return jax.vmap(of_samples, in_axes=(0, None))(keys, jnp.arange(num_samples)).reshape(-1)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("start", "step", "settings", "length", "eos_id", "pad_id")
-)
 def decode_batch(
     params: Any,
-    inputs: dict[str, Int[Array, "B S"]],
-    limit: Int[Array, "B"],
+    inputs: Mapping[str, Int[Array | np.ndarray, "B S"]],
+    limit: Int[Array | np.ndarray, "B"],
     keys: Key[Array, "N"],
     *,
     start: StartFn,
     step: StepFn,
     settings: DecodeSettings,
-    length: int,
+    rooms: Sequence[int],
     eos_id: int,
     pad_id: int,
 ) -> Int[Array, "B R T"]:
-    """The tokens of each row's samples, or of its best hypothesis."""
-    first, context, cache = start(params, inputs, length)
-    next_logits = functools.partial(step, params, context)
-    sizes = {"num_results": settings.num_samples, "length": length, "limit": limit}
-    if settings.method == "beam":
-        decoded = decoding.beam_search(
-            next_logits,
-            first,
-            cache,
-            beam_size=settings.beam_size,
-            length_penalty=settings.length_penalty,
-            eos_id=eos_id,
-            pad_id=pad_id,
-            **sizes,
-        )
-    else:
-        choose = _choose(settings, keys)
-        decoded = decoding.complete(
-            next_logits, first, cache, choose, eos_id=eos_id, pad_id=pad_id, **sizes
-        )
-    return constrain(decoded.tokens)
+    """The tokens of each row's samples, or of its best hypothesis.
+
+    rooms: for how many tokens the cache has room, at first and then where these were not enough;
+      the last are all. `rooms_of` gives them. With one room this can be compiled as a whole.
+    """
+    context, state = _begin(
+        params,
+        inputs,
+        limit,
+        start=start,
+        settings=settings,
+        room=rooms[0],
+        length=rooms[-1],
+        pad_id=pad_id,
+    )
+    names = {"settings": settings, "eos_id": eos_id, "pad_id": pad_id}
+    for room, larger in itertools.zip_longest(rooms, rooms[1:]):
+        state, done = _advance(params, context, state, keys, step=step, until=room, **names)
+        if larger is None or bool(done):
+            break
+        state = _enlarge(state, larger - room)
+    if isinstance(state, Beams):
+        return _whole(state.finished_tokens)
+    return _whole(state.tokens.reshape(-1, settings.num_samples, rooms[-1]))
 
 
-@functools.partial(jax.jit, static_argnames=("start", "num_samples", "length", "pad_id"))
+def rooms_of(length: int) -> tuple[int, ...]:
+    """32, 64, 128 ... up to `length` tokens: most sentences end long before their limit.
+
+    What a step costs grows with the room that it looks at. Each room is compiled when it is
+    first entered.
+    """
+    rooms = (32 << power for power in itertools.count())
+    return (*itertools.takewhile(lambda room: room < length, rooms), length)
+
+
+@functools.partial(jax.jit, static_argnames=("start", "settings", "room", "length", "pad_id"))
 def _begin(
     params: Any,
-    inputs: dict[str, Int[Array, "B S"]],
-    limit: Int[Array, "B"],
+    inputs: Mapping[str, Int[Array | np.ndarray, "B S"]],
+    limit: Int[Array | np.ndarray, "B"],
     *,
     start: StartFn,
-    num_samples: int,
+    settings: DecodeSettings,
+    room: int,
     length: int,
     pad_id: int,
-) -> tuple[Any, Hypotheses]:
+) -> tuple[Any, Hypotheses | Beams]:
     """The context of the prompts, and hypotheses without tokens."""
-    first, context, cache = start(params, inputs, length)
-    hypotheses = decoding.begin(
-        first, cache, num_results=num_samples, length=length, limit=limit, pad_id=pad_id
-    )
-    return context, hypotheses
+    first, context, cache = start(params, dict(inputs), room)
+    sizes = {"length": length, "limit": jnp.asarray(limit), "pad_id": pad_id}
+    if settings.method == "beam":
+        beam_size, num_results = settings.beam_size, settings.num_samples
+        beams = decoding.begin_beams(
+            first, cache, beam_size=beam_size, num_results=num_results, **sizes
+        )
+        return context, beams
+    return context, decoding.begin(first, cache, num_results=settings.num_samples, **sizes)
 
 
-# The hypotheses are donated, or each token would copy the cache.
+# What is extended is donated, or each call would copy the cache.
+@functools.partial(
+    jax.jit,
+    static_argnames=("step", "settings", "until", "eos_id", "pad_id"),
+    donate_argnames="state",
+)
+def _advance(
+    params: Any,
+    context: Any,
+    state: Hypotheses | Beams,
+    keys: Key[Array, "N"],
+    *,
+    step: StepFn,
+    settings: DecodeSettings,
+    until: int,
+    eos_id: int,
+    pad_id: int,
+) -> tuple[Any, Bool[Array, ""]]:
+    """The state when all sentences are done or have so many tokens, and whether all are done."""
+    next_logits = functools.partial(step, params, context)
+    if isinstance(state, Beams):
+        extend = functools.partial(
+            decoding.extend_beams,
+            step=next_logits,
+            length_penalty=settings.length_penalty,
+            eos_id=eos_id,
+        )
+        end = decoding.advance(state, extend, until)
+    else:
+        extend = _extension(next_logits, settings, keys, eos_id, pad_id)
+        end = decoding.advance(state, extend, until)
+    return end, constrain(jnp.all(end.done))
+
+
+@functools.partial(jax.jit, static_argnames="by")
+def _enlarge(state: Hypotheses | Beams, by: int) -> Any:
+    return state._replace(cache=state.cache.enlarged(by))
+
+
+_whole = jax.jit(constrain)
+
+
+# As above; of one token, whose text is wanted at once.
 @functools.partial(
     jax.jit,
     static_argnames=("step", "settings", "eos_id", "pad_id"),
@@ -271,17 +331,26 @@ def _extend(
     pad_id: int,
 ) -> Hypotheses:
     next_logits = functools.partial(step, params, context)
-    choose = _choose(settings, keys)
-    extended = decoding.extend(hypotheses, next_logits, choose, eos_id=eos_id, pad_id=pad_id)
+    extended = _extension(next_logits, settings, keys, eos_id, pad_id)(hypotheses)
     return extended._replace(last=constrain(extended.last))
 
 
-def _choose(settings: DecodeSettings, keys: Key[Array, "N"]) -> decoding.ChooseFn:
-    if settings.method == "greedy":
-        return decoding.greedy
-    return decoding.sampler(
-        keys,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
+def _extension(
+    next_logits: decoding.StepFn,
+    settings: DecodeSettings,
+    keys: Key[Array, "N"],
+    eos_id: int,
+    pad_id: int,
+) -> Callable[[Hypotheses], Hypotheses]:
+    """What makes hypotheses longer by one token that is not searched for."""
+    choose = decoding.greedy
+    if settings.method == "sample":
+        choose = decoding.sampler(
+            keys,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+        )
+    return functools.partial(
+        decoding.extend, step=next_logits, choose=choose, eos_id=eos_id, pad_id=pad_id
     )

@@ -2,8 +2,11 @@
 
 Letters: B sentences, K hypotheses of a sentence (the beam), R results of a sentence, N = B * R or
 B * K rows of the step, V vocabulary, T static length. The cache is any pytree whose leaves have
-shape (L, N, ...), rows of one sentence adjacent; what belongs to a sentence alone is closed over by
+shape (N, ...), rows of one sentence adjacent; what belongs to a sentence alone is closed over by
 the step and never copied. It comes for B rows and is repeated here.
+
+The rows of a beam's cache stay where they are: what a hypothesis has read lies scattered over the
+rows of its sentence, and `ancestors` says where. So no step copies the cache.
 
 Every hypothesis ends with eos and has at most `limit` tokens, eos included: the last place that a
 limit leaves can only be eos, at the probability that the model gives it. So a score is the log
@@ -14,7 +17,7 @@ limit of 0 decodes nothing. What is read before anything is decoded, `first`, is
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +34,12 @@ METHODS = {
 # The log probability of what cannot be. Finite, so that no inf - inf makes a NaN.
 IMPOSSIBLE = -1e9
 
-Cache = PyTree[Shaped[Array, "L N ..."]]
-# (cache, tokens (N,), number of tokens decoded before ()) -> (logits (N, V), cache)
-StepFn = Callable[[Cache, Array, Array], tuple[Array, Cache]]
+Cache = PyTree[Shaped[Array, "N ..."]]
+# ancestors[b, k, t]: the row of sentence b, from 0, that read what hypothesis k has at place t
+Ancestors = Int[Array, "B K T"]
+# (cache, tokens (N,), number of tokens decoded before (), ancestors) -> (logits (N, V), cache). A
+# row without ancestors continues itself.
+StepFn = Callable[[Cache, Array, Array, Ancestors | None], tuple[Array, Cache]]
 # (logits (N, V), number of tokens decoded before ()) -> tokens (N,)
 ChooseFn = Callable[[Array, Array], Array]
 
@@ -86,17 +92,32 @@ class DecodeSettings:
             raise ValueError(f"decode.top_p lies in (0, 1] (1: all tokens), got {self.top_p}")
 
 
-class Decoded(NamedTuple):
-    """Token ids, eos and then padding at the end, and scores in float32."""
-
-    tokens: Int[Array, "B R T"]
-    scores: Float[Array, "B R"]
-
-
 def greedy(logits: Float[Array, "N V"], index: Int[Array, ""]) -> Int[Array, "N"]:
     """The likeliest token of each row."""
     del index
-    return lax.top_k(logits, 1)[1][:, 0]  # several times faster than argmax on CPU
+    return likeliest(logits, 1)[1][:, 0]
+
+
+def likeliest(logits: Float[Array, "N V"], k: int) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
+    """`lax.top_k`, without sorting the vocabulary; also several times faster than argmax on CPU.
+
+    The k best tokens lie in the k blocks whose best tokens are best.
+    """
+    rows, vocab_size = logits.shape
+    # About as many blocks as there are candidates in the end
+    size = 1 << max(3, round(math.log2(vocab_size / k) / 2))
+    count = vocab_size // size
+    if count <= 2 * k:
+        return lax.top_k(logits, k)
+    whole = size * count
+    blocks = logits[:, :whole].reshape(rows, count, size)
+    _, best = lax.top_k(jnp.max(blocks, axis=-1), k)
+    ids = (best[:, :, None] * size + jnp.arange(size)[None, None]).reshape(rows, -1)
+    of_best = jnp.take_along_axis(blocks, best[:, :, None], axis=1).reshape(rows, -1)
+    rest = jnp.broadcast_to(jnp.arange(whole, vocab_size)[None], (rows, vocab_size - whole))
+    candidates = jnp.concatenate([of_best, logits[:, whole:]], axis=1)
+    values, chosen = lax.top_k(candidates, k)
+    return values, jnp.take_along_axis(jnp.concatenate([ids, rest], axis=1), chosen, axis=1)
 
 
 def sampler(keys: Key[Array, "N"], *, temperature: float, top_k: int, top_p: float) -> ChooseFn:
@@ -107,26 +128,41 @@ def sampler(keys: Key[Array, "N"], *, temperature: float, top_k: int, top_p: flo
     One key a row, so that a draw does not depend on the rest of the batch. With `top_p` below 1 and
     `top_k` 0 the vocabulary is sorted at each place, which is slow on CPU.
     """
+    categorical = jax.vmap(jax.random.categorical)
+
+    def draw_of_all(step_keys: Array, logits: Array) -> Array:
+        """A block by its mass, then one of its tokens: a noise for each token would cost more."""
+        size = 1 << round(math.log2(logits.shape[-1]) / 2)
+        missing = -logits.shape[-1] % size
+        padded = jnp.pad(logits, [(0, 0), (0, missing)], constant_values=IMPOSSIBLE)
+        blocks = padded.reshape(len(logits), -1, size)
+        of_block, of_token = jnp.moveaxis(jax.vmap(jax.random.split)(step_keys), 1, 0)
+        block = categorical(of_block, jax.nn.logsumexp(blocks, axis=-1))
+        within = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+        return block * size + categorical(of_token, within)
 
     def draw(logits: Array, index: Array) -> Array:
         step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, index)
         logits = logits / temperature
         if top_k == 0 and top_p == 1:
-            return jax.vmap(jax.random.categorical)(step_keys, logits)
+            return draw_of_all(step_keys, logits)
         vocab_size = logits.shape[-1]
-        logits, ids = lax.top_k(logits, min(top_k, vocab_size) if top_k else vocab_size)
+        logits, ids = likeliest(logits, min(top_k, vocab_size) if top_k else vocab_size)
         probabilities = jax.nn.softmax(logits)
         # The mass of the likelier tokens: 0 for the first, which therefore always stays.
         mass_before = jnp.cumsum(probabilities, axis=-1) - probabilities
         logits = jnp.where(mass_before < top_p, logits, IMPOSSIBLE)
-        chosen = jax.vmap(jax.random.categorical)(step_keys, logits)
+        chosen = categorical(step_keys, logits)
         return jnp.take_along_axis(ids, chosen[:, None], axis=1)[:, 0]
 
     return draw
 
 
 class Hypotheses(NamedTuple):
-    """Growing hypotheses, one a row; scores are log probabilities by the model itself."""
+    """Growing hypotheses, one a row: token ids, eos and then padding at the end.
+
+    scores: log probabilities by the model itself, neither sharpened nor cut off.
+    """
 
     index: Int[Array, ""]  # tokens decoded so far
     cache: Cache
@@ -166,9 +202,12 @@ def begin(
 def extend(
     hypotheses: Hypotheses, step: StepFn, choose: ChooseFn, *, eos_id: int, pad_id: int
 ) -> Hypotheses:
-    """Each hypothesis that is not done by one token, `last`; the others by padding."""
+    """Each hypothesis that is not done by one token, `last`; the others by padding.
+
+    choose: `greedy`, or a `sampler`.
+    """
     index, done = hypotheses.index, hypotheses.done
-    logits, cache = step(hypotheses.cache, hypotheses.last, index)
+    logits, cache = step(hypotheses.cache, hypotheses.last, index, None)
     logits = logits.astype(jnp.float32)
     token = choose(logits, index).astype(jnp.int32)
     token = jnp.where(index + 1 >= hypotheses.limit, eos_id, token)
@@ -186,38 +225,17 @@ def extend(
     )
 
 
-def complete(
-    step: StepFn,
-    first: Int[Array, "B"],
-    cache: Cache,
-    choose: ChooseFn,
-    *,
-    num_results: int,
-    length: int,
-    limit: Int[Array, "B"],
-    eos_id: int,
-    pad_id: int,
-) -> Decoded:
-    """Begins hypotheses and extends them by what `choose` (`greedy`, a `sampler`) takes.
+class Beams(NamedTuple):
+    """Growing (alive) hypotheses and the best finished ones, each sorted best first.
 
-    Returns tokens (B, R, length) and scores (B, R), R = `num_results`, in no order of merit. The
-    scores are the model's own log probabilities, neither sharpened nor cut off.
+    Where fewer than R hypotheses have finished, the rest is padding with the score `IMPOSSIBLE`.
     """
-    start = begin(first, cache, num_results=num_results, length=length, limit=limit, pad_id=pad_id)
-    end = lax.while_loop(
-        lambda hypotheses: ~jnp.all(hypotheses.done),
-        lambda hypotheses: extend(hypotheses, step, choose, eos_id=eos_id, pad_id=pad_id),
-        start,
-    )
-    by_sentence = (first.shape[0], num_results)
-    return Decoded(end.tokens.reshape(*by_sentence, length), end.scores.reshape(by_sentence))
-
-
-class _Beams(NamedTuple):
-    """Growing (alive) hypotheses and the best finished ones, each sorted best first."""
 
     index: Int[Array, ""]  # tokens decoded so far
     cache: Cache
+    ancestors: Ancestors
+    limit: Int[Array, "B"]
+    last: Int[Array, "B K"]
     tokens: Int[Array, "B K T"]
     log_probs: Float[Array, "B K"]
     finished_tokens: Int[Array, "B R T"]
@@ -225,98 +243,100 @@ class _Beams(NamedTuple):
     done: Bool[Array, "B"]
 
 
-def beam_search(
-    step: StepFn,
+def begin_beams(
     first: Int[Array, "B"],
     cache: Cache,
     *,
     beam_size: int,
     length: int,
     limit: Int[Array, "B"],
-    length_penalty: float,
-    eos_id: int,
     pad_id: int,
     num_results: int | None = None,
-) -> Decoded:
-    """Keeps the `beam_size` likeliest growing hypotheses of each sentence.
+) -> Beams:
+    """Empty beams, of which one starts: the others of its sentence would be its copies.
 
-    A hypothesis finishes when its eos is among the `beam_size` best continuations of its sentence;
-    the alive ones are refilled to `beam_size`. So a beam of 1 without length penalty is greedy
-    decoding. Its score is log P(hypothesis) / ((5 + tokens) / 6)^length_penalty (Wu et al. 2016,
-    arXiv 1609.08144, equation 14, without the coverage term).
-
-    A sentence stops, exactly, when no alive hypothesis can still beat its worst result: log
-    probabilities only fall, so the best to hope for is today's with the most favourable length.
-    Fewer results therefore stop sooner, and change nothing in those that are kept.
-
-    Returns tokens (B, R, length) and scores (B, R), best first, R = `num_results` (None:
-    `beam_size`). Where fewer hypotheses exist, the rest is padding with the score `IMPOSSIBLE`.
+    num_results: R, the results of each sentence (None: `beam_size`). The rest as of `begin`.
     """
     num_results = beam_size if num_results is None else num_results
     batch_size = first.shape[0]
     limit = jnp.minimum(limit, length)
-
-    def penalised(log_probs: Array, tokens: Array) -> Array:
-        return log_probs / ((5 + tokens.astype(jnp.float32)) / 6) ** length_penalty
-
-    def grow(state: _Beams) -> _Beams:
-        index = state.index
-        newest = lax.dynamic_index_in_dim(state.tokens, jnp.maximum(index - 1, 0), 2, False)
-        newest = jnp.where(index == 0, first[:, None], newest)
-        logits, cache = step(state.cache, newest.reshape(-1), index)
-        is_last = index + 1 == limit
-        log_probs, ids = _continuations(logits, is_last, beam_size, eos_id)
-
-        # Of 2 K candidates at most K end with eos (one a beam), which leaves K to continue.
-        width = ids.shape[-1]
-        log_probs = (state.log_probs[:, :, None] + log_probs).reshape(batch_size, -1)
-        log_probs, chosen = lax.top_k(log_probs, 2 * beam_size)
-        ids = jnp.take_along_axis(ids.reshape(batch_size, -1), chosen, axis=1)
-        parents = chosen // width
-        tokens = _take_rows(state.tokens, parents).at[:, :, index].set(ids)
-        is_eos = ids == eos_id
-
-        finishes = (is_eos & (log_probs > IMPOSSIBLE / 2))[:, :beam_size] & ~state.done[:, None]
-        scores = jnp.where(finishes, penalised(log_probs[:, :beam_size], index + 1), IMPOSSIBLE)
-        scores = jnp.concatenate([state.finished_scores, scores], axis=1)
-        finished_tokens = jnp.concatenate([state.finished_tokens, tokens[:, :beam_size]], axis=1)
-        finished_scores, kept = lax.top_k(scores, num_results)
-        finished_tokens = _take_rows(finished_tokens, kept)
-
-        alive_log_probs, alive = lax.top_k(jnp.where(is_eos, IMPOSSIBLE, log_probs), beam_size)
-        alive_parents = jnp.take_along_axis(parents, alive, axis=1)
-        # A positive penalty favours the longest hypothesis to come, any other the shortest.
-        hope = penalised(alive_log_probs[:, 0], limit if length_penalty > 0 else index + 2)
-        return _Beams(
-            index=index + 1,
-            cache=_reorder(cache, alive_parents),
-            tokens=_take_rows(tokens, alive),
-            log_probs=alive_log_probs,
-            finished_tokens=finished_tokens,
-            finished_scores=finished_scores,
-            done=state.done | is_last | (hope <= finished_scores[:, -1]),
-        )
-
-    start = _no_tokens(_repeat(cache, beam_size), limit, beam_size, num_results, length, pad_id)
-    end = lax.while_loop(lambda state: ~jnp.all(state.done), grow, start)
-    return Decoded(end.finished_tokens, end.finished_scores)
-
-
-def _no_tokens(
-    cache: Cache, limit: Int[Array, "B"], beam_size: int, num_results: int, length: int, pad_id: int
-) -> _Beams:
-    """Empty beams, of which one starts: the others of its sentence would be its copies."""
-    batch_size = limit.shape[0]
     log_probs = jnp.where(jnp.arange(beam_size) == 0, 0.0, IMPOSSIBLE).astype(jnp.float32)
-    return _Beams(
+    return Beams(
         index=jnp.int32(0),
-        cache=cache,
+        cache=_repeat(cache, beam_size),
+        ancestors=jnp.zeros((batch_size, beam_size, length), jnp.int32),
+        limit=limit,
+        last=jnp.tile(first.astype(jnp.int32)[:, None], (1, beam_size)),
         tokens=jnp.full((batch_size, beam_size, length), pad_id, jnp.int32),
         log_probs=jnp.tile(log_probs, (batch_size, 1)),
         finished_tokens=jnp.full((batch_size, num_results, length), pad_id, jnp.int32),
         finished_scores=jnp.full((batch_size, num_results), IMPOSSIBLE, jnp.float32),
         done=limit < 1,
     )
+
+
+def extend_beams(beams: Beams, step: StepFn, *, length_penalty: float, eos_id: int) -> Beams:
+    """Keeps the K likeliest growing hypotheses of each sentence, longer by one token.
+
+    A hypothesis finishes when its eos is among the K best continuations of its sentence; the alive
+    ones are refilled to K. So a beam of 1 without length penalty is greedy decoding. Its score is
+    log P(hypothesis) / ((5 + tokens) / 6)^length_penalty (Wu et al. 2016, arXiv 1609.08144,
+    equation 14, without the coverage term).
+
+    A sentence stops, exactly, when no alive hypothesis can still beat its worst result: log
+    probabilities only fall, so the best to hope for is today's with the most favourable length.
+    Fewer results therefore stop sooner, and change nothing in those that are kept.
+    """
+    index, (batch_size, beam_size, _) = beams.index, beams.tokens.shape
+
+    def penalised(log_probs: Array, tokens: Array) -> Array:
+        return log_probs / ((5 + tokens.astype(jnp.float32)) / 6) ** length_penalty
+
+    # Each row reads its hypothesis' newest token itself.
+    ancestors = beams.ancestors.at[:, :, index].set(jnp.arange(beam_size)[None])
+    logits, cache = step(beams.cache, beams.last.reshape(-1), index, ancestors)
+    is_last = index + 1 == beams.limit
+    log_probs, ids = _continuations(logits, is_last, beam_size, eos_id)
+
+    # Of 2 K candidates at most K end with eos (one a beam), which leaves K to continue.
+    width = ids.shape[-1]
+    log_probs = (beams.log_probs[:, :, None] + log_probs).reshape(batch_size, -1)
+    log_probs, chosen = lax.top_k(log_probs, 2 * beam_size)
+    ids = jnp.take_along_axis(ids.reshape(batch_size, -1), chosen, axis=1)
+    parents = chosen // width
+    tokens = _take_rows(beams.tokens, parents).at[:, :, index].set(ids)
+    is_eos = ids == eos_id
+
+    finishes = (is_eos & (log_probs > IMPOSSIBLE / 2))[:, :beam_size] & ~beams.done[:, None]
+    scores = jnp.where(finishes, penalised(log_probs[:, :beam_size], index + 1), IMPOSSIBLE)
+    scores = jnp.concatenate([beams.finished_scores, scores], axis=1)
+    finished_tokens = jnp.concatenate([beams.finished_tokens, tokens[:, :beam_size]], axis=1)
+    finished_scores, kept = lax.top_k(scores, beams.finished_scores.shape[1])
+
+    alive_log_probs, alive = lax.top_k(jnp.where(is_eos, IMPOSSIBLE, log_probs), beam_size)
+    # A positive penalty favours the longest hypothesis to come, any other the shortest.
+    longest = beams.limit if length_penalty > 0 else index + 2
+    hope = penalised(alive_log_probs[:, 0], longest)
+    return Beams(
+        index=index + 1,
+        cache=cache,
+        ancestors=_take_rows(ancestors, jnp.take_along_axis(parents, alive, axis=1)),
+        limit=beams.limit,
+        last=jnp.take_along_axis(ids, alive, axis=1),
+        tokens=_take_rows(tokens, alive),
+        log_probs=alive_log_probs,
+        finished_tokens=_take_rows(finished_tokens, kept),
+        finished_scores=finished_scores,
+        done=beams.done | is_last | (hope <= finished_scores[:, -1]),
+    )
+
+
+Searched = TypeVar("Searched", Hypotheses, Beams)
+
+
+def advance(start: Searched, extend: Callable[[Searched], Searched], until: int) -> Searched:
+    """Extends until all sentences are done, or have so many tokens."""
+    return lax.while_loop(lambda state: ~jnp.all(state.done) & (state.index < until), extend, start)
 
 
 def _continuations(
@@ -328,10 +348,14 @@ def _continuations(
     """
     logits = logits.astype(jnp.float32).reshape(is_last.shape[0], beam_size, -1)
     normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    likeliest, ids = lax.top_k(logits, min(beam_size + 1, logits.shape[-1]))
-    only_eos = jnp.full_like(likeliest, IMPOSSIBLE).at[:, :, 0].set(logits[:, :, eos_id])
+    by_row = logits.reshape(-1, logits.shape[-1])
+    width = min(beam_size + 1, logits.shape[-1])
+    values, ids = (
+        found.reshape(*normaliser.shape[:2], width) for found in likeliest(by_row, width)
+    )
+    only_eos = jnp.full_like(values, IMPOSSIBLE).at[:, :, 0].set(logits[:, :, eos_id])
     is_last = is_last[:, None, None]
-    log_probs = jnp.where(is_last, only_eos, likeliest) - normaliser
+    log_probs = jnp.where(is_last, only_eos, values) - normaliser
     return log_probs, jnp.where(is_last, eos_id, ids)
 
 
@@ -340,20 +364,5 @@ def _take_rows(tokens: Int[Array, "B J T"], rows: Int[Array, "B K"]) -> Int[Arra
 
 
 def _repeat(cache: Cache, times: int) -> Cache:
-    """Each row of axis 1 so many times, side by side."""
-    return jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=1), cache)
-
-
-def _reorder(cache: Cache, parents: Int[Array, "B K"]) -> Cache:
-    """Row (b, k) of axis 1 becomes what row (b, parents[b, k]) was.
-
-    Sentence by sentence, so that devices that have whole sentences exchange nothing.
-    """
-
-    def reorder(leaf: Array) -> Array:
-        rows = leaf.reshape(leaf.shape[0], *parents.shape, *leaf.shape[2:])
-        index = jnp.expand_dims(parents, (0, *range(3, rows.ndim)))
-        rows = jnp.take_along_axis(rows, index, axis=2, mode="promise_in_bounds")
-        return rows.reshape(leaf.shape)
-
-    return jax.tree.map(reorder, cache)
+    """Each row so many times, side by side."""
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), cache)

@@ -153,7 +153,7 @@ class Trained:
         )
         longest = int(np.max(self._limit(np.arange(1, width + 1))))
         decode = functools.partial(
-            generate.decode_batch, settings=self.decode, length=longest, **self._model()
+            generate.decode_batch, settings=self.decode, rooms=(longest,), **self._model()
         )
         limits = jax.ShapeDtypeStruct((rows,), "int32")
         return jax.jit(decode), (self.params, inputs, limits, keys)

@@ -17,7 +17,8 @@ class Model(Protocol):
     """A Flax module with a frozen config.
 
     A model that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
-    `step(context, cache, tokens, index)` -> (logits, cache); one that embeds texts has
+    `step(context, cache, tokens, index, ancestors)` -> (logits, cache), as `evaluation.search` asks
+    for it; `cache.enlarged(by)` has room for so many tokens more. One that embeds texts has
     `embed(batch)` -> a vector at each token.
     """
 
@@ -50,9 +51,12 @@ class Needs(Protocol):
         ...
 
     def decoding(
-        self, rows: int, hypotheses: int, prompt: int, length: int, *, beam: bool
+        self, rows: int, hypotheses: int, prompt: int, length: int, *, room: int, beam: bool
     ) -> list[Need]:
-        """Decoding `length` tokens after prompts of `prompt` tokens, several hypotheses of each."""
+        """Decoding `length` tokens after prompts of `prompt` tokens, several hypotheses of each.
+
+        room: tokens that there is room for at first.
+        """
         ...
 
 

@@ -18,6 +18,7 @@ from transformer_jax import tables
 from transformer_jax.data.rows import PACKING_BINS
 from transformer_jax.devices import machine
 from transformer_jax.devices.machine import Need
+from transformer_jax.evaluation.generate import rooms_of
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.run import Run
 
@@ -200,7 +201,9 @@ def _decoding(
     def needs(prompt: int) -> list[Need]:
         # A limit grows with the prompt, or falls.
         length = int(np.max(limit(np.array([1, prompt]), decode.extra_length, positions)))
-        return run.needs.decoding(rows, hypotheses, prompt, max(length, 1), beam=beam)
+        length = max(length, 1)
+        room, *_ = rooms_of(length)
+        return run.needs.decoding(rows, hypotheses, prompt, length, room=room, beam=beam)
 
     used = _between(needs(1), needs(longest_prompt))
     return Phase("decoding", held, _with(settings, used))

@@ -52,8 +52,8 @@ def decode(config, params, inputs, targets, beams):
     start, step = compiled(config)
     first, context, cache = start(params, inputs)
     rows = inputs["inputs"].shape[0]
-    assert all(x.shape[:2] == (config.num_decoder_layers, rows) for x in jax.tree.leaves(cache))
-    cache = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=1), cache)
+    assert all(leaf.shape[0] == rows for leaf in jax.tree.leaves(cache))
+    cache = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=0), cache)
     tokens, steps = np.repeat(first, beams), []
     for t in range(LENGTH):
         logits, cache = step(params, context, cache, tokens, jnp.int32(t))
@@ -98,6 +98,37 @@ def test_a_decoder_continues_prompts_of_any_length(beams, choices):
     first, logits = decode(config, params, inputs_only(prompts), targets, beams)
     np.testing.assert_array_equal(first, [prompt[-1] for prompt in prompts])
     assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+@pytest.mark.parametrize("choices", [{}, {"attention_score": "additive", "positions": "rotary"}])
+def test_a_hypothesis_sees_its_ancestors_in_whatever_rows_they_are(architecture, choices):
+    """Hypotheses continue others of their sentence at each place, and no cache is moved."""
+    config, beams = tiny.config(architecture=architecture, max_length=16, **choices), 3
+    params = tiny.random_parameters(config)
+    start, step = compiled(config)
+    bos = np.array([config.bos_id], np.int32)
+    sources = [np.append(bos, source) for source, _ in tiny.sentences((3, 1), (5, 1))]
+    inputs = inputs_only(sources)
+    first, context, cache = start(params, inputs)
+    cache = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=0), cache)
+    generator = np.random.default_rng(0)
+    ancestors = np.zeros((len(sources), beams, ROOM), np.int32)
+    history = np.zeros((len(sources), beams, 0), np.int32)
+    tokens = np.repeat(first, beams)
+    for t in range(LENGTH):
+        ancestors[:, :, t] = np.arange(beams)
+        logits, cache = step(params, context, cache, tokens, jnp.int32(t), ancestors)
+        if t:
+            targets = history.reshape(-1, t)
+            targets = np.pad(targets, [(0, 0), (0, LENGTH - t)], constant_values=5)
+            _, expected = decode(config, params, inputs, targets, beams)
+            assert_close(logits, expected[:, t])
+        parents = generator.integers(0, beams, (len(sources), beams, 1))
+        ancestors = np.take_along_axis(ancestors, parents, axis=1)
+        new = generator.integers(4, config.vocab_size, parents.shape)
+        history = np.append(np.take_along_axis(history, parents, axis=1), new, axis=2)
+        tokens = new.reshape(-1)
 
 
 def test_a_decoder_looks_back_no_further_than_its_context():

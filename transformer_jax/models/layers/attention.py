@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers import kernels
@@ -55,6 +55,20 @@ SCORES = {
     "dot_product": Score(),
     "additive": Score(module=AdditiveScore),
 }
+
+
+class Slots(NamedTuple):
+    """Keys and values of one layer in the order in which a step reads them: no copy is made."""
+
+    keys: Float[Array, "B H K S"]
+    values: Float[Array, "B H S K"]
+
+    def write(self, new: "Slots", slot: Int[Array, ""]) -> "Slots":
+        """These, with the new ones from `slot` on."""
+        update = jax.lax.dynamic_update_slice_in_dim
+        keys = update(self.keys, new.keys, slot, axis=3)
+        values = update(self.values, new.values, slot, axis=2)
+        return Slots(constrain(keys, "batch", "heads"), constrain(values, "batch", "heads"))
 
 
 class Attention(nn.Module):
@@ -149,17 +163,63 @@ class Attention(nn.Module):
             that reads these. Such a kernel shows nothing to diagnostics.
           rotation: of the queries, where positions are rotary.
         """
+        queries = self._queries(x, rotation)
+        weights = functools.partial(self._weights, deterministic=deterministic)
+        heads = kernels.attend(self.kernel, queries, keys, values, mask, weights)
+        return self._outputs(constrain(heads, "batch", "length", "heads"))
+
+    def cached(
+        self,
+        x: Float[Array, "B T D"],
+        cache: Slots,
+        seen: Bool[Array, "#B #Q S"],
+        rotation: Rotation | None = None,
+        *,
+        hypotheses: int = 1,
+    ) -> Float[Array, "B T D"]:
+        """Attends from x to what `slots` made, without dropout.
+
+        Args:
+          seen: True where a query sees a slot of a row. Of several hypotheses, in adjacent rows,
+            each sees slots of any of their rows, so a row has the queries of all (Q = hypotheses *
+            T, and Q = T where there is one).
+        """
+        queries = self._queries(x, rotation)
+        if hypotheses > 1:
+            shape = (-1, hypotheses * queries.shape[1], *queries.shape[2:])
+            queries = jnp.repeat(queries.reshape(shape), hypotheses, axis=0)
+        if SCORES[self.score].module:
+            scores = self.scores(queries, jnp.transpose(cache.keys, (0, 3, 1, 2)))
+        else:
+            products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+            scores = products("BTHK,BHKS->BHTS", queries, cache.keys)
+        logits = jnp.where(seen[:, None], scores, _MASKED)
+        # One softmax over the slots of all rows of a sentence
+        by_sentence = logits.reshape(-1, hypotheses, *logits.shape[1:])
+        weights = jax.nn.softmax(by_sentence, axis=(1, -1)).reshape(logits.shape)
+        heads = jnp.einsum("BHTS,BHSK->BHTK", weights.astype(self.dtype), cache.values)
+        if hypotheses > 1:
+            heads = jnp.sum(heads.reshape(-1, hypotheses, *heads.shape[1:]), axis=1)
+        return self._outputs(jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:2], *queries.shape[2:]))
+
+    def slots(self, x: Float[Array, "B S D"], rotation: Rotation | None = None) -> Slots:
+        """What `keys_values` makes, laid out as `cached` reads it."""
+        keys, values = self.keys_values(x, rotation)
+        return Slots(jnp.transpose(keys, (0, 2, 3, 1)), jnp.swapaxes(values, 1, 2))
+
+    def _queries(
+        self, x: Float[Array, "B T D"], rotation: Rotation | None
+    ) -> Float[Array, "B T H K"]:
         dtype = self.dtype
         queries = jnp.einsum("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
         queries = queries + self.query_bias.astype(dtype)[None, None]
         if self.qk_norm:
             queries = self.query_norm(queries).astype(dtype)
         queries = constrain(rotate(queries, rotation), "batch", "length", "heads")
-        if SCORES[self.score].scaled:
-            queries = queries * keys.shape[-1] ** -0.5
-        weights = functools.partial(self._weights, deterministic=deterministic)
-        heads = kernels.attend(self.kernel, queries, keys, values, mask, weights)
-        heads = constrain(heads, "batch", "length", "heads")
+        return queries * self.head_dim**-0.5 if SCORES[self.score].scaled else queries
+
+    def _outputs(self, heads: Float[Array, "B T H K"]) -> Float[Array, "B T D"]:
+        dtype = self.dtype
         if self.inner_norm:
             flat = self.norm_of_heads(heads.reshape(*heads.shape[:2], -1))
             heads = flat.astype(dtype).reshape(heads.shape)

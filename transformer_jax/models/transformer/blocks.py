@@ -10,21 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.devices.mesh import constrain
-from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.layers.attention import Attention, Slots
 from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import Rotation
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Carry, ResidualSublayer, Scales
 from transformer_jax.models.transformer.schemes import Kind, Stack
-
-
-class KeysValues(NamedTuple):
-    """Keys and values of one layer, or of all with a leading axis L."""
-
-    keys: Float[Array, "*L B S H K"]
-    values: Float[Array, "*L B S H K"]
 
 
 @functools.partial(
@@ -51,13 +43,14 @@ class Rows:
 class Step(NamedTuple):
     """Where new tokens stand: their slot in the cache, the slots they see, and their rotation.
 
-    source_mask: which tokens of its source (B, S) a sentence sees, for a decoder that has an
-    encoder.
+    seen, hypotheses: as of `Attention.cached`. source_mask: which tokens of its source (B, S) a
+    sentence sees, for a decoder that has an encoder.
     """
 
     slot: Int[Array, ""]
-    seen: Bool[Array, "#N T S"]
+    seen: Bool[Array, "#N Q S"]
     rotation: Rotation | None
+    hypotheses: int
     source_mask: Any = None
 
 
@@ -91,30 +84,29 @@ class Block(nn.Module):
 
         return self._sublayers(carry, layer, attend, look, shared.real, deterministic), None
 
-    def context(self, carry: Carry, layer: None, shared: tuple) -> tuple[Carry, KeysValues]:
+    def context(self, encoded: Float[Array, "B S D"]) -> Slots:
         """This layer's keys and values of the encoder's output, made once for each sentence."""
-        (encoded,) = shared
-        return carry, KeysValues(*self.cross_attention.keys_values(encoded))
+        return self.cross_attention.slots(encoded)
 
     def step(
-        self, carry: Carry, layer: tuple[Scales, KeysValues, Any], shared: Step
-    ) -> tuple[Carry, KeysValues]:
-        """New tokens, x (N, T, D): reads and extends the cache, whose new slice it returns.
+        self, carry: Carry, scales: Scales, cache: Slots, source: Slots | None, shared: Step
+    ) -> tuple[Carry, Slots]:
+        """New tokens, x (N, T, D): reads and extends the cache of this layer.
 
-        layer: the scales, the cache, and what `context` returned (None without an encoder).
+        source: what `context` returned (None without an encoder).
         """
-        scales, cache, source = layer
 
         def attend(h):
             nonlocal cache
-            out, cache = self._attend_cached(h, cache, shared)
-            return out
+            cache = cache.write(self.self_attention.slots(h, shared.rotation), shared.slot)
+            return self.self_attention.cached(
+                h, cache, shared.seen, shared.rotation, hypotheses=shared.hypotheses
+            )
 
         def look(h):
             # The hypotheses of one sentence stand as its queries, so its context is never tiled.
             queries = h.reshape(shared.source_mask.shape[0], -1, h.shape[-1])
-            mask = shared.source_mask[:, None]
-            out = self.cross_attention(queries, *source, mask, deterministic=True)
+            out = self.cross_attention.cached(queries, source, shared.source_mask[:, None])
             return out.reshape(h.shape)
 
         real = jnp.ones(carry.x.shape[:2], bool)
@@ -141,16 +133,6 @@ class Block(nn.Module):
             residual = getattr(self, f"{kind}_residual")
             carry = residual(carry, scales, functions[kind], real, deterministic=deterministic)
         return carry
-
-    def _attend_cached(
-        self, h: Float[Array, "N T D"], cache: KeysValues, step: Step
-    ) -> tuple[Float[Array, "N T D"], KeysValues]:
-        new = KeysValues(*self.self_attention.keys_values(h, step.rotation))
-        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
-        cache = jax.tree.map(lambda old, new: write(old, new, step.slot), cache, new)
-        cache = jax.tree.map(lambda rows: constrain(rows, "batch", None, "heads"), cache)
-        out = self.self_attention(h, *cache, step.seen, step.rotation, deterministic=True)
-        return out, cache
 
 
 def attention(config: TransformerConfig, inner_norm: bool = False) -> Attention:

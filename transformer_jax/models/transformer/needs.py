@@ -32,15 +32,7 @@ class TransformerNeeds:
         if POSITIONS[config.positions].learned:
             size = len(stacks(config)) * config.max_length
             found.append(self._need("parameters", size, "max_length", "d_model"))
-        inner = config.num_heads * config.head_dim
-        matrices = 3 if ACTIVATIONS[config.activation].gated else 2
-        for stack in stacks(config):
-            layers, at = f"num_{stack}_layers", depth(config, stack)
-            size = at.layers * 4 * _attentions(at) * inner
-            found.append(self._need("parameters", size, layers, "d_model", "num_heads", "head_dim"))
-            size = at.layers * matrices * config.d_ff
-            found.append(self._need("parameters", size, layers, "d_model", "d_ff"))
-        return found
+        return found + [need for stack in stacks(config) for need in self._layers(stack)]
 
     def constants(self, length: int) -> list[Need]:
         """Sinusoids, which are float64 on their way, and the scales of sublayers."""
@@ -77,20 +69,29 @@ class TransformerNeeds:
         return found
 
     def decoding(
-        self, rows: int, hypotheses: int, prompt: int, length: int, *, beam: bool
+        self, rows: int, hypotheses: int, prompt: int, length: int, *, room: int, beam: bool
     ) -> list[Need]:
-        """See `family.Needs`. A step reads one cache and writes another."""
+        """See `family.Needs`. The cache is copied when it grows, which it may never do."""
         config = self.config
         token = 2 * config.num_heads * config.head_dim * config.compute_dtype.itemsize
         layers = config.num_decoder_layers * token
         # A decoder alone keeps the prompt, short of its last token, with every hypothesis.
         alone = len(stacks(config)) == 1
-        size = rows * hypotheses * layers * (length + (prompt - 1 if alone else 0))
+        slot, read = rows * hypotheses * layers, prompt - 1 if alone else 0
         shared = 0 if alone else rows * layers * prompt
-        # A beam copies keys, or values, when its hypotheses change places.
-        least = (1.5 if beam else 1) * size + shared
+        least, likely = slot * (room + read) + shared, 2 * slot * (length + read) + shared
         settings = self._settings("num_decoder_layers", "num_heads", "head_dim")
-        found = [Need("decoding cache", least, 3 * size + shared, settings)]
+        found = [Need("decoding cache", least, likely, settings)]
+        apart = config.compute_dtype.itemsize / _FLOAT
+        for need in self._layers("decoder"):
+            found.append(need._replace(name="layers apart", likely=apart * need.likely, least=0))
+        # Each hypothesis of a beam looks at the rows of all.
+        weights = rows * hypotheses * config.num_heads * (hypotheses if beam else 1) * _FLOAT
+        settings = self._settings("num_heads")
+        least, likely = weights * (room + read), 3 * weights * (length + read)
+        found.append(Need("attention weights", least, likely, settings))
+        tokens = rows * hypotheses * length * _FLOAT
+        found.append(Need("decoded tokens", tokens, (4 if beam else 1) * tokens, {}))
         outputs = self._outputs()
         logits = rows * hypotheses * outputs.least
         found.append(outputs._replace(least=logits, likely=3 * logits))
@@ -99,6 +100,16 @@ class TransformerNeeds:
             continuations = rows * hypotheses * width * 2 * _FLOAT
             found.append(Need("beam candidates", continuations, 2 * continuations, {}))
         return found
+
+    def _layers(self, stack: Stack) -> list[Need]:
+        """The kernels of a stack's layers."""
+        config, layers, at = self.config, f"num_{stack}_layers", depth(self.config, stack)
+        attention = at.layers * 4 * _attentions(at) * config.num_heads * config.head_dim
+        hidden = at.layers * (3 if ACTIVATIONS[config.activation].gated else 2) * config.d_ff
+        return [
+            self._need("parameters", attention, layers, "d_model", "num_heads", "head_dim"),
+            self._need("parameters", hidden, layers, "d_model", "d_ff"),
+        ]
 
     def _weights(self, stack: Stack, rows: int, lengths: Mapping[str, int], training: bool) -> Need:
         """Weights of attention: of one layer for certain, since they are results of products."""

@@ -2,7 +2,7 @@
 
 import fnmatch
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,27 +18,22 @@ from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.positions import POSITIONS, Positions, Rotation
 from transformer_jax.models.layers.stack import stack
-from transformer_jax.models.transformer.blocks import Block, KeysValues, Rows, Step
+from transformer_jax.models.transformer.blocks import Block, Rows, Step
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
 from transformer_jax.models.transformer.residual import Carry, Scales, finish
 from transformer_jax.models.transformer.schemes import Stack, by_sublayer
+from transformer_jax.models.transformer.stepping import (
+    Cache,
+    Prompt,
+    Source,
+    contexts,
+    held,
+    layers_of,
+    step_through,
+)
 
 Batch = dict[str, Int[Array, "B _"]]
 Params = PyTree[Float[Array, "..."]]
-
-
-class Source(NamedTuple):
-    """What decoding keeps of each sentence: the decoder's view of the encoder's output."""
-
-    keys_values: KeysValues
-    mask: Bool[Array, "B S"]
-
-
-class Prompt(NamedTuple):
-    """What decoding keeps of each prompt: prompts end side by side, with padding in front."""
-
-    padding: Int[Array, "B"]
-    width: Int[Array, ""]
 
 
 class EncoderDecoder(nn.Module):
@@ -93,34 +88,49 @@ class EncoderDecoder(nn.Module):
         carry, _ = self.decoder(start, scales, shared)
         return _logits(self, self.target_table, carry)
 
-    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, KeysValues]:
+    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, Cache]:
         """Encodes the inputs, one example a row, for decoding at most max_length tokens.
 
-        Returns bos for each, the context, and an empty cache (L, B, max_length, H, K).
+        Returns bos for each, the context, and an empty cache of max_length slots.
         """
         config = self.config
         encoded = _encode(self, self.source_table, self.source_positions, batch, True)
-        start, _ = _bottom(config, "decoder", encoded)
-        _, keys_values = self.decoder.context(start, None, (encoded,))
-        context = Source(keys_values, batch["inputs_segment_ids"] > 0)
+        layers = layers_of(config, self.decoder.variables["params"])
+        real = batch["inputs_segment_ids"] > 0
+        context = Source(layers, contexts(config, layers, encoded), real)
         first = jnp.full(encoded.shape[:1], config.bos_id, jnp.int32)
-        return first, context, _empty_cache(config, encoded.shape[0], max_length)
+        return first, context, Cache.empty(config, encoded.shape[0], max_length)
 
     def step(
-        self, context: Source, cache: KeysValues, tokens: Int[Array, "N"], index: Int[Array, ""]
-    ) -> tuple[Float[Array, "N V"], KeysValues]:
+        self,
+        context: Source,
+        cache: Cache,
+        tokens: Int[Array, "N"],
+        index: Int[Array, ""],
+        ancestors: Int[Array, "B J _"] | None = None,
+    ) -> tuple[Float[Array, "N V"], Cache]:
         """Logits of the token after `tokens`, of which `index` stand in the cache before.
 
         N is the number of sentences times hypotheses of each; those of one sentence are adjacent.
+
+        Args:
+          ancestors: the row of its sentence, from 0, that holds each token of a hypothesis; None:
+            its own.
         """
-        max_length = cache.keys.shape[2]
         x = self.target_table.embed(tokens[:, None])
         positions = jnp.broadcast_to(index, (tokens.shape[0], 1))
-        x = self.target_positions(x, positions, length=max_length, deterministic=True)
-        seen = (jnp.arange(max_length) <= index)[None, None]
-        step = Step(index, seen, _rotation(self.config, positions), context.mask)
-        start, scales = _bottom(self.config, "decoder", x)
-        carry, cache = self.decoder.step(start, (scales, cache, context.keys_values), step)
+        x = self.target_positions(x, positions, length=cache.length, deterministic=True)
+        seen = (jnp.arange(cache.length) <= index)[None, None]
+        hypotheses = 1
+        if ancestors is not None:
+            hypotheses = ancestors.shape[1]
+            seen = seen & held(ancestors[:, :, : cache.length])
+        rotation = _rotation(self.config, positions)
+        step = Step(index, seen, rotation, hypotheses, context.mask)
+        start = _bottom(self.config, "decoder", x)
+        carry, cache = step_through(
+            self.config, context.layers, start, cache, context.keys_values, step
+        )
         return _logits(self, self.target_table, carry)[:, 0], cache
 
 
@@ -205,11 +215,11 @@ class DecoderOnly(nn.Module):
         carry, _ = self.decoder(start, scales, shared)
         return _logits(self, self.embedding, carry)
 
-    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Prompt, KeysValues]:
+    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Prompt, Cache]:
         """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
 
         A prompt begins with bos. Its last token is not read: the first step does that. Returns
-        these tokens, the context, and the cache (L, B, S - 1 + max_length, H, K) of all others. No
+        these tokens, the context, and the cache of all others, of S - 1 + max_length slots. No
         token looks back further than `config.context_length`, to what training never showed.
         """
         lengths = jnp.sum(batch["inputs_segment_ids"] > 0, axis=1)
@@ -218,27 +228,40 @@ class DecoderOnly(nn.Module):
         padding = width - lengths
         positions = jnp.arange(width)[None] - padding[:, None]
         tokens = jnp.take_along_axis(batch["inputs"], jnp.maximum(positions, 0), axis=1)
-        context = Prompt(padding, jnp.int32(width - 1))
-        cache = _empty_cache(self.config, rows, width - 1 + max_length)
+        layers = layers_of(self.config, self.decoder.variables["params"])
+        context = Prompt(layers, padding, jnp.int32(width - 1))
+        cache = Cache.empty(self.config, rows, width - 1 + max_length)
         if width > 1:
             _, cache = self._read(context, cache, tokens[:, :-1], jnp.int32(0))
         return tokens[:, -1], context, cache
 
     def step(
-        self, context: Prompt, cache: KeysValues, tokens: Int[Array, "N"], index: Int[Array, ""]
-    ) -> tuple[Float[Array, "N V"], KeysValues]:
+        self,
+        context: Prompt,
+        cache: Cache,
+        tokens: Int[Array, "N"],
+        index: Int[Array, ""],
+        ancestors: Int[Array, "B J _"] | None = None,
+    ) -> tuple[Float[Array, "N V"], Cache]:
         """Logits of the token after `tokens`, the `index`-th of those that follow the prompt.
 
         N is the number of prompts times hypotheses of each; those of one prompt are adjacent.
+        `ancestors` as of `EncoderDecoder.step`; each row holds the prompt.
         """
-        carry, cache = self._read(context, cache, tokens[:, None], context.width + index)
+        slot = context.width + index
+        carry, cache = self._read(context, cache, tokens[:, None], slot, ancestors)
         return _logits(self, self.embedding, carry)[:, 0], cache
 
     def _read(
-        self, context: Prompt, cache: KeysValues, tokens: Int[Array, "N T"], slot: Int[Array, ""]
-    ) -> tuple[Carry, KeysValues]:
+        self,
+        context: Prompt,
+        cache: Cache,
+        tokens: Int[Array, "N T"],
+        slot: Int[Array, ""],
+        ancestors: Int[Array, "B J _"] | None = None,
+    ) -> tuple[Carry, Cache]:
         """Tokens that stand from `slot` on, after what is in the cache."""
-        rows, length = cache.keys.shape[1:3]
+        rows, length = tokens.shape[0], cache.length
         padding = jnp.repeat(context.padding, rows // context.padding.shape[0])
         slots = slot + jnp.arange(tokens.shape[1])
         positions = jnp.maximum(slots[None] - padding[:, None], 0)
@@ -252,9 +275,16 @@ class DecoderOnly(nn.Module):
         if self.config.context_length is not None:
             seen = seen & (back < self.config.context_length)
         seen = seen[None] & (key_slots >= padding[:, None])[:, None]
-        step = Step(slot, seen, _rotation(self.config, positions))
-        start, scales = _bottom(self.config, "decoder", x)
-        return self.decoder.step(start, (scales, cache, None), step)
+        hypotheses = 1
+        if ancestors is not None:
+            hypotheses = ancestors.shape[1]
+            places = jnp.arange(length) - context.width  # below 0: of the prompt
+            chosen = ancestors[:, :, jnp.clip(places, 0, ancestors.shape[2] - 1)]
+            own = jnp.arange(hypotheses)[None, :, None]
+            seen = seen & held(jnp.where(places[None, None] < 0, own, chosen))
+        step = Step(slot, seen, _rotation(self.config, positions), hypotheses)
+        start, sources = _bottom(self.config, "decoder", x), [None] * len(context.layers)
+        return step_through(self.config, context.layers, start, cache, sources, step)
 
 
 Model = EncoderDecoder | EncoderOnly | DecoderOnly
@@ -377,8 +407,7 @@ def _positions(config: TransformerConfig, stack: Stack) -> Positions:
 
 
 def _stack(config: TransformerConfig, name: Stack) -> Any:
-    methods = "__call__ context step".split()
-    return stack(Block, methods, depth(config, name).layers, config.remat)(config, name)
+    return stack(Block, ["__call__"], depth(config, name).layers, config.remat)(config, name)
 
 
 def _bottom(
@@ -391,9 +420,3 @@ def _bottom(
 def _rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotation | None:
     rotation = POSITIONS[config.positions].rotation
     return rotation(positions, config.head_dim) if rotation else None
-
-
-def _empty_cache(config: TransformerConfig, rows: int, length: int) -> KeysValues:
-    size = (config.num_decoder_layers, rows, length, config.num_heads, config.head_dim)
-    empty = jnp.zeros(size, config.compute_dtype)
-    return KeysValues(empty, empty)
