@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.typing import ArrayLike
-from tensorboardX import SummaryWriter
 
 from transformer_jax import progress, tables
 from transformer_jax.workdir import (
@@ -49,6 +48,9 @@ class RunLog:
     records = 0  # in metrics.jsonl
 
     def __init__(self, workdir: str | os.PathLike, *, restored_step: int, total_steps: int):
+        # Only here: it imports PyTorch where there is one, which takes seconds.
+        from tensorboardX import SummaryWriter
+
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
         records = read_metrics(workdir)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.data import bigram, catalogue, files
+from transformer_jax.data import bigram, files
 from transformer_jax.data.examples import Examples, SourceSettings, concatenate
 
 # The columns that a task reads.
@@ -48,17 +48,16 @@ def _bigram_copy(settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
     return {"text": [bigram.text(split) for split in splits]}
 
 
-def _catalogued(read: Callable[..., Examples], *reads: str) -> Generated:
-    return Generated(
-        lambda settings, splits: read(catalogue.catalogued(settings), settings, splits),
-        ("name", *reads),
-    )
+def _from_tfds(builder: str, read: str, *reads: str) -> Generated:
+    """Reads a set of TFDS. builder, read: functions of `catalogue` that find it and read it."""
 
+    def load(settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+        # Only here, since importing TFDS takes long and other sources do without it.
+        from transformer_jax.data import catalogue
 
-def _embedded(read: Callable[..., Examples], *reads: str) -> Generated:
-    return Generated(
-        lambda settings, splits: read(catalogue.embedded(settings), settings, splits), reads
-    )
+        return getattr(catalogue, read)(getattr(catalogue, builder)(settings), settings, splits)
+
+    return Generated(load, reads)
 
 
 _LANGUAGES = ("source_language", "target_language")
@@ -68,19 +67,19 @@ _LABEL = ("text_feature", "label_feature")
 SOURCES: dict[str, dict[Columns, Files | Generated]] = {
     # The generated English-German grammar.
     "embedded": {
-        PAIRS: _embedded(catalogue.read_all),
-        TEXTS: _embedded(catalogue.read_texts, "text_feature"),
-        LABELLED: _embedded(catalogue.read_labelled, *_LABEL),
-        TAGGED: _embedded(catalogue.read_tagged, *_LABEL),
+        PAIRS: _from_tfds("embedded", "read_all"),
+        TEXTS: _from_tfds("embedded", "read_texts", "text_feature"),
+        LABELLED: _from_tfds("embedded", "read_labelled", *_LABEL),
+        TAGGED: _from_tfds("embedded", "read_tagged", *_LABEL),
     },
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
     "bigram_copy": {TEXTS: Generated(_bigram_copy)},
     # A set of TFDS's catalogue.
     "tfds": {
-        PAIRS: _catalogued(catalogue.read_pairs, *_LANGUAGES),
-        TEXTS: _catalogued(catalogue.read_texts, "text_feature"),
-        LABELLED: _catalogued(catalogue.read_labelled, *_LABEL),
-        TAGGED: _catalogued(catalogue.read_tagged, *_LABEL),
+        PAIRS: _from_tfds("catalogued", "read_pairs", "name", *_LANGUAGES),
+        TEXTS: _from_tfds("catalogued", "read_texts", "name", "text_feature"),
+        LABELLED: _from_tfds("catalogued", "read_labelled", "name", *_LABEL),
+        TAGGED: _from_tfds("catalogued", "read_tagged", "name", *_LABEL),
     },
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {

@@ -1,4 +1,8 @@
-"""Scores of texts and labels on the host, by well-known libraries."""
+"""Scores of texts and labels on the host, by well-known libraries.
+
+scikit-learn, and seqeval which is built on it, are imported where they are called: that takes as
+long as importing JAX, and most runs do without them.
+"""
 
 import re
 from collections.abc import Sequence
@@ -7,8 +11,6 @@ from typing import Any
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from seqeval.metrics import f1_score as span_f1_score
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 # Those of sacreBLEU: how WMT does it, text that is tokenised already, other scripts, characters.
 BLEU_TOKENIZERS = ("13a", "none", "intl", "char")
@@ -87,6 +89,8 @@ def accuracy(predicted: Sequence[str], expected: Sequence[str]) -> float:
     Raises:
       ValueError: no labels, or not one expected for each that is predicted.
     """
+    from sklearn.metrics import accuracy_score
+
     _check("labels", predicted, "expected labels", expected)
     return float(accuracy_score(expected, predicted))
 
@@ -96,6 +100,8 @@ def f1(predicted: Sequence[str], expected: Sequence[str]) -> float:
 
     A label that is only expected, or only predicted, has F1 0. Raises as `accuracy`.
     """
+    from sklearn.metrics import f1_score
+
     _check("labels", predicted, "expected labels", expected)
     labels = sorted({*predicted, *expected} - {NOTHING})
     return float(f1_score(expected, predicted, labels=labels, average="macro"))
@@ -106,6 +112,8 @@ def matthews(predicted: Sequence[str], expected: Sequence[str]) -> float:
 
     0 where all that is predicted, or all that is expected, is one label. Raises as `accuracy`.
     """
+    from sklearn.metrics import matthews_corrcoef
+
     _check("labels", predicted, "expected labels", expected)
     if len({*predicted, *expected}) == 1:
         return 0.0  # scikit-learn says so, too, but warns
@@ -127,6 +135,8 @@ def span_f1(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]
       ValueError: no sentences, not one of `expected` for each of `predicted` with as many tags, or
         a tag of another scheme.
     """
+    from seqeval.metrics import f1_score
+
     _check("sentences", predicted, "expected sentences", expected)
     for ours, theirs in zip(predicted, expected, strict=True):
         if len(ours) != len(theirs):
@@ -135,7 +145,7 @@ def span_f1(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]
             if not is_span_tag(tag):
                 raise ValueError(f"no span F1 with the tag {tag!r}: expected O, B-x or I-x")
     as_lists = [[list(tags) for tags in sentences] for sentences in (expected, predicted)]
-    return float(span_f1_score(*as_lists, zero_division=0))  # pyright: ignore[reportArgumentType]
+    return float(f1_score(*as_lists, zero_division=0))  # pyright: ignore[reportArgumentType]
 
 
 def word_perplexity(total_nats: float, texts: Sequence[str]) -> float:
