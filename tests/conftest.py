@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from pathlib import Path
 
 import jax
 import pytest
@@ -14,6 +15,27 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 # For the processes that tests start
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory) -> Path:
+    """The folder where all processes that tests start keep what they have compiled.
+
+    PyTorch, which is installed for tests to compare with, is hidden from them: whatever trains
+    would import it, for seconds.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # which all workers share
+    hidden = tmp_path_factory.mktemp("hidden")
+    (hidden / "torch.py").write_text("raise ImportError")
+    paths = str(hidden), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")
+    os.environ |= {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    return folder / "compiled"
 
 
 @pytest.fixture

@@ -10,11 +10,6 @@ from tests.whole.command_line import CONFIG, OTHERS, call
 from transformer_jax import overrides
 
 
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.fixture(scope="module")
 def compiled_once(compiled):
     """What one test has compiled, another takes from the disk, as a second process would."""

@@ -1,5 +1,6 @@
 """Several processes train as one: the same numbers, whoever is killed, however many continue."""
 
+import os
 import shutil
 import signal
 import socket
@@ -13,7 +14,6 @@ import pytest
 
 from configs import default
 from tests.whole.command_line import records, results
-from tests.whole.processes import environment
 from transformer_jax import overrides
 from transformer_jax.devices import hosts
 
@@ -69,8 +69,8 @@ def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subp
         f"--config.data.cache_dir={folder / 'cache'}",
         *flags,
     ]
-    settings = environment(folder)
-    settings["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    flag = f"--xla_force_host_platform_device_count={devices}"
+    settings = os.environ | {"XLA_FLAGS": flag}
     started = []
     for process in range(processes):
         if processes > 1:
@@ -142,7 +142,7 @@ def test_a_job_that_is_stopped_and_killed_equals_an_unbroken_one_on_any_number_o
     gone = f"error: host 1 ({socket.gethostname()}) of 2 is gone"
     assert gone in output(broken, 0)
 
-    for devices in (8, 2, 1):
+    for devices in (2, 1):
         workdir = folder / f"alone_{devices}"
         shutil.copytree(broken, workdir)
         (alone,) = start(workdir, 1, max(devices, 2), f"--config.mesh.fsdp={devices}")

@@ -1,5 +1,6 @@
 """A run that is killed again and again ends like an undisturbed one, bit for bit."""
 
+import functools
 import signal
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import pytest
 from configs import default
 from tests.processes import wait_for
 from tests.whole.command_line import records, results, timeless
-from tests.whole.processes import environment
 from transformer_jax import interrupt, overrides
 from transformer_jax.build import build
 from transformer_jax.checkpoint.checkpoints import restore
@@ -50,11 +50,17 @@ TEXT = {"data.train": ("text",), "data.test": (), "data.validation_size": 200}
 # Each shape: how often it is killed, and its config.
 SHAPES = {
     "encoder_decoder": (
-        10,
-        {"data.validation_size": 9, "model.residual": "admin", "train.steps": 60},
+        5,
+        {
+            "data.validation_size": 9,
+            "data.tokenizer.kind": "unigram",  # which takes a while to train
+            "data.tokenizer.vocab_size": 60,
+            "model.residual": "admin",
+            "train.steps": 40,
+        },
     ),
     "decoder_only": (
-        3,
+        2,
         TEXT
         | {
             "model.positions": "rotary",
@@ -66,41 +72,69 @@ SHAPES = {
         },
     ),
     "encoder_only": (
-        3,
+        2,
         TEXT | {"model.tied_embeddings": "none", "optimizer.name": "adafactor", "train.steps": 24},
     ),
 }
 
 
-@pytest.fixture
-def launch(tmp_path):
-    """A function that starts the command line on a tiny corpus, in its own process."""
-    output = tmp_path / "output.txt"
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder with a tiny corpus."""
+    folder = tmp_path_factory.mktemp("corpus")
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefgh"), 3)) for _ in range(80)]
     for split in ("train", "test"):
         for language, text in (("en", str), ("de", str.upper)):
             lines = [text(f"{a} {b}\n") for a, b in zip(words, reversed(words), strict=True)]
-            (tmp_path / f"{split}.{language}").write_text("".join(lines))
+            (folder / f"{split}.{language}").write_text("".join(lines))
     documents = [" ".join(words[n : n + 1 + n % 8]) for n in range(len(words))]
-    (tmp_path / "text").write_text("".join(f"{document}\n" for document in documents))
-    settings = environment(tmp_path)
+    (folder / "text").write_text("".join(f"{document}\n" for document in documents))
+    return folder
 
-    def launch(config, workdir):
-        folders = {"data.dir": str(tmp_path), "data.cache_dir": str(tmp_path / "cache")}
-        config = overrides.load(default.__file__, config | folders)
-        (tmp_path / "config.json").write_text(overrides.to_json(config))
-        arguments = [f"--config={tmp_path / 'config.json'}", f"--workdir={workdir}"]
-        with output.open("a") as file:
+
+@pytest.fixture(scope="module")
+def launch(corpus):
+    """A function that starts a shape's training in a work directory, in its own process.
+
+    Beside the work directory it keeps the data's cache, and what its processes print.
+    """
+
+    def launch(architecture, workdir):
+        folders = {"data.dir": str(corpus), "data.cache_dir": str(workdir.parent / "cache")}
+        shape = {"model.architecture": architecture} | SHAPES[architecture][1]
+        config = overrides.load(default.__file__, TINY | shape | folders)
+        (workdir.parent / "config.json").write_text(overrides.to_json(config))
+        arguments = [f"--config={workdir.parent / 'config.json'}", f"--workdir={workdir}"]
+        with (workdir.parent / "output.txt").open("a") as file:
             return subprocess.Popen(
                 [sys.executable, "-m", "transformer_jax.main", *arguments],
-                env=settings,
                 stdout=file,
                 stderr=file,
             )
 
-    yield launch
-    print(output.read_text())  # shown if the test fails
+    return launch
+
+
+@pytest.fixture(scope="module")
+def unbroken(launch, tmp_path_factory):
+    """A function from a shape to the work directory of a run that nothing has disturbed."""
+
+    @functools.cache
+    def run(architecture):
+        workdir = tmp_path_factory.mktemp(architecture) / "unbroken"
+        status = launch(architecture, workdir).wait()
+        assert status == 0, (workdir.parent / "output.txt").read_text()
+        return workdir
+
+    return run
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """The work directory of a run that is disturbed."""
+    yield tmp_path / "broken"
+    print((tmp_path / "output.txt").read_text())  # shown if the test fails
 
 
 def _trace(workdir):
@@ -135,19 +169,7 @@ def _state(workdir):
     return [np.asarray(leaf).tobytes() for leaf in leaves], structure, restored.streams
 
 
-@pytest.mark.parametrize("architecture", SHAPES)
-def test_a_run_killed_again_and_again_equals_an_unbroken_one(launch, tmp_path, architecture):
-    kills, changes = SHAPES[architecture]
-    config = TINY | {"model.architecture": architecture} | changes
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    assert launch(config, unbroken).wait() == 0
-
-    rng = np.random.default_rng(0)
-    for _ in range(kills):
-        alive = _kill_after(launch(config, broken), broken, changes=rng.integers(1, 14))
-        assert alive, "the run ended before it was killed often enough: train for longer"
-    assert launch(config, broken).wait() == 0
-
+def _assert_equal(broken, unbroken):
     assert records(broken) == records(unbroken)
     assert _state(broken) == _state(unbroken)
     assert timeless(results(broken)) == timeless(results(unbroken))
@@ -155,11 +177,21 @@ def test_a_run_killed_again_and_again_equals_an_unbroken_one(launch, tmp_path, a
     assert (broken / "samples.txt").read_text() == (unbroken / "samples.txt").read_text()
 
 
-def test_a_run_interrupted_in_each_phase_equals_an_unbroken_one(launch, tmp_path):
+@pytest.mark.parametrize("architecture", SHAPES)
+def test_a_run_killed_again_and_again_equals_an_unbroken_one(
+    launch, unbroken, broken, architecture
+):
+    rng = np.random.default_rng(0)
+    for _ in range(SHAPES[architecture][0]):
+        alive = _kill_after(launch(architecture, broken), broken, changes=rng.integers(1, 14))
+        assert alive, "the run ended before it was killed often enough: train for longer"
+    assert launch(architecture, broken).wait() == 0
+    _assert_equal(broken, unbroken(architecture))
+
+
+def test_a_run_interrupted_in_each_phase_equals_an_unbroken_one(launch, unbroken, broken, tmp_path):
     """In preparation, while compiling, in training and while scoring: one line, and no loss."""
-    _, changes = SHAPES["encoder_decoder"]
-    config = TINY | {"data.tokenizer.kind": "unigram", "data.tokenizer.vocab_size": 60} | changes
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    architecture = "encoder_decoder"
 
     def steps():
         return results(broken)["steps"] if (broken / "results.json").exists() else 0
@@ -168,11 +200,11 @@ def test_a_run_interrupted_in_each_phase_equals_an_unbroken_one(launch, tmp_path
         (tmp_path / "cache").exists,
         (broken / "config.json").exists,
         lambda: _trace(broken)[0] > 0,
-        lambda: steps() == config["train.steps"],
+        lambda: steps() == SHAPES[architecture][1]["train.steps"],
     ):
         output = tmp_path / "output.txt"
         before = len(output.read_text()) if output.exists() else 0
-        process = launch(config, broken)
+        process = launch(architecture, broken)
         wait_for(reached, process)
         process.send_signal(signal.SIGINT)
         assert process.wait() == interrupt.EXIT_STATUS
@@ -181,8 +213,5 @@ def test_a_run_interrupted_in_each_phase_equals_an_unbroken_one(launch, tmp_path
         assert line.startswith(("Interrupted", "Stopping"))
         assert not any(line.startswith("Traceback") for line in lines)
 
-    assert launch(config, broken).wait() == 0
-    assert launch(config, unbroken).wait() == 0
-    assert records(broken) == records(unbroken)
-    assert _state(broken) == _state(unbroken)
-    assert timeless(results(broken)) == timeless(results(unbroken))
+    assert launch(architecture, broken).wait() == 0
+    _assert_equal(broken, unbroken(architecture))
