@@ -110,7 +110,7 @@ def _data() -> Config:
     data.source = "embedded"
     data.dir = ""  # folder of the data set's own files (of the sources that read files)
     data.name = ""  # of the catalogue, as "wmt14_translate/de-en" ("tfds" only)
-    data.cache_dir = "~/.cache/transformer_jax"  # prepared data sets and token arrays
+    data.cache_dir = "~/.cache/transformer_jax"  # prepared data sets, tokens, compiled programs
     data.source_language = "en"  # also the suffix of the text files
     data.target_language = "de"  # likewise
     # Which columns hold the text and its label or tags, where it is no translation. embedded, tfds:

@@ -10,7 +10,8 @@ import pytest
 from configs import default
 from tests.devices.fakes import devices
 from transformer_jax import overrides
-from transformer_jax.build import build
+from transformer_jax.build import build, built
+from transformer_jax.devices import compiled
 from transformer_jax.tasks import TASKS
 
 DEFAULT = default.__file__
@@ -195,6 +196,14 @@ def test_devices_have_equal_parts_of_batches_to_score_too(folder):
 def test_missing_data_is_told(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         build(_config(tmp_path / "nowhere"))
+
+
+def test_what_a_run_compiles_is_kept_in_its_cache(folder, monkeypatch):
+    kept = []
+    monkeypatch.setattr(compiled, "keep", kept.append)
+    config = _config(folder)
+    with built(config, None):
+        assert kept == [config.data.cache_dir]
 
 
 def test_sampling_draws_by_a_seed_of_its_own(folder):

@@ -22,6 +22,7 @@ from transformer_jax import tasks
 from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings
 from transformer_jax.data.examples import SourceSettings
 from transformer_jax.data.tokenizer import BOS_ID
+from transformer_jax.devices import compiled
 from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
@@ -102,7 +103,8 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
 
 @contextlib.contextmanager
 def built(config: Config, workdir: Path | None) -> Iterator[Run]:
-    """The run of a config, with its mesh in use."""
+    """The run of a config, with its mesh in use, and what it compiles kept in data.cache_dir."""
+    compiled.keep(config.data.cache_dir)
     run = build(config, workdir)
     with use(run.mesh):
         yield run

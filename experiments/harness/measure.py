@@ -22,6 +22,7 @@ import jax
 
 from experiments.harness.sweep import ROOT, part
 from transformer_jax import overrides
+from transformer_jax.devices import compiled
 from transformer_jax.run_log import versions
 from transformer_jax.workdir import write_atomically
 
@@ -35,6 +36,7 @@ def main() -> None:
     asked = json.loads((arguments.workdir / "run.json").read_text("utf-8"))
     config = overrides.load(str(ROOT / asked["config"]), asked["overrides"])
     measure = part(arguments.folder, "measure").measure
+    compiled.keep(config.data.cache_dir)
 
     started = time.monotonic()
     rows = [_plain(row) for row in measure(config, arguments.workdir, **asked["measure"])]

@@ -10,10 +10,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
@@ -52,13 +51,12 @@ def execute(order: Order) -> int:
     places = slots(order.at_once)
     each = f"{len(places[0].cores)} core{'s' * (len(places[0].cores) != 1)}"
     print(f"{len(places)} at once, {each} each", flush=True)
-    with tempfile.TemporaryDirectory() as compiled:
-        pool = _Pool(places, _environment(compiled), f"{_processor()}, {each} a run")
-        with pool.stopped_by_signals() as signals:
-            for count, ended in enumerate(pool.run(order.jobs), start=1):
-                took = f"{ended.status} after {ended.seconds:.0f} s"
-                print(f"[{count}/{len(order.jobs)}] {took}  {ended.job}", flush=True)
-            return signals[0] if signals else 0
+    pool = _Pool(places, f"{_processor()}, {each} a run")
+    with pool.stopped_by_signals() as signals:
+        for count, ended in enumerate(pool.run(order.jobs), start=1):
+            took = f"{ended.status} after {ended.seconds:.0f} s"
+            print(f"[{count}/{len(order.jobs)}] {took}  {ended.job}", flush=True)
+        return signals[0] if signals else 0
 
 
 def slots(at_once: int | None) -> list[Slot]:
@@ -111,12 +109,11 @@ def _devices() -> tuple[str, int]:
 class _Pool:
     """Processes, as many at once as there are slots."""
 
-    def __init__(self, places: Sequence[Slot], environment: Mapping[str, str], machine: str):
+    def __init__(self, places: Sequence[Slot], machine: str):
         self._count = len(places)
         self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for slot in places:
             self._free.put(slot)
-        self._environment = environment
         self._machine = machine
         self._processes: set[subprocess.Popen] = set()
         self._stopping = threading.Event()
@@ -170,7 +167,7 @@ class _Pool:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**self._environment, **slot.environment},
+                env={**os.environ, **slot.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -202,15 +199,6 @@ def _follow(process: subprocess.Popen, job: Job) -> None:
             before, size = size, log.stat().st_size
             if size > before:
                 print(f"running for {time.monotonic() - started:.0f} s  {job}", flush=True)
-
-
-def _environment(compiled: str) -> dict[str, str]:
-    """The runs' environment. They share what they have compiled: many differ in the seed alone."""
-    return {
-        **os.environ,
-        "JAX_COMPILATION_CACHE_DIR": compiled,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
 
 
 def _write_record(job: Job, machine: str) -> None:

@@ -1,0 +1,86 @@
+"""Later processes take compiled programs from the disk, whatever has become of the folder."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from transformer_jax.devices.compiled import make_room
+
+# Prints what it computes, and how many programs came from the disk.
+PROGRAM = """
+import sys
+import jax
+import jax.numpy as jnp
+from transformer_jax.devices import compiled
+
+events = []
+jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+compiled.keep(sys.argv[1])
+x = jnp.arange(12.0).reshape(3, 4)
+total = jax.jit(lambda x: jnp.tanh(x @ x.T).sum())(x)
+print(total, events.count("/jax/compilation_cache/cache_hits"))
+"""
+
+
+@pytest.fixture
+def compute(monkeypatch):
+    """A function from data.cache_dir to what PROGRAM prints; it may write nothing to stderr."""
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+
+    def compute(cache_dir):
+        command = [sys.executable, "-c", PROGRAM, str(cache_dir)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        number, hits = done.stdout.split()
+        return number, int(hits)
+
+    return compute
+
+
+def kept(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*-cache")}
+
+
+def test_a_second_process_compiles_nothing_and_a_broken_file_is_compiled_anew(compute, tmp_path):
+    number, hits = compute(tmp_path)
+    files = kept(tmp_path / "compiled")
+    assert files and hits == 0
+    assert compute(tmp_path) == (number, len(files))
+    assert kept(tmp_path) == files
+    for path, content in zip(sorted(files), (b"", b"neither", half(files)), strict=False):
+        path.write_bytes(content)
+    number_again, hits = compute(tmp_path)
+    assert number_again == number and hits < len(files)
+
+
+def half(files):
+    """The first half of one of them, as a process leaves it that is killed while it writes."""
+    whole = max(files).read_bytes()
+    return whole[: len(whole) // 2]
+
+
+def test_a_folder_that_cannot_be_made_stops_nothing(compute, tmp_path):
+    (tmp_path / "file").touch()
+    assert compute(tmp_path / "file")[0] == compute(tmp_path)[0]
+
+
+def test_the_users_own_folder_wins(compute, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "own"))
+    compute(tmp_path / "cache")
+    assert kept(tmp_path / "own") and not (tmp_path / "cache").exists()
+
+
+def test_room_is_made_by_deleting_what_was_longest_not_used(tmp_path):
+    for number, name in enumerate("abcd"):
+        (tmp_path / name).write_bytes(bytes(100))
+        os.utime(tmp_path / name, (1000 + number, 500))
+    os.utime(tmp_path / "a", (2000, 500))  # written first, and read last
+    make_room(tmp_path, 400)
+    assert {path.name for path in tmp_path.iterdir()} == set("abcd")
+    make_room(tmp_path, 399)
+    assert {path.name for path in tmp_path.iterdir()} == set("acd")
+    make_room(tmp_path, 100)
+    assert {path.name for path in tmp_path.iterdir()} == {"a"}
+    make_room(tmp_path / "nowhere", 0)

@@ -1,0 +1,60 @@
+"""Compiled programs, kept on the disk for later processes: JAX's persistent compilation cache."""
+
+import contextlib
+import os
+import warnings
+from pathlib import Path
+
+import jax
+
+MOST_BYTES = 2**30
+
+# The environment variables by which JAX itself is told where to keep programs, and which.
+_FOLDER = "JAX_COMPILATION_CACHE_DIR"
+_SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+
+
+def keep(cache_dir: str | Path) -> None:
+    """Has programs that this process compiles kept in `cache_dir`, and taken from there.
+
+    JAX's environment variables win where they are set. Nothing that is wrong with the folder stops
+    a run or shows: a program that cannot be read is compiled, one that cannot be written is not
+    kept. Processes may share the folder.
+    """
+    if _FOLDER in os.environ:
+        return
+    # Programs for the CPU are divided among the cores that there are. On other cores they would
+    # work, but round otherwise than what is compiled there.
+    folder = Path(cache_dir).expanduser().absolute() / "compiled" / f"{_cores()}_cores"
+    with contextlib.suppress(OSError):
+        make_room(folder, MOST_BYTES)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # XLA's own caches for GPUs end a run that cannot write them.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+    if _SECONDS not in os.environ:
+        # Those that take less are no slower to compile than to read.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+
+
+def make_room(folder: Path, most: int) -> None:
+    """Deletes the files of a folder that were longest not used, until the others fit into `most`.
+
+    JAX can do this too, but after a process was killed while it wrote a file, it keeps no other.
+
+    most: bytes.
+    """
+    files = [(path, path.stat()) for path in folder.glob("*")]
+    files.sort(key=lambda file: max(file[1].st_atime, file[1].st_mtime), reverse=True)
+    total = 0
+    for path, status in files:
+        total += status.st_size
+        if total > most:
+            path.unlink(missing_ok=True)
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
