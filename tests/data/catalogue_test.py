@@ -1,4 +1,5 @@
 import functools
+import itertools
 import sys
 import tarfile
 from pathlib import Path
@@ -54,6 +55,16 @@ def test_a_set_that_another_process_prepares_first(tmp_path):
     early = ToyTranslation(data_dir=tmp_path)
     catalogue.read_builder(ToyTranslation(data_dir=tmp_path), ("train",), ["count"])
     assert len(catalogue.read_builder(early, ("train",), ["count"])["count"]) == 6
+
+
+def test_what_has_been_decoded_is_not_decoded_again(tmp_path, monkeypatch):
+    """But every choice of splits and of features is one of its own."""
+    builder = ToyTranslation(data_dir=tmp_path)
+    choices = [(splits, [name]) for splits in (("train",), ("test",)) for name in ("en", "tags")]
+    first = [catalogue.read_builder(builder, *choice) for choice in choices]
+    assert all(a != b for a, b in itertools.combinations(first, 2))
+    monkeypatch.setattr(tfds, "builder_from_directory", lambda folder: pytest.fail("decoded"))
+    assert [catalogue.read_builder(builder, *choice) for choice in choices] == first
 
 
 class ToyArchive(tfds.core.GeneratorBasedBuilder):

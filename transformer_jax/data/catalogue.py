@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import io
+import json
 import re
 import shutil
 import types
@@ -19,7 +20,7 @@ from tensorflow_datasets.core.download import extractor
 from tensorflow_datasets.core.download.util import DownloadError
 
 from transformer_jax import progress
-from transformer_jax.data.cache import locked
+from transformer_jax.data.cache import build_once, fingerprint, locked
 from transformer_jax.data.examples import Examples, SourceSettings, concatenate
 from transformer_jax.data.grammar import EnglishGermanGrammar
 
@@ -30,6 +31,7 @@ extractor.tf = types.SimpleNamespace(
 )
 
 _BLOCK = 16_384  # records read at a time, which bounds what they take besides the columns
+_FILE = "columns.jsonl"
 
 Builder = tfds.core.DatasetBuilder
 
@@ -211,18 +213,27 @@ def read_builder(builder: Builder, splits: tuple[str, ...], features: Sequence[s
         with locked(folder.parent):
             if not folder.is_dir():  # another process may have prepared it while this one waited
                 _prepare(builder, folder)
-    # As it lies on the disk: another process may have prepared it since `builder` was made.
+    # Decoding an example takes TFDS so long that what it has decoded is kept, in the set's folder.
+    decoded = folder / "columns" / fingerprint(splits, features)
+    build_once(decoded, lambda temporary: _decode(folder, splits, features, temporary / _FILE))
+    with (decoded / _FILE).open(encoding="utf-8") as lines:
+        return concatenate([json.loads(line) for line in lines])
+
+
+def _decode(folder: Path, splits: tuple[str, ...], features: Sequence[str], path: Path) -> None:
+    """Writes these features of a prepared set: a JSON object of columns for each block."""
+    # As it lies on the disk: another process may have prepared it since its builder was made.
     builder = tfds.builder_from_directory(folder)
-    parts = []
-    for split in splits:
-        if not builder.info.splits[split].num_examples:
-            raise ValueError(f"{builder.info.full_name}: split {split!r} has no example")
-        # pyright does not see the parameters through TFDS's decorators.
-        source = builder.as_data_source(split=split)  # pyright: ignore[reportCallIssue]
-        for start in range(0, len(source), _BLOCK):
-            records = source.__getitems__(range(start, min(start + _BLOCK, len(source))))
-            parts.append({key: [_plain(record[key]) for record in records] for key in features})
-    return concatenate(parts)
+    with path.open("w", encoding="utf-8") as file:
+        for split in splits:
+            if not builder.info.splits[split].num_examples:
+                raise ValueError(f"{builder.info.full_name}: split {split!r} has no example")
+            # pyright does not see the parameters through TFDS's decorators.
+            source = builder.as_data_source(split=split)  # pyright: ignore[reportCallIssue]
+            for start in range(0, len(source), _BLOCK):
+                records = source.__getitems__(range(start, min(start + _BLOCK, len(source))))
+                block = {key: [_plain(record[key]) for record in records] for key in features}
+                file.write(json.dumps(block) + "\n")
 
 
 def _prepare(builder: Builder, folder: Path) -> None:
