@@ -17,6 +17,11 @@ jax.config.update("jax_disable_most_optimizations", True)
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
+def pytest_collection_modifyitems(items):
+    """Puts whole runs first: they take longest, and both of xdist's workers shall end together."""
+    items.sort(key=lambda item: "whole" not in item.path.parts)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory) -> Path:
     """The folder where all processes that tests start keep what they have compiled.
@@ -28,7 +33,7 @@ def compiled(tmp_path_factory) -> Path:
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # which all workers share
     hidden = tmp_path_factory.mktemp("hidden")
-    (hidden / "torch.py").write_text("raise ImportError")
+    (hidden / "torch.py").write_text("raise ModuleNotFoundError")
     paths = str(hidden), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")
     os.environ |= {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from configs import default
 from tests.whole.command_line import CONFIG, OTHERS, call
@@ -23,6 +24,7 @@ def compiled_once(compiled):
     yield
     for name, value in before.items():
         jax.config.update(name, value)
+    compilation_cache.reset_cache()  # which JAX would go on with, whatever the config says
 
 
 @pytest.fixture(scope="module")
