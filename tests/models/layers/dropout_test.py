@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
-from transformer_jax.models.layers.dropout import Dropout
+from transformer_jax.models.layers.dropout import Dropout, noise
 from transformer_jax.models.transformer.shapes import MODELS
 
-RATE = 0.25  # a multiple of 2^-16, so exact
+RATE = 0.25  # a multiple of 2^-32, so exact
 ANCHOR = 4.0  # the embedding of every token in channel 0: a table entry of 1 times sqrt(D)
 DECODER = list(itertools.product(range(2), ("self_attention", "cross_attention", "feed_forward")))
 ENCODER = list(itertools.product(range(2), ("self_attention", "feed_forward")))
@@ -42,17 +42,32 @@ def test_entries_are_zero_or_scaled_and_the_expectation_is_kept(rate, width):
     y = np.asarray(drop(jnp.ones((500, width)), rate))
     kept = y > 0
     assert within(np.mean(kept), 1 - rate, y.size)
-    np.testing.assert_allclose(y[kept], 1 / (1 - rate), rtol=2**-15 / (1 - rate))
-    # Neighbours share a random word: they must still be independent.
-    for shift in (1, 2):
-        both = kept[:, shift:] & kept[:, :-shift]
-        assert within(np.mean(both), (1 - rate) ** 2, both.size)
+    np.testing.assert_allclose(y[kept], 1 / (1 - rate), rtol=1e-6)
+    # Entries of a row share its random words, and entries of a column their number.
+    for shift in (1, 2, 16):
+        for one, other in ((kept[:, shift:], kept[:, :-shift]), (kept[shift:], kept[:-shift])):
+            assert within(np.mean(one & other), (1 - rate) ** 2, one.size)
 
 
 def test_gradients_pass_where_entries_pass():
     x = jnp.ones((8, 33))
     y, pullback = jax.vjp(lambda x: drop(x, 0.5), x)
     np.testing.assert_array_equal(pullback(x)[0], y)
+
+
+def test_the_bits_of_noise_are_balanced_and_independent():
+    """Each of the 32, and each pair of them, over rows and columns."""
+    words = jax.random.bits(jax.random.key(0), (300, 2), jnp.uint32)
+    bits = np.asarray(noise(words, 700)).reshape(-1, 1) >> np.arange(32, dtype=np.uint32) & 1
+    signs = 1.0 - 2.0 * bits
+    means, correlations = signs.mean(axis=0), signs.T @ signs / len(signs) - np.eye(32)
+    assert max(np.abs(means).max(), np.abs(correlations).max()) < 5.5 / len(signs) ** 0.5
+
+
+def test_nothing_as_large_as_the_input_is_kept_for_the_backward_pass():
+    x = jnp.ones((8, 33))
+    _, pullback = jax.vjp(lambda x: drop(x, 0.5), x)
+    assert max(np.size(leaf) for leaf in jax.tree.leaves(pullback)) <= 2 * len(x)
 
 
 def test_dtype_and_key():
