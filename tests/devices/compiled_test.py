@@ -61,9 +61,12 @@ def half(files):
     return whole[: len(whole) // 2]
 
 
-def test_a_folder_that_cannot_be_made_stops_nothing(compute, tmp_path):
+@pytest.mark.parametrize("cache_dir", ["file", "~nobody_of_this_name/cache"])
+def test_a_folder_that_cannot_be_made_stops_nothing(compute, tmp_path, monkeypatch, cache_dir):
     (tmp_path / "file").touch()
-    assert compute(tmp_path / "file")[0] == compute(tmp_path)[0]
+    monkeypatch.chdir(tmp_path)
+    assert compute(cache_dir)[1] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_users_own_folder_wins(compute, tmp_path, monkeypatch):

@@ -23,9 +23,13 @@ def keep(cache_dir: str | Path) -> None:
     """
     if _FOLDER in os.environ:
         return
+    try:
+        folder = Path(cache_dir).expanduser().absolute()
+    except RuntimeError:  # the user has no home
+        return
     # Programs for the CPU are divided among the cores that there are. On other cores they would
     # work, but round otherwise than what is compiled there.
-    folder = Path(cache_dir).expanduser().absolute() / "compiled" / f"{_cores()}_cores"
+    folder = folder / "compiled" / f"{_cores()}_cores"
     with contextlib.suppress(OSError):
         make_room(folder, MOST_BYTES)
     jax.config.update("jax_compilation_cache_dir", str(folder))
