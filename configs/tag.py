@@ -3,7 +3,7 @@
     ./launch.sh train --config=configs/tag.py --workdir=runs/tag
     echo "The animal didn't cross the street ." | ./launch.sh generate --workdir=runs/tag
 
-Time: 51 s on 2 CPU cores (AMD EPYC, 2026-11-20), with the corpus already prepared.
+Time: 31 s of CPU time on 2 cores (AMD EPYC, 2026-11-22), with the corpus already prepared.
 Score on test: accuracy 1.0000.
 """
 
@@ -30,14 +30,14 @@ def get_config(arg: str = "") -> default.Config:
 
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "linear"
-    config.optimizer.learning_rate = 2e-3
-    config.optimizer.warmup_steps = 50
+    config.optimizer.learning_rate = 3e-3
+    config.optimizer.warmup_steps = 30
     config.optimizer.weight_decay = 0.01
 
-    config.train.steps = 400
+    config.train.steps = 200
     config.train.log_every = 50
-    config.train.evaluate_every = 200
-    config.checkpoint.every = 200
+    config.train.evaluate_every = 100
+    config.checkpoint.every = 100
     config.checkpoint.keep_last = 2
     config.evaluate.batch_size = 128
     return config
