@@ -31,6 +31,8 @@ _BASE = {
     "model.d_ff": 256,
     "model.num_heads": 4,
     "model.head_dim": 16,
+    "model.dropout_rate": 0.1,
+    "model.embedding_dropout_rate": 0.1,
     "optimizer.learning_rate": 3e-3,
     "optimizer.warmup_steps": 100,
     "train.steps": 400,
