@@ -43,6 +43,8 @@ _INPUT = flags.DEFINE_string("input", "-", "Lines to read; - is standard input."
 _OUTPUT = flags.DEFINE_string("output", "-", "Where results go; - is standard output.")
 _STEP = flags.DEFINE_integer("step", None, "What to replay up to: the first bad step.")
 _SEARCH = flags.DEFINE_bool("search", False, "Whether to try all meshes and remat policies.")
+_EXPLAIN = flags.DEFINE_bool("explain", False, "Whether to list what moves the memory.")
+_FLAGS = _CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH, _EXPLAIN
 # Longer than a path that anybody reads; the paths in an OSError may be of any length.
 _LONG = r"\S{500,}"
 
@@ -109,7 +111,7 @@ def _check_flags(words: list[str], changes: list[str]) -> None:
     if words and not command.words:
         raise ValueError(f"{words[0]!r} is not a flag: flags are written --NAME=VALUE")
     read = command.flags if command.words else ("config", "workdir", *command.flags)
-    for flag in (_CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH):
+    for flag in _FLAGS:
         if flag.present and flag.name not in read:
             raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
         if flag.value == "":

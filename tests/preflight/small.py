@@ -8,6 +8,7 @@ import jax
 from transformer_jax import overrides
 from transformer_jax.build import build
 from transformer_jax.preflight.chips import Peak
+from transformer_jax.preflight.explain import Move
 from transformer_jax.preflight.program import Program
 from transformer_jax.preflight.report import Target
 
@@ -33,7 +34,7 @@ PROGRAM = Program(
     kept=2**30,
     temporaries=2**30,
     code=0.0,
-    traffic=600.0,
+    moves=[Move(600.0, 1, "product", "f32[5,10]", "models/layers/norm.py:5", "forward", "norm")],
     flops=4000.0,
     exchanges=[],
     seconds_to_compile=1.0,

@@ -38,7 +38,7 @@ COMMANDS = {
     "inspect": Command(inspect, needs_workdir=False),
     "replay": Command(replay, ("step",)),
     # It needs no devices, and so nobody else.
-    "preflight": Command(preflight, ("search",), needs_workdir=False, joins_hosts=False),
+    "preflight": Command(preflight, ("search", "explain"), needs_workdir=False, joins_hosts=False),
     "configs": Command(configs, joins_hosts=False, words=True),
     "keys": Command(keys, joins_hosts=False, words=True),
 }

@@ -30,7 +30,8 @@ def inspect(config: Config, workdir: Path | None) -> int:
             print(f"  {row.path:{width}}  {row.count:>13,}  {_dimensions(run, row)}")
         print(f"  {'total':{width}}  {sum(row.count for row in table):>13,}")
 
-        flops = product_flops(run.train_step(), run.abstract_state(), run.abstract_batch())
+        traced = run.train_step().trace(run.abstract_state(), run.abstract_batch())
+        flops = product_flops(traced)
         print(f"\nMatrix products of one training step: {flops:.3e} FLOPs")
         print("\nMemory, estimated:", *memory.table(run), sep="\n  ")
         print(f"\n{_data(run)}")

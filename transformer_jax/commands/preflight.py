@@ -10,16 +10,26 @@ from transformer_jax.preflight import report
 from transformer_jax.run import Run
 
 
-def preflight(config: Config, workdir: Path | None, search: bool) -> int:
+def preflight(config: Config, workdir: Path | None, search: bool, explain: bool) -> int:
     """Prints what the run needs of the devices of mesh.topology, without having or using them.
 
-    search: instead which meshes and remat policies fit, fastest first.
+    Args:
+      search: instead which meshes and remat policies fit, fastest first.
+      explain: also what moves the memory.
+
+    Raises:
+      ValueError: both are asked for.
     """
+    if search and explain:
+        raise ValueError("--search compiles many programs and --explain one: leave one of them out")
     target = report.target(config.mesh.topology)
 
     def make(changes: dict[str, Any]) -> Run:
         return build(overrides.replace(config, changes), workdir, target.devices)
 
-    for text in (report.search if search else report.report)(make, target):
+    texts = report.search(make, target)
+    if not search:
+        texts = report.report(make, target, explained=explain)
+    for text in texts:
         print(text, flush=True)
     return 0

@@ -21,6 +21,9 @@ _FREE = (
     "partition-id replica-id iota opt-barrier"
 ).split()
 
+# Where the name of a file begins that everybody knows
+_INSTALLED = re.compile(r"^.*(?:/transformer_jax/|/site-packages/)")
+
 # An array's dtype, sizes and layout
 _ARRAY = r"[a-z]\w*\[[\d,]*\](?:\{[^}]*\})?"
 # An axis of a mesh, or a part of one
@@ -59,7 +62,7 @@ def _sent(kind: str, payload: float, group: int) -> float:
     return (2 if kind == "all-reduce" else 1) * payload * (group - 1) / group
 
 
-class _Instruction(NamedTuple):
+class Instruction(NamedTuple):
     name: str
     type: str
     op: str
@@ -71,18 +74,20 @@ class Module(NamedTuple):
     """The computations of a compiled module by name, and how often each runs in one call of it.
 
     A loop counts once where XLA does not know how often it runs, as in decoding. roots: the
-    instruction of each computation that gives its result.
+    instruction of each computation that gives its result. sources: the line of Python of each
+    stack frame.
     """
 
-    computations: dict[str, list[_Instruction]]
-    roots: dict[str, _Instruction]
+    computations: dict[str, list[Instruction]]
+    roots: dict[str, Instruction]
     runs: dict[str, int]
+    sources: dict[str, str]
 
 
 def parse(text: str) -> Module:
     """Reads `compiled.as_text()`."""
-    computations: dict[str, list[_Instruction]] = {}
-    roots: dict[str, _Instruction] = {}
+    computations: dict[str, list[Instruction]] = {}
+    roots: dict[str, Instruction] = {}
     entry = name = ""
     for line in text.splitlines():
         if header := re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{$", line):
@@ -95,14 +100,44 @@ def parse(text: str) -> Module:
             operands = tuple(re.findall(r"%([\w.\-]+)", inside))
             if found[4] in ("constant", "parameter"):
                 rest = inside
-            instruction = _Instruction(found[2], found[3], found[4], operands, rest)
+            instruction = Instruction(found[2], found[3], found[4], operands, rest)
             computations[name].append(instruction)
             if found[1]:
                 roots[name] = instruction
+        # The attributes of a Pallas kernel go on after its own, which take lines of their own.
+        elif line.startswith("}}, ") and computations.get(name):
+            last = computations[name][-1]
+            computations[name][-1] = last._replace(rest=last.rest + line)
     runs: dict[str, int] = {}
     for name, times in _visits(computations, entry, 1):
         runs[name] = runs.get(name, 0) + times
-    return Module(computations, roots, runs)
+    return Module(computations, roots, runs, _sources(text))
+
+
+def _sources(text: str) -> dict[str, str]:
+    """The line of each stack frame, from the tables in front of the computations.
+
+    That is the innermost one that is not JAX's, as "models/layers/norm.py:54".
+    """
+    files = dict(re.findall(r'^(\d+) "(.*)"$', text.partition("\nFunctionNames")[0], re.MULTILINE))
+    places = {
+        place: f"{files[file]}:{line}"
+        for place, file, line in re.findall(
+            r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)", text, re.MULTILINE
+        )
+    }
+    frames = re.findall(
+        r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", text, re.MULTILINE
+    )
+    # A frame's number is greater than its parent's; libtpu 0.0.42 writes the parent's plus one.
+    shift = any(frame == parent for frame, _, parent in frames)
+    lines: dict[int, str] = {}
+    for frame, place, parent in frames:
+        line = places[place]
+        if "/jax/" in line:
+            line = lines.get(int(parent or 0) - shift, line)
+        lines[int(frame)] = line
+    return {str(frame): re.split(_INSTALLED, line)[-1] for frame, line in lines.items()}
 
 
 def _visits(computations: dict, name: str, times: int) -> Iterator[tuple[str, int]]:
@@ -113,7 +148,7 @@ def _visits(computations: dict, name: str, times: int) -> Iterator[tuple[str, in
             yield from _visits(computations, called, times * repeats)
 
 
-def _called(instruction: _Instruction) -> list[str]:
+def _called(instruction: Instruction) -> list[str]:
     """The computations that an instruction runs, except conditions and the additions of sums."""
     found = re.findall(
         r"\b(?:body|calls|called_computations|\w+_computations?)=([^=]*)", instruction.rest
@@ -123,7 +158,7 @@ def _called(instruction: _Instruction) -> list[str]:
     return [name for part in found for name in re.findall(r"%([\w.\-]+)", part)]
 
 
-def _trips(computations: dict, loop: _Instruction) -> int:
+def _trips(computations: dict, loop: Instruction) -> int:
     """How often a loop runs: as XLA states, or by its counter's bound; 1 where both are unknown."""
     if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.rest):
         return int(known[1])
@@ -168,10 +203,10 @@ def collectives(module: Module, mesh: dict[str, int], slices: Sequence[int]) -> 
     return sorted(found, key=lambda collective: -collective.payload)
 
 
-def _payload(computation: list, instruction: _Instruction, kind: str, group: int) -> float:
+def _payload(computation: list, instruction: Instruction, kind: str, group: int) -> float:
     """Bytes of the operands, or of the results if these are more."""
     types = {other.name: other.type for other in computation}
-    operands = sum(_bytes(types[name]) for name in instruction.operands if name in types)
+    operands = sum(bytes_of(types[name]) for name in instruction.operands if name in types)
     return operands * group if kind == "all-gather" else operands
 
 
@@ -246,19 +281,34 @@ def _along(mesh: str, ids: str, used: str) -> np.ndarray:
 
 
 def memory_traffic(module: Module) -> float:
-    """About how many bytes one call reads from memory and writes to it.
+    """About how many bytes one call reads from memory and writes to it."""
+    return sum(runs * moved for _, runs, moved in moving(module))
 
-    Each instruction reads its operands and writes its results once. What stays in a TPU's own fast
-    memory does not count, and where an array is sliced or updated in place, only that part does.
+
+def moving(module: Module) -> Iterator[tuple[Instruction, int, float]]:
+    """Yields each instruction that moves memory, how often it runs, and its bytes each time.
+
+    It reads its operands and writes its results once. What stays in a TPU's own fast memory does
+    not count, and where an array is sliced or updated in place, only that part does.
     """
     fused = _fused(module)
-    total = 0.0
     for name, instructions in module.computations.items():
-        if name not in fused and module.runs.get(name):
-            types = {instruction.name: instruction.type for instruction in instructions}
-            moved = (_moved(module, types, instruction) for instruction in instructions)
-            total += module.runs[name] * sum(moved)
-    return total
+        runs = module.runs.get(name, 0)
+        if name in fused or not runs:
+            continue
+        types = {instruction.name: instruction.type for instruction in instructions}
+        for instruction in instructions:
+            if moved := _moved(module, types, instruction):
+                yield instruction, runs, moved
+
+
+def steps(module: Module, instruction: Instruction) -> Iterator[Instruction]:
+    """Yields an instruction and, where it is a fusion, all that is fused in it."""
+    yield instruction
+    if instruction.op in ("fusion", "async-start"):
+        for name in _called(instruction):
+            for step in module.computations[name]:
+                yield from steps(module, step)
 
 
 def _fused(module: Module) -> set[str]:
@@ -272,27 +322,29 @@ def _fused(module: Module) -> set[str]:
     }
 
 
-def _moved(module: Module, types: dict[str, str], instruction: _Instruction) -> float:
+def _moved(module: Module, types: dict[str, str], instruction: Instruction) -> float:
     op = instruction.op
     if op in _FREE or op.endswith("-done") or "AllocateBuffer" in instruction.rest:
         return 0.0
-    operands = [_bytes(types[name], memory=True) for name in instruction.operands if name in types]
-    result = _bytes(instruction.type, memory=True)
+    operands = [
+        bytes_of(types[name], memory=True) for name in instruction.operands if name in types
+    ]
+    result = bytes_of(instruction.type, memory=True)
     if op == "copy-start":  # its result contains the source too
         return result
     if op == "slice-start":
-        return _bytes(instruction.type) - _bytes(types[instruction.operands[0]])
+        return bytes_of(instruction.type) - bytes_of(types[instruction.operands[0]])
     if op.endswith("-start"):
         return result
     if op in ("dynamic-slice", "slice", "gather"):
-        return result + min(operands[0], _bytes(instruction.type))
+        return result + min(operands[0], bytes_of(instruction.type))
     if op == "dynamic-update-slice":
-        return operands[1] + min(result, _bytes(types[instruction.operands[1]]))
+        return operands[1] + min(result, bytes_of(types[instruction.operands[1]]))
     if op != "fusion":
         return result + sum(operands)
     (name,) = _called(instruction)
     read = (min(size, _read(module, name, i)) for i, size in enumerate(operands))
-    leaves = [_bytes(leaf, memory=True) for leaf in re.findall(_ARRAY, instruction.type)]
+    leaves = [bytes_of(leaf, memory=True) for leaf in re.findall(_ARRAY, instruction.type)]
     written = _written(module, name)
     # Where the results cannot be told apart, they count whole.
     whole = len(written) != len(leaves)
@@ -303,17 +355,17 @@ def _read(module: Module, name: str, index: int) -> float:
     """Bytes of a fusion's parameter that it needs: all, or what it slices or passes on."""
     inside = module.computations[name]
     (parameter,) = (i for i in inside if i.op == "parameter" and int(i.rest) == index)
-    return _used(module, inside, parameter.name, _bytes(parameter.type))
+    return _used(module, inside, parameter.name, bytes_of(parameter.type))
 
 
-def _used(module: Module, inside: list[_Instruction], name: str, whole: float) -> float:
+def _used(module: Module, inside: list[Instruction], name: str, whole: float) -> float:
     needed = 0.0
     for user in inside:
         for position, operand in enumerate(user.operands):
             if operand != name or user.op == "tuple":
                 continue
             if user.op in ("dynamic-slice", "slice", "gather") and position == 0:
-                needed += _bytes(user.type)
+                needed += bytes_of(user.type)
             elif user.op == "bitcast" or _lays_out(module, inside, user):
                 needed += _used(module, inside, user.name, whole)
             elif user.op == "fusion":
@@ -323,7 +375,7 @@ def _used(module: Module, inside: list[_Instruction], name: str, whole: float) -
     return min(needed, whole)
 
 
-def _lays_out(module: Module, inside: list[_Instruction], instruction: _Instruction) -> bool:
+def _lays_out(module: Module, inside: list[Instruction], instruction: Instruction) -> bool:
     """Whether an instruction only changes the layout of a value, as TPUs do before slicing it."""
     steps = [instruction]
     if instruction.op == "fusion":
@@ -337,14 +389,14 @@ def _written(module: Module, name: str) -> list[float]:
     inside = module.computations[name]
     by_name = {instruction.name: instruction for instruction in inside}
 
-    def of(instruction: _Instruction) -> list[float]:
+    def of(instruction: Instruction) -> list[float]:
         match instruction.op:
             case "tuple":
                 return [part for operand in instruction.operands for part in of(by_name[operand])]
             case "bitcast":
                 return of(by_name[instruction.operands[0]])
             case "dynamic-update-slice":
-                return [_bytes(by_name[instruction.operands[1]].type)]
+                return [bytes_of(by_name[instruction.operands[1]].type)]
             case "fusion":
                 return _written(module, _called(instruction)[0])
             case "get-tuple-element":
@@ -352,12 +404,12 @@ def _written(module: Module, name: str) -> list[float]:
                 return [of(by_name[instruction.operands[0]])[int(index[1])]] if index else []
             case "parameter":
                 return [0.0]
-        return [_bytes(instruction.type)]
+        return [bytes_of(instruction.type)]
 
     return of(module.roots[name])
 
 
-def _bytes(type_: str, *, memory: bool = False) -> float:
+def bytes_of(type_: str, *, memory: bool = False) -> float:
     """Size of all arrays of a type; with `memory` without those in a TPU's fast memory, "S(1)"."""
     total = 0.0
     for dtype, sizes, layout in re.findall(r"([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?", type_):

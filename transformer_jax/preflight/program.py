@@ -4,14 +4,15 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from transformer_jax.devices.mesh import use
-from transformer_jax.preflight import hlo
+from transformer_jax.preflight import explain, hlo
 from transformer_jax.preflight.chips import Peak
+from transformer_jax.preflight.explain import Move
 from transformer_jax.run import Run
 
 
@@ -28,9 +29,8 @@ class TooLarge(Exception):
 class Program:
     """What one compiled program takes of a device. Bytes; times in seconds.
 
-    kept: arguments whose place the results take. traffic: bytes that move through memory.
-    flops: those of matrix products, including what is computed again; each device does an even
-    share of them.
+    kept: arguments whose place the results take. moves: what moves through memory. flops: those of
+    matrix products, including what is computed again; each device does an even share of them.
     """
 
     arguments: float
@@ -38,10 +38,15 @@ class Program:
     kept: float
     temporaries: float
     code: float
-    traffic: float
+    moves: list[Move]
     flops: float
     exchanges: list[hlo.Collective]
     seconds_to_compile: float
+
+    @property
+    def traffic(self) -> float:
+        """Bytes that move through memory."""
+        return sum(move.moved for move in self.moves)
 
     @property
     def memory(self) -> float:
@@ -58,6 +63,11 @@ class Program:
             "exchanges": within / peak.ici_bytes if within else 0.0,
             "exchanges between slices": between / peak.dcn_bytes if between else 0.0,
         }
+
+    def unhidden_time(self, peak: Peak) -> float:
+        """Least time where no exchange overlaps with anything else."""
+        products, memory, *exchanges = self.times(peak).values()
+        return max(products, memory) + sum(exchanges)
 
 
 def compile_step(run: Run, memory: float) -> Program:
@@ -85,8 +95,9 @@ def _compile(run: Run, function: Any, arguments: tuple, memory: float) -> Progra
     started = time.perf_counter()
     try:
         with use(run.mesh):
-            flops = product_flops(function, *arguments)
-            compiled = function.lower(*arguments).compile()
+            traced = function.trace(*arguments)
+            flops = product_flops(traced)
+            compiled = traced.lower().compile()
     except jax.errors.JaxRuntimeError as error:
         if too_large := _too_large(str(error)):
             raise too_large from None
@@ -101,7 +112,7 @@ def _compile(run: Run, function: Any, arguments: tuple, memory: float) -> Progra
         kept=found.alias_size_in_bytes,
         temporaries=found.temp_size_in_bytes,
         code=found.generated_code_size_in_bytes,
-        traffic=hlo.memory_traffic(module),
+        moves=explain.moves(module),
         flops=flops / len(devices),
         exchanges=hlo.collectives(module, dict(run.mesh.shape), slices),
         seconds_to_compile=seconds,
@@ -135,15 +146,16 @@ def model_flops(run: Run) -> float:
         return model.apply({"params": params}, batch, deterministic=True)
 
     with use(run.mesh):
-        return 3 * product_flops(forward, run.abstract_state().params, run.abstract_batch())
+        traced = jax.jit(forward).trace(run.abstract_state().params, run.abstract_batch())
+    return 3 * product_flops(traced)
 
 
-def product_flops(function: Callable[..., Any], *arguments: Any) -> float:
-    """Multiplications and additions of all matrix products of a function of these (shapes).
+def product_flops(traced: Any) -> float:
+    """Multiplications and additions of all matrix products of `jax.jit(function).trace(...)`.
 
     XLA's own count leaves out that loops repeat. A loop that ends by a condition counts once.
     """
-    return _product_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return _product_flops(traced.jaxpr.jaxpr)
 
 
 def _product_flops(jaxpr: Any) -> float:

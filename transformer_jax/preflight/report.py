@@ -14,7 +14,7 @@ import jax
 
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.models.layers.stack import REMAT
-from transformer_jax.preflight import chips, topology
+from transformer_jax.preflight import chips, explain, topology
 from transformer_jax.preflight.chips import Peak
 from transformer_jax.preflight.program import (
     Program,
@@ -61,11 +61,12 @@ def target(accelerator: str) -> Target:
     return Target(name, devices, topology.local_memory(devices[0]), peak)
 
 
-def report(make: Callable[[Changes], Run], of: Target) -> Iterator[str]:
+def report(make: Callable[[Changes], Run], of: Target, *, explained: bool) -> Iterator[str]:
     """Yields what the run of a config needs, as texts that come when they are known.
 
     Args:
       make: changes of the config -> the run that it describes then, on the target's devices.
+      explained: whether to list what moves the memory too.
 
     Raises:
       RuntimeError: something does not fit; the message says by how much and what would.
@@ -81,6 +82,8 @@ def report(make: Callable[[Changes], Run], of: Target) -> Iterator[str]:
     )
     program = yield from _fitting(make, of, "training step", compile_step, _lighter_steps(run))
     yield from _texts("Training step", program, of)
+    if explained:
+        yield from explain.tables_of(program.moves)
     if of.peak:
         least = max(program.times(of.peak).values())
         share = needed / (least * of.peak.flops * run.mesh.size)
@@ -88,6 +91,8 @@ def report(make: Callable[[Changes], Run], of: Target) -> Iterator[str]:
     program = yield from _fitting(make, of, "decoding", compile_decoding, _lighter_decoding(run))
     if program:
         yield from _texts("Decoding: the prompts, and one further token", program, of)
+        if explained:
+            yield from explain.tables_of(program.moves)
 
 
 def search(make: Callable[[Changes], Run], of: Target) -> Iterator[str]:
@@ -190,7 +195,10 @@ def _texts(name: str, program: Program, of: Target) -> Iterator[str]:
         times = program.times(of.peak)
         longest = max(times, key=lambda part: times[part])
         parts = ", ".join(f"{part} {_seconds(value)}" for part, value in times.items() if value)
-        yield f"  at least {_seconds(times[longest])}, for {longest} ({parts})"
+        yield (
+            f"  at least {_seconds(times[longest])}, for {longest} ({parts}); "
+            f"{_seconds(program.unhidden_time(of.peak))} if exchanges overlapped with nothing"
+        )
 
 
 def _exchanges(program: Program) -> Iterator[str]:
