@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer_jax.devices import compiler
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.training.losses import Batch, Loss, Sums
 from transformer_jax.training.state import State
@@ -66,8 +67,13 @@ def make_train_step(
         ema_decay=settings.ema_decay,
         log_every=settings.log_every,
     )
-    # The numbers lie where that of the step does: whole on every device.
-    return jax.jit(step, donate_argnums=0, out_shardings=(layout, layout.step))
+    return jax.jit(
+        step,
+        donate_argnums=0,
+        # The numbers lie where that of the step does: whole on every device.
+        out_shardings=(layout, layout.step),
+        compiler_options=compiler.options(layout.step.mesh),
+    )
 
 
 def train_step(
