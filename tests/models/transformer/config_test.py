@@ -115,7 +115,8 @@ def test_schemes_of_two_stacks_fit_together():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_kernel_refuses_devices_that_it_does_not_run_on(kernel):
-    config, platforms = tiny.config(attention_kernel=kernel), KERNELS[kernel].platforms
+    config = tiny.config(attention_kernel=kernel, dtype="bfloat16")
+    platforms = KERNELS[kernel].platforms
     for platform in ("cpu", "gpu", "tpu"):
         if platforms is None or platform in platforms:
             config.check_platform(platform)

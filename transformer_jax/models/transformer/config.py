@@ -149,6 +149,11 @@ class TransformerConfig:
                 f"model.attention_dropout_rate={self.attention_dropout_rate} to 0, or the kernel "
                 f"to {others('drops')}"
             )
+        if kernel.dtypes and self.dtype not in kernel.dtypes:
+            raise ValueError(
+                f"model.attention_kernel={name!r} takes no products of model.dtype={self.dtype!r}: "
+                f"set it to {' or '.join(map(repr, kernel.dtypes))}"
+            )
 
     def _check_head(self) -> None:
         head = HEADS[self.head]

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.models.layers.kernels import splash, xla
+from transformer_jax.models.layers.kernels import cudnn, splash, xla
 from transformer_jax.models.layers.masks import Segments
 
 
@@ -21,6 +21,7 @@ class Kernel:
       platforms: the kinds of device that it runs on; None: all.
       any_score: whether scores may be other than products of queries and keys.
       drops: whether it can drop attention weights.
+      dtypes: of the products that it takes; None: all.
     """
 
     attend: Callable[..., Any]
@@ -28,6 +29,7 @@ class Kernel:
     platforms: tuple[str, ...] | None = None
     any_score: bool = False
     drops: bool = False
+    dtypes: tuple[str, ...] | None = None
 
 
 KERNELS = {
@@ -38,6 +40,13 @@ KERNELS = {
         ),
         reads_segments=True,
         platforms=("tpu",),
+    ),
+    "cudnn": Kernel(
+        attend=lambda queries, keys, values, mask, weights: cudnn.cudnn_attention(
+            queries, keys, values, mask
+        ),
+        platforms=("gpu",),
+        dtypes=("bfloat16",),
     ),
 }
 
