@@ -186,9 +186,10 @@ def _model() -> Config:
     model.feed_forward_dropout_rate = 0.0  # on the hidden layer of the feed-forward sublayer
     model.dtype = "float32"  # of the products; parameters, residual stream and logits stay float32
     # What the backward pass computes again instead of keeping it, in each layer: nothing, all but
-    # the products with parameters, or everything.
+    # the products with parameters, all but those that sublayers start with, all but those of hidden
+    # layers and attention's results, or everything.
     model.remat = "none"
-    # What computes attention: plain products, or ("splash", TPU only) a kernel that never holds the
-    # weights of a whole row.
+    # What computes attention: plain products, or a kernel that never holds the weights of a whole
+    # row ("splash": TPU only; "cudnn": NVIDIA GPUs only, in bfloat16, never run yet).
     model.attention_kernel = "xla"
     return model

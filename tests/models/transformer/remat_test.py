@@ -1,5 +1,6 @@
 """Recomputing changes what is kept for the backward pass, and nothing else; so does depth."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.models import tiny
 from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.preflight.program import product_flops
 
 DROPOUT = dict(dropout_rate=0.2, attention_dropout_rate=0.2)
 # The deep encoder-decoder, narrow.
@@ -37,7 +39,12 @@ def shapes(config):
 
 @pytest.mark.parametrize(
     ("remat", "shape", "scheme"),
-    [("full", "encoder_decoder", "admin"), ("dots", "decoder_only", "pre_ln")],
+    [
+        ("full", "encoder_decoder", "admin"),
+        ("dots", "encoder_decoder", "admin"),
+        ("inward", "masked_tokens", "post_ln"),
+        ("hidden", "decoder_only", "pre_ln"),
+    ],
 )
 def test_draws_dropout_and_gradients_are_the_same(remat, shape, scheme):
     plain = tiny.config(scheme, **tiny.SHAPES[shape], **DROPOUT)
@@ -59,6 +66,30 @@ def test_recomputing_at_least_halves_the_memory_of_a_deep_model():
 
     everything = temporaries("none")
     assert temporaries("full") < temporaries("dots") < everything / 2
+
+
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+def test_each_policy_computes_what_it_does_not_keep_again(activation):
+    """So many products: of hidden layers, of queries, keys and values, of attention's outputs."""
+
+    def products(remat):
+        config = tiny.config("pre_ln", **tiny.SHAPES["decoder_only"], activation=activation)
+        config = dataclasses.replace(config, remat=remat)
+        return product_flops(gradient(config).trace(*shapes(config)))
+
+    config, (_, batch, _) = tiny.config(), shapes(tiny.config(**tiny.SHAPES["decoder_only"]))
+    rows, length = batch["targets"].shape
+    layers = 2 * rows * length * config.num_decoder_layers
+    inner = config.num_heads * config.head_dim
+    scores = layers * length * inner  # of plain attention, which no policy keeps
+    hidden = (2 if activation == "swiglu" else 1) * layers * config.d_model * config.d_ff
+    projection = layers * config.d_model * inner
+    least = products("none")
+    again = {"dots": scores}
+    again["inward"] = again["dots"] + projection
+    again["hidden"] = again["inward"] + 3 * projection
+    again["full"] = again["hidden"] + hidden + scores
+    assert {name: products(name) - least for name in again} == again
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])

@@ -16,6 +16,7 @@ from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.layers.positions import Rotation, rotate
+from transformer_jax.models.layers.stack import keep
 
 # Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
 _MASKED = -1e30
@@ -144,7 +145,8 @@ class Attention(nn.Module):
         values = jnp.einsum("BSD,DHK->BSHK", x, self.value.astype(self.dtype))
         values = values + self.value_bias.astype(self.dtype)[None, None]
         # Whole rows, since every query may look at every key.
-        return constrain(keys, "batch", None, "heads"), constrain(values, "batch", None, "heads")
+        keys, values = (constrain(x, "batch", None, "heads") for x in (keys, values))
+        return keep(keys, "key"), keep(values, "value")
 
     def __call__(
         self,
@@ -216,7 +218,9 @@ class Attention(nn.Module):
         if self.qk_norm:
             queries = self.query_norm(queries).astype(dtype)
         queries = constrain(rotate(queries, rotation), "batch", "length", "heads")
-        return queries * self.head_dim**-0.5 if SCORES[self.score].scaled else queries
+        if SCORES[self.score].scaled:
+            queries = queries * self.head_dim**-0.5
+        return keep(queries, "query")
 
     def _outputs(self, heads: Float[Array, "B T H K"]) -> Float[Array, "B T D"]:
         dtype = self.dtype

@@ -12,6 +12,7 @@ from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.stack import keep
 
 
 class Activation(NamedTuple):
@@ -58,7 +59,9 @@ class FeedForward(nn.Module):
 
         def inward(name):
             size = (d_model, self.d_ff)
-            return project(x.astype(self.dtype), name, ("embed", "mlp"), size, self.dtype)
+            return keep(
+                project(x.astype(self.dtype), name, ("embed", "mlp"), size, self.dtype), name
+            )
 
         activation = ACTIVATIONS[self.activation]
         up = inward("up")

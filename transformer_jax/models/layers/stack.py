@@ -1,18 +1,30 @@
 """Stacks of equal blocks: one scan over the depth, so that a program does not grow with it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array
 
-# What of each layer is kept for the backward pass, from the most to the least; the rest is computed
-# again (Chen et al. 2016, section 4.1). None: all is kept.
-REMAT: dict[str, Callable[..., Any] | None] = {
+_HIDDEN = ("heads", "up", "gate")
+_INWARD = (*_HIDDEN, "query", "key", "value")
+# The values that a layer keeps for the backward pass, by the names that `keep` gives them, from the
+# most to the least; the rest is computed again (Chen et al. 2016, section 4.1). None: all is kept.
+# A layer's input is always kept. What costs no product is drawn, normalised or activated again.
+REMAT: dict[str, tuple[str, ...] | None] = {
     "none": None,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # products with parameters
-    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": (*_INWARD, "stream"),  # then no product is computed again, but for plain attention's
+    "inward": _INWARD,
+    "hidden": _HIDDEN,
+    "full": (),
 }
+
+
+def keep(x: Array, name: str) -> Array:
+    """Names a value, so that the policies of `REMAT` can keep it."""
+    return checkpoint_name(x, name)
 
 
 def stack(block: type[nn.Module], methods: Sequence[str], num_layers: int, remat: str) -> Any:
@@ -23,7 +35,9 @@ def stack(block: type[nn.Module], methods: Sequence[str], num_layers: int, remat
         this layer's slice of stacked arrays, and `shared` is the same for every layer.
       remat: a key of `REMAT`, for the backward pass of `__call__`.
     """
-    if policy := REMAT[remat]:
+    names = REMAT[remat]
+    if names is not None:
+        policy = jax.checkpoint_policies.save_only_these_names(*names)
         # A scan keeps forward and backward pass apart by itself.
         block = nn.remat(block, policy=policy, prevent_cse=False)
     return nn.scan(

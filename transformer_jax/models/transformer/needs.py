@@ -10,6 +10,7 @@ from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.positions import POSITIONS
+from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
 from transformer_jax.models.transformer.schemes import Depth, Stack
 
@@ -54,8 +55,9 @@ class TransformerNeeds:
             at, length = depth(config, stack), lengths[_SIDES[stack]]
             tokens, stream = rows * length, rows * length * config.d_model
             layer = tokens * self._token(at)
-            kept = {"none": layer, "dots": tokens * self._products(at), "full": _FLOAT * stream}
-            likely = (at.layers * kept[config.remat] if training else 0) + layer
+            names = REMAT[config.remat]
+            kept = layer if names is None else tokens * self._kept(at, names)
+            likely = (at.layers * kept if training else 0) + layer
             # Each layer's input, in the products' dtype, has a part in the gradient of its kernels.
             least = (at.layers if training else 1) * stream * config.compute_dtype.itemsize
             settings = self._settings(f"num_{stack}_layers", "d_model", "d_ff")
@@ -142,13 +144,15 @@ class TransformerNeeds:
         stream = 3 * len(at.kinds) * config.d_model * _FLOAT
         return stream + 4 * _attentions(at) * inner * itemsize + hidden
 
-    def _products(self, at: Depth) -> float:
-        """Bytes of a layer's products with parameters, and of its input, of a token."""
+    def _kept(self, at: Depth, names: tuple[str, ...]) -> float:
+        """Bytes of a layer's input and of what it keeps under these names, of a token."""
         config, itemsize = self.config, self.config.compute_dtype.itemsize
-        inner = config.num_heads * config.head_dim
-        hidden = (1 + ACTIVATIONS[config.activation].gated) * config.d_ff
-        inward = 3 * _attentions(at) * inner + hidden
-        return inward * itemsize + (1 + len(at.kinds)) * config.d_model * _FLOAT
+        attended = _attentions(at) * config.num_heads * config.head_dim * itemsize
+        hidden, gated = config.d_ff * itemsize, ACTIVATIONS[config.activation].gated
+        sizes = dict.fromkeys(("query", "key", "value", "heads"), attended)
+        sizes |= {"up": hidden, "gate": gated * hidden}
+        sizes["stream"] = len(at.kinds) * config.d_model * _FLOAT
+        return config.d_model * _FLOAT + sum(sizes[name] for name in names)
 
     def _need(self, name: str, count: float, *settings: str) -> Need:
         """Of `count` vectors of the model's width, in float32."""

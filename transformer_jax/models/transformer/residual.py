@@ -15,6 +15,7 @@ from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.stack import keep
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.schemes import ResidualScheme, Stack, by_sublayer
 
@@ -134,7 +135,7 @@ class ResidualSublayer(nn.Module):
             omega = jnp.sqrt(variance(shortcut, real) + variance(branch, real))
         if row.layer_shortcut and self.index == len(depth(config, self.stack).kinds) - 1:
             shortcut = shortcut + kept
-        out = shortcut + branch
+        out = keep(shortcut + branch, "stream")
         if row.post_norm:
             normed = Norm(config.norm, name="post_norm")(out)
             out = normed if scales.normed is None else jnp.where(scales.normed, normed, out)

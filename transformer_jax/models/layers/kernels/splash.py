@@ -119,5 +119,6 @@ def _kernel(
         block_sizes=sizes,
         head_shards=1,
         q_seq_shards=max(causal_parts, 1),
+        residual_checkpoint_name="heads",  # one of stack.REMAT's
         interpret=interpret,
     )

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from transformer_jax.models.layers.stack import keep
+
 # (queries, keys, mask) -> attention weights (B, H, T, S), after dropout
 Weights = Callable[..., Float[Array, "B H T S"]]
 
@@ -17,4 +19,4 @@ def attend(
     weights: Weights,
 ) -> Float[Array, "B T H K"]:
     """The values' mean under `weights`."""
-    return jnp.einsum("BHTS,BSHK->BTHK", weights(queries, keys, mask), values)
+    return keep(jnp.einsum("BHTS,BSHK->BTHK", weights(queries, keys, mask), values), "heads")
