@@ -41,9 +41,9 @@ def shapes(config):
     ("remat", "shape", "scheme"),
     [
         ("full", "encoder_decoder", "admin"),
-        ("dots", "encoder_decoder", "admin"),
+        ("dots", "decoder_only", "pre_ln"),
         ("inward", "masked_tokens", "post_ln"),
-        ("hidden", "decoder_only", "pre_ln"),
+        ("hidden", "masked_tokens", "post_ln"),
     ],
 )
 def test_draws_dropout_and_gradients_are_the_same(remat, shape, scheme):
