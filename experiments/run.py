@@ -87,6 +87,8 @@ def _main(arguments: argparse.Namespace) -> int:
         arguments.data_dir = _data_dir(arguments.data_dir, arguments.executor)
     folder = _find(arguments.folder)
     sweep, runs = _runs(folder, arguments)
+    if arguments.jobs is None and "jobs" in reads:
+        arguments.jobs = getattr(part(folder, "sweep"), "JOBS", None)
     home = arguments.runs_dir.expanduser().resolve() / folder.name
     if "bucket" in reads:
         bucket.fetch(arguments.bucket, home)

@@ -7,7 +7,8 @@ A folder `experiments/NAME/` asks one question, and holds:
                   holds the lines `<!-- generated: SWEEP -->` and `<!-- end: SWEEP -->` of each
                   sweep, and what stands between them is written by `report.py`
     sweep.py      SWEEPS: {name: function(quick) -> list of runs}; the first is what the plain
-                  command runs, others need something more (data, a GPU)
+                  command runs, others need something more (data, a GPU); JOBS = 1 where runs
+                  take times, so that none disturbs another
     measure.py    where runs are measured: measure(config, workdir, **arguments) -> list of rows,
                   each {name: number or text}; workdir holds the checkpoints of a trained run;
                   what measures share is in `lab`

@@ -1,0 +1,1 @@
+"""How fast are training and decoding, next to peers on the same work and to the machine's limit?"""

@@ -1,0 +1,50 @@
+"""nanoGPT's work: a step of its model.py, from a checkout, as its train.py makes one."""
+
+# pyright: reportMissingImports=false
+
+import contextlib
+import sys
+
+import torch
+import worker
+
+
+def main() -> None:
+    """Builds the model and serves its step."""
+    spec, answers = worker.start()
+    sys.path.insert(0, spec["arguments"]["checkout"])
+    from model import GPT, GPTConfig
+
+    torch.manual_seed(0)
+    sizes, data = spec["config"]["model"], spec["config"]["data"]
+    model = GPT(
+        GPTConfig(
+            block_size=data["row_target_length"],
+            vocab_size=sizes["vocab_size"],
+            n_layer=sizes["num_layers"],
+            n_head=sizes["num_heads"],
+            n_embd=sizes["d_model"],
+            dropout=sizes["dropout_rate"],
+        )
+    )
+    optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), "cpu")
+    call = torch.compile(model) if spec["arguments"].get("compiled") else model
+    size = (data["batch_size"], data["row_target_length"] + 1)
+    tokens = torch.randint(1, sizes["vocab_size"], size)
+    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    context = contextlib.nullcontext()  # train.py's on a CPU
+
+    def work() -> None:
+        with context:
+            _, loss = call(x, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss.item()
+
+    worker.serve(answers, work)
+
+
+if __name__ == "__main__":
+    main()

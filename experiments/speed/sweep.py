@@ -1,0 +1,149 @@
+"""The pieces of work, each a run of its own that is measured with all programs that can do it."""
+
+from typing import Any
+
+from experiments.harness.sweep import Run
+from experiments.speed.peers import present
+
+JOBS = 1  # at once: nothing else runs while a time is taken
+
+# Rows, and tokens of each side.
+_SMALL_BATCH, _BASE_BATCH = (32, 32), (16, 64)
+_SIZES = {"d_model": 256, "num_heads": 4, "d_ff": 1024, "num_layers": 3}
+_BASE_SIZES = {"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_layers": 6}
+# The two rates that are 0 by default; the other two are 0.1 as well.
+_DROPOUT = {"attention_dropout_rate": 0.1, "feed_forward_dropout_rate": 0.1}
+_SMALL, _BASE = _SIZES | _DROPOUT, _BASE_SIZES | _DROPOUT
+_BFLOAT16 = {"dtype": "bfloat16"}
+# As nanoGPT and GPT-2 are built, which have no dropout on the hidden layer.
+_DECODER = _SIZES | {
+    "num_layers": 6,
+    "architecture": "decoder_only",
+    "residual": "pre_ln",
+    "activation": "gelu",
+    "positions": "learned",
+    "attention_dropout_rate": 0.1,
+}
+_ADAMW = {
+    "task.label_smoothing": 0.0,
+    "optimizer.name": "adamw",
+    "optimizer.weight_decay": 0.1,
+    "optimizer.clip_norm": 1.0,
+}
+_TOKENS = {"tokens": 64}  # that each prompt gets
+# The products of `base`, forward: attention, feed-forward layer, logits.
+PRODUCTS = [[1024, 512, 512], [1024, 512, 2048], [1024, 2048, 512], [1024, 512, 8192]]
+
+_STEP = ["ours", "flax", "torch", "torch_compiled"]
+_LOW = ["ours", "ours_float32", "flax", "torch_autocast", "torch_autocast_compiled"]
+_GPT = ["ours", "nanogpt", "nanogpt_compiled"]
+_GENERATE = ["ours", "hugging_face"]
+
+
+def _run(
+    work: str,
+    model: dict[str, Any],
+    batch: tuple[int, int],
+    measure: dict[str, Any],
+    other: dict[str, Any] | None = None,
+) -> Run:
+    """A run that is measured; other: changes of the config that are not the model's."""
+    rows, length = batch
+    sides = ["target"] if model.get("architecture") == "decoder_only" else ["source", "target"]
+    lengths = {f"data.{kind}_{side}_length": length for kind in ("max", "row") for side in sides}
+    sizes = {f"model.{name}": value for name, value in model.items()}
+    return Run(
+        config="configs/default.py",
+        overrides={"model.vocab_size": 8192, "data.batch_size": rows}
+        | lengths
+        | sizes
+        | (other or {}),
+        labels={"work": work},
+        train=False,
+        measure={"changes": {}, **measure},
+    )
+
+
+def _turns(
+    work: str, programs: list[str], rounds: int, calls: int = 1, **arguments: Any
+) -> dict[str, Any]:
+    """What `measure.turns` gets."""
+    return {
+        "what": "turns",
+        "work": work,
+        "programs": present(programs),
+        "rounds": rounds,
+        "calls": calls,
+        "arguments": arguments,
+    }
+
+
+def cpu(quick: bool) -> list[Run]:
+    """Training steps, decoding, starts and compilation, with every peer that is here."""
+    rounds, few = (3, 1) if quick else (9, 3)
+    greedy, sample = ({"changes": {"decode.method": name}} for name in ("greedy", "sample"))
+    steps = _turns("step", _STEP, rounds)
+    low = _turns("step", _LOW, rounds)
+    decode = _turns("decode", ["ours", "flax", "hugging_face"], rounds, **_TOKENS)
+    generate = _turns("decode", _GENERATE, rounds, **_TOKENS)
+    products = _turns("products", ["ours", "torch"], rounds, calls=5, shapes=PRODUCTS)
+    compiled = _turns("compile", ["ours", "ours_60_layers"], few)
+    started = {"what": "starts", "programs": present(_STEP), "rounds": few}
+    prompts = (32, 16)
+    return [
+        _run("products", {}, _BASE_BATCH, products),
+        _run("products_bfloat16", _BFLOAT16, _BASE_BATCH, products),
+        _run("step_small", _SMALL, _SMALL_BATCH, steps | {"calls": 3}),
+        _run("step_base", _BASE, _BASE_BATCH, steps),
+        _run("step_small_bfloat16", _SMALL | _BFLOAT16, _SMALL_BATCH, low | {"calls": 3}),
+        _run("step_base_bfloat16", _BASE | _BFLOAT16, _BASE_BATCH, low),
+        _run("step_decoder", _DECODER, _BASE_BATCH, _turns("step", _GPT, rounds, 3), _ADAMW),
+        _run("beam", _SMALL, _SMALL_BATCH, decode),
+        _run("greedy", _SMALL, _SMALL_BATCH, generate | greedy),
+        _run("greedy_decoder", _DECODER, prompts, generate | greedy),
+        _run("sample_decoder", _DECODER, prompts, generate | sample),
+        _run("compile", _SIZES | {"num_layers": 6}, _SMALL_BATCH, compiled),
+        _run("start", _SMALL, _SMALL_BATCH, started),
+        _training(steps=600 if quick else 5000),
+    ]
+
+
+def _training(steps: int) -> Run:
+    """One long training run through the command line, of a model whose steps take little."""
+    return Run(
+        config="configs/bigram_copy.py",
+        overrides={
+            "model.num_layers": 1,
+            "model.d_model": 32,
+            "model.num_heads": 1,
+            "model.d_ff": 64,
+            "data.batch_size": 8,
+            "train.steps": steps,
+            "train.log_every": 100,
+        },
+        labels={"work": "training"},
+        train=False,
+        measure={"what": "training", "changes": {}},
+    )
+
+
+def multi30k(quick: bool) -> list[Run]:
+    """Real tokens a second, and what the input pipeline alone delivers."""
+    rounds = 3 if quick else 15  # by 10 steps: about an epoch
+    works = {
+        "epoch": _turns("epoch", ["ours", "flax"], rounds, calls=10),
+        "pipeline": _turns("pipeline", ["ours"], rounds, calls=100),
+    }
+    return [
+        Run(
+            config="configs/multi30k.py",
+            overrides={},
+            labels={"work": work},
+            train=False,
+            measure={"changes": {}, **measure},
+        )
+        for work, measure in works.items()
+    ]
+
+
+SWEEPS = {"cpu": cpu, "multi30k": multi30k}

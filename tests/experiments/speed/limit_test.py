@@ -1,0 +1,49 @@
+"""The operations of a work are those of the products in the program that does it."""
+
+import math
+
+import jax
+import pytest
+
+from experiments.speed import limit
+from tests.experiments.speed import tiny
+
+LONGER = {"data.max_source_length": 10, "data.row_source_length": 10}
+
+
+@pytest.mark.parametrize("changes", [LONGER, tiny.DECODER], ids=["encoder_decoder", "decoder_only"])
+def test_a_step_takes_three_times_the_products_of_the_forward_pass(changes, tmp_path):
+    run = tiny.run(changes, tmp_path)
+    forward = jax.make_jaxpr(lambda params, batch: run.apply(params, batch, None))
+    traced = forward(run.abstract_state().params, run.abstract_batch())
+    assert limit.step(tiny.config(changes)) == 3 * _operations(traced.jaxpr)
+
+
+def test_decoding_takes_the_products_of_one_pass_over_what_is_decoded():
+    """But for attention, which sees half of the places; and beams share a sentence's encoder."""
+    wide = {"model.d_model": 512, "model.num_heads": 8, "model.d_ff": 2048}
+    config = tiny.config(tiny.SOURCE | wide | {"decode.method": "greedy"})
+    assert limit.decode(config, 6) == pytest.approx(limit.step(config) / 3, rel=0.01)
+    beams = tiny.config(tiny.SOURCE | wide | {"decode.beam_size": 4})
+    assert 2 < limit.decode(beams, 6) / limit.decode(config, 6) < 4
+
+
+def test_a_product_is_a_multiplication_and_an_addition_for_each_of_its_terms():
+    assert limit.products([(2, 3, 5), (7, 1, 1)]) == 2 * (30 + 7)
+
+
+def _operations(jaxpr):
+    """Those of all products; what is in a loop counts as often as it is done."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            terms = math.prod(shape[axis] for axis in contracted)
+            total += 2 * math.prod(equation.outvars[0].aval.shape) * terms
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                total += times * _operations(inner)
+    return total
