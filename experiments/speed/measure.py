@@ -120,7 +120,8 @@ def _worker(
 def _turn(worker: Worker, calls: int) -> Row:
     """One turn; the seconds of one call."""
     found = worker(calls)
-    return {**found, "seconds": found["seconds"] / calls, "calls": calls}
+    seconds, version = found["seconds"] / calls, worker.first["version"]
+    return {**found, "seconds": seconds, "calls": calls, "version": version}
 
 
 def main() -> None:

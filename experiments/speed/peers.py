@@ -78,12 +78,6 @@ PROGRAMS = {
         python=_PYTHON,
         arguments={"autocast": True},
     ),
-    "torch_autocast_compiled": Program(
-        title="PyTorch autocast compiled",
-        script="torch_step.py",
-        python=_PYTHON,
-        arguments={"autocast": True, "compiled": True},
-    ),
     "hugging_face": Program(title="Hugging Face", script="hugging_face.py", python=_PYTHON),
     "nanogpt": Program(title="nanoGPT", script="nanogpt.py", python=_PYTHON, checkout=_NANOGPT),
     "nanogpt_compiled": Program(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-import flax.training.checkpoints  # noqa: F401 (it asks for TensorFlow, so before its stand-in)
+import flax.training.checkpoints  # it asks for TensorFlow, so before the stand-in
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +39,7 @@ def main() -> None:
         work = _epoch(train, spec)
     else:
         work = {"step": _step, "decode": _decode}[spec["work"]](train, spec["config"], **arguments)
-    worker.serve(answers, work)
+    worker.serve(answers, work, f"Flax {flax.__version__}, JAX {jax.__version__}")
 
 
 def _step(train: Any, config: dict) -> Work:
@@ -65,7 +65,11 @@ def _epoch(train: Any, spec: dict) -> Work:
     streams, pairs = run.train_streams(), []
     for _ in range(_BATCHES):
         pairs += unpacked(next(streams))
-    rows = packed(pairs, settings.row_source_length, settings.row_target_length)
+    # In the order that they came in, packing would find the same full rows again.
+    order = np.random.default_rng(0).permutation(len(pairs)).tolist()
+    rows = packed(
+        [pairs[place] for place in order], settings.row_source_length, settings.row_target_length
+    )
     count = len(rows["targets"]) // settings.batch_size
     batches = [
         {name: part[None] for name, part in zip(rows, parts, strict=True)}

@@ -5,6 +5,7 @@
 from typing import Any
 
 import torch
+import transformers
 import worker
 from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
@@ -48,7 +49,8 @@ def main() -> None:
         )
         assert found.shape[1] - added == tokens, f"{found.shape[1] - added} tokens, not {tokens}"
 
-    worker.serve(answers, work)
+    versions = f"transformers {transformers.__version__}, PyTorch {torch.__version__}"
+    worker.serve(answers, work, versions)
 
 
 def _marian(sizes: dict, positions: int) -> MarianMTModel:

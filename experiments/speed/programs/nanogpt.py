@@ -43,7 +43,7 @@ def main() -> None:
         optimizer.zero_grad(set_to_none=True)
         loss.item()
 
-    worker.serve(answers, work)
+    worker.serve(answers, work, f"PyTorch {torch.__version__}")
 
 
 if __name__ == "__main__":

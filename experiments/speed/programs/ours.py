@@ -31,7 +31,8 @@ def main() -> None:
         stand_in = tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK])
         stand_in.save(workdir / TOKENIZER)
     with build.built(config, workdir) as run:
-        worker.serve(answers, WORKS[spec["work"]](run, **arguments))
+        work = WORKS[spec["work"]](run, **arguments)
+        worker.serve(answers, work, f"JAX {jax.__version__}")
 
 
 def _step(run: Run) -> Work:

@@ -18,7 +18,8 @@ def main() -> None:
     spec, answers = worker.start()
     torch.manual_seed(0)
     work = {"step": _step, "products": _products}[spec["work"]]
-    worker.serve(answers, work(spec["config"], **spec["arguments"]))
+    version = f"PyTorch {torch.__version__}"
+    worker.serve(answers, work(spec["config"], **spec["arguments"]), version)
 
 
 def _step(config: dict, *, compiled: bool = False, autocast: bool = False) -> Work:

@@ -28,14 +28,15 @@ def start() -> tuple[dict[str, Any], TextIO]:
     return spec | {"config": json.loads(Path(spec["config_file"]).read_text("utf-8"))}, answers
 
 
-def serve(answers: TextIO, work: Callable[[], Mapping[str, float] | None]) -> None:
+def serve(answers: TextIO, work: Callable[[], Mapping[str, float] | None], version: str) -> None:
     """Does the work once, then as often as it is asked to, until there is nothing more to read.
 
+    version: of what does the work, as tables show it.
     work: returns numbers that add up over calls ("tokens"), or None. Nothing that it started is
       still running when it returns.
     """
     first = dict(work() or {})
-    _answer(answers, {**first, "peak_bytes": _peak_bytes()})
+    _answer(answers, {**first, "peak_bytes": _peak_bytes(), "version": version})
     _forget_peak()
     for line in sys.stdin:
         sums: dict[str, float] = {}
@@ -47,7 +48,7 @@ def serve(answers: TextIO, work: Callable[[], Mapping[str, float] | None]) -> No
         _answer(answers, {**sums, "seconds": seconds, "peak_bytes": _peak_bytes()})
 
 
-def _answer(answers: TextIO, values: Mapping[str, float]) -> None:
+def _answer(answers: TextIO, values: Mapping[str, float | str]) -> None:
     print(json.dumps(values), file=answers, flush=True)
 
 

@@ -24,7 +24,7 @@ SCRIPT = """
             raise ValueError("enough")
         return {"tokens": spec["config"]["tokens"], "count": count}
 
-    worker.serve(answers, work)
+    worker.serve(answers, work, "test 1.0")
 """
 
 
@@ -52,6 +52,7 @@ def start(tmp_path):
 
 def test_a_worker_does_its_work_once_and_then_as_often_as_it_is_asked(start, tmp_path):
     worker = start(most=100)
+    assert worker.first["version"] == "test 1.0"
     assert worker.first["count"] == 1 and worker.first["seconds"] > 0
     found = worker(3)
     assert found["tokens"] == 15 and found["count"] == 2 + 3 + 4

@@ -1,0 +1,143 @@
+"""What the project wants to show, each a number that the measured rows give, or leave open."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from experiments.harness import results
+from experiments.harness.results import Row
+from experiments.speed import table
+
+_FIRST, _STEPS = 100, 2000  # what compiles counts as no step; over how many steps are flat
+_SETTLED = 1000  # steps after which memory has to stay what it is
+
+Numbers = Callable[[Sequence[Row]], list[float]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A number, one a round, whose median is at least or at most a bound."""
+
+    text: str
+    found: Numbers
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def asked(self) -> str:
+        """The bound in words."""
+        return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
+
+    def holds(self, value: float) -> bool:
+        """Whether a value keeps within the bound."""
+        if self.least is not None:
+            return value >= self.least
+        return self.most is not None and value <= self.most
+
+
+def faster(work: str, program: str, least: float) -> Claim:
+    """A program's seconds over ours."""
+    return Claim(
+        text=f"{work}: times as fast as {table.title(program)}",
+        found=lambda rows: table.ratios(table.of_work(rows, work), program, "ours"),
+        least=least,
+    )
+
+
+def _memory(rows: Sequence[Row]) -> list[float]:
+    return table.ratios(table.of_work(rows, "step_base"), "ours", "torch", "peak_bytes")
+
+
+def _share(rows: Sequence[Row]) -> list[float]:
+    own = [row for row in table.of_work(rows, "step_base") if row["program"] == "ours"]
+    return [row["limit"] / row["seconds"] for row in own if "limit" in row]
+
+
+def _deeper(rows: Sequence[Row]) -> list[float]:
+    return table.ratios(table.of_work(rows, "compile"), "ours_60_layers", "ours")
+
+
+def seconds_grow(rows: Sequence[Row]) -> list[float]:
+    """Median time of a step in the second half of the first 2,000, over that in the first half."""
+    log = table.of_work(rows, "training")
+    laps = [
+        (new["step"], (new["seconds"] - old["seconds"]) / (new["step"] - old["step"]))
+        for old, new in zip(log, log[1:], strict=False)
+        if _FIRST <= old["step"] and new["step"] <= _STEPS
+    ]
+    halves = [
+        [seconds for step, seconds in laps if (step > _STEPS // 2) == late]
+        for late in (False, True)
+    ]
+    if not all(halves):
+        return []
+    first, second = map(results.median, halves)
+    return [second / first]
+
+
+def memory_grows(rows: Sequence[Row]) -> list[float]:
+    """Memory held at the end of training, before the last evaluation, over that at step 1,000."""
+    log = [row for row in table.of_work(rows, "training") if row["held_bytes"]][:-1]
+    settled = [row["held_bytes"] for row in log if row["step"] >= _SETTLED]
+    return [settled[-1] / settled[0]] if settled else []
+
+
+def rate(row: Row) -> float:
+    """Tokens a second of a turn."""
+    return row["tokens"] / (row["seconds"] * row["calls"])
+
+
+def _tokens(rows: Sequence[Row]) -> list[float]:
+    rates = [{**row, "rate": rate(row)} for row in table.of_work(rows, "epoch")]
+    return table.ratios(rates, "ours", "flax", "rate")
+
+
+def _full(rows: Sequence[Row]) -> list[float]:
+    return [row["tokens"] / row["slots"] for row in table.of_work(rows, "pipeline")]
+
+
+def _ahead(rows: Sequence[Row]) -> list[float]:
+    """Tokens a second that the pipeline delivers, over those that training takes."""
+    taken = [rate(row) for row in table.of_work(rows, "epoch") if row["program"] == "ours"]
+    made = [rate(row) for row in table.of_work(rows, "pipeline")]
+    return [each / results.median(taken) for each in made] if taken else []
+
+
+CLAIMS = (
+    faster("step_small", "torch", 1.3),
+    faster("step_small", "flax", 1.5),
+    faster("step_base", "torch", 1.25),
+    faster("step_base", "flax", 1.25),
+    Claim(text="step_base: share of the limit", found=_share, least=0.6),
+    Claim(text="step_base: peak memory over PyTorch's", found=_memory, most=1),
+    faster("step_base_bfloat16", "ours_float32", 1.7),
+    faster("beam", "hugging_face", 2),
+    faster("beam", "flax", 3),
+    faster("greedy", "hugging_face", 1.5),
+    faster("greedy_decoder", "hugging_face", 1.5),
+    faster("sample_decoder", "hugging_face", 1.5),
+    Claim(text="compile: 60 layers over 6", found=_deeper, most=1.3),
+    Claim(text="training: time of a step, 2nd over 1st 1,000", found=seconds_grow, most=1.05),
+    Claim(text="training: memory at the end over step 1,000", found=memory_grows, most=1.02),
+    Claim(text="epoch: real tokens a second over google/flax wmt's", found=_tokens, least=1.5),
+    Claim(text="pipeline: share of places that hold a token", found=_full, least=0.95),
+    Claim(text="pipeline: tokens delivered over tokens trained on", found=_ahead, least=10),
+)
+
+
+def found(rows: Sequence[Row]) -> dict[Claim, float]:
+    """The median of each claim that these rows can say something about."""
+    values = {claim: claim.found(rows) for claim in CLAIMS}
+    return {claim: results.median(each) for claim, each in values.items() if each}
+
+
+def lines(rows: Sequence[Row]) -> list[Row]:
+    """Their lines of a table."""
+    return [
+        {
+            "claim": claim.text,
+            "asked": claim.asked,
+            "found": results.interval(claim.found(rows), ".2f"),
+            "holds": "yes" if claim.holds(median) else "no",
+        }
+        for claim, median in found(rows).items()
+    ]
