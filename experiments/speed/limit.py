@@ -4,9 +4,23 @@ A multiplication and an addition count as two operations. All else (softmax, nor
 optimizer, the choice of tokens) counts as nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from configs.default import Config
+
+# The products whose rate stands for the machine's, (m, k, n): those of the forward pass of `base`,
+# of attention, of the feed-forward layer, and the logits.
+PRODUCTS = ((1024, 512, 512), (1024, 512, 2048), (1024, 2048, 512), (1024, 512, 8192))
+
+
+def operations(config: Config, work: str, arguments: Mapping[str, Any]) -> float | None:
+    """Those of doing a work once; None where they are not counted."""
+    if work == "step":
+        return step(config)
+    if work == "decode":
+        return decode(config, **arguments)
+    return None
 
 
 def step(config: Config) -> float:

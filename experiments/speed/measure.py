@@ -106,8 +106,11 @@ def _worker(
             {
                 "config_file": str(config_file),
                 "workdir": workdir,
-                "work": work,
-                "arguments": {**arguments, **program.all_arguments(folder)},
+                "work": program.work or work,
+                "arguments": {
+                    **({} if program.work else arguments),
+                    **program.all_arguments(folder),
+                },
             },
             {"OMP_WAIT_POLICY": _PASSIVE, **os.environ, "PYTHONPATH": str(ROOT), **environment},
             config_file.with_name(f"{name}.txt"),
@@ -127,6 +130,7 @@ def _turn(worker: Worker, calls: int) -> Row:
 def main() -> None:
     """Measures one line of the table and prints it."""
     # Only here: a sweep and a report are no part of a measurement.
+    from experiments.harness import results
     from experiments.speed import sweep, table
 
     works = {
@@ -148,7 +152,8 @@ def main() -> None:
         asked["rounds"] = flags.rounds
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(run.resolved, Path(folder), **asked)
-    print(table.of_rows([{"work": flags.work, **row} for row in rows]))
+    labelled = table.with_limits(run, [{"work": flags.work, **row} for row in rows])
+    print(results.table(table.lines(labelled)))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.speed.limit import PRODUCTS
+
 SCRIPTS = Path(__file__).parent / "programs"
 _PYTHON = "venv/bin/python"  # with PyTorch and transformers
 _FLAX, _NANOGPT = "flax/examples/wmt", "nanoGPT"
@@ -25,6 +27,7 @@ class Program:
       script: its file.
       python: that it runs with, relative to SPEED_PEERS; "" for this project's own.
       checkout: whose code it runs, relative to SPEED_PEERS; "" for none.
+      work: that it does whatever the others do; "" for the same.
       arguments: of its work.
     """
 
@@ -32,6 +35,7 @@ class Program:
     script: str
     python: str = ""
     checkout: str = ""
+    work: str = ""
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def is_here(self, peers: Path | None) -> bool:
@@ -40,7 +44,7 @@ class Program:
         return all(peers is not None and (peers / path).exists() for path in needed)
 
     def all_arguments(self, peers: Path | None) -> dict[str, Any]:
-        """Those of its work, with the place of its checkout."""
+        """Its arguments, with the place of its checkout."""
         checkout = {"checkout": str(peers / self.checkout)} if peers and self.checkout else {}
         return {**self.arguments, **checkout}
 
@@ -53,6 +57,19 @@ class Program:
 
 
 PROGRAMS = {
+    "products": Program(
+        title="products alone, XLA",
+        script="ours.py",
+        work="products",
+        arguments={"shapes": PRODUCTS},
+    ),
+    "torch_products": Program(
+        title="products alone, PyTorch",
+        script="torch_step.py",
+        python=_PYTHON,
+        work="products",
+        arguments={"shapes": PRODUCTS},
+    ),
     "ours": Program(title="this project", script="ours.py"),
     "ours_float32": Program(
         title="this project, float32",

@@ -5,7 +5,12 @@ from typing import Any
 
 from experiments.harness import results
 from experiments.harness.results import Row
+from experiments.harness.sweep import ROOT, Run
+from experiments.speed import limit
 from experiments.speed.peers import PROGRAMS
+from transformer_jax import overrides
+
+_PRODUCTS = "products"  # the program that does them alone
 
 
 def of_work(rows: Sequence[Row], work: str) -> list[Row]:
@@ -25,28 +30,46 @@ def ratios(rows: Sequence[Row], program: str, over: str, column: str = "seconds"
     return [values[program, number] / values[over, number] for number in rounds]
 
 
+def with_limits(run: Run, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a run with "limit", the least seconds that the work can take, where it is known.
+
+    That is the time of its products at the rate of the products alone in the same round, in the
+    same number format. Products themselves get their "rate" instead, operations a second.
+    """
+    asked = run.measure or {}
+    changed = {**run.overrides, **asked["changes"]}
+    config = overrides.load(str(ROOT / run.config), changed)
+    operations = limit.operations(config, asked.get("work", ""), asked.get("arguments", {}))
+    each = limit.products(limit.PRODUCTS)
+    rates = {row["round"]: each / row["seconds"] for row in rows if row.get("program") == _PRODUCTS}
+    found = []
+    for row in rows:
+        program = PROGRAMS.get(row.get("program", ""))
+        if program is not None and program.work == "products":
+            row = {**row, "rate": each / row["seconds"]}
+        elif operations is not None and rates and row["program"] != "ours_float32":
+            row = {**row, "limit": operations / rates[row["round"]]}
+        found.append(row)
+    return found
+
+
 def title(program: str) -> str:
     """What tables call a program, or the other checkout "before"."""
     return PROGRAMS[program].title if program in PROGRAMS else program
 
 
 def lines(rows: Sequence[Row]) -> list[Row]:
-    """The lines of one work, one for each program."""
+    """The lines of one work, one for each program but the products alone."""
     found = []
     for (program,), members in results.group(rows, "program").items():
+        if "rate" in members[0]:
+            continue
         line: dict[str, Any] = {"work": rows[0]["work"], "program": title(program)}
         line["seconds"] = results.interval((row["seconds"] for row in members), ".3g")
         over = ratios(rows, program, "ours") if program != "ours" else []
         line["over ours"] = results.interval(over, ".2f") if over else ""
-        if "limit" in members[0]:
-            share = members[0]["limit"] / results.median(row["seconds"] for row in members)
-            line["limit (s)"], line["share of it"] = members[0]["limit"], f"{share:.0%}"
+        shares = [row["limit"] / row["seconds"] for row in members if "limit" in row]
+        line["share of the limit"] = results.interval(shares, ".2f") if shares else ""
         line["peak memory (GB)"] = max(row["peak_bytes"] for row in members) / 1e9
         found.append(line)
     return found
-
-
-def of_rows(rows: Sequence[Row]) -> str:
-    """A markdown table of all works."""
-    works = results.group(rows, "work").values()
-    return results.table([line for part in works for line in lines(part)])

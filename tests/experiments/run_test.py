@@ -188,6 +188,19 @@ def test_tasks_get_the_whole_path_of_the_data(command, tmp_path, monkeypatch):
     assert f"--data_dir={tmp_path / 'data'}" in orders[0].flags
 
 
+@pytest.mark.parametrize("flags, expected", [((), 1), (("--jobs=2",), 2)])
+def test_a_sweep_says_how_many_runs_may_disturb_each_other(
+    flags, expected, folder, command, monkeypatch
+):
+    orders = []
+    executor = Executor(lambda order: orders.append(order) or 0, reads=("jobs",))
+    monkeypatch.setitem(run.EXECUTORS, "local", executor)
+    with (folder / "sweep.py").open("a") as file:
+        file.write("\nJOBS = 1\n")
+    assert run.main(command("measured", *flags)) == 1
+    assert orders[0].at_once == expected
+
+
 def test_the_devices_are_left_to_the_runs(command):
     """Planning needs none, but running does."""
     sweep = subprocess.run(

@@ -1,20 +1,47 @@
-"""Ratios are taken within rounds, and the table names who was faster."""
+"""Ratios and shares of the limit are taken within rounds."""
 
-from experiments.speed import table
+import pytest
 
-# The machine is ten times as slow in round 1; the peer takes twice our time in every round.
+from experiments.harness import results
+from experiments.speed import limit, sweep, table
+
+# The machine is ten times as slow in round 1; the peer takes twice our time in every round, and the
+# products alone half of it.
 ROWS = [
-    {"work": "step", "program": name, "round": number, "seconds": seconds, "peak_bytes": 2e9}
+    {
+        "work": "step_base",
+        "program": name,
+        "round": number,
+        "seconds": seconds * load,
+        "peak_bytes": 2e9,
+    }
     for number, load in enumerate((1.0, 10.0, 1.0))
-    for name, seconds in (("ours", load), ("torch", 2 * load))
+    for name, seconds in (("ours", 1.0), ("torch", 2.0), ("products", 0.5))
 ]
+
+
+@pytest.fixture
+def run():
+    return next(run for run in sweep.cpu(quick=True) if run.labels["work"] == "step_base")
 
 
 def test_a_ratio_is_that_of_one_round():
     assert table.ratios(ROWS, "torch", "ours") == [2, 2, 2]
+    assert table.ratios(ROWS, "flax", "ours") == []
 
 
-def test_the_table_has_a_line_for_each_program():
-    header, _, ours, peer = table.of_rows(ROWS).splitlines()
+def test_the_limit_is_the_time_of_the_products_in_the_same_round(run):
+    work = limit.step(run.resolved) / limit.products(limit.PRODUCTS)
+    for row in table.with_limits(run, ROWS):
+        if row["program"] == "products":
+            assert "limit" not in row
+        else:
+            expected = {"ours": 0.5 * work, "torch": 0.25 * work}[row["program"]]
+            assert row["limit"] / row["seconds"] == pytest.approx(expected)
+
+
+def test_the_table_has_a_line_for_each_program(run):
+    text = results.table(table.lines(table.with_limits(run, ROWS)))
+    header, _, ours, peer = text.splitlines()
     assert "seconds" in header and "this project" in ours
     assert "| 2.00 (2.00 to 2.00) |" in peer and "PyTorch" in peer
