@@ -15,7 +15,7 @@ Numbers = Callable[[Sequence[Row]], list[float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A number, one a round, whose median is at least or at most a bound."""
+    """A number, one a round, that is at least or at most a bound."""
 
     text: str
     found: Numbers
@@ -27,8 +27,14 @@ class Claim:
         """The bound in words."""
         return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
 
-    def holds(self, value: float) -> bool:
-        """Whether a value keeps within the bound."""
+    def holds(self, values: Sequence[float]) -> str:
+        """Whether the interval of the median keeps within the bound: "yes", "no" or "not clear"."""
+        spread = results.spread(values)
+        ends = (spread.median,) if spread.low is None else (spread.low, spread.high)
+        kept = {self._keeps(end) for end in ends if end is not None}
+        return "not clear" if len(kept) > 1 else "yes" if True in kept else "no"
+
+    def _keeps(self, value: float) -> bool:
         if self.least is not None:
             return value >= self.least
         return self.most is not None and value <= self.most
@@ -137,7 +143,7 @@ def lines(rows: Sequence[Row]) -> list[Row]:
             "claim": claim.text,
             "asked": claim.asked,
             "found": results.interval(claim.found(rows), ".2f"),
-            "holds": "yes" if claim.holds(median) else "no",
+            "holds": claim.holds(claim.found(rows)),
         }
-        for claim, median in found(rows).items()
+        for claim in found(rows)
     ]

@@ -51,3 +51,11 @@ def test_only_what_was_measured_is_claimed_and_bounds_have_two_sides():
         "beam: times as fast as Hugging Face": "yes",
         "compile: 60 layers over 6": "no",
     }
+
+
+@pytest.mark.parametrize(
+    "values, holds",
+    [([2.5, 2.6, 2.4], "yes"), ([1.5, 1.6, 1.4], "no"), ([1.0, 2.5, 2.6], "not clear")],
+)
+def test_a_claim_holds_where_its_whole_interval_does(values, holds):
+    assert claims.faster("beam", "hugging_face", 2).holds(values) == holds
