@@ -9,7 +9,7 @@ drop 0.1: the splash kernel, without which a step takes twice as long, drops non
 131,072 target tokens.
 
 For a TPU v5p-32, which has 16 chips. Not run yet: no time, no score. Preflight (22 November 2026,
-libtpu 0.0.42): a training step needs 16.37 of 95.74 GiB per chip and takes at least 36.2 ms, at 82%
+libtpu 0.0.42): a training step needs 16.38 of 95.74 GiB per chip and takes at least 36.3 ms, at 82%
 of all FLOPs.
 """
 

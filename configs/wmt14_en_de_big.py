@@ -6,7 +6,7 @@ The settings are those of the paper, which reports 28.4 BLEU on newstest2014 (to
 words split); sacreBLEU on plain text gives lower figures for the same translations.
 
 For a TPU v5e-8. Not run yet: no time, no score. Preflight (22 November 2026, libtpu 0.0.42): a
-training step needs 3.89 of 15.75 GiB per chip and takes at least 21.6 ms, at 97% of all FLOPs.
+training step needs 3.86 of 15.75 GiB per chip and takes at least 21.6 ms, at 97% of all FLOPs.
 """
 
 from configs import default, wmt14_en_de_base
