@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from transformer_jax.devices import compiled
 from transformer_jax.devices.compiled import make_room
 
 # Prints what it computes, and how many programs came from the disk.
@@ -37,6 +38,19 @@ def compute(monkeypatch):
         return number, int(hits)
 
     return compute
+
+
+def test_programs_are_kept_apart_by_the_instructions_of_the_processor(tmp_path):
+    """Whatever else /proc/cpuinfo says, as the speed of the moment, and for all cores alike."""
+
+    def kind(*cores):
+        cpuinfo = tmp_path / "cpuinfo"
+        cpuinfo.write_text("\n\n".join(cores) + "\n")
+        return compiled._kind(cpuinfo)
+
+    old, new = "flags\t: sse avx", "flags\t: sse avx avx512f"
+    assert kind(old) == kind(f"cpu MHz\t: 2000\n{old}", old)
+    assert len({kind(old), kind(new), compiled._kind(tmp_path / "none")}) == 3
 
 
 def kept(folder):

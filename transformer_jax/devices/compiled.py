@@ -1,7 +1,9 @@
 """Compiled programs, kept on the disk for later processes: JAX's persistent compilation cache."""
 
 import contextlib
+import hashlib
 import os
+import platform
 import warnings
 from pathlib import Path
 
@@ -27,9 +29,9 @@ def keep(cache_dir: str | Path) -> None:
         folder = Path(cache_dir).expanduser().absolute()
     except RuntimeError:  # the user has no home
         return
-    # Programs for the CPU are divided among the cores that there are. On other cores they would
-    # work, but round otherwise than what is compiled there.
-    folder = folder / "compiled" / f"{_cores()}_cores"
+    # A program for the CPU consists of instructions that other kinds may not have, and is divided
+    # among the cores that there are: with more or fewer it would round otherwise.
+    folder = folder / "compiled" / f"{_cores()}_cores_of_{_kind(Path('/proc/cpuinfo'))}"
     with contextlib.suppress(OSError):
         make_room(folder, MOST_BYTES)
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -55,6 +57,15 @@ def make_room(folder: Path, most: int) -> None:
         total += status.st_size
         if total > most:
             path.unlink(missing_ok=True)
+
+
+def _kind(cpuinfo: Path) -> str:
+    """What distinguishes this processor from those with other instructions."""
+    instructions = {platform.machine(), platform.processor()}
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        instructions |= {line for line in lines if line.lower().startswith(("flags", "features"))}
+    return hashlib.sha256(repr(sorted(instructions)).encode()).hexdigest()[:8]
 
 
 def _cores() -> int:
