@@ -33,12 +33,12 @@ def test_a_language_model_continues_lines_as_they_come_and_in_a_file(folder, tra
         f"--workdir={trained('language_model')}",
         "--mode=generate",
         f"--config.data.dir={folder}/nowhere",
-        "--config.decode.num_samples=8",  # of which some end at once
+        "--config.decode.num_samples=32",  # of which some end at once
         "--config.decode.extra_length=6",
     ]
     pieces = piped(monkeypatch, "a e\n\na e\n", *arguments)
     lines = "".join(pieces).splitlines()
-    prompts = ["a e"] * 8 + [""] * 8 + ["a e"] * 8
+    prompts = ["a e"] * 32 + [""] * 32 + ["a e"] * 32
     assert len(lines) == len(prompts)
     assert all(line.startswith(prompt) for line, prompt in zip(lines, prompts, strict=True))
     assert len(set(lines)) > 2 and len(pieces) > len(lines)
@@ -46,8 +46,9 @@ def test_a_language_model_continues_lines_as_they_come_and_in_a_file(folder, tra
     call(*arguments, f"--input={folder}/prompts", f"--output={folder}/continued")
     assert (folder / "continued").read_text() == "".join(pieces)
     # A stop text, which is not shown.
-    sample, line = max(enumerate(lines[:8]), key=lambda pair: len(pair[1].split()))
-    word = line.split()[2]
+    words = [(line.split()[2:3], sample) for sample, line in enumerate(lines[:32])]
+    (word,), sample = next(pair for pair in words if pair[0] and f" {pair[0][0]}" not in prompts[0])
+    line = lines[sample]
     stopped = piped(monkeypatch, "a e\n", *arguments, f"--config.decode.stop=(' {word}',)")
     assert "".join(stopped).splitlines()[sample] == line.partition(f" {word}")[0]
 
