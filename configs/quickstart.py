@@ -2,7 +2,8 @@
 
     ./launch.sh
 
-Time: 166 s of CPU time on 2 cores (AMD EPYC, 2026-11-22), with the corpus already prepared.
+Time: 76 s of training and 126 s in all, with installation from a warm pip cache and preparation of
+the corpus, on 2 cores (AMD EPYC, 2026-11-22).
 Score on test: BLEU 100.00, exact match 1.0000, pronoun accuracy 1.0000.
 """
 
