@@ -18,7 +18,7 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   embed          --workdir=DIR [--input=FILE] [--output=FILE]: each line as a vector
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
   replay         --workdir=DIR --step=N: up to a bad step, in float32, to see what went wrong
-  preflight      --config=FILE [--config.mesh.topology=v5e-16] [--search|--explain]: does it fit, how fast
+  preflight      --config=FILE [--config.mesh.topology=v5e-16] [--search|--explain]: fit, speed
   compare        RUN [RUN ...] [--output=NAME]: what differs in their configs, scores, and curves
   tensorboard    --logdir=DIR [FLAGS]: the curves in a browser; the first use installs it
   configs        [WORD ...]: the configs of this repository, a line each

@@ -132,8 +132,7 @@ CLAIMS = (
 
 def found(rows: Sequence[Row]) -> dict[Claim, float]:
     """The median of each claim that these rows can say something about."""
-    values = {claim: claim.found(rows) for claim in CLAIMS}
-    return {claim: results.median(each) for claim, each in values.items() if each}
+    return {claim: results.median(values) for claim, values in _values(rows)}
 
 
 def lines(rows: Sequence[Row]) -> list[Row]:
@@ -142,8 +141,13 @@ def lines(rows: Sequence[Row]) -> list[Row]:
         {
             "claim": claim.text,
             "asked": claim.asked,
-            "found": results.interval(claim.found(rows), ".2f"),
-            "holds": claim.holds(claim.found(rows)),
+            "found": results.interval(values, ".2f"),
+            "holds": claim.holds(values),
         }
-        for claim in found(rows)
+        for claim, values in _values(rows)
     ]
+
+
+def _values(rows: Sequence[Row]) -> list[tuple[Claim, list[float]]]:
+    each = [(claim, claim.found(rows)) for claim in CLAIMS]
+    return [(claim, values) for claim, values in each if values]

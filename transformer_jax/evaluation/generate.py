@@ -291,17 +291,8 @@ def _advance(
 ) -> tuple[Any, Bool[Array, ""]]:
     """The state when all sentences are done or have so many tokens, and whether all are done."""
     next_logits = functools.partial(step, params, context)
-    if isinstance(state, Beams):
-        extend = functools.partial(
-            decoding.extend_beams,
-            step=next_logits,
-            length_penalty=settings.length_penalty,
-            eos_id=eos_id,
-        )
-        end = decoding.advance(state, extend, until)
-    else:
-        extend = _extension(next_logits, settings, keys, eos_id, pad_id)
-        end = decoding.advance(state, extend, until)
+    extend = _extension(next_logits, settings, keys, eos_id, pad_id)
+    end = decoding.advance(state, extend, until)
     return end, constrain(jnp.all(end.done))
 
 
@@ -341,8 +332,15 @@ def _extension(
     keys: Key[Array, "N"],
     eos_id: int,
     pad_id: int,
-) -> Callable[[Hypotheses], Hypotheses]:
-    """What makes hypotheses longer by one token that is not searched for."""
+) -> Callable[[Any], Any]:
+    """What makes the hypotheses of `settings.method` longer by one token."""
+    if settings.method == "beam":
+        return functools.partial(
+            decoding.extend_beams,
+            step=next_logits,
+            length_penalty=settings.length_penalty,
+            eos_id=eos_id,
+        )
     choose = decoding.greedy
     if settings.method == "sample":
         choose = decoding.sampler(

@@ -331,7 +331,7 @@ def extend_beams(beams: Beams, step: StepFn, *, length_penalty: float, eos_id: i
     )
 
 
-Searched = TypeVar("Searched", Hypotheses, Beams)
+Searched = TypeVar("Searched", bound=Hypotheses | Beams)
 
 
 def advance(start: Searched, extend: Callable[[Searched], Searched], until: int) -> Searched:

@@ -37,7 +37,7 @@ class Move(NamedTuple):
 
 
 def moves(module: Module) -> list[Move]:
-    """The moves of all instructions that have one; their sum is `hlo.memory_traffic`."""
+    """The moves of all instructions that have one; their sum is the traffic."""
     found = []
     for instruction, runs, moved in hlo.moving(module):
         steps = list(hlo.steps(module, instruction))

@@ -280,13 +280,8 @@ def _along(mesh: str, ids: str, used: str) -> np.ndarray:
     return numbers.reshape(shape).transpose(*others, *group).reshape(-1, members)
 
 
-def memory_traffic(module: Module) -> float:
-    """About how many bytes one call reads from memory and writes to it."""
-    return sum(runs * moved for _, runs, moved in moving(module))
-
-
 def moving(module: Module) -> Iterator[tuple[Instruction, int, float]]:
-    """Yields each instruction that moves memory, how often it runs, and its bytes each time.
+    """Yields each instruction that moves memory, how often it runs, and about its bytes each time.
 
     It reads its operands and writes its results once. What stays in a TPU's own fast memory does
     not count, and where an array is sliced or updated in place, only that part does.

@@ -1,6 +1,5 @@
 """Stacks of equal blocks: one scan over the depth, so that a program does not grow with it."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -27,13 +26,13 @@ def keep(x: Array, name: str) -> Array:
     return checkpoint_name(x, name)
 
 
-def stack(block: type[nn.Module], methods: Sequence[str], num_layers: int, remat: str) -> Any:
+def stack(block: type[nn.Module], num_layers: int, remat: str) -> Any:
     """The block repeated over depth, its parameters stacked on a leading axis `layers`.
 
     Args:
-      block: its methods take (carry, layer, shared): the carry runs through the depth, `layer` is
+      block: it is called with (carry, layer, shared): the carry runs through the depth, `layer` is
         this layer's slice of stacked arrays, and `shared` is the same for every layer.
-      remat: a key of `REMAT`, for the backward pass of `__call__`.
+      remat: a key of `REMAT`, for the backward pass.
     """
     names = REMAT[remat]
     if names is not None:
@@ -48,6 +47,5 @@ def stack(block: type[nn.Module], methods: Sequence[str], num_layers: int, remat
         in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (Flax says int)
         out_axes=0,
         length=num_layers,
-        methods=list(methods),
         metadata_params={nn.PARTITION_NAME: "layers"},
     )

@@ -407,7 +407,7 @@ def _positions(config: TransformerConfig, stack: Stack) -> Positions:
 
 
 def _stack(config: TransformerConfig, name: Stack) -> Any:
-    return stack(Block, ["__call__"], depth(config, name).layers, config.remat)(config, name)
+    return stack(Block, depth(config, name).layers, config.remat)(config, name)
 
 
 def _bottom(
