@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from tests.data.toy import ToyTranslation, source_settings
 from transformer_jax import progress
-from transformer_jax.data import catalogue
+from transformer_jax.data import catalogue, grammar
 from transformer_jax.data.examples import Examples
 
 
@@ -193,13 +193,11 @@ def test_splits_that_do_not_exist_or_are_empty(prepared, splits, message):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A folder in which a small embedded corpus is prepared once."""
-    folder = tmp_path_factory.mktemp("corpus")
+    """A folder for a small embedded corpus."""
     with pytest.MonkeyPatch.context() as patch:
         counts = {"train": 20, "validation": 2, "test": 5}
         patch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
-        read_embedded(catalogue.read_all, folder, ("train",))
-    return folder
+        yield tmp_path_factory.mktemp("corpus")
 
 
 def test_all_columns_of_the_embedded_corpus_are_read(corpus):
@@ -207,6 +205,25 @@ def test_all_columns_of_the_embedded_corpus_are_read(corpus):
     assert {"source", "target", "pronoun"} <= set(examples)
     assert {len(column) for column in examples.values()} == {15}
     assert all(isinstance(text, str) and text for text in examples["source"])
+
+
+def test_split_expressions_of_the_embedded_corpus(tmp_path, monkeypatch):
+    counts = {"train": 20, "validation": 2, "test": 5}
+    monkeypatch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
+    monkeypatch.setattr(catalogue, "_BLOCK", 3)
+    made = {split: list(grammar.examples(split, count)) for split, count in counts.items()}
+    train, test = made["train"], made["test"]
+    for splits, expected in (
+        (("train",), train),
+        (("train[5:10]+test[:-2]", "train[-5%:]"), [*train[5:10], *test[:3], train[-1]]),
+        (("test", "validation"), test + made["validation"]),
+    ):
+        found = read_embedded(catalogue.read_all, tmp_path, splits)
+        assert found == {name: [example[name] for example in expected] for name in train[0]}
+    with pytest.raises(ValueError, match=r"english_german_grammar.*'train\[:0\]' has no example"):
+        read_embedded(catalogue.read_all, tmp_path, ("train[:0]",))
+    with pytest.raises(ValueError, match="Unknown split 'dev'.*validation"):
+        read_embedded(catalogue.read_all, tmp_path, ("dev",))
 
 
 def test_the_embedded_corpus_has_texts_labels_and_tags(corpus):
