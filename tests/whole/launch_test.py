@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 REPOSITORY = Path(__file__).parents[2]
 
 # Makes environments out of copies of itself, notes what pip is to install, and prints what main is
-# called with. Passes everything else to the real Python.
+# called with. Compiles imports, where it may. Passes everything else to the real Python.
 PYTHON = f"""#!/usr/bin/env bash
 case "$*" in
     "-c import ensurepip") exit "${{NO_ENSUREPIP:-0}}" ;;
@@ -27,6 +27,7 @@ case "$*" in
     *"-m transformer_jax.main "* | *"-m transformer_jax.compare "* | *"-m experiments.run "* | \
     *"-m tensorboard.main "*)
         printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ;;
+    "-P -c import "*) [[ -z "${{PYTHONDONTWRITEBYTECODE:-}}" ]] ;;
     "-m pytest "*) printf '%s\\n' "pytest ${{*: -3}}" ;;
     *) exec '{sys.executable}' "$@" ;;
 esac
@@ -97,6 +98,11 @@ def test_the_first_call_installs_and_the_second_does_not(clone: Clone):
     assert (status, out[-5:], clone.installed()) == (0, quickstart, [""])
     assert clone.launch() == (0, quickstart, "")
     assert clone.installed() == []
+
+
+def test_imports_are_compiled_where_commands_compile_none(clone: Clone):
+    status, _, err = clone.launch("inspect", PYTHONDONTWRITEBYTECODE="1")
+    assert (status, err, clone.installed()) == (0, "", [""])
 
 
 def test_a_mode_gets_its_flags_unchanged_and_runs_in_the_current_directory(clone: Clone):
