@@ -12,8 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from tqdm import tqdm
-
 FIRST_SECONDS = 5.0
 EVERY_SECONDS = 30.0
 NOTED_SECONDS = 2.0  # a phase that took as long leaves a line on the terminal
@@ -98,6 +96,9 @@ class Bar:
         self._line.close(self._text(_columns()) if leave and self._updated else "")
 
     def _text(self, columns: int | None) -> str:
+        # Only here, since importing it takes a while, and most commands show no bar.
+        from tqdm import tqdm
+
         elapsed = time.monotonic() - self._since
         if columns is not None:
             return tqdm.format_meter(

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.models.layers.kernels import cudnn, splash, xla
+from transformer_jax.models.layers.kernels import cudnn, xla
 from transformer_jax.models.layers.masks import Segments
 
 
@@ -32,15 +32,23 @@ class Kernel:
     dtypes: tuple[str, ...] | None = None
 
 
+def _splash(
+    queries: Float[Array, "B T H K"],
+    keys: Float[Array, "B S H K"],
+    values: Float[Array, "B S H K"],
+    segments: Segments,
+    weights: xla.Weights,
+) -> Float[Array, "B T H K"]:
+    # Only here, since importing Pallas takes long and other kernels do without it.
+    from transformer_jax.models.layers.kernels import splash
+
+    del weights
+    return splash.splash_attention(queries, keys, values, segments)
+
+
 KERNELS = {
     "xla": Kernel(attend=xla.attend, any_score=True, drops=True),
-    "splash": Kernel(
-        attend=lambda queries, keys, values, segments, weights: splash.splash_attention(
-            queries, keys, values, segments
-        ),
-        reads_segments=True,
-        platforms=("tpu",),
-    ),
+    "splash": Kernel(attend=_splash, reads_segments=True, platforms=("tpu",)),
     "cudnn": Kernel(
         attend=lambda queries, keys, values, mask, weights: cudnn.cudnn_attention(
             queries, keys, values, mask
