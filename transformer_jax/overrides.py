@@ -16,6 +16,7 @@ import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -285,16 +286,18 @@ def _check_complete(schema: Config, flat: Mapping[str, object]) -> None:
 
 def _kind(schema: Config, key: str) -> Kind:
     """Returns the type of a key's value, and whether it may be None. ValueError: no such key."""
-    leaves = flatten(schema)
-    if inside := [leaf for leaf in leaves if leaf.startswith(f"{key}.")]:
-        raise ValueError(f"{key} is a section of the config; set its keys, as {inside[0]}")
-    if key not in leaves:
-        raise ValueError(_unknown(leaves, key))
-    section, _, name = key.rpartition(".")
-    owner = schema
-    for part in filter(None, section.split(".")):
-        owner = owner[part]
-    return Kind(owner.get_type(name), leaves[key] is None)
+    *sections, name = key.split(".")
+    owner: Any = schema
+    try:
+        for section in sections:
+            owner = owner[section]
+        default_value = owner[name]
+    except (KeyError, TypeError):  # TypeError: what should be a section is a value
+        raise ValueError(_unknown(flatten(schema), key)) from None
+    if isinstance(default_value, ConfigDict):
+        first = next(iter(flatten(default_value)))
+        raise ValueError(f"{key} is a section of the config; set its keys, as {key}.{first}")
+    return Kind(owner.get_type(name), default_value is None)
 
 
 def nearest(keys: Iterable[str], word: str) -> list[str]:
