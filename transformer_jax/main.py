@@ -9,9 +9,12 @@
 
 if __name__ == "__main__":  # before the imports below, which take seconds
     import contextlib
+    import gc
 
     from transformer_jax import interrupt, progress
 
+    # Nothing that an import makes is garbage. To look for some takes a third of their time.
+    gc.disable()
     interrupt.install()
     loading = contextlib.ExitStack()
     loading.enter_context(progress.phase("Loading libraries"))
@@ -180,4 +183,6 @@ def run() -> None:
 
 if __name__ == "__main__":
     loading.close()
+    gc.freeze()  # nor is it looked through later, least of all when the process ends
+    gc.enable()
     run()
