@@ -7,7 +7,7 @@ in having one training objective instead of two. No attention weights are droppe
 kernel drops none, and a step takes twice as long without it.
 
 For a TPU v5e-16. Not run yet: no time, no score. Preflight (22 November 2026, libtpu 0.0.42): a
-training step needs 9.73 of 15.75 GiB per chip and takes at least 94.9 ms, at 95% of all FLOPs.
+training step needs 7.85 of 15.75 GiB per chip and takes at least 94.9 ms, at 94% of all FLOPs.
 """
 
 from configs import bert_base, default

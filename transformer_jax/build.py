@@ -116,9 +116,13 @@ def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
     def init(key, batch):
         return family.init(model, key, batch)
 
-    def apply(params, batch, rng) -> Any:
+    def outputs(params, batch, rng) -> Any:
         rngs = {} if rng is None else {"dropout": rng}
-        return model.apply({"params": params}, batch, deterministic=rng is None, rngs=rngs)
+        settings = {"deterministic": rng is None, "rngs": rngs, "method": "outputs"}
+        return model.apply({"params": params}, batch, **settings)
+
+    def apply(params, batch, rng) -> Any:
+        return outputs(params, batch, rng).logits()
 
     def start(params, batch, max_length) -> Any:
         return model.apply({"params": params}, batch, max_length, method="start")
@@ -132,10 +136,11 @@ def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
 
     return {
         "init": init,
+        "outputs": outputs,
         "apply": apply,
         "start": start,
         "step": step,
-        "eval_step": make_eval_step(loss, apply),
+        "eval_step": make_eval_step(loss, outputs),
         "predict_step": make_predict_step(apply),
         "embed_step": jax.jit(embed) if hasattr(model, "embed") else None,
     }

@@ -71,8 +71,8 @@ class Run:
       task: what the model is trained for, and so what is scored and generated.
       needs: what the model takes of memory.
       init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
-      apply: (params, batch, dropout key or None) -> outputs, as logits (B, T, V or C); None is
-        deterministic.
+      outputs: (params, batch, dropout key or None) -> what the loss reads; None is deterministic.
+      apply: the same -> logits (B, T, V or C).
       start, step: the model's, with params in front: what decoding needs.
       loss: (outputs, batch) -> (loss sum, weight, sums).
       eval_step, predict_step, embed_step: (params, batch) -> what the loss reports, the likeliest
@@ -87,6 +87,7 @@ class Run:
     model: Model
     needs: Needs
     init: Callable[[Key[Array, ""], Batch], Params]
+    outputs: ApplyFn
     apply: ApplyFn
     start: Callable[..., tuple]
     step: Callable[..., tuple]
@@ -146,12 +147,12 @@ class Run:
         key = jax.eval_shape(jax.random.key, self.seed)
         return roles(jax.eval_shape(self.init, key, self.abstract_batch()))
 
-    def train_step(self, apply: ApplyFn | None = None) -> StepFn:
-        """The compiled step of training (see `step.train_step`); `apply` replaces its own."""
+    def train_step(self, outputs: ApplyFn | None = None) -> StepFn:
+        """The compiled step of training (see `step.train_step`); `outputs` replaces its own."""
         return step.make_train_step(
             self.train,
             loss=self.loss,
-            apply=apply or self.apply,
+            apply=outputs or self.outputs,
             optimizer=self.optimizer,
             schedule=self.schedule,
             layout=state.layout(self.abstract_state()),

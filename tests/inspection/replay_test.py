@@ -14,7 +14,8 @@ from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.inspection import replay
 from transformer_jax.models.transformer.shapes import MODELS
 from transformer_jax.training import state as train_state
-from transformer_jax.training.losses import METRICS, next_token_loss
+from transformer_jax.training.cross_entropy import METRICS
+from transformer_jax.training.losses import next_token_loss
 from transformer_jax.training.step import TrainSettings, make_train_step
 
 LOSS = functools.partial(next_token_loss, label_smoothing=0.0, z_loss=0.0)

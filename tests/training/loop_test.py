@@ -25,7 +25,7 @@ from tests.training.tiny import (
     to_numpy,
     with_dropout,
 )
-from transformer_jax.training import loop, losses
+from transformer_jax.training import cross_entropy, loop
 from transformer_jax.training import state as train_state
 from transformer_jax.training.step import make_train_step
 
@@ -315,7 +315,7 @@ def value_loss(outputs, batch):
     """The loss is what the batch says, whatever the parameters are."""
     values = batch["values"] + 0.0 * outputs
     loss_sum, weight = jnp.sum(values), jnp.float32(values.size)
-    return loss_sum, weight, dict.fromkeys(losses.METRICS, (loss_sum, weight))
+    return loss_sum, weight, dict.fromkeys(cross_entropy.METRICS, (loss_sum, weight))
 
 
 class Values(Streams):

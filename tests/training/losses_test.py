@@ -1,91 +1,16 @@
-"""Cross-entropy against a slow NumPy reading of PyTorch's CrossEntropyLoss(label_smoothing)."""
+"""What the tasks' losses choose and weigh."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
+from tests.training.reference import B, T, V, make_case, reference
 from transformer_jax.tasks import TASKS
-from transformer_jax.training import losses
+from transformer_jax.training.cross_entropy import METRICS
 from transformer_jax.training.losses import label_loss, means, next_token_loss
-
-B, T, V = 2, 5, 7
-
-
-def make_case(seed=0) -> tuple[Any, Any, Any]:
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(scale=3.0, size=(B, T, V)).astype(np.float32)
-    targets = rng.integers(V, size=(B, T)).astype(np.int32)
-    weights = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], np.float32)
-    return logits, targets, weights
-
-
-def reference(logits, targets, weights, label_smoothing, z_loss):
-    """Token by token in float64, from the full target distribution."""
-    sums = dict.fromkeys(losses.METRICS, 0.0)
-    for b, t in np.ndindex(B, T):
-        row = logits[b, t].astype(np.float64)
-        log_z = np.log(np.sum(np.exp(row)))
-        log_p = row - log_z
-        wanted = np.full(V, label_smoothing / V)
-        wanted[targets[b, t]] += 1 - label_smoothing
-        sums["loss"] += weights[b, t] * (-wanted @ log_p + z_loss * log_z**2)
-        sums["token_loss"] += weights[b, t] * -log_p[targets[b, t]]
-        sums["accuracy"] += weights[b, t] * (np.argmax(row) == targets[b, t])
-    return sums
-
-
-@pytest.mark.parametrize("label_smoothing, z_loss", [(0.0, 0.0), (0.1, 0.0), (0.3, 1e-2)])
-def test_equals_the_reference(label_smoothing, z_loss):
-    logits, targets, weights = make_case()
-    targets[0, 0] = np.argmax(logits[0, 0])  # at least one is right
-    settings = dict(label_smoothing=label_smoothing, z_loss=z_loss)
-    sums = losses.cross_entropy(logits, targets, weights, **settings)
-    expected = reference(logits, targets, weights, **settings)
-    assert sums.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(sums[name], value, rtol=1e-5, err_msg=name)
-
-
-@pytest.mark.parametrize("name", ["loss", "token_loss"])
-def test_gradient_equals_finite_differences(name):
-    logits, targets, weights = make_case()
-
-    def value(logits):
-        settings = dict(label_smoothing=0.2, z_loss=0.05)
-        return losses.cross_entropy(logits, targets, weights, **settings)[name]
-
-    check_grads(value, (logits,), order=1, modes=["rev"], rtol=2e-2, atol=2e-2)
-
-
-def test_gradient_equals_automatic_differentiation():
-    logits, targets, weights = make_case()
-
-    def plain(logits):
-        log_p = jax.nn.log_softmax(logits)
-        wanted = 0.9 * jax.nn.one_hot(targets, V) + 0.1 / V
-        z = jax.nn.logsumexp(logits, axis=-1)
-        return jnp.sum(weights * (-jnp.sum(wanted * log_p, axis=-1) + 0.01 * z**2))
-
-    def ours(logits):
-        settings = dict(label_smoothing=0.1, z_loss=0.01)
-        return losses.cross_entropy(logits, targets, weights, **settings)["loss"]
-
-    np.testing.assert_allclose(
-        jax.grad(ours)(logits), jax.grad(plain)(logits), rtol=1e-4, atol=1e-6
-    )
-
-
-def test_large_logits_stay_finite():
-    logits = jnp.full((1, 1, V), -1e4).at[0, 0, 2].set(1e4)
-    targets, weights = jnp.array([[2]]), jnp.ones((1, 1))
-    settings = dict(label_smoothing=0.0, z_loss=0.0)
-    sums = losses.cross_entropy(logits, targets, weights, **settings)
-    assert sums == {"loss": 0.0, "token_loss": 0.0, "accuracy": 1.0}
 
 
 def make_batch():
@@ -104,7 +29,7 @@ def test_weight_counts_the_tokens_that_are_not_padding():
     logits, _, weights = make_case()
     loss_sum, weight, aux = loss_of(logits, make_batch())
     assert weight == weights.sum() == 7
-    assert set(aux) == set(losses.METRICS)
+    assert set(aux) == set(METRICS)
     assert aux["loss"] == (loss_sum, weight)
 
 

@@ -190,6 +190,15 @@ def constrain(x: Shaped[Array, "..."], *axes: str | None) -> Shaped[Array, "..."
     return jax.lax.with_sharding_constraint(x, spec(mesh, axes, x.shape))
 
 
+def shards(axis: str, size: int) -> int:
+    """How many devices of the mesh in use share a dimension of this logical axis and size."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return 1
+    (part,) = NamedSharding(mesh, spec(mesh, (axis,), (size,))).shard_shape((size,))
+    return size // part
+
+
 def shardings(mesh: Mesh, boxed: Any) -> Any:
     """The sharding of each parameter, from arrays or shapes that are boxed with logical axes.
 

@@ -54,10 +54,11 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     """
     model = run.model.clone(config=dataclasses.replace(run.model.config, dtype="float32"))
 
-    def apply(params, batch, rng) -> Any:
-        return model.apply({"params": params}, batch, deterministic=False, rngs={"dropout": rng})
+    def outputs(params, batch, rng) -> Any:
+        settings = {"deterministic": False, "rngs": {"dropout": rng}, "method": "outputs"}
+        return model.apply({"params": params}, batch, **settings)
 
-    train_step = run.train_step(apply)
+    train_step = run.train_step(outputs)
     # By default GPUs and TPUs multiply in lower precision.
     with jax.default_matmul_precision("highest"):
         left = step - int(state.step)

@@ -16,6 +16,7 @@ Batch = dict[str, Int[Array, "B _"]]
 class Model(Protocol):
     """A Flax module with a frozen config.
 
+    `outputs(batch, deterministic=)` is what the task's loss reads, from which a call makes logits.
     A model that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
     `step(context, cache, tokens, index, ancestors)` -> (logits, cache), as `evaluation.search` asks
     for it; `cache.enlarged(by)` has room for so many tokens more. One that embeds texts has

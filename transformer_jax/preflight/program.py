@@ -136,8 +136,9 @@ def model_flops(run: Run) -> float:
     """FLOPs of the products that a training step cannot do without, on all devices together.
 
     They are three times the forward pass's, since each product has two in the backward pass. What
-    is computed again does not count (Chowdhery et al. 2022, 2204.02311, appendix B), and attention
-    counts whole rows, masked or not.
+    is computed again does not count (Chowdhery et al. 2022, 2204.02311, appendix B). Attention
+    counts whole rows, masked or not, and logits count at all tokens: how many of them a masked
+    language model skips depends on the batch.
     """
     config = dataclasses.replace(run.model.config, attention_kernel="xla", remat="none")
     model = run.model.clone(config=config)

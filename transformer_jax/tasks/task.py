@@ -11,7 +11,8 @@ from transformer_jax.data.dataset import Split
 from transformer_jax.data.recipe import Recipe
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.training.losses import METRICS, Result
+from transformer_jax.training.cross_entropy import METRICS
+from transformer_jax.training.losses import Result
 
 # source, reference and output of an example, as texts
 Sample = tuple[str, str, str]

@@ -1,6 +1,7 @@
 """Vectors of texts, and the dropout of the head of labels."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,8 +64,12 @@ def test_labels_are_read_after_dropout():
     head = LabelHead(size=16, dtype=jnp.dtype("float32"), norm="layer_norm", dropout_rate=0.25)
     params = {"labels": jnp.eye(16), "labels_bias": jnp.zeros(16)}
     x = jnp.ones((4, 8, 16))
-    apply = functools.partial(head.apply, {"params": params}, x, None)
-    logits = np.asarray(apply(deterministic=False, rngs={"dropout": jax.random.key(0)}))
+
+    def apply(**settings):
+        outputs: Any = head.apply({"params": params}, x, None, **settings)
+        return np.asarray(outputs.logits())
+
+    logits = apply(deterministic=False, rngs={"dropout": jax.random.key(0)})
     np.testing.assert_allclose(logits[logits != 0], 1 / 0.75, rtol=1e-6)
     # Five standard deviations of the mean of that many draws.
     assert abs(np.mean(logits == 0) - 0.25) < 5 * (0.25 * 0.75 / logits.size) ** 0.5

@@ -15,6 +15,7 @@ from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, SIZES, Small
 from transformer_jax import commands, overrides
 from transformer_jax.devices import mesh as sharding
+from transformer_jax.models.layers import embeddings
 from transformer_jax.preflight import hlo
 from transformer_jax.training import state as train_state
 
@@ -125,6 +126,14 @@ def test_a_step_sums_activations_over_tensor_and_gradients_over_fsdp(step, mesh)
     summed = exchanged(step, mesh, "all-reduce")
     assert ((ROWS // FSDP, LENGTH, SIZES["d_model"]), ("tensor",)) in summed
     assert ((SIZES["d_model"], SIZES["d_ff"] // TENSOR), ("fsdp",)) in summed
+
+
+def test_logits_in_chunks_gather_nothing_more(monkeypatch, step, mesh):
+    monkeypatch.setattr(embeddings, "LARGE", 0)
+    in_chunks = RUN.lowered(mesh).compile()
+    logits = (ROWS // FSDP, LENGTH, SIZES["vocab_size"] // TENSOR)
+    assert logits in shapes(step.as_text()) and logits not in shapes(in_chunks.as_text())
+    assert exchanged(in_chunks, mesh, "all-gather") == exchanged(step, mesh, "all-gather")
 
 
 def test_a_constraint_of_the_model_bites(mesh):

@@ -13,7 +13,7 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.models.family import roles
 from transformer_jax.models.transformer.shapes import MODELS, initialise
 from transformer_jax.tasks import TASKS
-from transformer_jax.training import losses, optimizer
+from transformer_jax.training import cross_entropy, optimizer
 from transformer_jax.training import state as train_state
 from transformer_jax.training import step as train
 from transformer_jax.training.state import State
@@ -84,9 +84,13 @@ class Small:
     def init(self) -> Any:
         return functools.partial(initialise, self.model)
 
-    def apply(self, params, batch, rng) -> Any:
+    def outputs(self, params, batch, rng) -> Any:
         rngs = {} if rng is None else {"dropout": rng}
-        return self.model.apply({"params": params}, batch, deterministic=rng is None, rngs=rngs)
+        settings = {"deterministic": rng is None, "rngs": rngs, "method": "outputs"}
+        return self.model.apply({"params": params}, batch, **settings)
+
+    def apply(self, params, batch, rng) -> Any:
+        return self.outputs(params, batch, rng).logits()
 
     def loss(self, outputs, batch) -> Any:
         return TASKS[_TASKS[self.shape]].loss(outputs, batch, label_smoothing=0.1, z_loss=0.0)
@@ -94,7 +98,7 @@ class Small:
     def state(self, make: Any, mesh: jax.sharding.Mesh) -> State:
         """What `make`, which is `train_state.create` or `abstract`, returns."""
         first = sharding.place(mesh, batch(self.shape, 0))
-        metrics = (*losses.METRICS, "gradient_norm")
+        metrics = (*cross_entropy.METRICS, "gradient_norm")
         key = jax.random.key(0)
         return make(self.init, self._transform, key, first, metrics, ema=False, mesh=mesh)
 
@@ -118,7 +122,7 @@ class Small:
         return train.make_train_step(
             settings,
             loss=self.loss,
-            apply=self.apply,
+            apply=self.outputs,
             optimizer=self._transform,
             schedule=_schedule,
             layout=train_state.layout(self.state(train_state.abstract, mesh)),

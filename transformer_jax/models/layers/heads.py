@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.layers.dropout import Dropout
+from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import parameter
 
-# Vectors to logits of tokens, by a token table or a kernel of its own.
-Project = Callable[[Float[Array, "B T D"]], Float[Array, "B T V"]]
+# The projection to the logits of tokens, by a token table or a kernel of its own.
+Project = Callable[[Float[Array, "B T D"]], Unprojected]
 
 
 class MaskedTokenHead(nn.Module):
@@ -31,11 +32,14 @@ class MaskedTokenHead(nn.Module):
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
-    ) -> Float[Array, "B T V"]:
-        x = _affine(self, "transform", x, x.shape[-1], "embed_out")
+    ) -> Unprojected:
+        kernel, transform_bias = _affine(self, "transform", x.shape[-1], x.shape[-1], "embed_out")
+        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+        x = jnp.einsum("BTD,DE->BTE", x, kernel, preferred_element_type=jnp.float32)
+        x = x + transform_bias[None, None]
         x = Norm(self.norm, name="norm")(jax.nn.gelu(x, approximate=False))
         bias = parameter(self, "logits_bias", nn.initializers.zeros, (self.size,), ("vocab",))
-        return project(x) + bias[None, None]
+        return project(x)._replace(bias=bias)
 
 
 class LabelHead(nn.Module):
@@ -49,9 +53,10 @@ class LabelHead(nn.Module):
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
-    ) -> Float[Array, "B T C"]:
+    ) -> Unprojected:
         x = Dropout(self.dropout_rate, name="dropout")(x, deterministic=deterministic)
-        return _affine(self, "labels", x, self.size, "labels")
+        kernel, bias = _affine(self, "labels", x.shape[-1], self.size, "labels")
+        return Unprojected(x.astype(self.dtype), kernel.T, bias)
 
 
 class Head(NamedTuple):
@@ -82,14 +87,12 @@ HEADS = {
 
 
 def _affine(
-    module: Any, name: str, x: Float[Array, "B T D"], size: int, axis: str
-) -> Float[Array, "B T E"]:
-    init, shape = nn.initializers.xavier_uniform(), (x.shape[-1], size)
-    kernel = parameter(module, name, init, shape, ("embed", axis), matrix=(1, 1))
-    bias = parameter(module, f"{name}_bias", nn.initializers.zeros, (size,), (axis,))
-    x, kernel = x.astype(module.dtype), kernel.astype(module.dtype)
-    y = jnp.einsum("BTD,DE->BTE", x, kernel, preferred_element_type=jnp.float32)
-    return y + bias[None, None]
+    module: nn.Module, name: str, width: int, size: int, axis: str
+) -> tuple[Float[Array, "D E"], Float[Array, "E"]]:
+    """The parameters W and b of x W + b."""
+    init = nn.initializers.xavier_uniform()
+    kernel = parameter(module, name, init, (width, size), ("embed", axis), matrix=(1, 1))
+    return kernel, parameter(module, f"{name}_bias", nn.initializers.zeros, (size,), (axis,))
 
 
 def _mean(x, mask, positions):

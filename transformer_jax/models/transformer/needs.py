@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.devices.machine import Need
-from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS, chunks
 from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.kernels import KERNELS
@@ -66,6 +66,7 @@ class TransformerNeeds:
                 found.append(self._weights(stack, rows, lengths, training))
         outputs, length = self._outputs(), lengths[_SIDES[stacks(config)[-1]]]
         size = rows * length * outputs.least
+        size /= chunks(size)
         # What is kept of them for the backward pass, and the gradient.
         found.append(outputs._replace(least=size, likely=(3 if training else 2) * size))
         return found

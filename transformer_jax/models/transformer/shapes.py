@@ -10,7 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS, OutputProjection, TokenTable
+from transformer_jax.models.layers.embeddings import (
+    TIED_EMBEDDINGS,
+    OutputProjection,
+    TokenTable,
+    Unprojected,
+)
 from transformer_jax.models.layers.heads import HEADS, pool
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import Segments, segment_mask
@@ -63,7 +68,11 @@ class EncoderDecoder(nn.Module):
             self.decoder_norm = Norm(config.norm)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
-        """Float32 logits of every target token, given the tokens before it.
+        """Float32 logits of `outputs`."""
+        return self.outputs(batch, deterministic=deterministic).logits()
+
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Unprojected:
+        """What gives the logits of every target token, given the tokens before it.
 
         Args:
           batch: `inputs` (B, S) and `targets` (B, T), each with `_segment_ids` (0 is padding, the
@@ -86,7 +95,7 @@ class EncoderDecoder(nn.Module):
         )
         start, scales = _bottom(self.config, "decoder", x)
         carry, _ = self.decoder(start, scales, shared)
-        return _logits(self, self.target_table, carry)
+        return _outputs(self, self.target_table, carry)
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, Cache]:
         """Encodes the inputs, one example a row, for decoding at most max_length tokens.
@@ -131,7 +140,7 @@ class EncoderDecoder(nn.Module):
         carry, cache = step_through(
             self.config, context.layers, start, cache, context.keys_values, step
         )
-        return _logits(self, self.target_table, carry)[:, 0], cache
+        return _outputs(self, self.target_table, carry).logits()[:, 0], cache
 
 
 class EncoderOnly(nn.Module):
@@ -157,7 +166,11 @@ class EncoderOnly(nn.Module):
             self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
-        """Float32 logits at every token of `inputs`: of tokens (V), or of labels (C).
+        """Float32 logits of `outputs`."""
+        return self.outputs(batch, deterministic=deterministic).logits()
+
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Unprojected:
+        """What gives the logits at every token of `inputs`: of tokens (V), or of labels (C).
 
         Where the head is pooled they are the same at all tokens of a text. `batch` holds `inputs`
         (B, T) with `_segment_ids` and `_positions`, as for the encoder-decoder.
@@ -196,7 +209,11 @@ class DecoderOnly(nn.Module):
             self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
-        """Float32 logits of every token of `targets`, given those before it in its document.
+        """Float32 logits of `outputs`."""
+        return self.outputs(batch, deterministic=deterministic).logits()
+
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Unprojected:
+        """What gives the logits of every token of `targets`, from those before it in its document.
 
         `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as for the
         encoder-decoder.
@@ -213,7 +230,7 @@ class DecoderOnly(nn.Module):
         )
         start, scales = _bottom(self.config, "decoder", x)
         carry, _ = self.decoder(start, scales, shared)
-        return _logits(self, self.embedding, carry)
+        return _outputs(self, self.embedding, carry)
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Prompt, Cache]:
         """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
@@ -250,7 +267,7 @@ class DecoderOnly(nn.Module):
         """
         slot = context.width + index
         carry, cache = self._read(context, cache, tokens[:, None], slot, ancestors)
-        return _logits(self, self.embedding, carry)[:, 0], cache
+        return _outputs(self, self.embedding, carry).logits()[:, 0], cache
 
     def _read(
         self,
@@ -369,9 +386,7 @@ def _encode(
     return x
 
 
-def _logits(
-    model: EncoderDecoder | DecoderOnly, table: TokenTable, carry: Carry
-) -> Float[Array, "B T V"]:
+def _outputs(model: EncoderDecoder | DecoderOnly, table: TokenTable, carry: Carry) -> Unprojected:
     """What the model's decoder says of the next token."""
     row = scheme(model.config, "decoder")
     x = finish(row, model.decoder_norm if row.ends_in_norm else None, carry)
@@ -379,10 +394,10 @@ def _logits(
     return _project(model, table, x)
 
 
-def _project(model: Model, table: TokenTable, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-    """Logits of tokens, by the table or a kernel of its own."""
+def _project(model: Model, table: TokenTable, x: Float[Array, "B T D"]) -> Unprojected:
+    """The projection to tokens, by the table or a kernel of its own."""
     tied = TIED_EMBEDDINGS[model.config.tied_embeddings].logits
-    return table.logits(x) if tied else model.logits(x)
+    return table.project(x) if tied else model.logits(x)
 
 
 def _mask(

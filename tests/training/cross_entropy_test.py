@@ -1,0 +1,146 @@
+"""Cross-entropy against a slow reading, and in chunks against that of whole logits."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from tests.training.reference import V, make_case, reference
+from transformer_jax.models.layers import embeddings
+from transformer_jax.models.layers.embeddings import CHUNKS, Unprojected
+from transformer_jax.training.cross_entropy import cross_entropy
+
+
+@pytest.mark.parametrize("label_smoothing, z_loss", [(0.0, 0.0), (0.1, 0.0), (0.3, 1e-2)])
+def test_equals_the_reference(label_smoothing, z_loss):
+    logits, targets, weights = make_case()
+    targets[0, 0] = np.argmax(logits[0, 0])  # at least one is right
+    settings = dict(label_smoothing=label_smoothing, z_loss=z_loss)
+    sums = cross_entropy(logits, targets, weights, **settings)
+    expected = reference(logits, targets, weights, **settings)
+    assert sums.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(sums[name], value, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["loss", "token_loss"])
+def test_gradient_equals_finite_differences(name):
+    logits, targets, weights = make_case()
+
+    def value(logits):
+        settings = dict(label_smoothing=0.2, z_loss=0.05)
+        return cross_entropy(logits, targets, weights, **settings)[name]
+
+    check_grads(value, (logits,), order=1, modes=["rev"], rtol=2e-2, atol=2e-2)
+
+
+def test_gradient_equals_automatic_differentiation():
+    logits, targets, weights = make_case()
+
+    def plain(logits):
+        log_p = jax.nn.log_softmax(logits)
+        wanted = 0.9 * jax.nn.one_hot(targets, V) + 0.1 / V
+        z = jax.nn.logsumexp(logits, axis=-1)
+        return jnp.sum(weights * (-jnp.sum(wanted * log_p, axis=-1) + 0.01 * z**2))
+
+    def ours(logits):
+        settings = dict(label_smoothing=0.1, z_loss=0.01)
+        return cross_entropy(logits, targets, weights, **settings)["loss"]
+
+    np.testing.assert_allclose(
+        jax.grad(ours)(logits), jax.grad(plain)(logits), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_large_logits_stay_finite():
+    logits = jnp.full((1, 1, V), -1e4).at[0, 0, 2].set(1e4)
+    targets, weights = jnp.array([[2]]), jnp.ones((1, 1))
+    settings = dict(label_smoothing=0.0, z_loss=0.0)
+    sums = cross_entropy(logits, targets, weights, **settings)
+    assert sums == {"loss": 0.0, "token_loss": 0.0, "accuracy": 1.0}
+
+
+# In chunks
+
+ROWS, LENGTH, D = 6, 7, 5  # tokens that do not divide into chunks
+
+
+def random(*shape, seed=0) -> Any:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def some(share):
+    """Weights, of which about a share is not 0."""
+    chosen = np.random.default_rng(1).random((ROWS, LENGTH)) < share
+    return jnp.asarray(chosen * np.random.default_rng(2).uniform(1, 2, (ROWS, LENGTH)), jnp.float32)
+
+
+def sums_and_gradient(outputs, weights):
+    targets = jnp.asarray(np.random.default_rng(3).integers(V, size=(ROWS, LENGTH)))
+
+    def loss(outputs):
+        sums = cross_entropy(outputs, targets, weights, label_smoothing=0.1, z_loss=0.01)
+        return 3.0 * sums["loss"], sums
+
+    (_, sums), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(outputs)
+    return sums, gradient, jax.jit(loss)(outputs)[1]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.15, 1.0])
+@pytest.mark.parametrize(
+    ("dtype", "bias", "tolerance"),
+    [("float32", None, 1e-5), ("float32", random(V), 1e-5), ("bfloat16", random(V), 2**-8)],
+)
+def test_chunks_give_the_sums_and_gradients_of_whole_logits(
+    monkeypatch, share, dtype, bias, tolerance
+):
+    outputs = Unprojected(random(ROWS, LENGTH, D).astype(dtype), random(V, D, seed=4), bias)
+    whole = sums_and_gradient(outputs, some(share))
+    monkeypatch.setattr(embeddings, "LARGE", 0)
+    in_chunks = sums_and_gradient(outputs, some(share))
+
+    def equal(found, expected):
+        assert found.dtype == expected.dtype
+        largest = float(jnp.max(jnp.abs(expected)))
+        np.testing.assert_allclose(
+            found.astype(jnp.float32),
+            expected.astype(jnp.float32),
+            rtol=tolerance,
+            atol=tolerance * largest,
+        )
+
+    assert jax.tree.structure(in_chunks) == jax.tree.structure(whole)
+    jax.tree.map(equal, in_chunks, whole)
+
+
+def test_tokens_without_a_weight_are_computed_in_no_more_than_their_chunk(monkeypatch):
+    """NaN at such tokens spoils the sums of the first chunk, to which the others do not belong."""
+    monkeypatch.setattr(embeddings, "LARGE", 0)
+    weights = jnp.zeros((CHUNKS, 4)).at[2:4].set(jnp.array([1.0, 0.0, 0.0, 1.0]))
+    targets = jnp.zeros(weights.shape, jnp.int32)
+
+    def loss(x):
+        outputs = Unprojected(x, random(V, D))
+        return cross_entropy(outputs, targets, weights, label_smoothing=0.1, z_loss=0.0)["loss"]
+
+    # A chunk holds 4 tokens, which are the chosen ones.
+    x = jnp.where(weights[..., None] > 0, random(CHUNKS, 4, D), jnp.nan)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(x)
+    assert np.isfinite(value)
+    np.testing.assert_array_equal(np.any(np.asarray(gradient) != 0, axis=-1), weights > 0)
+
+
+def test_large_logits_are_never_held_whole():
+    """Neither their gradient."""
+    rows, length, vocab_size = 8, 64, 2**14  # 32 MiB
+    outputs = Unprojected(jnp.zeros((rows, length, D)), jnp.zeros((vocab_size, D)))
+    targets, weights = jnp.zeros((rows, length), jnp.int32), jnp.ones((rows, length))
+
+    def loss(outputs):
+        return cross_entropy(outputs, targets, weights, label_smoothing=0.1, z_loss=0.0)["loss"]
+
+    found: Any = jax.jit(jax.grad(loss)).lower(outputs).compile().memory_analysis()
+    assert found.temp_size_in_bytes < 4 * rows * length * vocab_size / 2
