@@ -10,6 +10,7 @@ which reaches 41.02 BLEU on test_2016_flickr with a larger vocabulary.
 Time: 1 h 46 min on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work too.
 Score on test_2016_flickr: BLEU 39.98 (nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0),
 chrF 63.99. A length penalty of 0.6 instead of 1.0, which validation chose, gives 39.87.
+Both are of batches of 48 rows of 64 tokens; 32 rows of 96 hold less padding.
 """
 
 from configs import default
@@ -27,9 +28,9 @@ def get_config(arg: str = "") -> default.Config:
     config.data.tokenizer.vocab_size = 6000
     config.data.max_source_length = 64
     config.data.max_target_length = 64
-    config.data.row_source_length = 64
-    config.data.row_target_length = 64
-    config.data.batch_size = 48  # rows: about 3000 target tokens
+    config.data.row_source_length = 96  # of 64, half as much again would be padding
+    config.data.row_target_length = 96
+    config.data.batch_size = 32  # rows: about 3000 target tokens
 
     config.model.num_layers = 4
     config.model.d_model = 128
