@@ -1,5 +1,6 @@
 import itertools
 import multiprocessing
+import pickle
 import random
 
 import pytest
@@ -193,15 +194,20 @@ def test_fingerprint_follows_the_content():
 
 def test_a_cached_tokenizer_is_trained_once(tmp_path, monkeypatch):
     texts = ["ab", "", "abcdef", "x", "0123456", "wxyz"]
-    trained = cached_tokenizer("bpe", texts, 40, (), cache_dir=tmp_path)
+
+    def cached(size, extra_tokens=(), known_by=(1,)):
+        chosen = texts[known_by[0] - 1 :]
+        return cached_tokenizer(
+            "bpe", lambda: chosen, size, extra_tokens, known_by=known_by, cache_dir=tmp_path
+        )
+
+    trained = cached(40)
     assert trained.decode(trained.encode(["abcd wxyz"])[0]) == "abcd wxyz"
-    masked = cached_tokenizer("bpe", texts, 40, (MASK,), cache_dir=tmp_path)
+    masked = cached(40, (MASK,))
     assert masked.token_id(MASK) is not None
-    smaller = cached_tokenizer("bpe", texts, 30, (), cache_dir=tmp_path)
-    others = cached_tokenizer("bpe", texts[1:], 40, (), cache_dir=tmp_path)
+    smaller, others = cached(30), cached(40, known_by=(2,))
     monkeypatch.delattr(tokenizer_file, "train_tokenizer")
-    cached = cached_tokenizer("bpe", texts, 40, (), cache_dir=tmp_path)
-    assert cached.fingerprint == trained.fingerprint
+    assert cached(40).fingerprint == trained.fingerprint
     assert len({one.fingerprint for one in (trained, masked, smaller, others)}) == 4
 
 
@@ -224,3 +230,17 @@ def test_bad_settings_and_files(tmp_path):
     (tmp_path / "cut.json").write_text('{"version": "1.0"')
     with pytest.raises(ValueError, match="cut.json: not a tokenizer file"):
         load_tokenizer(tmp_path / "cut.json")
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes", "bpe", "unigram"])
+def test_looking_words_up_gives_the_ids_of_the_library(kind, monkeypatch):
+    draw = random.Random(0)
+    parts = ["a", "b", "c", " ", "  ", "\n", "\u2581", "<unk>", "é", "\r", "\u2028", MASK]
+    texts = ["".join(draw.choices(parts, k=draw.randrange(12))) for _ in range(5000)]
+    tokenizer = train_tokenizer(kind, texts[:40], 60, (MASK,))
+    monkeypatch.setattr(tokenizer_file, "_REMEMBERED", 20)  # so that some are forgotten
+    found = tokenizer.encode(texts)
+    assert found == pickle.loads(pickle.dumps(tokenizer)).encode(texts)
+    assert tokenizer._fast is not None
+    tokenizer._fast = None
+    assert tokenizer.encode(texts) == found

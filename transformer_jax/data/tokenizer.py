@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
@@ -27,6 +28,7 @@ _SPECIAL_TOKENS = ["< pad >", "< eos >", "< bos >", "<unk>"]
 _UNK = _SPECIAL_TOKENS[UNK_ID]
 _FORMAT = 3  # counts the ways in which train_tokenizer has read texts
 MASK = "< mask >"  # stands for a token that a model has to predict
+_REMEMBERED = 2**18  # words whose ids are kept
 
 
 class Tokenizer:
@@ -43,11 +45,17 @@ class Tokenizer:
     def __init__(self, library: tokenizers.Tokenizer):
         self._library = library
         self._library.encode_special_tokens = True  # "<unk>" written in a text is plain text
+        self._fast = _fast_encoder(library)
         self.vocab_size = library.get_vocab_size()
         self.fingerprint = hashlib.sha256(library.to_str().encode()).hexdigest()
 
+    def __reduce__(self) -> tuple:
+        return Tokenizer, (self._library,)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without eos."""
+        if self._fast is not None:
+            return list(map(self._fast, texts))
         return [e.ids for e in self._library.encode_batch_fast(list(texts))]
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
@@ -70,6 +78,56 @@ class Tokenizer:
     def save(self, path: str | Path) -> None:
         """Writes one JSON file that load_tokenizer reads: whole, or not at all."""
         write_atomically(Path(path), self._library.to_str(pretty=True))
+
+
+def _fast_encoder(library: tokenizers.Tokenizer) -> Callable[[str], list[int]] | None:
+    """Text to ids as the library has them, several times as fast; None: of other kinds than ours.
+
+    A word is encoded once and then looked up, since no token reaches across words.
+    """
+    kinds = json.loads(library.to_str())
+    before = library.pre_tokenizer
+    if kinds["normalizer"] is not None or before is None:
+        return None
+    state = before.__getstate__()
+    if state == _bytes_of_text().__getstate__() and not kinds["model"]["merges"]:
+        first = np.int32(len(_SPECIAL_TOKENS))
+        return lambda text: (np.frombuffer(text.encode(), np.uint8) + first).tolist()
+    splits = {_lines_and_words: _words_of, _lines_and_subwords: _subwords_of}
+    for make, split in splits.items():
+        if state == make().__getstate__():
+            ids = _Remembered(library.model, make is _lines_and_subwords).__getitem__
+            return lambda text: [*itertools.chain.from_iterable(map(ids, split(text)))]
+    return None
+
+
+def _subwords_of(text: str) -> list[str]:
+    """What `_lines_and_subwords` makes of a text, with blanks where it puts marks."""
+    if text and not text.startswith((" ", _BLANK)):
+        text = f" {text}"
+    return _SUBWORD.findall(text)
+
+
+def _words_of(text: str) -> list[str]:
+    """What `_lines_and_words` makes of a text."""
+    return _WORD.findall(text)
+
+
+class _Remembered(dict):
+    """The ids of words, each encoded when it is first asked for."""
+
+    def __init__(self, model: Any, marks: bool):
+        """marks: whether the model knows blanks by a mark."""
+        super().__init__()
+        self._model = model
+        self._marks = marks
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        marked = word.replace(" ", _BLANK) if self._marks else word
+        self[word] = ids = tuple(token.id for token in self._model.tokenize(marked))
+        return ids
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -121,20 +179,25 @@ def train_tokenizer(
 
 def cached_tokenizer(
     kind: str,
-    texts: Sequence[str],
+    texts: Callable[[], Sequence[str]],
     vocab_size: int,
     extra_tokens: Sequence[str],
     *,
+    known_by: Sequence[object],
     cache_dir: str | Path,
 ) -> Tokenizer:
-    """train_tokenizer, kept under cache_dir/tokenizers."""
+    """train_tokenizer, kept under cache_dir/tokenizers.
+
+    known_by: what tells these texts from others, so that they need not be read.
+    """
     made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
-    chunks = (texts[start : start + 2**14] for start in range(0, len(texts), 2**14))
-    folder = Path(cache_dir).expanduser() / "tokenizers" / fingerprint(*made_by, *chunks)
+    key = fingerprint(*made_by, *known_by)
+    folder = Path(cache_dir).expanduser() / "tokenizers" / key
 
     def train(temporary: Path) -> None:
+        read = texts()
         with progress.phase("Training the tokenizer"):
-            tokenizer = train_tokenizer(kind, texts, vocab_size, extra_tokens)
+            tokenizer = train_tokenizer(kind, read, vocab_size, extra_tokens)
         tokenizer.save(temporary / TOKENIZER)
 
     build_once(folder, train)
@@ -147,9 +210,13 @@ def _bytes(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
     vocab = {token: i for i, token in enumerate(_SPECIAL_TOKENS)}
     vocab |= {symbol: len(_SPECIAL_TOKENS) + byte for byte, symbol in enumerate(symbols)}
     library = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.pre_tokenizer = _bytes_of_text()
     library.decoder = decoders.ByteLevel()
     return library
+
+
+def _bytes_of_text() -> Any:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 def _byte_symbols() -> list[str]:
@@ -162,17 +229,30 @@ def _byte_symbols() -> list[str]:
 
 
 # A line break takes the blanks beside it along: between words a blank goes without saying.
-_WORD = r" ?\n(?: (?!\n))?|[^ \n]+"
+_WORD = re.compile(r" ?\n(?: (?!\n))?|[^ \n]+")
+_BLANK = "\u2581"  # the mark of one, in subwords
+_SUBWORD = re.compile(f" ?\\n|[ {_BLANK}][^ {_BLANK}\\n]*|[^ {_BLANK}\\n]+")
+
+
+def _lines_and_words() -> Any:
+    return pre_tokenizers.Split(Regex(_WORD.pattern), behavior="removed", invert=True)
+
+
+def _lines_and_subwords() -> Any:
+    # The mark of a blank belongs to the word after it, so "house ." comes back with its blank. The
+    # text's first word gets one too, a line's first word only where the text has a blank there.
+    lines = pre_tokenizers.Split(Regex(" ?\n"), behavior="isolated")
+    return pre_tokenizers.Sequence([lines, pre_tokenizers.Metaspace(prepend_scheme="first")])
 
 
 def _words(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
-    counts = Counter(itertools.chain.from_iterable(re.findall(_WORD, text) for text in texts))
+    counts = Counter(itertools.chain.from_iterable(map(_words_of, texts)))
     counts.pop(_UNK, None)
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     tokens = [*_SPECIAL_TOKENS, *ordered[: vocab_size - len(_SPECIAL_TOKENS)]]
     vocab = {token: i for i, token in enumerate(tokens)}
     library = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=_UNK))
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
+    library.pre_tokenizer = _lines_and_words()
     library.decoder = decoders.Sequence(
         [
             decoders.Replace(Regex(r"\A(?! ?\n)"), " "),  # before every token that is a word
@@ -207,14 +287,7 @@ def _unigram(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
 def _trained_subwords(
     library: tokenizers.Tokenizer, trainer: Any, texts: Sequence[str]
 ) -> tokenizers.Tokenizer:
-    # The mark of a blank belongs to the word after it, so "house ." comes back with its blank. The
-    # text's first word gets one too, a line's first word only where the text has a blank there.
-    library.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(" ?\n"), behavior="isolated"),
-            pre_tokenizers.Metaspace(prepend_scheme="first"),
-        ]
-    )
+    library.pre_tokenizer = _lines_and_subwords()
     library.decoder = decoders.Metaspace()
     library.train_from_iterator(texts, trainer)
     return library
