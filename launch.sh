@@ -13,6 +13,7 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   (no command)   train configs/quickstart.py in runs/quickstart of this repository and print its
                  scores; when it has finished already, print them again
   train          --config=FILE --workdir=DIR [--config.KEY=VALUE ...]
+  prepare        --config=FILE [--check]: tokenises the data, which train does too where it is missing
   evaluate       --workdir=DIR [--checkpoint=best|last|STEP|DIR] [--split=NAME]
   generate       --workdir=DIR [--input=FILE] [--output=FILE]: from each line
   embed          --workdir=DIR [--input=FILE] [--output=FILE]: each line as a vector
@@ -198,8 +199,8 @@ case $command in
     help) usage && exit ;;
     test | setup | compare | tensorboard) device=${device:-cpu} ;;
     preflight) device=${device:-cpu} venv+=-preflight ;;
-    quickstart | train | evaluate | generate | embed | inspect | replay | configs | keys | experiment) ;;
-    *) fail "unknown command '$command': expected train, evaluate, generate, embed, inspect, replay, \
+    quickstart | prepare | train | evaluate | generate | embed | inspect | replay | configs | keys | experiment) ;;
+    *) fail "unknown command '$command': expected prepare, train, evaluate, generate, embed, inspect, replay, \
 preflight, compare, tensorboard, configs, keys, experiment, tpu, test or setup, or none for the \
 quickstart. See launch.sh --help." ;;
 esac

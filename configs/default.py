@@ -106,32 +106,41 @@ def _data() -> Config:
     # chain, each 16 of them followed by their copy; "tfds": a set of the TFDS catalogue; "text":
     # two parallel files, a sentence a line (for language models plain text files); "scan": files of
     # the SCAN task; "tsv": tab-separated columns; "labelled": lines "LABEL sentence"; "conll": a
-    # word and its tag a line; "conllu": CoNLL-U.
+    # word and its tag a line; "conllu": CoNLL-U; "json": a JSON object a line; "parquet": Parquet.
     data.source = "embedded"
     data.dir = ""  # folder of the data set's own files (of the sources that read files)
     data.name = ""  # of the catalogue, as "wmt14_translate/de-en" ("tfds" only)
     data.cache_dir = "~/.cache/transformer_jax"  # prepared data sets, tokens, compiled programs
-    data.source_language = "en"  # also the suffix of the text files
+    data.source_language = "en"  # the suffix of text files, a feature or a field of others
     data.target_language = "de"  # likewise
     # Which columns hold the text and its label or tags, where it is no translation. embedded, tfds:
-    # features; tsv: names in the header, or numbers from "0" of columns without header; conllu: the
-    # label alone, as "upos".
+    # features; json, parquet: fields; tsv: names in the header, or numbers from "0" of columns
+    # without header; conllu: the label alone, as "upos".
     data.text_feature = "source"
     data.label_feature = "antecedent"  # the column or feature of labels or tags
     data.document_separator = "\n"  # what ends a document of plain text ("": nothing but the file)
     # What each split is made of. embedded, tfds: TFDS split expressions; bigram_copy: its splits of
-    # the same names; text of translations: prefixes P of pairs P.en, P.de (or P.en.gz, P.de.gz) in
-    # data.dir; others: files in data.dir, plain or .gz.
+    # the same names; text of translations: prefixes P of pairs P.en, P.de; others: files. They are
+    # in data.dir, plain or packed (.gz, .zst), and names may be patterns, as "part-*.json".
     data.train = ("train",)
     data.validation = ("validation",)  # what is scored during training
     data.test = ("test",)  # (): none; then a run ends with the scores of validation
+    # Sets that are mixed for training, in place of data.train: rows of a source, its data.dir (of
+    # tfds: its data.name), a file or pattern (tfds: a split) and a weight, the share of examples.
+    data.mixture = ()
     # With an empty data.validation: how many examples at the end of train (of text for language
     # models: characters) are held out instead.
     data.validation_size = 0
+    # Whether lines of files that are no examples (not UTF-8, a missing field, ...) are counted and
+    # left out. Otherwise the first one ends the run.
+    data.skip_bad_lines = False
+    data.workers = 8  # processes that tokenise at most; no more than there are cores
 
     data.tokenizer = tokenizer = config_dict.ConfigDict()  # one for both languages
     tokenizer.kind = "bpe"
     tokenizer.vocab_size = 8000  # tokens at most, special ones included (no meaning for "bytes")
+    # Characters of the training split that it is learned from at most, spread over all of it.
+    tokenizer.train_bytes = 100_000_000
 
     # Longer examples are left out of training, and cut off in an evaluation (BLEU and the like see
     # whole references); both are counted and reported. Documents of language models are cut into

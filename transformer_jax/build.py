@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from configs.default import Config
 from transformer_jax import tasks
-from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings
+from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings, Part
 from transformer_jax.data.examples import SourceSettings
 from transformer_jax.data.tokenizer import BOS_ID
 from transformer_jax.devices import compiled
@@ -74,7 +74,10 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     schedule, transform = _optimizer(config, lambda: run.roles)
     loss = _loss(config, task)
 
-    data = Dataset(_data_settings(config, task, mesh, workdir))
+    # Rows of padding fill up the last batch anyhow: so there are as many as every device can share.
+    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    rows = math.ceil(evaluate.batch_size / parts) * parts
+    data = Dataset(_data_settings(config, task, rows, workdir))
     # A model of a given size can be inspected without its data.
     model_config = dataclasses.replace(
         model_config,
@@ -222,19 +225,28 @@ def _loss(config: Config, task: Task) -> Loss:
     return functools.partial(task.loss, label_smoothing=label_smoothing, z_loss=z_loss)
 
 
-def _data_settings(config: Config, task: Task, mesh: Mesh, workdir: Path | None) -> DataSettings:
+def dataset(config: Config, workdir: Path | None) -> Dataset:
+    """The data of a checked config, without the devices and the model. Raises as `build`."""
+    task = tasks.choose(config.task.name, config.model.architecture)
+    _check_data(config, task)
+    return Dataset(_data_settings(config, task, config.evaluate.batch_size, workdir))
+
+
+def _data_settings(
+    config: Config, task: Task, evaluation_batch_size: int, workdir: Path | None
+) -> DataSettings:
     settings = config.data.to_dict()
-    # Rows of padding fill up the last batch anyhow: so there are as many as every device can share.
-    parts = mesh.shape["data"] * mesh.shape["fsdp"]
-    evaluation_batch_size = math.ceil(config.evaluate.batch_size / parts) * parts
     tokenizer = settings.pop("tokenizer")
     names = [field.name for field in dataclasses.fields(SourceSettings)]
+    source = SourceSettings(**{name: settings.pop(name) for name in names})
     return DataSettings(
-        source=SourceSettings(**{name: settings.pop(name) for name in names}),
+        source=source,
+        mixture=tuple(_part(source, *row) for row in settings.pop("mixture")),
         recipe=task.recipe,
         splits={split: settings.pop(split) for split in SPLITS},
         tokenizer_kind=tokenizer["kind"],
         tokenizer_vocab_size=tokenizer["vocab_size"],
+        tokenizer_train_bytes=tokenizer["train_bytes"],
         model_vocab_size=config.model.vocab_size,
         mask_rate=config.task.mask_rate,
         seed=config.seed,
@@ -243,6 +255,30 @@ def _data_settings(config: Config, task: Task, mesh: Mesh, workdir: Path | None)
         labels_file=workdir / LABELS if workdir else None,
         **settings,
     )
+
+
+def _part(like: SourceSettings, source: str, place: str, file: str, weight: float) -> Part:
+    """A set of a mixture, whose other settings are those of `like`."""
+    where = {"name": place} if source == "tfds" else {"dir": place}
+    return Part(dataclasses.replace(like, source=source, **where), (file,), weight)
+
+
+def _check_mixture(config: Config) -> None:
+    """Checks the rows of data.mixture."""
+    for number, row in enumerate(config.data.mixture):
+        kinds = (str, str, str, (int, float))
+        if len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
+            raise ValueError(
+                f"data.mixture: row {number} is {row!r}, expected (source, folder, file, weight), "
+                "as ('json', '~/web', 'part-*.json', 2.0)"
+            )
+        if not 0 < row[-1] < math.inf:
+            raise ValueError(f"data.mixture: the weight {row[-1]} of row {number} is not above 0")
+    if config.data.mixture and config.data.validation_size:
+        raise ValueError(
+            f"data.validation_size={config.data.validation_size} cannot be held out of a mixture: "
+            "name a data.validation"
+        )
 
 
 def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
@@ -266,10 +302,12 @@ def _check_data(config: Config, task: Task) -> None:
     """Checks the settings of the data, among themselves and against the rest of the config."""
     data, sides = config.data, task.recipe.sides
     _at_least("data", data, **{f"max_{side}_length": 3 for side in sides})
-    _at_least("data", data, batch_size=1, streams=1, validation_size=0)
+    _at_least("data", data, batch_size=1, streams=1, validation_size=0, workers=1)
+    _at_least("data.tokenizer", data.tokenizer, train_bytes=1)
     # Also where nothing reads them.
     lengths = [f"{kind}_{side}_length" for kind in ("max", "row") for side in ("source", "target")]
     _at_least("data", data, **dict.fromkeys(lengths, 1))
+    _check_mixture(config)
     for split in SPLITS:
         held_out = split == "validation" and data.validation_size
         if not data[split] and not held_out and split != "test":

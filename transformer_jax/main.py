@@ -1,4 +1,4 @@
-"""The command line: trains, evaluates, generates or embeds with, shows or replays one model.
+"""The command line: prepares data, trains, evaluates, generates or embeds with, shows, replays.
 
     python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/a [--mode=train]
     python -m transformer_jax.main --workdir=runs/a --mode=generate --input=FILE --output=FILE
@@ -47,7 +47,8 @@ _OUTPUT = flags.DEFINE_string("output", "-", "Where results go; - is standard ou
 _STEP = flags.DEFINE_integer("step", None, "What to replay up to: the first bad step.")
 _SEARCH = flags.DEFINE_bool("search", False, "Whether to try all meshes and remat policies.")
 _EXPLAIN = flags.DEFINE_bool("explain", False, "Whether to list what moves the memory.")
-_FLAGS = _CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH, _EXPLAIN
+_CHECK = flags.DEFINE_bool("check", False, "Whether to compare prepared data with its files.")
+_FLAGS = _CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH, _EXPLAIN, _CHECK
 # Longer than a path that anybody reads; the paths in an OSError may be of any length.
 _LONG = r"\S{500,}"
 

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from configs import default
 from configs.default import Config
 from transformer_jax import values
-from transformer_jax.data.files import decode_lines
+from transformer_jax.data.lines import decode_lines
 from transformer_jax.training.optimizer import SCHEDULES
 from transformer_jax.values import Kind, shorten
 

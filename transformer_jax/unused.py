@@ -103,7 +103,10 @@ def _choices(config: Config) -> list[Choice]:
         for name, row in SCHEDULES.items()
     }
     moments = {name: row.reads for name, row in OPTIMIZERS.items()}
-    sizes = {name: ("vocab_size",) * (row.least is not None) for name, row in TOKENIZERS.items()}
+    sizes = {
+        name: ("vocab_size", "train_bytes") * (row.least is not None)
+        for name, row in TOKENIZERS.items()
+    }
     lengths = {name: ("max_length",) * row.learned for name, row in POSITIONS.items()}
     rows = {True: ("row_source_length", "row_target_length"), False: ()}
     return [
@@ -116,6 +119,7 @@ def _choices(config: Config) -> list[Choice]:
         ),
         Choice("model.architecture", model.architecture, _in("model", _STACKS)),
         Choice("data.tokenizer.kind", data.tokenizer.kind, _in("data.tokenizer", sizes)),
+        Choice("data.mixture", bool(data.mixture), _in("data", {True: (), False: ("train",)})),
         Choice("data.packing", data.packing, _in("data", rows)),
         Choice("data.source", data.source, _in("data", _sources(task))),
         Choice("task.name", task.recipe.name, {n: _read_by(row) for n, row in TASKS.items()}),
@@ -124,7 +128,7 @@ def _choices(config: Config) -> list[Choice]:
     ]
 
 
-_TOKENIZER = ("data.tokenizer.kind", "data.tokenizer.vocab_size")
+_TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
 # An encoder alone also embeds, whatever it is trained for.
 _STACKS = {
     name: ("pooling",) * (stacks == ("encoder",))

@@ -11,12 +11,12 @@ import tensorflow_datasets as tfds
 from tests.data.toy import ToyTranslation, source_settings
 from transformer_jax import progress
 from transformer_jax.data import catalogue, grammar
-from transformer_jax.data.examples import Examples
+from transformer_jax.data.examples import Examples, concatenate
 
 
 def read(builder_of, reader, folder, splits, **changes) -> Examples:
     settings = source_settings("", folder, **changes)
-    return reader(builder_of(settings), settings, splits)
+    return concatenate(reader(builder_of(settings), settings, splits))
 
 
 read_set = functools.partial(read, catalogue.catalogued)
@@ -53,18 +53,18 @@ def test_a_set_is_found_by_its_name(prepared):
 
 def test_a_set_that_another_process_prepares_first(tmp_path):
     early = ToyTranslation(data_dir=tmp_path)
-    catalogue.read_builder(ToyTranslation(data_dir=tmp_path), ("train",), ["count"])
-    assert len(catalogue.read_builder(early, ("train",), ["count"])["count"]) == 6
+    concatenate(catalogue.read_builder(ToyTranslation(data_dir=tmp_path), ("train",), ["count"]))
+    assert len(concatenate(catalogue.read_builder(early, ("train",), ["count"]))["count"]) == 6
 
 
 def test_what_has_been_decoded_is_not_decoded_again(tmp_path, monkeypatch):
     """But every choice of splits and of features is one of its own."""
     builder = ToyTranslation(data_dir=tmp_path)
     choices = [(splits, [name]) for splits in (("train",), ("test",)) for name in ("en", "tags")]
-    first = [catalogue.read_builder(builder, *choice) for choice in choices]
+    first = [concatenate(catalogue.read_builder(builder, *choice)) for choice in choices]
     assert all(a != b for a, b in itertools.combinations(first, 2))
     monkeypatch.setattr(tfds, "builder_from_directory", lambda folder: pytest.fail("decoded"))
-    assert [catalogue.read_builder(builder, *choice) for choice in choices] == first
+    assert [concatenate(catalogue.read_builder(builder, *choice)) for choice in choices] == first
 
 
 class ToyArchive(tfds.core.GeneratorBasedBuilder):
@@ -107,7 +107,7 @@ def test_a_broken_archive(tmp_path, monkeypatch):
 
 def test_features_become_plain_python(prepared):
     builder = ToyTranslation(data_dir=prepared / "cache" / "tfds")
-    columns = catalogue.read_builder(builder, ("train",), ["count", "tags"])
+    columns = concatenate(catalogue.read_builder(builder, ("train",), ["count", "tags"]))
     assert list(columns) == ["count", "tags"]
     assert sorted(columns["count"]) == [0, 1, 2, 3, 4, 5]
     for tags, count in zip(columns["tags"], columns["count"], strict=True):

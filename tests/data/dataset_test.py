@@ -4,13 +4,17 @@ import collections
 import dataclasses
 import json
 import math
+import os
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 
 from tests.data.toy import source_settings
-from transformer_jax.data import bigram
-from transformer_jax.data.dataset import Dataset, DataSettings
+from transformer_jax.data import bigram, prepare, sources
+from transformer_jax.data.dataset import Dataset, DataSettings, Part
+from transformer_jax.data.examples import concatenate
 from transformer_jax.data.sources import LABELLED, PAIRS, TAGGED, TEXTS
 from transformer_jax.data.summary import likely_mistakes
 from transformer_jax.data.tokenizer import (
@@ -68,9 +72,12 @@ def _settings(folder, task, **changes):
         source=source_settings(source, folder / name, cache_dir=str(folder / "cache")),
         recipe=recipe,
         splits=SPLITS,
+        mixture=(),
         validation_size=0,
         tokenizer_kind="words",
         tokenizer_vocab_size=100,
+        tokenizer_train_bytes=10**6,
+        workers=1,
         model_vocab_size=None,
         mask_rate=0.3,
         max_source_length=8,
@@ -143,11 +150,12 @@ def test_an_evaluation_masks_the_same_words_each_time(folder):
 
 @pytest.mark.parametrize("task", ["translation", "classification", "tagging"])
 def test_examples_that_are_held_out_are_the_last_of_train(folder, task):
-    whole = _dataset(folder, task)._examples("train")
+    whole = concatenate(_dataset(folder, task)._all_pieces("train"))
     splits = SPLITS | {"validation": ()}
     data = _dataset(folder, task, splits=splits, validation_size=6)
     held_out = data.split("validation").examples
-    assert {key: data._examples("train")[key] + held_out[key] for key in whole} == whole
+    train = concatenate(data._all_pieces("train"))
+    assert {key: train[key] + list(held_out[key]) for key in whole} == whole
     assert {len(values) for values in held_out.values()} == {6}
 
 
@@ -200,7 +208,6 @@ def test_whatever_may_take_long_is_shown(folder, phases):
     data.split("validation")
     data.train_streams()
     assert phases == [
-        "Reading the validation split",
         "Reading the train split",
         "Training the tokenizer",
         "Tokenising the validation split",
@@ -437,3 +444,91 @@ def test_rows_of_bigram_copy_are_16_words_and_their_copy(tmp_path, monkeypatch):
         for row in rows:  # of which the last one ends in eos
             assert row[16:] in (row[:16], [*row[:15], EOS_ID])
         assert sum(row.count(EOS_ID) for row in rows) == 1
+
+
+def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):
+    """By another process as well: all that it knows is in the cache."""
+    for task in TASKS:
+        first = _dataset(folder, task)
+        batch, scored = next(first.train_streams()), first.split("test")
+        summaries = first.summaries()
+        with monkeypatch.context() as patch:
+            patch.delattr(sources, "read")
+            patch.setattr(prepare, "_made", None)
+            found = _dataset(folder, task)
+            for name, rows in next(found.train_streams()).items():
+                np.testing.assert_array_equal(rows, batch[name])
+            assert found.summaries() == summaries
+            again = found.split("test").examples
+            assert {name: list(values) for name, values in again.items()} == {
+                name: list(values) for name, values in scored.examples.items()
+            }
+
+
+def test_files_that_have_changed_are_prepared_anew(folder):
+    before = _dataset(folder, "causal_lm").train_streams().fingerprint
+    path = folder / "texts" / "train"
+    os.utime(path, ns=(10**18, 10**18))
+    assert _dataset(folder, "causal_lm").train_streams().fingerprint == before  # the same content
+    path.write_text(path.read_text() + "more\n")
+    after = _dataset(folder, "causal_lm")
+    assert after.train_streams().fingerprint != before
+    assert after.summaries()["train"].examples == len(SENTENCES["train"]) + 1
+
+
+def test_other_content_with_the_same_size_and_time_is_found_by_a_check(folder):
+    data, path = _dataset(folder, "causal_lm"), folder / "texts" / "test"
+    data.check()
+    status = path.stat()
+    path.write_text(path.read_text().replace("a", "z"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(ValueError, match="data.test: the files have another content than .*delete"):
+        _dataset(folder, "causal_lm").check()
+
+
+def test_places_with_a_token_and_examples_shared_with_train_are_counted(folder):
+    data = _dataset(folder, "causal_lm", packing=False)
+    lengths = [len(text.split()) + 1 for text in SENTENCES["train"]]
+    assert 0 < data.share_of_tokens(4 * 13) == pytest.approx(np.mean(lengths) / 8, rel=0.02)
+    assert data.shared_with_train("test") == 0
+    lines = [SENTENCES["train"][3], "test other", SENTENCES["train"][0]]
+    (folder / "texts" / "test").write_text("\n".join(lines))
+    assert _dataset(folder, "causal_lm").shared_with_train("test") == 2
+
+
+def _mixed(folder, **changes):
+    """Three sets of one text each, in three formats."""
+    rows = [{"text": text} for text in SENTENCES["train"]]
+    (folder / "texts" / "a.json").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "texts" / "b.txt").write_text("b b b\n" * 5)
+    table = pyarrow.table({"text": ["c c"] * 7})
+    parquet.write_table(table, folder / "texts" / "c.parquet")
+    source = _settings(folder, "causal_lm").source
+    formats = (("json", "a.json", 3.0), ("text", "b.*", 1), ("parquet", "c.parquet", 2))
+    parts = [
+        Part(dataclasses.replace(source, source=name), (file,), weight)
+        for name, file, weight in formats
+    ]
+    return _dataset(folder, "causal_lm", mixture=tuple(parts), **changes)
+
+
+def test_sets_of_several_formats_are_mixed_by_weight(folder):
+    data = _mixed(folder)
+    decode, found = data.tokenizer.decode, collections.Counter()
+    streams = data.train_streams()
+    for _ in range(200):
+        batch = next(streams)
+        for row, segments in zip(batch["targets"], batch["targets_segment_ids"], strict=True):
+            for segment in range(1, segments.max() + 1):
+                found[decode(row[segments == segment])] += 1
+    assert set(found) == {*SENTENCES["train"], "b b b", "c c"}
+    total = sum(found.values())
+    for text, share in (("b b b", 1 / 6), ("c c", 2 / 6)):
+        assert abs(found[text] / total - share) < 4 * math.sqrt(share / total)
+    summary = data.summaries()["train"]
+    assert summary.examples == 13 + 5 + 7 and summary.lengths["target"][2] == 7
+    assert data.unigram_entropy and data.shared_with_train("test") == 0
+    data.check()
+    (folder / "texts" / "b.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="no file matches"):
+        data.find_files()

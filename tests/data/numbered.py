@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from transformer_jax.data.arrays import TokenArrays
+from transformer_jax.data.arrays import Counts, TokenArrays, ids_of, lengths_of
 from transformer_jax.data.recipe import Batch, Column, Draw
 from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
@@ -64,11 +64,25 @@ def make_arrays(
         ]
         return np.concatenate(rows).astype(np.int32)
 
+    return in_memory(
+        {name: tokens(lengths[name]) for name in columns},
+        {name: np.cumsum([0, *lengths[name]]) for name in columns},
+        f"{n}, {list(columns)}, {shortest}, {longest}, {seed}",
+    )
+
+
+def in_memory(
+    columns: Mapping[str, np.ndarray], offsets: Mapping[str, np.ndarray], fingerprint: str
+) -> TokenArrays:
+    """Token arrays that no file holds."""
+    counts = Counts(examples=0, characters=0, empty={}, labels={}, too_long=0, content="")
     return TokenArrays(
-        columns={name: tokens(lengths[name]) for name in columns},
-        offsets={name: np.cumsum([0, *lengths[name]]) for name in columns},
-        too_long=0,
-        fingerprint=f"{n}, {list(columns)}, {shortest}, {longest}, {seed}",
+        columns=columns,
+        offsets=offsets,
+        lengths={name: lengths_of(ends) for name, ends in offsets.items()},
+        ids={name: ids_of(tokens) for name, tokens in columns.items()},
+        counts=counts,
+        fingerprint=fingerprint,
     )
 
 

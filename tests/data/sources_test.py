@@ -1,11 +1,15 @@
 import gzip
+import json
+import os
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 
 from tests.data.toy import source_settings
 from transformer_jax.data import bigram, catalogue, sources
-from transformer_jax.data.examples import Examples
+from transformer_jax.data.examples import Examples, concatenate
 from transformer_jax.data.sources import LABELLED, PAIRS, SOURCES, TAGGED, TEXTS
 from transformer_jax.tasks import TASKS
 
@@ -14,7 +18,7 @@ GERMAN = ["eine katze .", "leer", "zwei hunde\u00a0.", "x"]
 
 
 def load(source, folder, splits, columns=PAIRS, **changes) -> Examples:
-    return sources.load(source_settings(source, folder, **changes), columns, splits)
+    return concatenate(sources.read(source_settings(source, folder, **changes), columns, splits))
 
 
 def write(path, lines, end="\n"):
@@ -30,7 +34,10 @@ CONTENTS = {
     "labelled": "c a b\n",
     "conll": "a\tO\n",
     "conllu": "1\ta\t_\tX" + "\t_" * 6 + "\n",
+    "json": '{"en": "a", "de": "b", "text": "a b", "label": "c", "words": ["a"], "tags": ["O"]}\n',
+    "parquet": "",
 }
+FIELDS = {TAGGED: {"text_feature": "words", "label_feature": "tags"}}
 # ... and the features that the sources without files are read from.
 FEATURES = {
     PAIRS: {},
@@ -65,6 +72,9 @@ def folder(tmp_path_factory):
         (folder / source).mkdir()
         for name in ("train", "train.en", "train.de"):
             (folder / source / name).write_text(content)
+    row = json.loads(CONTENTS["json"])
+    table = pyarrow.table({name: [value] for name, value in row.items()})
+    parquet.write_table(table, folder / "parquet" / "train")
     with pytest.MonkeyPatch.context() as patch:
         counts = {"train": 20, "validation": 1, "test": 1}
         patch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
@@ -80,6 +90,8 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
         "embedded": FEATURES[columns],
         "tfds": {"name": "toy_translation"} | TOY_FEATURES[columns],
         "conllu": {"label_feature": "upos"},
+        "json": FIELDS.get(columns, {}),
+        "parquet": FIELDS.get(columns, {}),
     }.get(source, {})
     examples = load(source, folder / source, ("train", "train"), columns, **changes)
     assert set(columns) <= set(examples)
@@ -87,7 +99,7 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
     assert set(columns) == set(examples) or (source, columns) == ("embedded", PAIRS)
     (length,) = {len(values) for values in examples.values()}
     noting: Any = Noting(source_settings(source, folder / source, **changes))
-    once = sources.load(noting, columns, ("train",))
+    once = concatenate(sources.read(noting, columns, ("train",)))
     assert length == 2 * len(once[columns[0]]) > 0
     kind = list if columns == TAGGED else str
     for name in columns:
@@ -96,7 +108,7 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
         rows = list(zip(examples["words"], examples["tags"], strict=True))
         assert all(len(words) == len(tags) for words, tags in rows)
         assert all(isinstance(item, str) for words, tags in rows for item in words + tags)
-    # `load` looks at source and dir of all, and prepared data lies in the cache.
+    # `read` looks at source and dir of all, and prepared data lies in the cache.
     asked = noting.asked - {"source", "dir", "cache_dir"}
     assert asked == set(SOURCES[source][columns].reads) - {"dir"}
 
@@ -208,3 +220,45 @@ def test_bigram_copy_is_a_document_a_split_and_needs_no_folder(tmp_path, monkeyp
         load("bigram_copy", tmp_path, ("train.txt",), TEXTS)
     with pytest.raises(ValueError, match="'bigram_copy' does not yield text and label, which"):
         load("bigram_copy", tmp_path, ("train",), LABELLED)
+
+
+def test_a_pattern_names_files_in_alphabetical_order(tmp_path):
+    for name, content in (("b.en", "2"), ("a.en", "1"), ("b.de", "4"), ("a.de", "3"), ("c", "5")):
+        write(tmp_path / name, [content])
+    write(tmp_path / "d.de.gz", ["7"])
+    write(tmp_path / "d.en", ["6"])
+    assert load("text", tmp_path, ("*",)) == {"source": ["1", "2", "6"], "target": ["3", "4", "7"]}
+    assert load("text", tmp_path, ("[ab].en", "c"), TEXTS)["text"] == ["1", "2", "5"]
+    with pytest.raises(FileNotFoundError, match="x-.*: no file matches"):
+        load("text", tmp_path, ("x-*",))
+    (tmp_path / "e.en").write_text("8")
+    with pytest.raises(FileNotFoundError, match="e.de"):
+        load("text", tmp_path, ("*",))
+
+
+def test_a_version_tells_one_state_of_the_files_from_another_and_reads_none(tmp_path):
+    def version(**changes):
+        settings = source_settings("text", tmp_path, **changes)
+        return json.dumps(sources.version(settings, TEXTS, ("a",)))
+
+    (tmp_path / "a").write_bytes(b"\xff")  # which nobody could read
+    os.utime(tmp_path / "a", ns=(10**18, 10**18))
+    versions = [version()]
+    assert version() == versions[0]
+    assert version(label_feature="others") == versions[0]  # plain text has none
+    versions.append(version(document_separator=""))
+    os.utime(tmp_path / "a", ns=(10**18, 10**18 + 1))
+    versions.append(version())
+    (tmp_path / "a").write_bytes(b"\xff\xff")
+    os.utime(tmp_path / "a", ns=(10**18, 10**18 + 1))
+    versions.append(version())
+    assert len(set(versions)) == 4
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
+    write(tmp_path / "a", ["one", "two"])
+    pieces = sources.read(source_settings("text", tmp_path), TEXTS, ("a",))
+    next(pieces)
+    write(tmp_path / "a", ["one", "two", "three"])
+    with pytest.raises(ValueError, match="a changed while it was read"):
+        list(pieces)

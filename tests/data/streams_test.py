@@ -36,7 +36,7 @@ def make_streams(arrays, columns=PAIRS, *, packing, **changes):
         lengths=dict.fromkeys(columns, 20 if packing else 9),
         seed=3,
     )
-    return TrainStreams(arrays, columns, packing=packing, **(settings | changes))
+    return TrainStreams([arrays], columns, packing=packing, **(settings | changes))
 
 
 def padded_order(arrays, streams, batches):
@@ -221,7 +221,7 @@ def test_a_warning_names_the_streams_that_would_spare_hosts_double_reading(monke
 def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
     arrays = make_arrays(10, TEXTS)
     settings: dict[str, Any] = dict(
-        arrays=arrays,
+        sets=[arrays],
         columns=TEXTS,
         batch_size=8,
         streams=2,
@@ -235,13 +235,16 @@ def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
         {"streams": 4},
         {"packing": False},
         {"lengths": {"targets": 21}},
-        {"arrays": make_arrays(10), "columns": PAIRS, "lengths": {"inputs": 20, "targets": 20}},
-        {"arrays": make_arrays(10), "columns": PAIRS, "lengths": {"inputs": 21, "targets": 20}},
-        {"arrays": make_arrays(10), "columns": PAIRS, "lengths": {"inputs": 20, "targets": 21}},
+        {"sets": [make_arrays(10)], "columns": PAIRS, "lengths": {"inputs": 20, "targets": 20}},
+        {"sets": [make_arrays(10)], "columns": PAIRS, "lengths": {"inputs": 21, "targets": 20}},
+        {"sets": [make_arrays(10)], "columns": PAIRS, "lengths": {"inputs": 20, "targets": 21}},
         {"seed": 1},
         {"draw": Noise(9)},
         {"draw": Noise(8)},
-        {"arrays": make_arrays(11, TEXTS)},
+        {"sets": [make_arrays(11, TEXTS)]},
+        {"sets": [arrays, make_arrays(11, TEXTS)], "weights": [1, 1]},
+        {"sets": [make_arrays(11, TEXTS), arrays], "weights": [1, 1]},
+        {"sets": [arrays, make_arrays(11, TEXTS)], "weights": [1, 2]},
     ]
     made = [TrainStreams(**(settings | change)) for change in changes]
     assert len({one.fingerprint for one in made}) == len(changes)
@@ -255,7 +258,7 @@ def test_streams_refuse_what_does_not_fit():
     arrays = make_arrays(10)
     with pytest.raises(ValueError, match="data.batch_size=9 .* data.streams=2"):
         make_streams(arrays, packing=True, batch_size=9)
-    longest = int(np.diff(arrays.offsets["inputs"]).max())
+    longest = int(np.diff(arrays.offsets["inputs"][:]).max())
     with pytest.raises(ValueError, match=f"{longest} tokens in 'inputs'.* only {longest - 1}"):
         make_streams(arrays, packing=True, lengths={"inputs": longest - 1, "targets": 9})
     with pytest.raises(ValueError, match="states of 2 streams, but data.streams=4"):
@@ -271,9 +274,43 @@ from tests.data.numbered import TEXTS, Noise, make_arrays
 from transformer_jax.data.streams import TrainStreams
 settings = dict(lengths={"targets": 9}, batch_size=2, streams=2, seed=0)
 for packing in (True, False):
-    next(TrainStreams(make_arrays(4, TEXTS), TEXTS, packing=packing, draw=Noise(9), **settings))
+    next(TrainStreams([make_arrays(4, TEXTS)], TEXTS, packing=packing, draw=Noise(9), **settings))
 from jax._src import xla_bridge
 assert not xla_bridge.backends_are_initialized()
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_mixture_continues_bit_by_bit_and_says_what_was_drawn(packing):
+    sets = [make_arrays(n, seed=n) for n in (150, 30, 200)]
+
+    def streams():
+        return TrainStreams(
+            sets,
+            PAIRS,
+            {"inputs": 20, "targets": 20},
+            batch_size=8,
+            streams=4,
+            packing=packing,
+            seed=1,
+            weights=[5, 1, 2],
+        )
+
+    whole = streams()
+    for _ in range(150):
+        next(whole)
+    # As a checkpoint keeps it.
+    states = json.loads(json.dumps(whole.get_state()))
+    resumed = streams()
+    resumed.set_state(states)
+    for _ in range(5):
+        assert_same(next(resumed), next(whole))
+    assert resumed.get_state() == whole.get_state()
+    drawn = np.sum([state["drawn"] for state in states.values()], axis=0)
+    total = drawn.sum()
+    assert total >= 150 * 8  # at least one a row
+    # Within what sampling would give: four standard deviations.
+    for count, share in zip(drawn, (5 / 8, 1 / 8, 2 / 8), strict=True):
+        assert abs(count - total * share) <= 4 * np.sqrt(total * share * (1 - share))

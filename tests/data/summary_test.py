@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from transformer_jax.data.arrays import tokenise
+from tests.data.made import make_arrays
 from transformer_jax.data.recipe import Limits
 from transformer_jax.data.summary import (
     Summary,
@@ -19,6 +19,8 @@ from transformer_jax.tasks import TASKS
 PLAIN = Summary(
     examples=100,
     empty={"text": 0},
+    characters=4000,
+    tokens=1000,
     too_long=0,
     pieces=None,
     lengths={"source": (5, 8, 1200)},
@@ -36,8 +38,7 @@ def summary_of(task, examples, most=9) -> Summary:
     recipe = TASKS[task].recipe
     tokenizer = train_tokenizer("words", ["a b c"], 99, recipe.extra_tokens)
     limits = Limits(most, most, "drop")
-    arrays = tokenise(examples, tokenizer, recipe, ("no", "yes"), limits)
-    return summarise(examples, arrays, recipe)
+    return summarise([make_arrays([examples], tokenizer, recipe, ("no", "yes"), limits)], recipe)
 
 
 def test_pairs_are_counted_by_side():
@@ -47,6 +48,8 @@ def test_pairs_are_counted_by_side():
     assert found == Summary(
         examples=6,
         empty={"source": 2, "target": 1},
+        characters=38,
+        tokens=23,
         too_long=1,
         pieces=None,
         lengths={"source": (2, 5, 5), "target": (2, 3, 3)},  # of the five that are left, with eos

@@ -1,6 +1,7 @@
 """A small set that TFDS knows by name, and settings of sources."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -8,9 +9,9 @@ import tensorflow_datasets as tfds
 from transformer_jax.data.examples import SourceSettings
 
 
-def source_settings(source: str, folder: Path, **changes: str) -> SourceSettings:
+def source_settings(source: str, folder: Path, **changes: Any) -> SourceSettings:
     """The settings of a source that reads from `folder` and keeps what it prepares below it."""
-    unchanged = dict(
+    unchanged: dict[str, Any] = dict(
         source=source,
         dir=str(folder),
         name="",
@@ -19,6 +20,7 @@ def source_settings(source: str, folder: Path, **changes: str) -> SourceSettings
         text_feature="text",
         label_feature="label",
         document_separator="\n",
+        skip_bad_lines=False,
         cache_dir=str(folder / "cache"),
     )
     return SourceSettings(**(unchanged | changes))

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.data.numbered import make_arrays, numbers
-from transformer_jax.data.arrays import TokenArrays
+from tests.data.numbered import in_memory, make_arrays, numbers
 from transformer_jax.data.batches import eval_batches
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, MASK, PAD_ID, UNK_ID, train_tokenizer
@@ -112,7 +111,7 @@ def test_the_recipe_masks_with_the_tokenizers_mask(kind):
 
 def streams_of(arrays, *, length, packing=False, rate=RATE, seed=3):
     return TrainStreams(
-        arrays,
+        [arrays],
         RECIPE.columns,
         {"inputs": length},
         batch_size=8,
@@ -141,10 +140,9 @@ def test_masks_differ_between_epochs_streams_and_seeds():
     np.testing.assert_array_equal(masks, epochs())
     assert (np.array(masks) != epochs(seed=4)).any()
 
-    same = TokenArrays(
+    same = in_memory(
         {"inputs": np.tile(np.r_[BOS_ID, np.full(58, 7), EOS_ID], 8).astype(np.int32)},
         {"inputs": np.arange(9) * 60},
-        0,
         "eight times the same",
     )
     batch = next(streams_of(same, length=60))

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
+from tests.data.made import make_arrays
 from tests.data.numbered import unpack
-from transformer_jax.data import arrays, rows
-from transformer_jax.data.arrays import cached_tokens, tokenise
+from transformer_jax.data import rows
 from transformer_jax.data.batches import eval_batches, prompt_batches
 from transformer_jax.data.recipe import Limits
 from transformer_jax.data.streams import TrainStreams
@@ -77,7 +77,7 @@ BESIDE = {"masked_lm": {"targets"}, "classification": {"labels"}, "tagging": {"l
 
 
 def made(recipe, limits=ROOMY):
-    return tokenise(EXAMPLES, tokenizer_of(recipe), recipe, labels_of(recipe), limits)
+    return make_arrays([EXAMPLES], tokenizer_of(recipe), recipe, labels_of(recipe), limits)
 
 
 def draw_of(recipe):
@@ -86,7 +86,7 @@ def draw_of(recipe):
 
 def streams_of(recipe, *, packing, draw, batch_size=4):
     return TrainStreams(
-        made(recipe),
+        [made(recipe)],
         recipe.columns,
         {name: side_length(column.side) for name, column in recipe.columns.items()},
         batch_size=batch_size,
@@ -219,19 +219,16 @@ def test_prompts_fit_the_limits_and_come_by_their_numbers(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_chunks_and_the_cache_change_nothing(task, tmp_path, monkeypatch):
+def test_pieces_change_nothing(task):
     recipe = TASKS[task].recipe
     at_once = made(recipe)
     assert len(at_once) > 3
-    monkeypatch.setattr(arrays, "_CHUNK", 2)
-    cached = cached_tokens(
-        EXAMPLES, tokenizer_of(recipe), recipe, labels_of(recipe), ROOMY, cache_dir=tmp_path
-    )
-    for other in (made(recipe), cached):
-        assert list(other.columns) == list(recipe.columns) == list(at_once.columns)
-        for name, tokens in at_once.columns.items():
-            np.testing.assert_array_equal(other.columns[name], tokens)
-            np.testing.assert_array_equal(other.offsets[name], at_once.offsets[name])
+    pieces = [{name: EXAMPLES[name][n : n + 2] for name in recipe.reads} for n in range(0, 5, 2)]
+    piecewise = make_arrays(pieces, tokenizer_of(recipe), recipe, labels_of(recipe), ROOMY)
+    assert list(piecewise.columns) == list(recipe.columns) == list(at_once.columns)
+    for name, tokens in at_once.columns.items():
+        np.testing.assert_array_equal(piecewise.columns[name][:], tokens[:])
+        np.testing.assert_array_equal(piecewise.offsets[name][:], at_once.offsets[name][:])
 
 
 def test_tasks_do_not_share_token_arrays():

@@ -498,3 +498,15 @@ def test_an_error_in_the_data_ends_training():
 
     with pytest.raises(OSError, match="the disk is gone"):
         fit(make_settings(), streams=Broken())
+
+
+def test_a_line_of_the_log_says_what_was_drawn_of_each_set_up_to_its_step():
+    class Mixed(Streams):
+        def get_state(self):
+            return {str(i): {"drawn": [self.position, i]} for i in range(3)}
+
+    _, log, _ = fit(make_settings(log_every=2), streams=Mixed())
+    for step in (2, 4):
+        assert (log.lines[step]["drawn/0"], log.lines[step]["drawn/1"]) == (3 * step, 3)
+    _, log, _ = fit(make_settings(log_every=2))
+    assert not any(name.startswith("drawn") for name in log.lines[2])

@@ -10,6 +10,7 @@ from transformer_jax.commands.generate import generate
 from transformer_jax.commands.inspect import inspect
 from transformer_jax.commands.keys import keys
 from transformer_jax.commands.preflight import preflight
+from transformer_jax.commands.prepare import prepare
 from transformer_jax.commands.replay import replay
 from transformer_jax.commands.train import train
 
@@ -32,6 +33,8 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command(train),
+    # One host prepares for all that share data.cache_dir, and needs no devices.
+    "prepare": Command(prepare, ("check",), needs_workdir=False, joins_hosts=False),
     "evaluate": Command(evaluate, ("checkpoint", "split")),
     "generate": Command(generate, ("checkpoint", "input", "output")),
     "embed": Command(embed, ("checkpoint", "input", "output")),

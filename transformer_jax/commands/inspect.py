@@ -13,6 +13,8 @@ from transformer_jax.preflight.program import product_flops
 from transformer_jax.run import Run
 from transformer_jax.training.state import Parameter
 
+_ROWS = 2000  # of training data that are packed to see how full they are
+
 
 def inspect(config: Config, workdir: Path | None) -> int:
     """Prints the config and its changes, the parameters, a step's cost, the memory and the data."""
@@ -46,7 +48,14 @@ def _data(run: Run) -> str:
         run.data.find_files()
     except (OSError, ValueError) as error:
         return f"Data: not at hand ({error})"
-    return report(run.data.summaries())
+    lines = [report(run.data.summaries())]
+    if run.data.settings.packing:
+        share = run.data.share_of_tokens(_ROWS)
+        lines.append(f"Places of training rows that hold a token: {share:.1%}")
+    for split in ("validation", "test"):
+        if run.data.has(split) and (shared := run.data.shared_with_train(split)):
+            lines.append(f"{split}: {shared:,} examples are in train too, word for word")
+    return "\n".join(lines)
 
 
 def _dimensions(run: Run, row: Parameter) -> str:

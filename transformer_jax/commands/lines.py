@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from transformer_jax.data.files import decode_lines
+from transformer_jax.data.lines import decode_lines
 from transformer_jax.devices import hosts
 from transformer_jax.workdir import write_atomically
 

@@ -29,7 +29,7 @@ def eval_batches(
         row of padding, which fills up the last batch. Lengths of the last column are rounded up to
         8, 16, 24, 32, 48, 64, 96 ...; batches that are equal in it are equal in all.
     """
-    lengths = {name: np.diff(offsets) for name, offsets in arrays.offsets.items()}
+    lengths = {name: np.diff(offsets[:]) for name, offsets in arrays.offsets.items()}
     longest = {name: int(column.max()) for name, column in lengths.items()}
     batches = _one_a_row(arrays, columns, lengths, batch_size, longest)
     if draw is None:

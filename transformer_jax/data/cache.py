@@ -80,3 +80,27 @@ def locked(folder: Path) -> Iterator[None]:
 def _is_full(error: Exception) -> bool:
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     return full or any(words in str(error) for words in _FULL)
+
+
+@contextlib.contextmanager
+def resumed(folder: Path) -> Iterator[Path | None]:
+    """The unfinished state of `folder`, which a killed process may have left; None: it exists.
+
+    Where nothing fails it becomes `folder` at the end. What is refused (ValueError) is deleted,
+    what is interrupted stays: whoever comes next goes on with it.
+    """
+    if folder.is_dir():
+        yield None
+        return
+    with locked(folder):
+        if folder.is_dir():  # another process built it while this one waited
+            yield None
+            return
+        unfinished = folder.with_name(folder.name + ".unfinished")
+        unfinished.mkdir(exist_ok=True)
+        try:
+            yield unfinished
+        except ValueError:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        os.replace(unfinished, folder)

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,7 +21,7 @@ from tensorflow_datasets.core.download.util import DownloadError
 
 from transformer_jax import progress
 from transformer_jax.data.cache import build_once, fingerprint, locked
-from transformer_jax.data.examples import Examples, SourceSettings, concatenate
+from transformer_jax.data.examples import Examples, SourceSettings
 from transformer_jax.data.grammar import EnglishGermanGrammar, corpus
 
 # TFDS unpacks archives through these two functions of TensorFlow; plain ones do for local files.
@@ -50,13 +50,22 @@ def _folder(settings: SourceSettings) -> Path:
     return Path(settings.cache_dir).expanduser() / "tfds"
 
 
-def read_all(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+def version(builder: Builder) -> str:
+    """The set's name, config and version."""
+    return builder.info.full_name
+
+
+def read_all(
+    builder: Builder, settings: SourceSettings, splits: tuple[str, ...]
+) -> Iterator[Examples]:
     """Every feature of the set under its own name, since some scores need more than two columns."""
     del settings
     return read_builder(builder, splits, list(_features(builder)))
 
 
-def read_pairs(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+def read_pairs(
+    builder: Builder, settings: SourceSettings, splits: tuple[str, ...]
+) -> Iterator[Examples]:
     """The features named by the two languages, as "source" and "target"."""
     names = {"source": settings.source_language, "target": settings.target_language}
     for column, name in names.items():
@@ -64,13 +73,17 @@ def read_pairs(builder: Builder, settings: SourceSettings, splits: tuple[str, ..
     return _read(builder, names, splits)
 
 
-def read_texts(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+def read_texts(
+    builder: Builder, settings: SourceSettings, splits: tuple[str, ...]
+) -> Iterator[Examples]:
     """The feature named by data.text_feature, as "text"."""
     _feature(builder, "text", "data.text_feature", settings.text_feature)
     return _read(builder, {"text": settings.text_feature}, splits)
 
 
-def read_labelled(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+def read_labelled(
+    builder: Builder, settings: SourceSettings, splits: tuple[str, ...]
+) -> Iterator[Examples]:
     """The "text" and "label" of the examples that have a label.
 
     Some sentences of the embedded corpus have no "it", and some test splits of GLUE no labels.
@@ -81,18 +94,23 @@ def read_labelled(builder: Builder, settings: SourceSettings, splits: tuple[str,
     _feature(builder, "text", "data.text_feature", settings.text_feature)
     feature = _feature(builder, "label", "data.label_feature", settings.label_feature, labels=True)
     names = {"text": settings.text_feature, "label": settings.label_feature}
-    examples = _read(builder, names, splits)
-    labels = [_label(feature, value) for value in examples["label"]]
-    texts = [text for text, label in zip(examples["text"], labels, strict=True) if label]
-    if not texts:
+    found = False
+    for block in _read(builder, names, splits):
+        labels = [_label(feature, value) for value in block["label"]]
+        texts = [text for text, label in zip(block["text"], labels, strict=True) if label]
+        if texts:
+            found = True
+            yield {"text": texts, "label": [label for label in labels if label]}
+    if not found:
         raise ValueError(
             "data.label_feature: no example has a label; does data.train, data.validation or "
             "data.test name a split without them?"
         )
-    return {"text": texts, "label": [label for label in labels if label]}
 
 
-def read_tagged(builder: Builder, settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+def read_tagged(
+    builder: Builder, settings: SourceSettings, splits: tuple[str, ...]
+) -> Iterator[Examples]:
     """The "words" and "tags" of sentences, in lists or separated by blanks.
 
     Raises:
@@ -103,24 +121,28 @@ def read_tagged(builder: Builder, settings: SourceSettings, splits: tuple[str, .
         builder, "tags", "data.label_feature", settings.label_feature, labels=True, listed=True
     )
     names = {"words": settings.text_feature, "tags": settings.label_feature}
-    examples = _read(builder, names, splits)
-    words = [_items(value) for value in examples["words"]]
-    tags = [[_label(feature, tag) for tag in _items(value)] for value in examples["tags"]]
-    for number, (row, labels) in enumerate(zip(words, tags, strict=True)):
-        if "" in labels:
-            raise ValueError(f"data.label_feature: example {number} has a word without a tag")
-        if len(row) != len(labels):
-            raise ValueError(
-                f"data.text_feature and data.label_feature: example {number} has {len(row)} words, "
-                f"but {len(labels)} tags"
-            )
-    return {"words": words, "tags": tags}
+    number = 0
+    for block in _read(builder, names, splits):
+        words = [_items(value) for value in block["words"]]
+        tags = [[_label(feature, tag) for tag in _items(value)] for value in block["tags"]]
+        for row, labels in zip(words, tags, strict=True):
+            if "" in labels:
+                raise ValueError(f"data.label_feature: example {number} has a word without a tag")
+            if len(row) != len(labels):
+                raise ValueError(
+                    f"data.text_feature and data.label_feature: example {number} has {len(row)} "
+                    f"words, but {len(labels)} tags"
+                )
+            number += 1
+        yield {"words": words, "tags": tags}
 
 
-def _read(builder: Builder, names: Mapping[str, str], splits: tuple[str, ...]) -> Examples:
+def _read(
+    builder: Builder, names: Mapping[str, str], splits: tuple[str, ...]
+) -> Iterator[Examples]:
     """Columns by the names of their features."""
-    found = read_builder(builder, splits, list(names.values()))
-    return {column: found[name] for column, name in names.items()}
+    for found in read_builder(builder, splits, list(names.values())):
+        yield {column: found[name] for column, name in names.items()}
 
 
 def _feature(
@@ -206,8 +228,10 @@ def catalogue_builder(name: str, data_dir: Path) -> Builder:
         ) from error
 
 
-def read_builder(builder: Builder, splits: tuple[str, ...], features: Sequence[str]) -> Examples:
-    """These features of the splits, read in bulk; the set is prepared where it is not yet."""
+def read_builder(
+    builder: Builder, splits: tuple[str, ...], features: Sequence[str]
+) -> Iterator[Examples]:
+    """Yields these features of the splits in blocks; the set is prepared where it is not yet."""
     folder = Path(builder.data_path)
     if isinstance(builder, EnglishGermanGrammar):
         # Not prepared: TFDS takes four times as long to write and decode them as it takes to make
@@ -225,7 +249,7 @@ def read_builder(builder: Builder, splits: tuple[str, ...], features: Sequence[s
         columns = folder / "columns" / fingerprint(splits, features)
     build_once(columns, lambda temporary: write(splits, features, temporary / _FILE))
     with (columns / _FILE).open(encoding="utf-8") as lines:
-        return concatenate([json.loads(line) for line in lines])
+        yield from map(json.loads, lines)
 
 
 def _generate(

@@ -1,21 +1,26 @@
 """One data set as a run uses it: tokenizer, labels, training streams, splits to score, prompts.
 
-Each split is read and tokenised when it is first asked for.
+Each split is prepared when it is first asked for, and later found without being read again.
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from transformer_jax import progress
-from transformer_jax.data import sources
-from transformer_jax.data.arrays import TokenArrays, cached_tokens
+from transformer_jax.data import prepare, sources
+from transformer_jax.data.arrays import CHUNK, FileArray, TokenArrays, load_texts, summed
 from transformer_jax.data.batches import NumberedBatch, eval_batches, prompt_batches
-from transformer_jax.data.examples import Examples, SourceSettings, hold_out
+from transformer_jax.data.cache import build_once, fingerprint
+from transformer_jax.data.examples import Examples, SourceSettings, hold_out, sample
 from transformer_jax.data.recipe import Draw, Limits, Recipe, TooLong
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.data.summary import Summary, check_train, summarise
@@ -27,9 +32,18 @@ from transformer_jax.data.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
-from transformer_jax.workdir import read_labels
+from transformer_jax.workdir import LABELS, read_labels
 
 SPLITS = ("train", "validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A set of a mixture. files: its splits, or files. weight: its share of the examples."""
+
+    source: SourceSettings
+    files: tuple[str, ...]
+    weight: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +53,10 @@ class DataSettings:
     Attributes:
       recipe: which columns are read and what becomes of them.
       splits: what each split is made of; an empty "validation" is held out of "train".
+      mixture: the sets that are mixed for training, in place of splits["train"] ((): none).
       mask_rate: fraction of the tokens that are masked, where the recipe draws masks.
+      tokenizer_train_bytes: of text that a tokenizer is trained on at most.
+      workers: processes that tokenise at most.
       model_vocab_size: tokens that the model has (None: the tokenizer's).
       seed: decides the order of training.
       evaluation_batch_size: rows of the batches of `split` and `prompts`.
@@ -49,9 +66,12 @@ class DataSettings:
     source: SourceSettings
     recipe: Recipe
     splits: dict[str, tuple[str, ...]]
+    mixture: tuple[Part, ...]
     validation_size: int
     tokenizer_kind: str
     tokenizer_vocab_size: int
+    tokenizer_train_bytes: int
+    workers: int
     model_vocab_size: int | None
     mask_rate: float
     max_source_length: int
@@ -82,11 +102,11 @@ class Split:
 
     Attributes:
       batches: token ids sorted into a few fixed shapes, each with the examples' numbers (-1: none).
-      examples: the columns that they were made of, as `sources.load` returns them.
+      examples: the columns that they were made of, as `sources.read` has them.
     """
 
     batches: list[NumberedBatch]
-    examples: Examples
+    examples: Mapping[str, Sequence[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +114,7 @@ class Dataset:
     """The data of a run."""
 
     settings: DataSettings
-    _loaded: dict[str, Examples] = dataclasses.field(default_factory=dict)
-    _summaries: dict[str, Summary] = dataclasses.field(default_factory=dict)
+    _prepared: dict[str, list[TokenArrays]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -128,12 +147,19 @@ class Dataset:
             return train_tokenizer(kind, (), vocab_size, extra_tokens)
         self.find_files()  # before minutes are spent on reading the first of them
         return cached_tokenizer(
-            kind, self._texts(), vocab_size, extra_tokens, cache_dir=settings.source.cache_dir
+            kind,
+            self._texts,
+            vocab_size,
+            extra_tokens,
+            known_by=[*self._versions("train"), settings.tokenizer_train_bytes],
+            cache_dir=settings.source.cache_dir,
         )
 
     def _texts(self) -> list[str]:
         """What a tokenizer is trained on: all columns of the training split but labels."""
-        recipe, examples = self.settings.recipe, self._examples("train")
+        recipe, most = self.settings.recipe, self.settings.tokenizer_train_bytes
+        with progress.phase("Reading the train split"):
+            examples = sample(self._all_pieces("train"), most)
         columns = [examples[name] for name in recipe.reads if name != recipe.labels]
         return [
             value if isinstance(value, str) else " ".join(value)
@@ -153,22 +179,33 @@ class Dataset:
         file = self.settings.labels_file
         if file is not None and file.exists():
             return read_labels(file)
-        found = set()
-        for split in filter(self.has, SPLITS):
-            for value in self._examples(split)[column]:
-                found.update([value] if isinstance(value, str) else value)
-        if len(found) < 2:
-            raise ValueError(
-                f"all labels of the data are {found.pop()!r}, so there is nothing to learn: is "
-                f"data.label_feature={self.settings.source.label_feature!r} right?"
-            )
-        return tuple(sorted(found))
+        splits = [split for split in filter(self.has, SPLITS)]
+        key = fingerprint("labels", column, *self._versions(*splits))
+        folder = Path(self.settings.source.cache_dir).expanduser() / "labels" / key
+
+        def collect(temporary: Path) -> None:
+            found = set()
+            for split in splits:
+                with progress.phase(f"Reading the labels of the {split} split"):
+                    for piece in self._all_pieces(split):
+                        for value in piece[column]:
+                            found.update([value] if isinstance(value, str) else value)
+            if len(found) < 2:
+                raise ValueError(
+                    f"all labels of the data are {found.pop()!r}, so there is nothing to learn: is "
+                    f"data.label_feature={self.settings.source.label_feature!r} right?"
+                )
+            (temporary / LABELS).write_text(json.dumps(sorted(found), ensure_ascii=False), "utf-8")
+
+        build_once(folder, collect)
+        return read_labels(folder / LABELS)
 
     def find_files(self) -> None:
         """Raises as `sources.find_files` where a file of any split is missing."""
         settings = self.settings
-        for split in filter(None, settings.splits.values()):
-            sources.find_files(settings.source, settings.recipe.reads, split)
+        for split in filter(self.has, SPLITS):
+            for part in self._parts(split):
+                sources.find_files(part.source, settings.recipe.reads, part.files)
 
     def has(self, split: str) -> bool:
         """Whether there is such a split."""
@@ -182,7 +219,7 @@ class Dataset:
             name: self._row_length(column.side) for name, column in settings.recipe.columns.items()
         }
         return TrainStreams(
-            self._train_tokens,
+            self._tokens("train"),
             settings.recipe.columns,
             lengths,
             batch_size=settings.batch_size,
@@ -191,6 +228,7 @@ class Dataset:
             seed=settings.seed,
             draw=self._draw(),
             rows=rows,
+            weights=[part.weight for part in self._parts("train")],
         )
 
     @functools.cached_property
@@ -202,11 +240,8 @@ class Dataset:
         recipe = self.settings.recipe
         if recipe.predicted is None:
             return None
-        tokens = self._train_tokens.columns[recipe.predicted]
-        parts = np.array_split(tokens, 1 + len(tokens) // 2**20)  # bincount copies what it counts
-        size = self.tokenizer.vocab_size
-        counts = np.sum([np.bincount(part, minlength=size) for part in parts], axis=0)
-        counts[list(recipe.never_predicted)] = 0
+        counts = summed(arrays.ids[recipe.predicted] for arrays in self._tokens("train"))
+        counts[[place for place in recipe.never_predicted if place < len(counts)]] = 0
         shares = counts[counts > 0] / counts.sum()
         return float(-np.sum(shares * np.log(shares)))
 
@@ -220,22 +255,57 @@ class Dataset:
         """A split to score: "validation" or "test". Raises ValueError where there is none."""
         if not self.has(name):
             raise ValueError(f"data.{name} is empty: name a split, or choose another --split")
-        arrays, settings = self._tokens(name, "truncate"), self.settings
+        settings, (arrays,) = self.settings, self._tokens(name)
         batches = eval_batches(
             arrays,
             settings.recipe.columns,
             batch_size=settings.evaluation_batch_size,
             draw=self._draw(),
         )
-        return Split(batches, self._loaded.pop(name))
+        (part,) = self._parts(name)
+        return Split(batches, load_texts(self._folder(name, part)))
 
     def summaries(self) -> dict[str, Summary]:
-        """Counts of every split. Those that nobody has asked for are read."""
-        splits = list(filter(self.has, SPLITS))
-        for split in splits:
-            if split not in self._summaries:
-                _ = self._train_tokens if split == "train" else self.split(split)
-        return {split: self._summaries[split] for split in splits}
+        """Counts of every split. Those that nobody has asked for are prepared."""
+        splits = filter(self.has, SPLITS)
+        return {split: summarise(self._tokens(split), self.settings.recipe) for split in splits}
+
+    def check(self) -> None:
+        """Reads all files, and compares their content with what was prepared of them.
+
+        Raises ValueError where it is another, though names, sizes and times are the same.
+        """
+        for split in filter(self.has, SPLITS):
+            for part, made in zip(self._parts(split), self._tokens(split), strict=True):
+                with progress.phase(f"Reading the {split} split"):
+                    found = prepare.content(self._pieces(split, part), self.settings.recipe)
+                if found != made.counts.content:
+                    raise ValueError(
+                        f"data.{split}: the files have another content than when they were "
+                        "prepared, with the same names, sizes and times: delete "
+                        f"{self._folder(split, part)}"
+                    )
+
+    def share_of_tokens(self, rows: int) -> float:
+        """The share of the places of about so many training rows that hold a token."""
+        streams, settings = self.train_streams(), self.settings
+        batches = itertools.islice(streams, math.ceil(rows / settings.batch_size))
+        keys = [f"{name}_segment_ids" for name in settings.recipe.columns]
+        shares = [np.mean(batch[key] > 0) for batch in batches for key in keys if key in batch]
+        return float(np.mean(shares))
+
+    def shared_with_train(self, split: str) -> int:
+        """How many examples of a split the training split has too, word for word."""
+        (wanted,) = self._hashes(split)
+        found = np.zeros(len(wanted), bool)
+        for train in self._hashes("train"):
+            for start in range(0, len(train), CHUNK):
+                found |= np.isin(wanted[:], train[start : start + CHUNK])
+        return int(found.sum())
+
+    def _hashes(self, split: str) -> list[FileArray]:
+        self._tokens(split)
+        return [prepare.hashes(self._folder(split, part)) for part in self._parts(split)]
 
     def warn_of_unknown_words(self, lines: Sequence[str]) -> None:
         """Warns where the tokenizer lacks words of lines that came in by hand."""
@@ -266,50 +336,88 @@ class Dataset:
             max_length=settings.max_prompt_length,
         )
 
-    def _examples(self, split: str) -> Examples:
-        if split not in self._loaded:
-            settings, size = self.settings, self.settings.validation_size
-            recipe = settings.recipe
-            source = "train" if size and split == "validation" else split
-            with progress.phase(f"Reading the {source} split"):
-                examples = sources.load(settings.source, recipe.reads, settings.splits[source])
-            if size and source == "train":
-                train, held_out = hold_out(examples, size, documents=recipe.documents)
-                self._loaded.update(train=train, validation=held_out)
-            else:
-                self._loaded[split] = examples
-        return self._loaded[split]
+    def _parts(self, split: str) -> Sequence[Part]:
+        """The sets that a split is made of: one, but of a mixture for training."""
+        settings = self.settings
+        if split == "train" and settings.mixture:
+            return settings.mixture
+        source = "train" if self._is_held_out(split) else split
+        return [Part(settings.source, settings.splits[source], 1)]
 
-    def _tokens(self, split: str, too_long: TooLong) -> TokenArrays:
-        settings, examples = self.settings, self._examples(split)
-        tokenizer, labels = self.tokenizer, self.labels
-        with progress.phase(f"Tokenising the {split} split"):
-            arrays = cached_tokens(
-                examples,
-                tokenizer,
-                settings.recipe,
-                labels,
-                settings.limits(too_long),
-                cache_dir=settings.source.cache_dir,
-            )
-        self._summaries[split] = summarise(examples, arrays, settings.recipe)
-        if arrays.too_long:
-            logging.warning(
-                "%s: %d of %d examples have more tokens than %s allows and are %s",
-                split,
-                arrays.too_long,
-                len(next(iter(examples.values()))),
-                " or ".join(f"data.max_{side}_length" for side in settings.recipe.sides),
-                "left out" if too_long == "drop" else "cut off",
-            )
-        return arrays
+    def _pieces(self, split: str, part: Part) -> Iterator[Examples]:
+        """The examples of a set of a split, read from their beginning."""
+        settings, held = self.settings, self._is_held_out(split)
+        pieces = sources.read(part.source, settings.recipe.reads, part.files)
+        if held is None:
+            return pieces
+        documents = settings.recipe.documents
+        parts = hold_out(pieces, settings.validation_size, documents=documents)
+        return (piece for of_validation, piece in parts if of_validation == held)
 
-    @functools.cached_property
-    def _train_tokens(self) -> TokenArrays:
-        arrays = self._tokens("train", "drop")
-        check_train(self._summaries["train"])
-        self._loaded.pop("train")  # the texts may be gigabytes; the arrays are on disk
-        return arrays
+    def _all_pieces(self, split: str) -> Iterator[Examples]:
+        """The examples of all sets of a split."""
+        for part in self._parts(split):
+            yield from self._pieces(split, part)
+
+    def _is_held_out(self, split: str) -> bool | None:
+        """Whether a split is what is held out of train, or what remains; None: neither."""
+        divided = self.settings.validation_size and split in ("train", "validation")
+        return split == "validation" if divided else None
+
+    def _version(self, split: str, part: Part) -> list[Any]:
+        """What tells the examples of a set from others, without reading them."""
+        settings, held = self.settings, self._is_held_out(split)
+        version = sources.version(part.source, settings.recipe.reads, part.files)
+        return version if held is None else [version, settings.validation_size, held]
+
+    def _versions(self, *splits: str) -> list[list[Any]]:
+        return [self._version(split, part) for split in splits for part in self._parts(split)]
+
+    def _plan(self, split: str) -> prepare.Plan:
+        """What makes the tokens of a split: it is trained on, or scored."""
+        settings, train = self.settings, split == "train"
+        return prepare.Plan(
+            tokenizer=self.tokenizer,
+            recipe=settings.recipe,
+            labels=self.labels,
+            limits=settings.limits("drop" if train else "truncate"),
+            keeps_texts=not train,
+        )
+
+    def _folder(self, split: str, part: Part) -> Path:
+        """Where a prepared set is, or will be."""
+        plan = self._plan(split)
+        key = fingerprint(*plan.made_by(), plan.keeps_texts, self._version(split, part))
+        return Path(self.settings.source.cache_dir).expanduser() / "sets" / key
+
+    def _tokens(self, split: str) -> list[TokenArrays]:
+        """The token arrays of the sets of a split."""
+        if split not in self._prepared:
+            made = [self._prepare(split, part) for part in self._parts(split)]
+            if split == "train":
+                check_train(summarise(made, self.settings.recipe))
+            counts = [arrays.counts for arrays in made]
+            if too_long := sum(one.too_long for one in counts):
+                logging.warning(
+                    "%s: %d of %d examples have more tokens than %s allows and are %s",
+                    split,
+                    too_long,
+                    sum(one.examples for one in counts),
+                    " or ".join(f"data.max_{side}_length" for side in self.settings.recipe.sides),
+                    "left out" if split == "train" else "cut off",
+                )
+            self._prepared[split] = made
+        return self._prepared[split]
+
+    def _prepare(self, split: str, part: Part) -> TokenArrays:
+        return prepare.prepared(
+            self._plan(split),
+            lambda: self._pieces(split, part),
+            self._folder(split, part),
+            workers=self.settings.workers,
+            what=f"Tokenising the {split} split",
+            total=sources.plain_bytes(part.source, self.settings.recipe.reads, part.files),
+        )
 
     def _row_length(self, side: str) -> int:
         """Tokens of a training row."""

@@ -1,11 +1,16 @@
-"""Examples as text, before any tokenizer: where they are, and columns of equal length."""
+"""Examples as text, before any tokenizer: where they are, and pieces of columns of equal length."""
 
 import bisect
+import collections
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 Examples = dict[str, list]
+
+_MOST = 16_384  # examples of a piece
+_MOST_CHARACTERS = 2**22  # about, of a piece: what bounds the memory that one takes
+_STRIDE = 256  # examples between two looks at the characters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,10 +20,12 @@ class SourceSettings:
     source: a key of `sources.SOURCES`.
     dir: folder of the files, where the source has files.
     name: name in TFDS's catalogue, such as "wmt14_translate/de-en" ("tfds").
-    source_language, target_language: endings of parallel files ("text"), features ("tfds").
-    text_feature, label_feature: features ("embedded", "tfds") or columns ("tsv"; "conllu": the
-        label's alone).
+    source_language, target_language: endings of parallel files ("text"), features ("tfds") or
+        fields ("json", "parquet").
+    text_feature, label_feature: features ("embedded", "tfds"), columns ("tsv"; "conllu": the
+        label's alone) or fields ("json", "parquet").
     document_separator: where plain text is cut into documents ("": nowhere).
+    skip_bad_lines: whether lines of files that are no examples are counted and left out.
     cache_dir: the embedded corpus and sets of TFDS are prepared here once.
     """
 
@@ -30,42 +37,110 @@ class SourceSettings:
     text_feature: str
     label_feature: str
     document_separator: str
+    skip_bad_lines: bool
     cache_dir: str
 
 
-def concatenate(parts: Sequence[Examples]) -> Examples:
+def gathered(columns: Sequence[str], rows: Iterable[tuple]) -> Iterator[Examples]:
+    """Pieces of the rows. Where a piece ends depends on the rows alone."""
+    rows = iter(rows)
+    piece: list[tuple] = []
+    characters = 0
+    while part := list(itertools.islice(rows, _STRIDE)):
+        piece += part
+        characters += sum(len(value) for row in part for value in row)
+        if len(piece) >= _MOST or characters >= _MOST_CHARACTERS:
+            yield dict(zip(columns, map(list, zip(*piece, strict=True)), strict=True))
+            piece, characters = [], 0
+    if piece:
+        yield dict(zip(columns, map(list, zip(*piece, strict=True)), strict=True))
+
+
+def concatenate(parts: Iterable[Examples]) -> Examples:
     """The examples of all parts, which have the same columns."""
-    return {key: [value for part in parts for value in part[key]] for key in parts[0]}
+    first, *others = parts
+    return {key: [*first[key], *(v for part in others for v in part[key])] for key in first}
 
 
-def hold_out(examples: Examples, size: int, *, documents: bool) -> tuple[Examples, Examples]:
-    """Splits off the last `size` examples; of documents the last `size` characters.
+def size(examples: Examples) -> int:
+    """How many examples there are."""
+    return len(next(iter(examples.values())))
 
-    A document in which the cut falls is divided.
+
+def hold_out(
+    pieces: Iterable[Examples], held: int, *, documents: bool
+) -> Iterator[tuple[bool, Examples]]:
+    """Yields pieces, and whether they are of the last `held` examples (documents: characters).
+
+    A document in which the cut falls is divided. Memory holds what is held out and a piece.
 
     Raises:
         ValueError: one of the two parts would be empty.
     """
-    first = next(iter(examples.values()))
-    total = sum(map(len, first)) if documents else len(first)
-    if not 0 < size < total:
+
+    def weight(examples: Examples) -> int:
+        if not documents:
+            return size(examples)
+        (texts,) = examples.values()
+        return sum(map(len, texts))
+
+    kept: collections.deque[tuple[int, Examples]] = collections.deque()
+    total = inside = 0
+    for piece in pieces:
+        kept.append((weight(piece), piece))
+        total, inside = total + kept[-1][0], inside + kept[-1][0]
+        while inside - kept[0][0] >= held > 0:
+            first, examples = kept.popleft()
+            inside -= first
+            yield False, examples
+    if not 0 < held < total:
         raise ValueError(
-            f"data.validation_size={size}: expected 1 to {total - 1} of the {total} "
+            f"data.validation_size={held}: expected 1 to {total - 1} of the {total} "
             f"{'characters' if documents else 'examples'} in data.train"
         )
+    rest = concatenate(piece for _, piece in kept)
+    place = inside - held
     if documents:
-        ((name, texts),) = examples.items()
-        train, held_out = _cut(texts, total - size)
-        return {name: train}, {name: held_out}
-    train = {key: values[:-size] for key, values in examples.items()}
-    return train, {key: values[-size:] for key, values in examples.items()}
+        ((name, texts),) = rest.items()
+        head, tail = _cut(texts, place)
+        parts = (False, {name: head}), (True, {name: tail})
+    else:
+        parts = (
+            (False, {key: values[:place] for key, values in rest.items()}),
+            (True, {key: values[place:] for key, values in rest.items()}),
+        )
+    yield from (part for part in parts if size(part[1]))
 
 
 def _cut(documents: list[str], place: int) -> tuple[list[str], list[str]]:
-    """The first `place` characters, at least one, and the others."""
+    """The first `place` characters, and the others."""
+    if not place:
+        return [], documents
     ends = list(itertools.accumulate(map(len, documents)))
     number = bisect.bisect_left(ends, place)
     document = documents[number]
     place -= ends[number] - len(document)
     rest = [document[place:]] if place < len(document) else []
     return [*documents[:number], document[:place]], [*rest, *documents[number + 1 :]]
+
+
+def sample(pieces: Iterable[Examples], most: int) -> Examples:
+    """Examples of at most about `most` characters, spread evenly over all: all, where they fit.
+
+    Which they are depends on the pieces alone.
+    """
+    stride, characters, number = 1, 0, 0
+    kept: dict[int, tuple[int, Examples]] = {}
+    for piece in pieces:
+        for start in range(0, size(piece), _STRIDE):
+            if number % stride == 0:
+                part = {key: values[start : start + _STRIDE] for key, values in piece.items()}
+                count = sum(len(value) for values in part.values() for value in values)
+                kept[number] = count, part
+                characters += count
+            while characters > most and len(kept) > 1:
+                stride *= 2
+                kept = {place: part for place, part in kept.items() if place % stride == 0}
+                characters = sum(count for count, _ in kept.values())
+            number += 1
+    return concatenate(part for _, part in kept.values())

@@ -1,76 +1,68 @@
-"""Readers of text files, from a path to columns: parallel and plain text, labels, tags."""
+"""Readers of files, from a path to rows of columns: pairs, labelled texts, words with tags."""
 
-import codecs
-import gzip
-import os
+import itertools
+import json
 import re
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as parquet
 from absl import logging
 
-from transformer_jax.data.examples import Examples
-from transformer_jax.devices import machine
+from transformer_jax.data.lines import read_lines
 
-_LONG = 1_000_000  # bytes; a line of more is hardly meant as one
 # The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
 _CONLLU = "id form lemma upos xpos feats head deprel deps misc".split()
 _CONLLU_LABELS = "lemma upos xpos feats deprel".split()
+_READ = 1024  # rows of Parquet that are read at a time
+_END: Any = object()  # of the shorter of two files
+
+Row = tuple[Any, ...]
 
 
-def read_pair(source: Path, target: Path) -> Examples:
-    """Parallel files as "source" and "target": line i of one goes with line i of the other.
+def read_pair(source: Path, target: Path, *, skip_bad: bool) -> Iterator[Row]:
+    """Parallel files: line i of one goes with line i of the other.
 
     Raises:
-        ValueError: unequal numbers of lines.
+        ValueError: unequal numbers of lines, or as `read_lines`.
     """
-    sources, targets = read_lines(source), read_lines(target)
-    if len(sources) != len(targets):
-        raise ValueError(
-            f"{source} has {len(sources)} lines and {target} has {len(targets)}: "
-            "line i of one must go with line i of the other"
-        )
-    return {"source": sources, "target": targets}
+    pairs = itertools.zip_longest(
+        *(read_lines(path, skip_bad=skip_bad) for path in (source, target)), fillvalue=_END
+    )
+    skipped = _Skipped(source, skip_bad)
+    for number, pair in enumerate(pairs, start=1):
+        if any(line is _END for line in pair):
+            more = number + sum(1 for _ in pairs)
+            lines = [number - 1 if line is _END else more for line in pair]
+            raise ValueError(
+                f"{source} has {lines[0]} lines and {target} has {lines[1]}: "
+                "line i of one must go with line i of the other"
+            )
+        if None in pair:
+            skipped.add(number, "not UTF-8, in one of the two files")
+        else:
+            yield pair
+    skipped.tell()
 
 
-def read_scan(path: Path) -> Examples:
+def read_scan(path: Path, *, skip_bad: bool) -> Iterator[Row]:
     """A file of SCAN (Lake and Baroni 2018), lines "IN: jump twice OUT: I_JUMP I_JUMP".
 
-    Returns "source" and "target". Raises ValueError at any other line.
+    Yields source and target. Raises ValueError at any other line.
     """
-    pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
+
+    def parse(line: str) -> Row:
         command, separator, actions = line.removeprefix("IN: ").partition(" OUT: ")
         if not line.startswith("IN: ") or not separator:
-            raise ValueError(
-                f"{path}:{number}: expected 'IN: words OUT: ACTIONS', got {line[:99]!r}"
-            )
-        pairs.append((command, actions))
-    sources, targets = map(list, zip(*pairs, strict=True))
-    return {"source": sources, "target": targets}
+            raise ValueError("expected 'IN: words OUT: ACTIONS'")
+        return command, actions
+
+    return _parsed(path, parse, skip_bad)
 
 
-def read_documents(path: Path, separator: str) -> Examples:
-    r"""Plain text as "text": documents that `separator` divides ("": the file is one document).
-
-    Documents do not include the separators, and those of white space alone are left out. Lines end
-    at "\n" alone; a "\r" before it is cut.
-
-    Raises:
-        ValueError: there is no document.
-    """
-    data = _read_bytes(path)
-    text = "\n".join(decode_lines(data, str(path))) + "\n" * data.endswith(b"\n")
-    documents = text.split(separator) if separator else [text]
-    documents = [document for document in documents if document and not document.isspace()]
-    if not documents:
-        raise ValueError(f"{path}: the file holds nothing but white space and separators")
-    return {"text": documents}
-
-
-def read_table(path: Path, text_column: str, label_column: str) -> Examples:
-    """Two columns of a tab-separated file without quotes, as "text" and "label".
+def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: bool) -> Iterator[Row]:
+    """Two columns of a tab-separated file without quotes, a text and its label.
 
     Args:
         text_column, label_column: names in the header, which is the first line. Where both are
@@ -81,58 +73,74 @@ def read_table(path: Path, text_column: str, label_column: str) -> Examples:
     Raises:
         ValueError: no such column, a row with more or fewer columns, or a row without a label.
     """
-    rows = [line.split("\t") for line in read_lines(path)]
+    lines = read_lines(path, skip_bad=skip_bad)
+    first = next(lines) or ""
     has_header = not (text_column.isdecimal() and label_column.isdecimal())
-    names = rows.pop(0) if has_header else [str(place) for place in range(len(rows[0]))]
+    cells = first.split("\t")
+    names = cells if has_header else [str(place) for place in range(len(cells))]
     for key, column in (("text_feature", text_column), ("label_feature", label_column)):
         if column not in names:
             expected = ", ".join(map(repr, names))
             raise ValueError(f"{path}: data.{key}={column!r}, but its columns are {expected}")
-    if not rows:
-        raise ValueError(f"{path}: there are no rows below the header")
     text, label = names.index(text_column), names.index(label_column)
-    for number, row in enumerate(rows, start=1 + has_header):
+
+    def parse(line: str) -> Row:
+        row = line.split("\t")
         if len(row) != len(names):
             raise ValueError(
-                f"{path}:{number}: expected {len(names)} columns separated by tabs, as in line 1, "
-                f"got {len(row)}"
+                f"expected {len(names)} columns separated by tabs, as in line 1, got {len(row)}"
             )
         if not row[label].strip():
-            raise ValueError(f"{path}:{number}: there is no label in column {label_column!r}")
-    labels = [row[label].strip() for row in rows]
-    if not has_header and len(labels) > 1 and labels[0] not in labels[1:]:
+            raise ValueError(f"there is no label in column {label_column!r}")
+        return row[text], row[label].strip()
+
+    rows = _parsed(path, parse, skip_bad, skip_first=has_header)
+    return _checked_table(rows, path, has_header)
+
+
+def _checked_table(rows: Iterator[Row], path: Path, has_header: bool) -> Iterator[Row]:
+    """The rows; there is one, and a header that is read as one is warned of at the end."""
+    first, others, again = None, 0, False
+    for row in rows:
+        if first is None:
+            first = row[1]
+        else:
+            others, again = others + 1, again or row[1] == first
+        yield row
+    if first is None:
+        raise ValueError(f"{path}: there are no rows below the header")
+    if not has_header and others and not again:
         logging.warning(
             "%s:1: the label %r is on no other line; if this line is a header, name its columns in "
             "data.text_feature and data.label_feature",
             path,
-            labels[0],
+            first,
         )
-    return {"text": [row[text] for row in rows], "label": labels}
 
 
-def read_labelled(path: Path) -> Examples:
-    """Lines "LABEL sentence", divided at the first blank, as "text" and "label".
+def read_labelled(path: Path, *, skip_bad: bool) -> Iterator[Row]:
+    """Lines "LABEL sentence", divided at the first blank; yields the sentence and its label.
 
     Raises:
         ValueError: a line without a label or a blank, or a tab in the label.
     """
-    texts, labels = [], []
-    for number, line in enumerate(read_lines(path), start=1):
+
+    def parse(line: str) -> Row:
         label, blank, text = line.partition(" ")
         if not label or not blank:
-            raise ValueError(f"{path}:{number}: expected 'LABEL sentence', got {line[:99]!r}")
+            raise ValueError("expected 'LABEL sentence'")
         if "\t" in label:
             raise ValueError(
-                f"{path}:{number}: there is a tab in the label {label[:99]!r}; for columns that "
-                "tabs separate, set data.source='tsv'"
+                f"there is a tab in the label {label[:99]!r}; for columns that tabs separate, set "
+                "data.source='tsv'"
             )
-        texts.append(text)
-        labels.append(label)
-    return {"text": texts, "label": labels}
+        return text, label
+
+    return _parsed(path, parse, skip_bad)
 
 
-def read_conll(path: Path) -> Examples:
-    """Sentences of lines "word ... tag" as "words" and "tags"; tabs or blanks separate the columns.
+def read_conll(path: Path, *, skip_bad: bool) -> Iterator[Row]:
+    """Sentences of lines "word ... tag", as words and tags; tabs or blanks separate the columns.
 
     Blank lines end a sentence. Lines "-DOCSTART-" (Tjong Kim Sang and De Meulder 2003) are skipped.
 
@@ -140,7 +148,7 @@ def read_conll(path: Path) -> Examples:
         ValueError: a line with a single column, or no sentence.
     """
 
-    def parse(line: str) -> tuple[str, str] | None:
+    def parse(line: str) -> Row | None:
         if line.startswith("-DOCSTART-"):
             return None
         columns = re.split("[ \t]+", line.rstrip(" \t"))
@@ -148,11 +156,11 @@ def read_conll(path: Path) -> Examples:
             raise ValueError("expected a word and, in the last column, its tag")
         return columns[0], columns[-1]
 
-    return _read_sentences(path, parse)
+    return _sentences(path, parse, skip_bad)
 
 
-def read_conllu(path: Path, label_column: str) -> Examples:
-    """Sentences of a CoNLL-U file (Nivre et al. 2020): "words", and one of their columns as "tags".
+def read_conllu(path: Path, label_column: str, *, skip_bad: bool) -> Iterator[Row]:
+    """Sentences of a CoNLL-U file (Nivre et al. 2020): words, and one of their columns as tags.
 
     Comments, multi-word tokens (ids such as "1-2") and empty nodes ("1.1") are skipped.
 
@@ -168,7 +176,7 @@ def read_conllu(path: Path, label_column: str) -> Examples:
             f"{', '.join(_CONLLU_LABELS)}"
         )
 
-    def parse(line: str) -> tuple[str, str] | None:
+    def parse(line: str) -> Row | None:
         if line.startswith("#"):
             return None
         columns = line.split("\t")
@@ -177,113 +185,142 @@ def read_conllu(path: Path, label_column: str) -> Examples:
         row = dict(zip(_CONLLU, columns, strict=True))
         return None if set("-.") & set(row["id"]) else (row["form"], row[label_column])
 
-    return _read_sentences(path, parse)
+    return _sentences(path, parse, skip_bad)
 
 
-def _read_sentences(path: Path, parse: Callable[[str], tuple[str, str] | None]) -> Examples:
+def read_json(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterator[Row]:
+    """JSON lines: an object a line, of which the fields are read; blank lines are skipped.
+
+    Raises:
+        ValueError: a line that is no object, lacks a field, or holds no text (nor a list) there.
+    """
+
+    def parse(line: str) -> Row | None:
+        if not line.strip():
+            return None
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"expected a JSON object ({error})") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"expected a JSON object, but it is a {type(found).__name__}")
+        return tuple(_field(found, name) for name in fields)
+
+    return _parsed(path, parse, skip_bad)
+
+
+def read_parquet(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterator[Row]:
+    """The named columns of a Parquet file.
+
+    Raises:
+        ValueError: the file is none of Parquet, it lacks a column, or a
+            value is no text (nor a list).
+    """
+    try:
+        file = parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
+    skipped, number = _Skipped(path, skip_bad), 0
+    with file:
+        names = file.schema_arrow.names
+        if missing := [name for name in fields if name not in names]:
+            raise ValueError(
+                f"{path}: there is no column {missing[0]!r}; its columns are {', '.join(names)}"
+            )
+        for batch in file.iter_batches(_READ, columns=list(fields)):
+            for row in batch.to_pylist():
+                number += 1
+                try:
+                    yield tuple(_field(row, name) for name in fields)
+                except ValueError as error:
+                    skipped.add(number, str(error))
+    skipped.tell()
+
+
+def _field(row: dict[str, Any], name: str) -> str | list[str]:
+    """A text, a number as text, or a list of them."""
+    if name not in row:
+        raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
+    value = row[name]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
+        return [str(item) for item in value]
+    if isinstance(value, int):
+        return str(value)
+    raise ValueError(f"the field {name!r} is a {type(value).__name__}, not a text")
+
+
+def _sentences(path: Path, parse: Callable[[str], Row | None], skip_bad: bool) -> Iterator[Row]:
     """Sentences that end at blank lines; `parse` turns a line into a word and its tag, or None."""
-    sentences: list[list[tuple[str, str]]] = [[]]
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip(" \t"):
-            sentences.append([])
+    found, sentence = False, []
+
+    def word(line: str) -> tuple[Row | None]:
+        return (parse(line) if line.strip(" \t") else (),)
+
+    for (row,) in _parsed(path, word, skip_bad):
+        if row:
+            sentence.append(row)
+        elif row == () and sentence:
+            found = True
+            yield tuple(map(list, zip(*sentence, strict=True)))
+            sentence = []
+    if sentence:
+        found = True
+        yield tuple(map(list, zip(*sentence, strict=True)))
+    if not found:
+        raise ValueError(f"{path}: the file holds no sentence")
+
+
+def _parsed(
+    path: Path,
+    parse: Callable[[str], Any],
+    skip_bad: bool,
+    *,
+    skip_first: bool = False,
+) -> Iterator[Any]:
+    """What `parse` makes of each line, but None; a ValueError of its is told with the line."""
+    skipped = _Skipped(path, skip_bad)
+    lines: Iterable[str | None] = read_lines(path, skip_bad=skip_bad)
+    for number, line in enumerate(lines, start=1):
+        if number == 1 and skip_first:
+            continue
+        if line is None:
+            skipped.add(number, "not UTF-8")
             continue
         try:
-            word = parse(line)
+            row = parse(line)
         except ValueError as error:
-            raise ValueError(f"{path}:{number}: {error}; got {line[:99]!r}") from None
-        if word:
-            sentences[-1].append(word)
-    sentences = [sentence for sentence in sentences if sentence]
-    if not sentences:
-        raise ValueError(f"{path}: the file holds no sentence")
-    return {
-        "words": [[word for word, _ in sentence] for sentence in sentences],
-        "tags": [[tag for _, tag in sentence] for sentence in sentences],
-    }
+            skipped.add(number, f"{error}; got {line[:99]!r}")
+            continue
+        if row is not None:
+            yield row
+    skipped.tell()
 
 
-def read_lines(path: Path) -> list[str]:
-    r"""The lines of a UTF-8 file, plain or .gz. They end at "\n" alone; a "\r" before it is cut.
+class _Skipped:
+    """Lines of a file that are no examples: counted where they may be skipped, or refused."""
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it cannot be read or decoded, or is empty.
-    """
-    return decode_lines(_read_bytes(path), str(path))
+    def __init__(self, path: Path, skip_bad: bool):
+        self._path = path
+        self._skip_bad = skip_bad
+        self._count = 0
+        self._first = ""
 
+    def add(self, number: int, why: str) -> None:
+        """Raises ValueError where bad lines are not skipped."""
+        where = f"{self._path}:{number}: {why}"
+        if not self._skip_bad:
+            raise ValueError(where)
+        self._first = self._first or where
+        self._count += 1
 
-def decode_lines(data: bytes, name: str) -> list[str]:
-    r"""The lines of UTF-8 text. They end at "\n" alone; a "\r" before it is cut.
-
-    A byte-order mark at the beginning is cut too. A warning tells of lines beyond all reason.
-
-    Raises:
-        ValueError: a line that is not UTF-8; the message gives its number, and `name` for the text.
-            Or the text is packed by gzip.
-    """
-    if data.startswith(b"\x1f\x8b"):
-        raise ValueError(
-            f"{name}: looks like gzip, not like text; unpack it with gunzip, or let the name of a "
-            "data file end in .gz"
-        )
-    data = data.removeprefix(codecs.BOM_UTF8)
-    lines, long = [], []
-    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=1):
-        if len(line) > _LONG:
-            long.append((number, len(line) / 1e6))
-        try:
-            lines.append(line.removesuffix(b"\r").decode())
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x}); convert the "
-                "file, for example with iconv"
-            ) from error
-    if long:
-        number, size = long[0]
-        more = f", and {len(long) - 1} more such lines" if len(long) > 1 else ""
-        logging.warning(
-            "%s:%d: a line of %.0f MB%s; reading it takes much time and memory, so break it up if "
-            "it is not meant as one line",
-            name,
-            number,
-            size,
-            more,
-        )
-    return lines
-
-
-def _check_size(path: Path) -> None:
-    """Checks that a file can be read: it is there as bytes, and then as lines of bytes and of text.
-
-    Raises:
-        ValueError: memory cannot hold it. Where little of it is free, a warning tells.
-    """
-    needed = 3 * os.path.getsize(path) if os.path.isfile(path) else 0
-    whole, free = machine.memory()
-    message = (
-        f"{path}: reading this file takes at least {machine.size(needed)} of memory, and this "
-        f"machine has {machine.size(whole)}, {machine.size(free)} of it free: train on a part of it"
-    )
-    if needed > whole:
-        raise ValueError(message)
-    if needed > free:
-        logging.warning("%s", message)
-
-
-def _read_bytes(path: Path) -> bytes:
-    _check_size(path)
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for without end
-            raise ValueError(f"{path}: cannot be read, as it is not a regular file")
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except FileNotFoundError:
-        raise
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not a whole gzip file ({error})") from error
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    if not data.removeprefix(codecs.BOM_UTF8):
-        raise ValueError(f"{path}: the file is empty")
-    return data
+    def tell(self) -> None:
+        """Warns of what was skipped."""
+        if self._count:
+            logging.warning(
+                "data.skip_bad_lines: %d lines of %s are left out, the first is %s",
+                self._count,
+                self._path.name,
+                self._first,
+            )

@@ -1,11 +1,12 @@
 """Where examples come from: what is generated, files in a folder, TFDS's catalogue."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from transformer_jax.data import bigram, files
-from transformer_jax.data.examples import Examples, SourceSettings, concatenate
+from transformer_jax.data import bigram, files, lines
+from transformer_jax.data.examples import Examples, SourceSettings, gathered
 
 # The columns that a task reads.
 Columns = tuple[str, ...]
@@ -14,22 +15,25 @@ Columns = tuple[str, ...]
 class Files(NamedTuple):
     """Reads each split from files of its own.
 
-    read: (settings, files of one split) -> examples. reads: the settings that have an effect on it.
-    endings: settings -> what the name of each file ends with, behind the name of the split.
+    read: (settings, files of one split) -> rows, tuples by columns. reads: the settings that have
+    an effect on it. endings: settings -> what the name of each file ends with, behind the name of
+    the split.
     """
 
-    read: Callable[..., Examples]
+    read: Callable[..., Iterator[tuple]]
     reads: tuple[str, ...] = ("dir",)
     endings: Callable[[SourceSettings], tuple[str, ...]] = lambda settings: ("",)
 
 
 class Generated(NamedTuple):
-    """Reads all splits at once, where there are no files to name.
+    """Reads splits where there are no files to name.
 
-    read: (settings, names of splits) -> examples. reads: as of `Files`.
+    read: (settings, names of splits) -> blocks of examples. reads: as of `Files`. version: settings
+    -> what tells one state of the splits from another, without reading them.
     """
 
-    read: Callable[[SourceSettings, tuple[str, ...]], Examples]
+    read: Callable[[SourceSettings, tuple[str, ...]], Iterable[Examples]]
+    version: Callable[[SourceSettings], Any]
     reads: tuple[str, ...] = ()
 
 
@@ -43,25 +47,56 @@ def _languages(settings: SourceSettings) -> tuple[str, ...]:
     return f".{settings.source_language}", f".{settings.target_language}"
 
 
-def _bigram_copy(settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+def _bigram_copy(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
     del settings
-    return {"text": [bigram.text(split) for split in splits]}
+    return ({"text": [bigram.text(split)]} for split in splits)
 
 
 def _from_tfds(builder: str, read: str, *reads: str) -> Generated:
     """Reads a set of TFDS. builder, read: functions of `catalogue` that find it and read it."""
 
-    def load(settings: SourceSettings, splits: tuple[str, ...]) -> Examples:
+    def load(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
         # Only here, since importing TFDS takes long and other sources do without it.
         from transformer_jax.data import catalogue
 
         return getattr(catalogue, read)(getattr(catalogue, builder)(settings), settings, splits)
 
-    return Generated(load, reads)
+    def version(settings: SourceSettings) -> Any:
+        from transformer_jax.data import catalogue
+
+        return catalogue.version(getattr(catalogue, builder)(settings))
+
+    return Generated(load, version, reads)
+
+
+def _reader(read: Callable[..., Iterator[tuple]], *names: str) -> Callable[..., Iterator[tuple]]:
+    """A function of `files` that takes these settings behind the paths."""
+
+    def rows(settings: SourceSettings, *paths: Path) -> Iterator[tuple]:
+        values = [getattr(settings, name) for name in names]
+        return read(*paths, *values, skip_bad=settings.skip_bad_lines)
+
+    return rows
+
+
+def _fields(read: Callable[..., Iterator[tuple]], *names: str) -> Files:
+    """Reads fields that these settings name."""
+
+    def rows(settings: SourceSettings, path: Path) -> Iterator[tuple]:
+        fields = [getattr(settings, name) for name in names]
+        return read(path, fields, skip_bad=settings.skip_bad_lines)
+
+    return Files(rows, (*_LINES, *names))
+
+
+def _documents(settings: SourceSettings, path: Path) -> Iterator[tuple]:
+    return ((text,) for text in lines.read_documents(path, settings.document_separator))
 
 
 _LANGUAGES = ("source_language", "target_language")
 _LABEL = ("text_feature", "label_feature")
+_LINES = ("dir", "skip_bad_lines")
+_NAMED = {PAIRS: _LANGUAGES, TEXTS: ("text_feature",), LABELLED: _LABEL, TAGGED: _LABEL}
 
 # Which columns each source yields, and how. A task finds its source by the columns that it reads.
 SOURCES: dict[str, dict[Columns, Files | Generated]] = {
@@ -73,7 +108,7 @@ SOURCES: dict[str, dict[Columns, Files | Generated]] = {
         TAGGED: _from_tfds("embedded", "read_tagged", *_LABEL),
     },
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
-    "bigram_copy": {TEXTS: Generated(_bigram_copy)},
+    "bigram_copy": {TEXTS: Generated(_bigram_copy, lambda settings: sorted(bigram.SPLITS.items()))},
     # A set of TFDS's catalogue.
     "tfds": {
         PAIRS: _from_tfds("catalogued", "read_pairs", "name", *_LANGUAGES),
@@ -83,64 +118,83 @@ SOURCES: dict[str, dict[Columns, Files | Generated]] = {
     },
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
-        PAIRS: Files(
-            lambda settings, source, target: files.read_pair(source, target),
-            ("dir", *_LANGUAGES),
-            _languages,
-        ),
-        TEXTS: Files(
-            lambda settings, path: files.read_documents(path, settings.document_separator),
-            ("dir", "document_separator"),
-        ),
+        PAIRS: Files(_reader(files.read_pair), (*_LINES, *_LANGUAGES), _languages),
+        TEXTS: Files(_documents, ("dir", "document_separator")),
     },
     # Files of the SCAN task.
-    "scan": {PAIRS: Files(lambda settings, path: files.read_scan(path))},
+    "scan": {PAIRS: Files(_reader(files.read_scan), _LINES)},
     # Columns separated by tabs.
-    "tsv": {
-        LABELLED: Files(
-            lambda settings, path: files.read_table(
-                path, settings.text_feature, settings.label_feature
-            ),
-            ("dir", *_LABEL),
-        )
-    },
+    "tsv": {LABELLED: Files(_reader(files.read_table, *_LABEL), (*_LINES, *_LABEL))},
     # Lines "LABEL sentence".
-    "labelled": {LABELLED: Files(lambda settings, path: files.read_labelled(path))},
+    "labelled": {LABELLED: Files(_reader(files.read_labelled), _LINES)},
     # A word and its tag a line.
-    "conll": {TAGGED: Files(lambda settings, path: files.read_conll(path))},
+    "conll": {TAGGED: Files(_reader(files.read_conll), _LINES)},
     # CoNLL-U.
     "conllu": {
-        TAGGED: Files(
-            lambda settings, path: files.read_conllu(path, settings.label_feature),
-            ("dir", "label_feature"),
-        )
+        TAGGED: Files(_reader(files.read_conllu, "label_feature"), (*_LINES, "label_feature"))
     },
+    # A JSON object a line.
+    "json": {columns: _fields(files.read_json, *names) for columns, names in _NAMED.items()},
+    # Columns of Parquet.
+    "parquet": {columns: _fields(files.read_parquet, *names) for columns, names in _NAMED.items()},
 }
 
 
-def load(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> Examples:
-    """All examples of the splits, one after the other.
+def read(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> Iterator[Examples]:
+    """Yields all examples of the splits, one after the other, in pieces that memory can hold.
 
     Args:
         columns: what is read; sentences and documents are str, words and tags lists of str.
         splits: "embedded", "tfds": TFDS split expressions such as "train[:90%]"; parallel text:
             prefixes P of the pairs P.<source_language>, P.<target_language>; "bigram_copy": keys of
-            `bigram.SPLITS`; others: files.
+            `bigram.SPLITS`; others: files. Those of files may be patterns, as "part-*".
 
-    Returns:
+    Yields:
         The columns; of pairs from the embedded corpus all others too.
 
     Raises:
         FileNotFoundError: a missing file or folder.
         ValueError: anything else that is wrong with the input; the message names file and line.
     """
-    if not splits:
-        raise ValueError("no data to read: data.train (or data.test) names no split or file")
     found = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
-    if isinstance(reader, Files):
-        return concatenate([reader.read(settings, *paths) for paths in found])
-    return reader.read(settings, splits)
+    if isinstance(reader, Generated):
+        for block in reader.read(settings, splits):
+            yield from gathered(list(block), zip(*block.values(), strict=True))
+        return
+    for paths in found:
+        before = list(map(_state, paths))
+        yield from gathered(columns, reader.read(settings, *paths))
+        for path, state in zip(paths, before, strict=True):
+            if _state(path) != state:
+                raise ValueError(f"{path} changed while it was read: start again once it is whole")
+
+
+def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> list[Any]:
+    """What `read` depends on, known without reading: what the files are called, their sizes and
+    modification times, and the settings that shape the examples. Raises as `find_files`."""
+    found = find_files(settings, columns, splits)
+    reader = SOURCES[settings.source][columns]
+    shaping = [getattr(settings, name) for name in reader.reads if name != "dir"]
+    if isinstance(reader, Generated):
+        return [settings.source, columns, splits, shaping, reader.version(settings)]
+    return [settings.source, columns, shaping, [list(map(_state, paths)) for paths in found]]
+
+
+def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> int | None:
+    """The size of the files; None where there are none, or they are packed."""
+    paths = [path for paths in find_files(settings, columns, splits) for path in paths]
+    packed = any(path.suffix in (".gz", ".zst") for path in paths) or settings.source == "parquet"
+    return sum(path.stat().st_size for path in paths) if paths and not packed else None
+
+
+def _state(path: Path) -> tuple[str, int, int]:
+    """What a file is called, its size and the time at which it was changed, in nanoseconds."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    return path.name, status.st_size, status.st_mtime_ns
 
 
 def find_files(
@@ -152,6 +206,8 @@ def find_files(
         FileNotFoundError: a missing file or folder.
         ValueError: the source is unknown or does not yield the columns, or dir is empty.
     """
+    if not splits:
+        raise ValueError("no data to read: data.train (or data.test) names no split or file")
     source, dir = settings.source, settings.dir
     if source not in SOURCES:
         raise ValueError(f"data.source={source!r}: expected one of {', '.join(SOURCES)}")
@@ -170,15 +226,45 @@ def find_files(
     if not folder.is_dir():
         raise FileNotFoundError(f"data.dir={dir!r}: there is no such folder")
     endings = reader.endings(settings)
-    return [tuple(_find(folder / f"{split}{ending}") for ending in endings) for split in splits]
+    matches = (_match(folder, split, endings) for split in splits)
+    return list(itertools.chain.from_iterable(matches))
+
+
+def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Path, ...]]:
+    """The files of a split, or of all that match it where it is a pattern, in alphabetical order.
+
+    Raises FileNotFoundError where there are none.
+    """
+    if not set("*?[") & set(split) or (folder / f"{split}{endings[0]}").exists():
+        return [tuple(_find(folder / f"{split}{ending}") for ending in endings)]
+    first = endings[0]
+    found = {
+        path.name.removesuffix(packed).removesuffix(first) if first else path.name
+        for packed in ("", *_PACKED)
+        for path in folder.glob(f"{split}{first}{packed}" if first else split)
+    }
+    if not found:
+        raise FileNotFoundError(
+            f"{folder / split}{first}: no file matches (named by data.train, data.validation or "
+            "data.test, in the folder data.dir)"
+        )
+    parent = Path(split).parent
+    return [
+        tuple(_find(folder / parent / f"{name}{ending}") for ending in endings)
+        for name in sorted(found)
+    ]
+
+
+_PACKED = (".gz", ".zst")
 
 
 def _find(path: Path) -> Path:
-    """The file, or where there is none the one with .gz added."""
-    zipped = path.with_name(path.name + ".gz")
-    if not path.exists() and not zipped.exists():
-        raise FileNotFoundError(
-            f"{path}: there is no such file, nor {zipped.name} (named by data.train, "
-            "data.validation or data.test, in the folder data.dir)"
-        )
-    return path if path.exists() else zipped
+    """The file, or where there is none the one with .gz or .zst added."""
+    others = [path.with_name(f"{path.name}{packed}") for packed in _PACKED]
+    for candidate in (path, *others):
+        if candidate.exists():
+            return candidate
+    raise FileNotFoundError(
+        f"{path}: there is no such file, nor {' or '.join(other.name for other in others)} (named "
+        "by data.train, data.validation or data.test, in the folder data.dir)"
+    )

@@ -1,7 +1,6 @@
 """Endless training batches from fixed streams over a shuffled order, each with its own packer."""
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,11 +11,9 @@ from jaxtyping import Bool
 
 from transformer_jax.data.arrays import TokenArrays
 from transformer_jax.data.cache import fingerprint
+from transformer_jax.data.mixture import FEW, Mixture, endless, position
 from transformer_jax.data.recipe import Batch, Column, Draw
 from transformer_jax.data.rows import PACKING_BINS, batched_rows
-
-# Below so many examples Grain takes a millisecond and more to shuffle each of them: of two, 25 ms.
-_FEW = 128
 
 
 class TrainStreams:
@@ -36,7 +33,7 @@ class TrainStreams:
 
     def __init__(
         self,
-        arrays: TokenArrays,
+        sets: Sequence[TokenArrays],
         columns: Mapping[str, Column],
         lengths: Mapping[str, int],
         *,
@@ -46,20 +43,23 @@ class TrainStreams:
         seed: int,
         draw: Draw | None = None,
         rows: Sequence[int] | None = None,
+        weights: Sequence[float] = (1,),
     ):
-        """Streams over the examples of `arrays`.
+        """Streams over the examples of one set, or of several that are mixed.
 
         Args:
-            columns: what the arrays hold.
+            columns: what the arrays of each set hold.
             lengths: tokens of a row, by columns.
             batch_size: rows of a global batch, a multiple of `streams`.
             packing: several examples a row (first fit), or one.
             seed: decides the order and what is drawn.
             draw: drawn anew for every batch.
             rows: the numbers of the rows of a batch that are wanted, ascending (None: all).
+            weights: of the sets.
 
         Raises:
-            ValueError: batch_size is no multiple of streams, or an example is longer than a row.
+            ValueError: batch_size is no multiple of streams, an example is longer than a row, or as
+                `Mixture`.
         """
         if batch_size % streams:
             raise ValueError(
@@ -67,22 +67,23 @@ class TrainStreams:
             )
         lengths = {name: lengths[name] for name in columns}
         for name, length in lengths.items():
-            longest = int(np.diff(arrays.offsets[name]).max())
+            longest = max(len(arrays.lengths[name]) for arrays in sets) - 1
             if longest > length:
                 raise ValueError(
                     f"the longest example has {longest} tokens in {name!r}, a row only {length}: "
                     "data.row_*_length must be at least data.max_*_length"
                 )
         settings = [batch_size, streams, packing, lengths, seed, PACKING_BINS]
-        few = len(arrays) < _FEW
-        settings += ["few"] * few
+        settings += ["few"] * any(len(arrays) < FEW for arrays in sets)
         drawn = dataclasses.asdict(draw) if draw else None  # pyright: ignore[reportArgumentType]
-        self.fingerprint = fingerprint(arrays.fingerprint, *settings, drawn)
-        order = (
-            grain.MapDataset.source(_Reshuffled(arrays, seed))
-            if few
-            else grain.MapDataset.source(arrays).seed(seed).shuffle().repeat()
-        )
+        fingerprints = [arrays.fingerprint for arrays in sets]
+        self._mixture = Mixture(sets, weights, seed) if len(sets) > 1 else None
+        if self._mixture is None:
+            order = endless(sets[0], seed)
+        else:
+            order = grain.MapDataset.source(self._mixture)
+            settings.append(self._mixture.counts.tolist())
+        self.fingerprint = fingerprint(*fingerprints, *settings, drawn)
         size = batch_size // streams
         wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)
         by_stream = wanted.reshape(streams, size)
@@ -127,8 +128,17 @@ class TrainStreams:
         return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in batch.items()}
 
     def get_state(self) -> dict[str, dict[str, Any]]:
-        """JSON-able state of each stream that is read, by its number, after the last batch."""
-        return {str(i): stream.get_state() for i, stream in self._streams.items()}
+        """JSON-able state of each stream that is read, by its number, after the last batch.
+
+        Of a mixture it holds as "drawn" how many examples of each set were read; what is not yet
+        packed is read again.
+        """
+        states = {i: stream.get_state() for i, stream in self._streams.items()}
+        if self._mixture is not None:
+            for i, state in states.items():
+                drawn = self._mixture.drawn(i, self._count, position(state))
+                states[i] = state | {"drawn": drawn.tolist()}
+        return {str(i): state for i, state in states.items()}
 
     def set_state(self, states: dict[str, dict[str, Any]]) -> None:
         """Continues with the batch after the one at which get_state gave `states`.
@@ -141,23 +151,8 @@ class TrainStreams:
         if states.keys() not in (set(map(str, self._streams)), set(map(str, range(self._count)))):
             raise ValueError(f"states of {len(states)} streams, but data.streams={self._count}")
         for i, stream in self._streams.items():
-            stream.set_state(states[str(i)])
-
-
-class _Reshuffled:
-    """A few examples without end, each once an epoch, in a new order every epoch."""
-
-    def __init__(self, arrays: TokenArrays, seed: int):
-        self._arrays = arrays
-        self._seed = seed
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, index: int) -> Any:
-        epoch, place = divmod(index, len(self._arrays))
-        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._arrays))
-        return self._arrays[order[place]]
+            state = states[str(i)]
+            stream.set_state({key: value for key, value in state.items() if key != "drawn"})
 
 
 def _largest_pieces(wanted: Bool[np.ndarray, " B"]) -> int:

@@ -1,23 +1,20 @@
 """What is in each split: counts that are shown before training, and what looks like a mistake."""
 
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int64
 
 from transformer_jax import tables
-from transformer_jax.data.arrays import TokenArrays
-from transformer_jax.data.examples import Examples
+from transformer_jax.data.arrays import TokenArrays, summed, total
 from transformer_jax.data.recipe import Recipe
 from transformer_jax.data.tokenizer import UNK_ID
 
 _SHOWN = 10  # labels in the table, the most frequent ones
 _NAMED = 3  # labels in a warning
 _MUCH_UNKNOWN = 0.2  # fraction of <unk> above which the loss says little about the text
-_CHUNK = 2**20  # tokens that are counted at a time, which bounds the memory that it takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +24,8 @@ class Summary:
     Attributes:
         examples: as read.
         empty: how many of them have no text, by column.
+        characters: of their texts.
+        tokens: that they became.
         too_long: how many have more tokens than the limits allow.
         pieces: that documents were cut into; None where examples are not documents.
         lengths: tokens of an example (or a piece) by side: median, 90 % quantile and longest.
@@ -37,6 +36,8 @@ class Summary:
 
     examples: int
     empty: dict[str, int]
+    characters: int
+    tokens: int
     too_long: int
     pieces: int | None
     lengths: dict[str, tuple[int, ...]]
@@ -44,43 +45,34 @@ class Summary:
     labels: dict[str, int]
 
 
-def summarise(examples: Examples, arrays: TokenArrays, recipe: Recipe) -> Summary:
-    """Counts the examples of a split, and the tokens that the recipe made of them."""
-    texts = [name for name in recipe.reads if name != recipe.labels]
+def summarise(sets: Sequence[TokenArrays], recipe: Recipe) -> Summary:
+    """The counts of a split, which consists of these sets."""
     own = {name: column for name, column in recipe.columns.items() if column.along is None}
-    unknown, tokens = np.sum([_unknown(arrays.columns[name]) for name in own], axis=0)
+    ids = [summed(arrays.ids[name] for arrays in sets) for name in own]
+    tokens = sum(int(found[UNK_ID:].sum()) for found in ids)  # lower ids are special tokens
+    unknown = sum(int(found[UNK_ID : UNK_ID + 1].sum()) for found in ids)
     lengths = {
-        column.side: np.percentile(
-            np.diff(arrays.offsets[name]), (50, 90, 100), method="inverted_cdf"
-        )
+        column.side: _quantiles(summed(arrays.lengths[name] for arrays in sets))
         for name, column in own.items()
     }
+    counts = total(arrays.counts for arrays in sets)
     return Summary(
-        examples=len(examples[texts[0]]),
-        empty={name: sum(map(_is_empty, examples[name])) for name in texts},
-        too_long=arrays.too_long,
-        pieces=len(arrays) if recipe.documents else None,
-        lengths={side: tuple(map(int, found)) for side, found in lengths.items()},
-        unknown=float(unknown / max(tokens, 1)),
-        labels=_counts(examples[recipe.labels]) if recipe.labels else {},
+        examples=counts.examples,
+        empty=counts.empty,
+        characters=counts.characters,
+        tokens=sum(int(found.sum()) for found in ids),
+        too_long=counts.too_long,
+        pieces=sum(map(len, sets)) if recipe.documents else None,
+        lengths=lengths,
+        unknown=unknown / max(tokens, 1),
+        labels=counts.labels,
     )
 
 
-def _is_empty(value: str | list[str]) -> bool:
-    return not value or (isinstance(value, str) and value.isspace())
-
-
-def _unknown(ids: Int32[np.ndarray, " tokens"]) -> tuple[int, int]:
-    """How many are <unk>, and how many stand for text: lower ids are special tokens."""
-    parts = np.array_split(ids, 1 + len(ids) // _CHUNK)
-    unknown = sum(int(np.count_nonzero(part == UNK_ID)) for part in parts)
-    return unknown, sum(int(np.count_nonzero(part >= UNK_ID)) for part in parts)
-
-
-def _counts(labels: Iterable[str | list[str]]) -> dict[str, int]:
-    """How often each label occurs, the most frequent first."""
-    rows = ([value] if isinstance(value, str) else value for value in labels)
-    return dict(Counter(itertools.chain.from_iterable(rows)).most_common())
+def _quantiles(lengths: Int64[np.ndarray, " longest+1"]) -> tuple[int, ...]:
+    """The length that each of these shares of the examples does not exceed."""
+    ends = np.cumsum(lengths)
+    return tuple(int(np.searchsorted(ends, share * ends[-1])) for share in (0.5, 0.9, 1.0))
 
 
 def check_train(summary: Summary) -> None:
@@ -123,7 +115,9 @@ def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str
         counts["too long"] = summary.too_long
     else:
         counts["pieces"] = summary.pieces
+    counts["tokens"] = summary.tokens
     cells = {name: f"{count:,}" for name, count in counts.items()}
+    cells["characters a token"] = f"{summary.characters / max(summary.tokens, 1):.2f}"
     for side, quantiles in summary.lengths.items():
         name = f"{side} tokens: median / 90 % / longest"
         cells[name] = " / ".join(f"{length:,}" for length in quantiles)

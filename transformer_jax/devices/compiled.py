@@ -9,6 +9,8 @@ from pathlib import Path
 
 import jax
 
+from transformer_jax.devices import machine
+
 MOST_BYTES = 2**30
 
 # The environment variables by which JAX itself is told where to keep programs, and which.
@@ -31,7 +33,7 @@ def keep(cache_dir: str | Path) -> None:
         return
     # A program for the CPU consists of instructions that other kinds may not have, and is divided
     # among the cores that there are: with more or fewer it would round otherwise.
-    folder = folder / "compiled" / f"{_cores()}_cores_of_{_kind(Path('/proc/cpuinfo'))}"
+    folder = folder / "compiled" / f"{machine.cores()}_cores_of_{_kind(Path('/proc/cpuinfo'))}"
     with contextlib.suppress(OSError):
         make_room(folder, MOST_BYTES)
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -66,10 +68,3 @@ def _kind(cpuinfo: Path) -> str:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
         instructions |= {line for line in lines if line.lower().startswith(("flags", "features"))}
     return hashlib.sha256(repr(sorted(instructions)).encode()).hexdigest()[:8]
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Memory: what this machine has of it, and what a thing takes. Knows nothing of JAX."""
+"""Memory and cores: what this machine has of them, and what a thing takes. Knows no JAX."""
 
 import math
 import os
@@ -74,6 +74,13 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
             given_back = sum(map(int, re.findall(pattern, statistics, re.MULTILINE)))
             if limit.isdecimal():
                 yield int(limit), int(used) - given_back
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def size(number: float) -> str:

@@ -100,7 +100,7 @@ def fit(
     step = int(state.step)
     report = _Report(settings, log)
     compiling = progress.phase("Compiling the training step")  # which its first call does
-    newest = None  # batch and metrics of the last step, while nothing of them is read
+    newest = None  # what belongs to the last step, while nothing of it is read
     try:
         with contextlib.closing(place_ahead(streams, mesh)) as batches:
             while step < settings.steps:
@@ -112,7 +112,7 @@ def fit(
                 with compiling:
                     state, metrics = train_step(state, batch)
                 compiling = contextlib.nullcontext()
-                newest = batch, metrics
+                newest = batch, metrics, streams_after
                 step += 1
                 if previous is None:
                     report.restart_clock()  # compiling, evaluating and saving are not training
@@ -163,8 +163,13 @@ class _Report:
         self._lap_started = time.perf_counter()
         self._lap_tokens = 0.0
 
-    def read(self, step: int, batch: Batch, metrics: Metrics) -> dict[str, float]:
-        """Waits for the step; returns what its line of the log holds, empty when none is due."""
+    def read(
+        self, step: int, batch: Batch, metrics: Metrics, streams: dict[str, Any]
+    ) -> dict[str, float]:
+        """Waits for the step; returns what its line of the log holds, empty when none is due.
+
+        streams: the state of the streams after its batch.
+        """
         metrics = jax.device_get(metrics)
         loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
         finite_parameters = bool(metrics["finite_parameters"])
@@ -183,6 +188,7 @@ class _Report:
             "train/learning_rate": float(metrics["learning_rate"]),
             "time/seconds": now - self._started,
             "time/tokens_per_second": tokens_per_second,
+            **_prefixed("drawn", _drawn(streams)),
         }
 
     def _spike(self, step: int, batch: Batch, metrics: Metrics) -> dict[str, float]:
@@ -193,6 +199,12 @@ class _Report:
             return {}
         self._log.keep_batch(step, hosts.whole(batch))
         return _prefixed("spike", spike)
+
+
+def _drawn(streams: dict[str, Any]) -> dict[str, float]:
+    """How many examples of each set of a mixture this host has read, by the set's number."""
+    drawn = [state["drawn"] for state in streams.values() if "drawn" in state]
+    return {str(number): sum(counts) for number, counts in enumerate(zip(*drawn, strict=True))}
 
 
 def _due(step: int, every: int) -> bool:

@@ -1,0 +1,20 @@
+"""Prepares the data of a config, so that training and scoring find it ready."""
+
+from pathlib import Path
+
+from configs.default import Config
+from transformer_jax import build
+from transformer_jax.data.summary import report
+
+
+def prepare(config: Config, workdir: Path | None, check: bool) -> int:
+    """Makes the tokenizer and the token arrays of every split, and prints what is in them.
+
+    check: whether what was prepared before is compared with all of the files that it came from.
+    """
+    data = build.dataset(config, workdir)
+    print(report(data.summaries()))
+    if check:
+        data.check()
+        print("The content of all files is what was prepared.")
+    return 0
