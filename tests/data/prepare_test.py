@@ -164,7 +164,7 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypat
     (unfinished,) = tmp_path.glob("set.*finished")
     with (unfinished / "journal").open("a") as journal:
         journal.write('{"counts": ')
-    for name in ("inputs", "targets_offsets"):
+    for name in ("inputs", "targets_lengths"):
         with (unfinished / name).open("ab") as file:
             file.write(b"half of it")
     with monkeypatch.context() as patch:
@@ -172,6 +172,20 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypat
         assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
     assert not unfinished.exists()
+
+
+def test_a_preparation_that_is_killed_at_its_end_goes_on(tmp_path, monkeypatch):
+    def killed(tokens):
+        raise Killed
+
+    whole = make(tmp_path / "whole", cut(MANY))
+    with monkeypatch.context() as patch:
+        patch.setattr(arrays, "ids_of", killed)
+        with pytest.raises(Killed):
+            make(tmp_path / "set", cut(MANY))
+    monkeypatch.setattr(prepare, "_made", None)  # nothing is made again
+    assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
 
 
 def test_other_examples_than_before_the_interruption_are_refused_and_then_taken(
@@ -271,6 +285,8 @@ class Kept(worker.Worker):
 
 def pieces():
     for number, piece in enumerate(t.cut(t.MANY)):
+        if number == 12:
+            print(*(worker._process.pid for worker in WORKERS), flush=True)
         if number == 12 and sys.argv[2] == "parent":
             os.kill(os.getpid(), signal.SIGKILL)
         if number == 12 and sys.argv[2] == "worker":
@@ -298,7 +314,10 @@ def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path):
         command = [sys.executable, str(tmp_path / "kill.py"), str(tmp_path / "set"), who]
         return subprocess.run(command, env=environment, capture_output=True, text=True)
 
-    assert run("parent").returncode == -signal.SIGKILL
+    killed = run("parent")
+    assert killed.returncode == -signal.SIGKILL
+    workers = killed.stdout.split()
+    assert len(workers) == 2
     assert not (tmp_path / "set").exists()
     found = run("worker")
     assert found.returncode == 1 and "a process that tokenises was killed" in found.stderr
@@ -307,16 +326,10 @@ def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path):
     plan = dataclasses.replace(PLAN, recipe=TASKS["translation"].recipe)
     make(tmp_path / "alone", cut(MANY), plan)
     assert contents(tmp_path / "set") == contents(tmp_path / "alone")
+    # Whoever was started by a process that is gone has gone too.
     for _ in range(50):
-        left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if _runs(path, tmp_path)]
+        left = [pid for pid in workers if Path("/proc", pid).exists()]
         if not left:
             break
         time.sleep(0.2)
     assert not left
-
-
-def _runs(path, folder):
-    try:
-        return str(folder).encode() in path.read_bytes()
-    except OSError:
-        return False

@@ -172,16 +172,15 @@ def _done(folder: Path) -> list[dict[str, Any]]:
 def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
     """Counts what is in the files, and says what they are."""
     names, kept = list(plan.recipe.columns), _kept(plan)
-    if not counts.examples or not (folder / f"{names[0]}_offsets").stat().st_size:
+    if not counts.examples or not (folder / f"{names[0]}_lengths").stat().st_size:
         limits = plan.limits
         raise ValueError(
             f"no example is left of {counts.examples}: {counts.too_long} are longer than "
             f"data.max_source_length={limits.source} or data.max_target_length={limits.target} "
             "tokens"
         )
-    for name in [f"{name}_offsets" for name in names] + [f"{arrays.TEXTS}_offsets"]:
-        if (folder / name).exists():
-            _sum_up(folder / name)
+    for name in [*names, *[arrays.TEXTS] * plan.keeps_texts]:
+        _sum_up(folder / f"{name}_lengths", folder / f"{name}_offsets")
     lengths = {}
     for name in names:
         lengths[name] = arrays.lengths_of(FileArray(folder / f"{name}_offsets", "<i8", np.int64))
@@ -195,19 +194,20 @@ def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
         "texts": _text_names(folder) if plan.keeps_texts else [],
     }
     write_atomically(folder / arrays.SET, json.dumps(known))
-    (folder / _JOURNAL).unlink()
+    # Only now, so that whoever is killed in between can sum up again.
+    for path in [folder / _JOURNAL, *folder.glob("*_lengths")]:
+        path.unlink()
 
 
-def _sum_up(path: Path) -> None:
-    """Turns a file of lengths into one of offsets."""
-    lengths, start = FileArray(path, "<i8", np.int64), 0
-    with path.with_name(f"{path.name}.new").open("wb") as file:
+def _sum_up(source: Path, target: Path) -> None:
+    """Makes a file of offsets from one of lengths."""
+    lengths, start = FileArray(source, "<i8", np.int64), 0
+    with target.open("wb") as file:
         file.write(np.int64(0).tobytes())
         for place in range(0, len(lengths), arrays.CHUNK):
             offsets = start + np.cumsum(lengths[place : place + arrays.CHUNK])
             file.write(offsets.tobytes())
             start = int(offsets[-1])
-    os.replace(path.with_name(f"{path.name}.new"), path)
 
 
 def _text_names(folder: Path) -> list[str]:
@@ -228,7 +228,7 @@ def _made(plan: Plan, piece: Examples) -> Made:
     files = {}
     for name, column in rows.items():
         tokens, lengths = _flat(column, _kept(plan))
-        files |= {name: tokens, f"{name}_offsets": lengths}
+        files |= {name: tokens, f"{name}_lengths": lengths}
     texts = [name for name in recipe.reads if name != recipe.labels]
     examples = [
         json.dumps(dict(zip(piece, row, strict=True)), ensure_ascii=False).encode() + b"\n"
@@ -236,7 +236,7 @@ def _made(plan: Plan, piece: Examples) -> Made:
     ]
     if plan.keeps_texts:
         lengths = np.array([len(example) for example in examples], "<i8")
-        files |= {arrays.TEXTS: b"".join(examples), f"{arrays.TEXTS}_offsets": lengths.tobytes()}
+        files |= {arrays.TEXTS: b"".join(examples), f"{arrays.TEXTS}_lengths": lengths.tobytes()}
     files[_HASHES] = b"".join(
         hashlib.blake2b(example, digest_size=8).digest() for example in examples
     )
