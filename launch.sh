@@ -105,15 +105,18 @@ set_up() {
         rm -f -- "$stamp"
         echo "Installing into $venv${extras:+, with $extras}: takes about a minute ..."
         [[ $missing != all* ]] || with_dots create_venv
-        # Most modules are never imported. Those that a first run imports are compiled by importing
-        # them: pip would compile all, and where PYTHONDONTWRITEBYTECODE is set, as in many
-        # containers, every command would compile its own again.
         with_dots "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
             --no-compile --constraint "$repository/constraints.txt" \
-            --editable "$repository${extras:+[$extras]}" &&
-            PYTHONDONTWRITEBYTECODE='' with_dots "$venv/bin/python" -P -c \
-                'import transformer_jax.main, transformer_jax.data.catalogue' ||
+            --editable "$repository${extras:+[$extras]}" ||
             fail "the installation failed, see above; the same command tries again."
+        # Most modules are never imported. Those that a first run imports are compiled by importing
+        # them: pip would compile all, and where PYTHONDONTWRITEBYTECODE is set, as in many
+        # containers, every command would compile its own again. What cannot be imported, the
+        # command itself will tell of.
+        PYTHONDONTWRITEBYTECODE='' with_dots "$venv/bin/python" -P -c '
+from contextlib import suppress
+with suppress(ImportError):
+    import transformer_jax.main, transformer_jax.data.catalogue'
         { printf '%s\n' "$extras" && ingredients; } >"$stamp.new"
         mv -- "$stamp.new" "$stamp"
     fi
