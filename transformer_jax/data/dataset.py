@@ -179,7 +179,7 @@ class Dataset:
         file = self.settings.labels_file
         if file is not None and file.exists():
             return read_labels(file)
-        splits = [split for split in filter(self.has, SPLITS)]
+        splits = list(filter(self.has, SPLITS))
         key = fingerprint("labels", column, *self._versions(*splits))
         folder = Path(self.settings.source.cache_dir).expanduser() / "labels" / key
 
