@@ -310,7 +310,8 @@ def _check_data(config: Config, task: Task) -> None:
     _check_mixture(config)
     for split in SPLITS:
         held_out = split == "validation" and data.validation_size
-        if not data[split] and not held_out and split != "test":
+        mixed = split == "train" and data.mixture
+        if not data[split] and not held_out and not mixed and split != "test":
             hint = ", or hold some of train out by data.validation_size"
             raise ValueError(f"data.{split} is empty: name a split{hint * (split == SPLITS[1])}")
         if data[split] and held_out:

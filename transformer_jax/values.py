@@ -30,7 +30,10 @@ CHOICES: Mapping[str, Collection[str]] = {
     "optimizer.schedule": SCHEDULES,
 }
 # The keys whose tuples hold rows instead of texts, with an example.
-ROWS = {"optimizer.groups": (("embedding/*", 0.1, 0.0),)}
+ROWS = {
+    "optimizer.groups": (("embedding/*", 0.1, 0.0),),
+    "data.mixture": (("json", "~/web", "part-*.json", 3.0),),
+}
 # Sizes and steps are counted in int32 on devices; what else bounds a whole number stands here.
 _LARGEST = 2**31 - 1
 _BOUNDS = {

@@ -1,6 +1,7 @@
 """A run that is killed again and again ends like an undisturbed one, bit for bit."""
 
 import functools
+import json
 import signal
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import time
 
 import jax
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from configs import default
 from tests.processes import wait_for
@@ -47,6 +50,18 @@ TINY = {
 }
 # Documents of several pieces, and shorter ones that share a row.
 TEXT = {"data.train": ("text",), "data.test": (), "data.validation_size": 200}
+# Three formats; the folder of each comes between its source and its files.
+MIXTURE = (
+    ("text", "text", 1.0),
+    ("json", "upper.jsonl.zst", 2.0),
+    ("parquet", "parts-*.parquet", 1.5),
+)
+MIXED = {
+    "data.mixture": MIXTURE,
+    "data.text_feature": "text",
+    "data.validation": ("text",),
+    "data.test": (),
+}
 # Each shape: how often it is killed, and its config.
 SHAPES = {
     "encoder_decoder": (
@@ -61,7 +76,7 @@ SHAPES = {
     ),
     "decoder_only": (
         2,
-        TEXT
+        MIXED
         | {
             "model.positions": "rotary",
             "model.residual": "pre_ln",
@@ -90,6 +105,12 @@ def corpus(tmp_path_factory):
             (folder / f"{split}.{language}").write_text("".join(lines))
     documents = [" ".join(words[n : n + 1 + n % 8]) for n in range(len(words))]
     (folder / "text").write_text("".join(f"{document}\n" for document in documents))
+    upper = "".join(json.dumps({"text": document.upper()}) + "\n" for document in documents)
+    with pyarrow.output_stream(str(folder / "upper.jsonl.zst"), compression="zstd") as file:
+        file.write(upper.encode())
+    for part, words in enumerate((documents[:50], documents[50:])):
+        table = pyarrow.table({"text": [document.title() for document in words]})
+        parquet.write_table(table, folder / f"parts-{part}.parquet")
     return folder
 
 
@@ -103,6 +124,9 @@ def launch(corpus):
     def launch(architecture, workdir):
         folders = {"data.dir": str(corpus), "data.cache_dir": str(workdir.parent / "cache")}
         shape = {"model.architecture": architecture} | SHAPES[architecture][1]
+        if "data.mixture" in shape:
+            rows = [(source, str(corpus), *rest) for source, *rest in shape["data.mixture"]]
+            shape["data.mixture"] = tuple(rows)
         config = overrides.load(default.__file__, TINY | shape | folders)
         (workdir.parent / "config.json").write_text(overrides.to_json(config))
         arguments = [f"--config={workdir.parent / 'config.json'}", f"--workdir={workdir}"]

@@ -131,7 +131,7 @@ def _make(
                     f"{what}: piece {number} of the examples is another than when the preparation "
                     "was interrupted; start again, and it begins anew"
                 )
-            show(counts[number].characters)
+            show(counts[number].characters, made=False)
         for made in _mapped(plan, read, workers):
             for name, data in made.files.items():
                 if name not in files:
@@ -142,7 +142,7 @@ def _make(
             line = {"counts": dataclasses.asdict(made.counts), "sizes": sizes}
             journal.write(json.dumps(line) + "\n")
             journal.flush()
-            show(made.counts.characters)
+            show(made.counts.characters, made=True)
     _finish(plan, folder, arrays.total(counts))
 
 
@@ -322,19 +322,25 @@ def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Ma
 
 
 @contextlib.contextmanager
-def _shown(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Shows how far a preparation is; yields a function to call with how many characters more."""
+def _shown(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Shows how far a preparation is.
+
+    Yields a function to call with how many characters more, and whether they were made into tokens
+    or only read, since they had been made before.
+    """
     if total is None or total < _ALONE:
         with progress.phase(what):
-            yield lambda count: None
+            yield lambda count, made: None
         return
-    started, done = time.monotonic(), 0
+    started, done, before = time.monotonic(), 0, 0
     bar = progress.Bar(what, total=total // 10**6, unit="MB")
 
-    def advance(count: int) -> None:
-        nonlocal done
+    def advance(count: int, made: bool) -> None:
+        nonlocal started, done, before
         done += count
-        rate = done / 1e6 / max(time.monotonic() - started, 1e-3)
+        if not made:
+            started, before = time.monotonic(), done
+        rate = (done - before) / 1e6 / max(time.monotonic() - started, 1e-3)
         bar.update(min(done, total) // 10**6, f"{rate:.1f} MB/s")
 
     try:

@@ -109,14 +109,14 @@ def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str
         shown: the labels that get a row.
         labels: how many labels all splits have.
     """
-    counts = {"examples": summary.examples}
-    counts |= {f"empty {column}": count for column, count in summary.empty.items()}
+    cells = {"examples": f"{summary.examples:,}"}
+    cells |= {f"empty {column}": f"{count:,}" for column, count in summary.empty.items()}
     if summary.pieces is None:
-        counts["too long"] = summary.too_long
+        share = f" ({summary.too_long / summary.examples:.1%})" if summary.too_long else ""
+        cells["too long"] = f"{summary.too_long:,}{share}"
     else:
-        counts["pieces"] = summary.pieces
-    counts["tokens"] = summary.tokens
-    cells = {name: f"{count:,}" for name, count in counts.items()}
+        cells["pieces"] = f"{summary.pieces:,}"
+    cells["tokens"] = f"{summary.tokens:,}"
     cells["characters a token"] = f"{summary.characters / max(summary.tokens, 1):.2f}"
     for side, quantiles in summary.lengths.items():
         name = f"{side} tokens: median / 90 % / longest"
