@@ -390,6 +390,7 @@ def test_difference_names_the_keys_that_differ():
         "decode.seed=3",
         "data.dir=elsewhere",
         "data.cache_dir=elsewhere",
+        "data.workers=1",
         "mesh.data=4",
         "mesh.topology=v5e-16",
         "model.remat=full",

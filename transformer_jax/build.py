@@ -21,6 +21,8 @@ from configs.default import Config
 from transformer_jax import tasks
 from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings, Part
 from transformer_jax.data.examples import SourceSettings
+from transformer_jax.data.mixture import counts_of
+from transformer_jax.data.sources import SOURCES
 from transformer_jax.data.tokenizer import BOS_ID
 from transformer_jax.devices import compiled
 from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
@@ -265,16 +267,16 @@ def _part(like: SourceSettings, source: str, place: str, file: str, weight: floa
 
 def _check_mixture(config: Config) -> None:
     """Checks the rows of data.mixture."""
-    for number, row in enumerate(config.data.mixture):
-        kinds = (str, str, str, (int, float))
-        if len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
+    if not config.data.mixture:
+        return
+    for number, (source, *_) in enumerate(config.data.mixture):
+        if source not in SOURCES:
             raise ValueError(
-                f"data.mixture: row {number} is {row!r}, expected (source, folder, file, weight), "
-                "as ('json', '~/web', 'part-*.json', 2.0)"
+                f"data.mixture: the source {source!r} of row {number} is not one of "
+                f"{', '.join(SOURCES)}"
             )
-        if not 0 < row[-1] < math.inf:
-            raise ValueError(f"data.mixture: the weight {row[-1]} of row {number} is not above 0")
-    if config.data.mixture and config.data.validation_size:
+    counts_of([weight for *_, weight in config.data.mixture])
+    if config.data.validation_size:
         raise ValueError(
             f"data.validation_size={config.data.validation_size} cannot be held out of a mixture: "
             "name a data.validation"

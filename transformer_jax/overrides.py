@@ -38,6 +38,7 @@ FREE_TO_CHANGE = (
     "train.diagnostics_every",
     "data.dir",
     "data.cache_dir",
+    "data.workers",
     "checkpoint.every",
     "checkpoint.keep_last",
     "checkpoint.best_metric",

@@ -315,5 +315,12 @@ def test_bad_lines_of_every_format_can_be_skipped(tmp_path):
 
 
 def test_a_broken_parquet_file(tmp_path):
+    path = tmp_path / "damaged"
+    parquet.write_table(pyarrow.table({"text": [f"{n} a text" for n in range(5000)]}), path)
+    data = bytearray(path.read_bytes())
+    data[500:2000] = bytes(1500)
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="damaged: not a whole Parquet file"):
+        read(files.read_parquet, ("text",), path, ("text",))
     with pytest.raises(ValueError, match="f: not a whole Parquet file"):
         read(files.read_parquet, ("text",), file(tmp_path, "PAR1"), ("text",))

@@ -151,6 +151,17 @@ def test_bad_lines_are_kept_apart_where_they_may_be_skipped(tmp_path):
     assert lines_of(tmp_path / "f", skip_bad=True) == ["fein", None, "gut"]
 
 
+@pytest.mark.parametrize("separator", ["\n", "#"])
+def test_documents_lose_the_bad_lines_that_may_be_skipped(tmp_path, monkeypatch, caplog, separator):
+    (tmp_path / "f").write_bytes("fein#\nsch\u00f6n#\ngut#\n\u00e4".encode("latin-1"))
+    for block in (1, 2**20):
+        monkeypatch.setattr(lines, "_BLOCK", block)
+        found = list(read_documents(tmp_path / "f", separator, skip_bad=True))
+        assert "".join(found).replace("\n", "").replace("#", "") == "feingut"
+        assert "2 lines of f are left out" in caplog.text and "f:2: not UTF-8" in caplog.text
+        caplog.clear()
+
+
 @pytest.mark.parametrize("kind", ["words", "bytes", "bpe", "unigram"])
 @pytest.mark.parametrize("separator", ["", "#"])
 def test_a_document_too_long_is_divided_where_no_token_is(tmp_path, monkeypatch, kind, separator):

@@ -70,3 +70,9 @@ def test_what_a_stream_has_drawn_is_counted_without_drawing(streams, monkeypatch
 def test_a_set_that_would_never_be_drawn_is_refused():
     with pytest.raises(ValueError, match="data.mixture: row 1 has 1e-05 of all weights"):
         mixed(weights=(0.5, 1e-5, 0.49999))
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("inf")])
+def test_a_weight_that_is_no_share_is_refused(weight):
+    with pytest.raises(ValueError, match=f"the weight {weight} of row 1 is not above 0"):
+        mixed(weights=(0.5, weight, 1))

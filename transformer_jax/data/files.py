@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 from absl import logging
 
-from transformer_jax.data.lines import read_lines
+from transformer_jax.data.lines import Skipped, read_lines
 
 # The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
 _CONLLU = "id form lemma upos xpos feats head deprel deps misc".split()
@@ -30,7 +30,7 @@ def read_pair(source: Path, target: Path, *, skip_bad: bool) -> Iterator[Row]:
     pairs = itertools.zip_longest(
         *(read_lines(path, skip_bad=skip_bad) for path in (source, target)), fillvalue=_END
     )
-    skipped = _Skipped(source, skip_bad)
+    skipped = Skipped(source, skip_bad)
     for number, pair in enumerate(pairs, start=1):
         if any(line is _END for line in pair):
             more = number + sum(1 for _ in pairs)
@@ -213,21 +213,21 @@ def read_parquet(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterat
     """The named columns of a Parquet file.
 
     Raises:
-        ValueError: the file is none of Parquet, it lacks a column, or a
-            value is no text (nor a list).
+        ValueError: the file is none of Parquet, or not whole, it lacks a column, or a value is no
+            text (nor a list).
     """
     try:
         file = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
-    skipped, number = _Skipped(path, skip_bad), 0
+    skipped, number = Skipped(path, skip_bad), 0
     with file:
         names = file.schema_arrow.names
         if missing := [name for name in fields if name not in names]:
             raise ValueError(
                 f"{path}: there is no column {missing[0]!r}; its columns are {', '.join(names)}"
             )
-        for batch in file.iter_batches(_READ, columns=list(fields)):
+        for batch in _batches(path, file, fields):
             for row in batch.to_pylist():
                 number += 1
                 try:
@@ -235,6 +235,13 @@ def read_parquet(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterat
                 except ValueError as error:
                     skipped.add(number, str(error))
     skipped.tell()
+
+
+def _batches(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Iterator[Any]:
+    try:
+        yield from file.iter_batches(_READ, columns=list(fields))
+    except OSError as error:
+        raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
 
 
 def _field(row: dict[str, Any], name: str) -> str | list[str]:
@@ -280,7 +287,7 @@ def _parsed(
     skip_first: bool = False,
 ) -> Iterator[Any]:
     """What `parse` makes of each line, but None; a ValueError of its is told with the line."""
-    skipped = _Skipped(path, skip_bad)
+    skipped = Skipped(path, skip_bad)
     lines: Iterable[str | None] = read_lines(path, skip_bad=skip_bad)
     for number, line in enumerate(lines, start=1):
         if number == 1 and skip_first:
@@ -296,31 +303,3 @@ def _parsed(
         if row is not None:
             yield row
     skipped.tell()
-
-
-class _Skipped:
-    """Lines of a file that are no examples: counted where they may be skipped, or refused."""
-
-    def __init__(self, path: Path, skip_bad: bool):
-        self._path = path
-        self._skip_bad = skip_bad
-        self._count = 0
-        self._first = ""
-
-    def add(self, number: int, why: str) -> None:
-        """Raises ValueError where bad lines are not skipped."""
-        where = f"{self._path}:{number}: {why}"
-        if not self._skip_bad:
-            raise ValueError(where)
-        self._first = self._first or where
-        self._count += 1
-
-    def tell(self) -> None:
-        """Warns of what was skipped."""
-        if self._count:
-            logging.warning(
-                "data.skip_bad_lines: %d lines of %s are left out, the first is %s",
-                self._count,
-                self._path.name,
-                self._first,
-            )

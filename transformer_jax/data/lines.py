@@ -17,6 +17,34 @@ LONGEST = 2**22  # characters of a document; a longer one is read as several
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how packed files begin
 
 
+class Skipped:
+    """Lines of a file that are no examples: counted where that is allowed, or refused."""
+
+    def __init__(self, path: Path, allowed: bool):
+        self._path = path
+        self.allowed = allowed
+        self._count = 0
+        self._first = ""
+
+    def add(self, number: int, why: str) -> None:
+        """Raises ValueError where bad lines are not skipped."""
+        where = f"{self._path}:{number}: {why}"
+        if not self.allowed:
+            raise ValueError(where)
+        self._first = self._first or where
+        self._count += 1
+
+    def tell(self) -> None:
+        """Warns of what was skipped."""
+        if self._count:
+            logging.warning(
+                "data.skip_bad_lines: %d lines of %s are left out, the first is %s",
+                self._count,
+                self._path.name,
+                self._first,
+            )
+
+
 def read_lines(path: Path, *, skip_bad: bool = False) -> Iterator[str | None]:
     r"""Yields the lines of a UTF-8 file, plain, .gz or .zst; with `skip_bad` None for a bad one.
 
@@ -58,21 +86,23 @@ def decode_lines(data: bytes, name: str) -> list[str]:
     return [line for line in _decoded(data, name, 1, False) if line is not None]
 
 
-def read_documents(path: Path, separator: str) -> Iterator[str]:
+def read_documents(path: Path, separator: str, *, skip_bad: bool = False) -> Iterator[str]:
     r"""Yields the documents of plain text, which `separator` divides ("": the file is one).
 
     They do not include the separators, and those of white space alone are left out. Lines end at
     "\n" alone; a "\r" before it is cut. A document of more than `LONGEST` characters comes as
     several, divided before blanks, where no token reaches across: so memory need not hold it.
+    With `skip_bad`, lines that are not UTF-8 are left out and counted.
 
     Raises:
         ValueError: there is no document, or as `read_lines`.
     """
-    found = False
-    for document in _divided(_texts(path), separator, str(path)):
+    found, skipped = False, Skipped(path, skip_bad)
+    for document in _divided(_texts(path, skipped), separator, str(path)):
         if document and not document.isspace():
             found = True
             yield document
+    skipped.tell()
     if not found:
         raise ValueError(f"{path}: the file holds nothing but white space and separators")
 
@@ -111,16 +141,16 @@ def _cut(document: str) -> Iterator[str]:
     yield document[start:]
 
 
-def _texts(path: Path) -> Iterator[str]:
+def _texts(path: Path, skipped: Skipped) -> Iterator[str]:
     """The text of a file in blocks, with the ends of lines as they are meant."""
     number, rest = 1, b""
     for block in _blocks(path):
         end = block.rfind(b"\n") + 1
         if end:
             data, rest = rest + block[:end], block[end:]
-            lines = _decoded(data[:-1], str(path), number, False)
+            lines = _decoded(data[:-1], str(path), number, skipped.allowed)
+            yield "".join(f"{line}\n" for line in _kept(lines, number, skipped))
             number += len(lines)
-            yield "\n".join(line for line in lines if line is not None) + "\n"
         elif len(rest) < LONGEST:
             rest += block
         else:  # a line without end: it is decoded up to its last whole character
@@ -132,8 +162,15 @@ def _texts(path: Path) -> Iterator[str]:
                 raise _no_text(str(path), number, data, error) from error
             rest = text.getstate()[0]
     if rest:
-        (line,) = _decoded(rest, str(path), number, False)
-        yield line or ""
+        yield from _kept(_decoded(rest, str(path), number, skipped.allowed), number, skipped)
+
+
+def _kept(lines: list[str | None], first: int, skipped: Skipped) -> Iterator[str]:
+    for number, line in enumerate(lines, start=first):
+        if line is None:
+            skipped.add(number, "not UTF-8")
+        else:
+            yield line
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 """The endless order of training examples: of one set, or of several that are mixed by weight."""
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,27 @@ FEW = 128
 _BLOCK = 10_000  # places of the order among which each set has its share
 
 
+def counts_of(weights: Sequence[float]) -> Int64[np.ndarray, " sets"]:
+    """How many of each block of the order are of each set.
+
+    Raises ValueError where a weight is not above 0, or less than a ten-thousandth of all.
+    """
+    for number, weight in enumerate(weights):
+        if not 0 < weight < math.inf:
+            raise ValueError(f"data.mixture: the weight {weight} of row {number} is not above 0")
+    shares = np.asarray(weights, np.float64) / np.sum(weights)
+    counts = np.floor(shares * _BLOCK).astype(np.int64)
+    largest = np.argsort(counts - shares * _BLOCK, kind="stable")
+    counts[largest[: _BLOCK - counts.sum()]] += 1
+    if not counts.all():
+        number = int(np.argmin(counts))
+        raise ValueError(
+            f"data.mixture: row {number} has {shares[number]:.2g} of all weights; the least that "
+            f"can be drawn is {1 / _BLOCK:g}"
+        )
+    return counts
+
+
 class Mixture:
     """An endless order in which each set has a share of the examples, and its own epochs.
 
@@ -25,20 +47,8 @@ class Mixture:
     counts: Int64[np.ndarray, " sets"]
 
     def __init__(self, sets: Sequence[TokenArrays], weights: Sequence[float], seed: int):
-        """weights: of the sets, in any unit.
-
-        Raises ValueError where a set has less than a ten-thousandth of all.
-        """
-        shares = np.asarray(weights, np.float64) / np.sum(weights)
-        self.counts = np.floor(shares * _BLOCK).astype(np.int64)
-        largest = np.argsort(self.counts - shares * _BLOCK, kind="stable")
-        self.counts[largest[: _BLOCK - self.counts.sum()]] += 1
-        if not self.counts.all():
-            number = int(np.argmin(self.counts))
-            raise ValueError(
-                f"data.mixture: row {number} has {shares[number]:.2g} of all weights; the least "
-                f"that can be drawn is {1 / _BLOCK:g}"
-            )
+        """weights: of the sets, in any unit. Raises as `counts_of`."""
+        self.counts = counts_of(weights)
         self._orders = [endless(one, seed) for one in sets]
         rng = np.random.default_rng(seed)
         self._set = rng.permutation(np.repeat(np.arange(len(sets)), self.counts))

@@ -90,7 +90,8 @@ def _fields(read: Callable[..., Iterator[tuple]], *names: str) -> Files:
 
 
 def _documents(settings: SourceSettings, path: Path) -> Iterator[tuple]:
-    return ((text,) for text in lines.read_documents(path, settings.document_separator))
+    separator, skip_bad = settings.document_separator, settings.skip_bad_lines
+    return ((text,) for text in lines.read_documents(path, separator, skip_bad=skip_bad))
 
 
 _LANGUAGES = ("source_language", "target_language")
@@ -119,7 +120,7 @@ SOURCES: dict[str, dict[Columns, Files | Generated]] = {
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
         PAIRS: Files(_reader(files.read_pair), (*_LINES, *_LANGUAGES), _languages),
-        TEXTS: Files(_documents, ("dir", "document_separator")),
+        TEXTS: Files(_documents, (*_LINES, "document_separator")),
     },
     # Files of the SCAN task.
     "scan": {PAIRS: Files(_reader(files.read_scan), _LINES)},
