@@ -33,7 +33,7 @@ from transformer_jax.data.worker import Worker
 from transformer_jax.devices import machine
 from transformer_jax.workdir import write_atomically
 
-_FORMAT = 3  # counts the ways in which sets have been made
+_FORMAT = 4  # counts the ways in which sets have been made
 _JOURNAL = "journal"
 _HASHES = "hashes"  # of the examples, to find those that two splits share
 _ALONE = 2**25  # characters, below which processes would take longer to start than they spare
@@ -230,15 +230,16 @@ def _made(plan: Plan, piece: Examples) -> Made:
         tokens, lengths = _flat(column, _kept(plan))
         files |= {name: tokens, f"{name}_lengths": lengths}
     texts = [name for name in recipe.reads if name != recipe.labels]
-    examples = [
-        json.dumps(dict(zip(piece, row, strict=True)), ensure_ascii=False).encode() + b"\n"
-        for row in zip(*piece.values(), strict=True)
-    ]
+    examples = list(zip(*piece.values(), strict=True))
     if plan.keeps_texts:
-        lengths = np.array([len(example) for example in examples], "<i8")
-        files |= {arrays.TEXTS: b"".join(examples), f"{arrays.TEXTS}_lengths": lengths.tobytes()}
+        lines = [
+            json.dumps(dict(zip(piece, example, strict=True)), ensure_ascii=False).encode() + b"\n"
+            for example in examples
+        ]
+        lengths = np.fromiter(map(len, lines), "<i8", len(lines))
+        files |= {arrays.TEXTS: b"".join(lines), f"{arrays.TEXTS}_lengths": lengths.tobytes()}
     files[_HASHES] = b"".join(
-        hashlib.blake2b(example, digest_size=8).digest() for example in examples
+        hashlib.blake2b(repr(example).encode(), digest_size=8).digest() for example in examples
     )
     return Made(
         files,

@@ -121,12 +121,15 @@ class _Remembered(dict):
         super().__init__()
         self._model = model
         self._marks = marks
+        # One object an id, since those of all words together would not stay in the core's cache.
+        self._objects: dict[int, int] = {}
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         if len(self) >= _REMEMBERED:
             self.clear()
         marked = word.replace(" ", _BLANK) if self._marks else word
-        self[word] = ids = tuple(token.id for token in self._model.tokenize(marked))
+        found = [token.id for token in self._model.tokenize(marked)]
+        self[word] = ids = tuple(self._objects.setdefault(one, one) for one in found)
         return ids
 
 
