@@ -180,13 +180,15 @@ def _model() -> Config:
     model.attention_gain = 1.0
     model.qk_norm = False  # a norm over each head's query and key, before their product
     model.activation = "relu"
+    model.bias = True  # of the products of attention (but for keys) and feed-forward sublayers
     model.norm = "layer_norm"
+    model.norm_epsilon = 1e-5  # what norms add to the mean square
     model.embedding_norm = False  # a norm on the sum of embedding and position, as in BERT
     model.positions = "sinusoidal"
     model.max_length = 1024  # rows of the table of learned positions ("learned" only)
     model.pooling = "mean"  # what stands for a whole text ("classification" and `embed` only)
     # Which of the source's table, the target's table and the logits' kernel are one: all three, the
-    # last two, or none.
+    # first two ("inputs"), the last two ("decoder"), or none.
     model.tied_embeddings = "all"
     model.vocab_size = config_dict.placeholder(int)  # None: the tokenizer's
     model.dropout_rate = 0.1  # on the output of every residual branch

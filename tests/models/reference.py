@@ -114,7 +114,8 @@ def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None):
         below = x
 
         def attend(x, w=w):
-            return [_attention(w["self_attention"], h, h, config, causal, True, inner) for h in x]
+            weights = w["self_attention"] | params.get(f"{stack}_bias", {})
+            return [_attention(weights, h, h, config, causal, True, inner) for h in x]
 
         def look(x, w=w):
             pairs = zip(x, encoded or [], strict=True)
@@ -276,7 +277,7 @@ def _table(params, side):
 
 
 def _tokens(params, side, x, config):
-    if config.tied_embeddings == "none":
+    if config.tied_embeddings in ("none", "inputs"):
         return x @ params["logits"]["kernel"]
     return x @ _table(params, side).T
 
@@ -325,10 +326,30 @@ def turn(x: np.ndarray) -> np.ndarray:
     return turned
 
 
+def bucket(relative_position: int, bidirectional: bool) -> int:
+    """T5's `_relative_position_bucket` (Raffel et al. 2020, code), of a key's place less a query's.
+
+    num_buckets=32, max_distance=128.
+    """
+    ret, num_buckets, n = 0, 32, -relative_position
+    if bidirectional:
+        num_buckets //= 2
+        ret += num_buckets if n < 0 else 0
+        n = abs(n)
+    else:
+        n = max(n, 0)
+    max_exact = num_buckets // 2
+    if n < max_exact:
+        return ret + n
+    growth = math.log(n / max_exact) / math.log(128 / max_exact) * (num_buckets - max_exact)
+    # Powers of 2 are exact steps, which rounding must not miss.
+    return ret + min(max_exact + math.floor(growth + 1e-6), num_buckets - 1)
+
+
 def _attention(weights, queries, keys, config, causal=False, positioned=False, inner=False):
     """softmax(scores) v, head by head and query by query.
 
-    positioned: whether rotary positions, if that is what there is, turn queries and keys.
+    positioned: whether rotary or relative positions, if that is what there is, have a part.
     inner: a norm over all heads' outputs before the last product.
     """
     num_heads, head_dim = weights["query"].shape[1:]
@@ -350,6 +371,9 @@ def _attention(weights, queries, keys, config, causal=False, positioned=False, i
                 scores = k[:end] @ q[t]
             if config.attention_score == "scaled_dot_product":
                 scores = scores / math.sqrt(head_dim)
+            if positioned and config.positions == "relative":
+                found = [bucket(s - t, bidirectional=not causal) for s in range(end)]
+                scores = scores + weights["table"][found, head]
             probabilities = np.exp(scores - scores.max())
             probabilities /= probabilities.sum()
             heads[t, head] = probabilities @ v[:end]

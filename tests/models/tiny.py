@@ -60,7 +60,7 @@ def _turns():
     heads = itertools.cycle(HEADS)
     for number, residual in enumerate(SCHEMES):
         shape = ("encoder_decoder", "decoder_only", None)[number % 3] or next(heads)
-        yield shape, residual, POSITIONS[number // 3 % 3]
+        yield shape, residual, POSITIONS[number // 3 % len(POSITIONS)]
 
 
 # Every scheme once: shapes and kinds of positions take turns.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.inspection.observed import Observed, in_order, residuals, variances
-from transformer_jax.models.layers.norm import EPSILON, NORMS
+from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Scales, variance
 from transformer_jax.models.transformer.schemes import Stack
@@ -132,7 +132,7 @@ def _post_norm(
     before = parts
     if NORMS[config.norm].centred:
         parts, whole = (x - jnp.mean(x, axis=-1, keepdims=True) for x in (parts, whole))
-    deviation = jnp.sqrt(jnp.mean(jnp.square(whole), axis=-1, keepdims=True) + EPSILON)
+    deviation = jnp.sqrt(jnp.mean(jnp.square(whole), axis=-1, keepdims=True) + config.norm_epsilon)
     after = parts * (sublayer.scale[None, None, None] / deviation)
     return jnp.where(sublayer.normed, after, before)
 

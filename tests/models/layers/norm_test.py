@@ -22,7 +22,7 @@ def test_norm_keeps_its_digits_where_the_mean_is_large(kind, offset):
     params = {"scale": scale}
     if kind == "layer_norm":
         exact, params["bias"] = exact + bias, bias
-    actual = Norm(kind).apply({"params": params}, jnp.asarray(x))
+    actual = Norm(kind, 1e-5).apply({"params": params}, jnp.asarray(x))
     np.testing.assert_allclose(
         np.asarray(actual), exact, rtol=1e-5, atol=1e-5 if offset == 0 else 1e-3
     )

@@ -125,6 +125,19 @@ def test_a_kernel_refuses_devices_that_it_does_not_run_on(kernel):
             config.check_platform(platform)
 
 
+@pytest.mark.parametrize("kernel", [name for name, row in KERNELS.items() if not row.any_score])
+def test_a_kernel_of_products_alone_refuses_what_is_added_to_them(kernel):
+    with pytest.raises(ValueError, match=f"'{kernel}' .* model.positions='relative' .* 'xla'"):
+        tiny.config(attention_kernel=kernel, dtype="bfloat16", positions="relative")
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1e-6, 1.5, float("nan")])
+def test_the_epsilon_of_norms_is_positive_and_small(wrong):
+    assert tiny.config(norm_epsilon=1e-12).norm_epsilon == 1e-12
+    with pytest.raises(ValueError, match=f"norm_epsilon={wrong}"):
+        tiny.config(norm_epsilon=wrong)
+
+
 def test_it_is_frozen_and_a_key_of_compiled_functions():
     with pytest.raises(dataclasses.FrozenInstanceError):
         tiny.config().d_model = 32  # pyright: ignore[reportAttributeAccessIssue]

@@ -82,6 +82,7 @@ class Attention(nn.Module):
     Attributes:
       score: a key of `SCORES`.
       kernel: a key of `KERNELS`.
+      bias: whether all else has one.
       norm: a key of `NORMS`, for the two below.
       qk_norm: each head's queries and keys are normalised before they meet (Dehghani et al. 2023,
         2302.05442, section 2).
@@ -95,7 +96,9 @@ class Attention(nn.Module):
     dtype: jnp.dtype
     score: str = "scaled_dot_product"
     gain: float = 1.0
+    bias: bool = True
     norm: str = "layer_norm"
+    norm_epsilon: float = 1e-5
     qk_norm: bool = False
     inner_norm: bool = False
     dropout_rate: float = 0.0
@@ -114,7 +117,7 @@ class Attention(nn.Module):
             return parameter(self, name, inward, size, axes, matrix=(1, 2))
 
         def bias(name, size, axes):
-            return parameter(self, name, nn.initializers.zeros, size, axes)
+            return parameter(self, name, nn.initializers.zeros, size, axes) if self.bias else None
 
         self.query = kernel("query")
         self.query_bias = bias("query_bias", size[1:], axes[1:])
@@ -128,10 +131,11 @@ class Attention(nn.Module):
         if module := SCORES[self.score].module:
             self.scores = module(name="score")
         if self.qk_norm:
-            self.query_norm = Norm(self.norm, axis="head_dim", bias=False)
-            self.key_norm = Norm(self.norm, axis="head_dim", bias=False)
+            self.query_norm = Norm(self.norm, self.norm_epsilon, axis="head_dim", bias=False)
+            self.key_norm = Norm(self.norm, self.norm_epsilon, axis="head_dim", bias=False)
         if self.inner_norm:
-            self.norm_of_heads = Norm(self.norm, axis="heads", name="inner_norm")
+            epsilon = self.norm_epsilon
+            self.norm_of_heads = Norm(self.norm, epsilon, axis="heads", name="inner_norm")
 
     def keys_values(
         self, x: Float[Array, "B S D"], rotation: Rotation | None = None
@@ -143,7 +147,8 @@ class Attention(nn.Module):
             keys = self.key_norm(keys).astype(self.dtype)
         keys = rotate(keys, rotation)
         values = jnp.einsum("BSD,DHK->BSHK", x, self.value.astype(self.dtype))
-        values = values + self.value_bias.astype(self.dtype)[None, None]
+        if self.value_bias is not None:
+            values = values + self.value_bias.astype(self.dtype)[None, None]
         # Whole rows, since every query may look at every key.
         keys, values = (constrain(x, "batch", None, "heads") for x in (keys, values))
         return keep(keys, "key"), keep(values, "value")
@@ -155,6 +160,7 @@ class Attention(nn.Module):
         values: Float[Array, "B S H K"],
         mask: Bool[Array, "#B #T S"] | Segments,
         rotation: Rotation | None = None,
+        bias: Float[Array, "1 H T S"] | None = None,
         *,
         deterministic: bool,
     ) -> Float[Array, "B T D"]:
@@ -164,9 +170,10 @@ class Attention(nn.Module):
           mask: True where a query sees a key; or the segments that this follows from, for a kernel
             that reads these. Such a kernel shows nothing to diagnostics.
           rotation: of the queries, where positions are rotary.
+          bias: what is added to the scores, where positions are relative.
         """
         queries = self._queries(x, rotation)
-        weights = functools.partial(self._weights, deterministic=deterministic)
+        weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
         heads = kernels.attend(self.kernel, queries, keys, values, mask, weights)
         return self._outputs(constrain(heads, "batch", "length", "heads"))
 
@@ -176,6 +183,7 @@ class Attention(nn.Module):
         cache: Slots,
         seen: Bool[Array, "#B #Q S"],
         rotation: Rotation | None = None,
+        bias: Float[Array, "1 H T S"] | None = None,
         *,
         hypotheses: int = 1,
     ) -> Float[Array, "B T D"]:
@@ -190,11 +198,14 @@ class Attention(nn.Module):
         if hypotheses > 1:
             shape = (-1, hypotheses * queries.shape[1], *queries.shape[2:])
             queries = jnp.repeat(queries.reshape(shape), hypotheses, axis=0)
+            bias = None if bias is None else jnp.tile(bias, (1, 1, hypotheses, 1))
         if SCORES[self.score].module:
             scores = self.scores(queries, jnp.transpose(cache.keys, (0, 3, 1, 2)))
         else:
             products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
             scores = products("BTHK,BHKS->BHTS", queries, cache.keys)
+        if bias is not None:
+            scores = scores + bias
         logits = jnp.where(seen[:, None], scores, _MASKED)
         # One softmax over the slots of all rows of a sentence
         by_sentence = logits.reshape(-1, hypotheses, *logits.shape[1:])
@@ -214,7 +225,8 @@ class Attention(nn.Module):
     ) -> Float[Array, "B T H K"]:
         dtype = self.dtype
         queries = jnp.einsum("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
-        queries = queries + self.query_bias.astype(dtype)[None, None]
+        if self.query_bias is not None:
+            queries = queries + self.query_bias.astype(dtype)[None, None]
         if self.qk_norm:
             queries = self.query_norm(queries).astype(dtype)
         queries = constrain(rotate(queries, rotation), "batch", "length", "heads")
@@ -229,13 +241,14 @@ class Attention(nn.Module):
             heads = flat.astype(dtype).reshape(heads.shape)
         output = self.output.astype(dtype)
         out = jnp.einsum("BTHK,HKD->BTD", heads, output, preferred_element_type=jnp.float32)
-        return out + self.output_bias[None, None]
+        return out if self.output_bias is None else out + self.output_bias[None, None]
 
     def _weights(
         self,
         queries: Float[Array, "B T H K"],
         keys: Float[Array, "B S H K"],
         mask: Bool[Array, "#B #T S"],
+        bias: Float[Array, "1 H T S"] | None,
         deterministic: bool,
     ) -> Float[Array, "B H T S"]:
         """The weights after dropout, in the keys' dtype; diagnostics may ask for what they are."""
@@ -244,6 +257,8 @@ class Attention(nn.Module):
         else:
             products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
             scores = products("BTHK,BSHK->BHTS", queries, keys)
+        if bias is not None:
+            scores = scores + bias
         logits = jnp.where(mask[:, None], scores, _MASKED)
         weights = jax.nn.softmax(logits)
         # For each query; never computed unless a caller asks for it.

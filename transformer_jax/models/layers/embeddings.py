@@ -19,6 +19,7 @@ class Tying(NamedTuple):
 
 TIED_EMBEDDINGS = {
     "all": Tying(tables=True, logits=True),
+    "inputs": Tying(tables=True, logits=False),
     "decoder": Tying(tables=False, logits=True),
     "none": Tying(tables=False, logits=False),
 }

@@ -26,16 +26,19 @@ ACTIVATIONS = {
     "relu": Activation(jax.nn.relu),
     "gelu": Activation(lambda x: jax.nn.gelu(x, approximate=False)),
     "swiglu": Activation(jax.nn.silu, gated=True),  # Shazeer 2020, equation 6
+    # Of T5 1.1, with the tanh that approximates GELU.
+    "geglu_tanh": Activation(lambda x: jax.nn.gelu(x, approximate=True), gated=True),
 }
 
 
 class FeedForward(nn.Module):
     """act(x W_up) W_down (Vaswani et al. 2017, equation 2), or (act(x W_gate) * x W_up) W_down.
 
-    Every matrix has a bias; kernels are Xavier uniform.
+    Kernels are Xavier uniform.
 
     Attributes:
       activation: a key of `ACTIVATIONS`.
+      bias: whether every matrix has one.
       norm: a key of `NORMS`: normalises the hidden layer before W_down. None: no norm.
     """
 
@@ -44,6 +47,8 @@ class FeedForward(nn.Module):
     dtype: jnp.dtype
     dropout_rate: float
     norm: str | None
+    norm_epsilon: float = 1e-5
+    bias: bool = True
 
     input_kernels: ClassVar[tuple[str, ...]] = ("up", "gate")  # what x is multiplied by
 
@@ -53,8 +58,10 @@ class FeedForward(nn.Module):
 
         def project(x, name, axes, size, dtype):
             kernel = parameter(self, name, init, size, axes, matrix=(1, 1))
-            bias = parameter(self, f"{name}_bias", nn.initializers.zeros, size[1:], axes[1:])
             y = jnp.matmul(x, kernel.astype(self.dtype), preferred_element_type=dtype)
+            if not self.bias:
+                return y
+            bias = parameter(self, f"{name}_bias", nn.initializers.zeros, size[1:], axes[1:])
             return y + bias.astype(dtype)[None, None]
 
         def inward(name):
@@ -69,7 +76,8 @@ class FeedForward(nn.Module):
         hidden = activation.function(inward("gate")) * up if gated else activation.function(up)
         hidden = constrain(hidden, "batch", "length", "mlp")
         if self.norm:
-            hidden = Norm(self.norm, axis="mlp", name="inner_norm")(hidden).astype(self.dtype)
+            hidden = Norm(self.norm, self.norm_epsilon, axis="mlp", name="inner_norm")(hidden)
+            hidden = hidden.astype(self.dtype)
         dropout = Dropout(self.dropout_rate, name="dropout")
         hidden = dropout(hidden, deterministic=deterministic)
         return project(hidden, "down", ("mlp", "embed"), (self.d_ff, d_model), jnp.float32)

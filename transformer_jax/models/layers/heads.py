@@ -28,6 +28,7 @@ class MaskedTokenHead(nn.Module):
     dtype: jnp.dtype
     norm: str
     dropout_rate: float
+    norm_epsilon: float = 1e-5
 
     @nn.compact
     def __call__(
@@ -37,7 +38,7 @@ class MaskedTokenHead(nn.Module):
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
         x = jnp.einsum("BTD,DE->BTE", x, kernel, preferred_element_type=jnp.float32)
         x = x + transform_bias[None, None]
-        x = Norm(self.norm, name="norm")(jax.nn.gelu(x, approximate=False))
+        x = Norm(self.norm, self.norm_epsilon, name="norm")(jax.nn.gelu(x, approximate=False))
         bias = parameter(self, "logits_bias", nn.initializers.zeros, (self.size,), ("vocab",))
         return project(x)._replace(bias=bias)
 
@@ -49,6 +50,7 @@ class LabelHead(nn.Module):
     dtype: jnp.dtype
     norm: str
     dropout_rate: float
+    norm_epsilon: float = 1e-5
 
     @nn.compact
     def __call__(
@@ -64,8 +66,8 @@ class Head(NamedTuple):
 
     Attributes:
       stack: the kind of stack that it stands on.
-      module: (size, dtype, norm, dropout rate) -> an encoder's head, called as (x, project,
-        deterministic). A decoder has `project` alone.
+      module: (size, dtype, norm, dropout rate, norm's epsilon) -> an encoder's head, called as (x,
+        project, deterministic). A decoder has `project` alone.
       name: the module's, and so its parameters'.
       labels: whether its outputs are labels, and not the tokens of the vocabulary.
       pooled: whether it reads, at each token, what stands for the whole text.

@@ -9,8 +9,6 @@ from jaxtyping import Array, Float
 
 from transformer_jax.models.layers.parameter import parameter
 
-EPSILON = 1e-5  # what is added to the mean square
-
 
 class NormKind(NamedTuple):
     """centred: whether the mean is subtracted first and a bias added last."""
@@ -29,11 +27,13 @@ class Norm(nn.Module):
 
     Attributes:
       kind: a key of `NORMS`.
+      epsilon: what is added to the mean square.
       axis: the logical name of the last axis.
       bias: False leaves the bias out.
     """
 
     kind: str
+    epsilon: float
     axis: str = "embed"
     bias: bool = True
 
@@ -49,6 +49,6 @@ class Norm(nn.Module):
         if centred:
             # Centred first: E[x^2] - E[x]^2 cancels where the mean is large (deep Pre-LN).
             x = x - jnp.mean(x, axis=-1, keepdims=True)
-        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + EPSILON)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
         x = x * scale
         return x + broadcast("bias", nn.initializers.zeros) if centred and self.bias else x

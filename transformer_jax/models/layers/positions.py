@@ -1,9 +1,11 @@
-"""How a model tells where a token stands: vectors added to embeddings, or queries and keys turned.
+"""How a model tells where a token stands: vectors added to embeddings, queries and keys turned, or
+what is added to their products.
 
 Positions count within a packed example.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -12,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.embeddings import look_up
 from transformer_jax.models.layers.norm import Norm
@@ -49,12 +52,14 @@ class PositionKind:
       vectors: (length, D) -> the constant vectors that are added to embeddings.
       learned: whether trained vectors are added, from a table that bounds the length of rows.
       rotation: (positions, K) -> what turns queries and keys.
+      biased: whether self-attention adds a trained number to its scores, by head and distance.
       even: the size that has to be even.
     """
 
     vectors: Callable[[int, int], Float[np.ndarray, "T D"]] | None = None
     learned: bool = False
     rotation: Callable[[Int[Array, "B T"], int], Rotation] | None = None
+    biased: bool = False
     even: Literal["d_model", "head_dim"] | None = None
 
 
@@ -62,6 +67,7 @@ POSITIONS = {
     "sinusoidal": PositionKind(vectors=sinusoids, even="d_model"),
     "learned": PositionKind(learned=True),
     "rotary": PositionKind(rotation=rotation, even="head_dim"),
+    "relative": PositionKind(biased=True),
 }
 
 
@@ -78,6 +84,7 @@ class Positions(nn.Module):
     kind: str
     max_length: int
     norm: str | None
+    norm_epsilon: float
     dropout_rate: float
 
     @nn.compact
@@ -106,7 +113,7 @@ class Positions(nn.Module):
         if row.vectors:
             x = x + jnp.asarray(row.vectors(length, d_model))[positions]
         if self.norm:
-            x = Norm(self.norm, name="norm")(x)
+            x = Norm(self.norm, self.norm_epsilon, name="norm")(x)
         return Dropout(self.dropout_rate, name="dropout")(x, deterministic=deterministic)
 
 
@@ -122,3 +129,69 @@ def rotate(x: Float[Array, "B T H K"], rotation: Rotation | None) -> Float[Array
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = (first * cos - second * sin, second * cos + first * sin)
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+# Of T5 (Raffel et al. 2020, 1910.10683, section 2.1, and its code), of distances in both directions
+# or in one; those from the largest on share a bucket.
+_BUCKETS = 32
+_LARGEST = 128
+
+
+def buckets(distances: Int[Array, "*n"], *, bidirectional: bool) -> Int[Array, "*n"]:
+    """The bucket of each distance, a key's position less its query's.
+
+    Half of a direction's buckets hold one distance each, the other half as many as make them even
+    on a logarithmic scale. Of one direction, that of keys before their query, the other ones share
+    bucket 0 with distance 0.
+    """
+    number = _BUCKETS // 2 if bidirectional else _BUCKETS
+    exact = number // 2
+    # On the host and in float32, as T5's, so that rounding is the same wherever it runs.
+    far = np.arange(_LARGEST + 1, dtype=np.float32).clip(1)
+    scale = np.float32((number - exact) / math.log(_LARGEST / exact))
+    steps = np.minimum(exact + (np.log(far / exact) * scale).astype(np.int32), number - 1)
+    table = np.where(far < exact, np.arange(_LARGEST + 1), steps)
+    back = jnp.abs(distances) if bidirectional else jnp.maximum(-distances, 0)
+    after = number * (distances > 0) if bidirectional else 0
+    return jnp.asarray(table)[jnp.minimum(back, _LARGEST)] + after
+
+
+class RelativeBias(nn.Module):
+    """What is added to the logits of self-attention in every layer of a stack, by T5's buckets.
+
+    Attributes:
+      bidirectional: whether queries see the keys after them.
+    """
+
+    num_heads: int
+    deviation: float
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(
+        self, queries: int, keys: int, first: int | Int[Array, ""] = 0
+    ) -> Float[Array, "1 H T S"]:
+        """Of so many queries, of which the first stands at the place `first` of the keys'.
+
+        The tokens of an example stand side by side, so that the distance of two of them is that of
+        their places in the row.
+        """
+        init, size = nn.initializers.normal(self.deviation), (_BUCKETS, self.num_heads)
+        table = parameter(self, "table", init, size, ("positions", "heads"))
+        distances = jnp.arange(queries + keys - 1) - (queries - 1) - first
+        bias = table[buckets(distances, bidirectional=self.bidirectional)].T
+        bias = skew(jnp.broadcast_to(bias[:, None], (len(bias), queries, queries + keys - 1)))
+        return constrain(bias[None], None, "heads", "length")
+
+
+def skew(x: Float[Array, "*H T N"]) -> Float[Array, "*H T S"]:
+    """From what each query has for each distance to what it has for each key, S = N - T + 1.
+
+    The first of T queries has the first key at the distance number T - 1, the second one at T - 2
+    (Dai et al. 2019, 1901.02860, appendix B): rows that are one longer than they are read shift by
+    one from each to the next. No index is computed, and none in the backward pass.
+    """
+    *heads, queries, distances = x.shape
+    longer = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*heads, -1)
+    shifted = longer[..., : queries * distances].reshape(x.shape)
+    return shifted[..., queries - 1 :]

@@ -21,19 +21,21 @@ from transformer_jax.models.transformer.schemes import Kind, Stack
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["mask", "rotation", "real", "encoded", "cross_mask"],
+    data_fields=["mask", "rotation", "bias", "real", "encoded", "cross_mask"],
     meta_fields=["deterministic"],
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
     """What all layers see of whole rows: which keys their queries see, positions, real tokens.
 
+    bias: of self-attention, where positions are relative.
     encoded, cross_mask: the encoder's output (B, S, D) and which of its tokens a query sees
     (B, T, S), for a decoder that has an encoder.
     """
 
     mask: Bool[Array, "#B T T"] | Segments
     rotation: Rotation | None
+    bias: Any
     real: Bool[Array, "B T"]
     deterministic: bool
     encoded: Any = None
@@ -43,13 +45,14 @@ class Rows:
 class Step(NamedTuple):
     """Where new tokens stand: their slot in the cache, the slots they see, and their rotation.
 
-    seen, hypotheses: as of `Attention.cached`. source_mask: which tokens of its source (B, S) a
-    sentence sees, for a decoder that has an encoder.
+    bias: as of `Rows`. seen, hypotheses: as of `Attention.cached`. source_mask: which tokens of its
+    source (B, S) a sentence sees, for a decoder that has an encoder.
     """
 
     slot: Int[Array, ""]
     seen: Bool[Array, "#N Q S"]
     rotation: Rotation | None
+    bias: Any
     hypotheses: int
     source_mask: Any = None
 
@@ -73,8 +76,14 @@ class Block(nn.Module):
 
         def attend(h):
             keys_values = self.self_attention.keys_values(h, shared.rotation)
-            mask, rotation = shared.mask, shared.rotation
-            return self.self_attention(h, *keys_values, mask, rotation, deterministic=deterministic)
+            return self.self_attention(
+                h,
+                *keys_values,
+                shared.mask,
+                shared.rotation,
+                shared.bias,
+                deterministic=deterministic,
+            )
 
         def look(h):
             keys_values = self.cross_attention.keys_values(shared.encoded)
@@ -100,7 +109,7 @@ class Block(nn.Module):
             nonlocal cache
             cache = cache.write(self.self_attention.slots(h, shared.rotation), shared.slot)
             return self.self_attention.cached(
-                h, cache, shared.seen, shared.rotation, hypotheses=shared.hypotheses
+                h, cache, shared.seen, shared.rotation, shared.bias, hypotheses=shared.hypotheses
             )
 
         def look(h):
@@ -144,7 +153,9 @@ def attention(config: TransformerConfig, inner_norm: bool = False) -> Attention:
         dtype=config.compute_dtype,
         score=config.attention_score,
         gain=config.attention_gain,
+        bias=config.bias,
         norm=config.norm,
+        norm_epsilon=config.norm_epsilon,
         qk_norm=config.qk_norm,
         inner_norm=inner_norm,
         dropout_rate=config.attention_dropout_rate,
@@ -160,6 +171,8 @@ def feed_forward(config: TransformerConfig, inner_norm: bool = False) -> FeedFor
         dtype=config.compute_dtype,
         dropout_rate=config.feed_forward_dropout_rate,
         norm=config.norm if inner_norm else None,
+        norm_epsilon=config.norm_epsilon,
+        bias=config.bias,
     )
 
 

@@ -89,6 +89,8 @@ class TransformerConfig:
     qk_norm: bool = False
     activation: str = "relu"
     norm: str = "layer_norm"
+    norm_epsilon: float = 1e-5
+    bias: bool = True
     positions: str = "sinusoidal"
     max_length: int = 1024
     embedding_norm: bool = False
@@ -117,6 +119,8 @@ class TransformerConfig:
             raise ValueError(f"model.depth_exponent={self.depth_exponent} must lie in [0, 2]")
         if not 0.0 < self.attention_gain <= 10.0:
             raise ValueError(f"model.attention_gain={self.attention_gain} must lie in (0, 10]")
+        if not 0.0 < self.norm_epsilon <= 1.0:
+            raise ValueError(f"model.norm_epsilon={self.norm_epsilon} must lie in (0, 1]")
         for name in _RATES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"model.{name}={getattr(self, name)} must lie in [0, 1)")
@@ -142,6 +146,11 @@ class TransformerConfig:
             raise ValueError(
                 f"model.attention_kernel={name!r} has products of queries and keys alone: with "
                 f"model.attention_score={self.attention_score!r} set it to {others('any_score')}"
+            )
+        if POSITIONS[self.positions].biased and not kernel.any_score:
+            raise ValueError(
+                f"model.attention_kernel={name!r} has products of queries and keys alone: with "
+                f"model.positions={self.positions!r} set it to {others('any_score')}"
             )
         if self.attention_dropout_rate and not kernel.drops:
             raise ValueError(

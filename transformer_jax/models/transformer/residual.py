@@ -3,6 +3,7 @@
 x' = POST( s * x + c * BRANCH( f( PRE(x) ) ) )
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -111,15 +112,16 @@ class ResidualSublayer(nn.Module):
         the next is sqrt(Var[omega x] + Var[branch]) over the entries of real tokens.
         """
         config, row = self.config, scheme(self.config, self.stack)
+        norm = functools.partial(Norm, config.norm, config.norm_epsilon)
         scales = scales.at(self.index)
         x, omega, kept = carry
         if row.layer_shortcut and self.index == 0:
             kept = x
 
-        branch = f(Norm(config.norm, name="pre_norm")(x) if row.pre_norm else x)
+        branch = f(norm(name="pre_norm")(x) if row.pre_norm else x)
         branch = constrain(branch, "batch", "length")
         if row.branch_norm:
-            branch = Norm(config.norm, name="branch_norm")(branch)
+            branch = norm(name="branch_norm")(branch)
         dropout = Dropout(config.dropout_rate, name="dropout")
         branch = dropout(branch, deterministic=deterministic)
         scale = scales.branch
@@ -137,7 +139,7 @@ class ResidualSublayer(nn.Module):
             shortcut = shortcut + kept
         out = keep(shortcut + branch, "stream")
         if row.post_norm:
-            normed = Norm(config.norm, name="post_norm")(out)
+            normed = norm(name="post_norm")(out)
             out = normed if scales.normed is None else jnp.where(scales.normed, normed, out)
         if row.summed_branches:
             kept = kept + branch

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.models.layers.embeddings import (
     TIED_EMBEDDINGS,
@@ -17,16 +17,17 @@ from transformer_jax.models.layers.embeddings import (
     Unprojected,
 )
 from transformer_jax.models.layers.heads import HEADS, pool
-from transformer_jax.models.layers.kernels import KERNELS
-from transformer_jax.models.layers.masks import Segments, segment_mask
+from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
-from transformer_jax.models.layers.positions import POSITIONS, Positions, Rotation
-from transformer_jax.models.layers.stack import stack
-from transformer_jax.models.transformer.blocks import Block, Rows, Step
+from transformer_jax.models.layers.positions import (
+    Positions,
+)
+from transformer_jax.models.transformer import parts
+from transformer_jax.models.transformer.blocks import Rows, Step
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
-from transformer_jax.models.transformer.residual import Carry, Scales, finish
-from transformer_jax.models.transformer.schemes import Stack, by_sublayer
+from transformer_jax.models.transformer.residual import Carry, finish
+from transformer_jax.models.transformer.schemes import by_sublayer
 from transformer_jax.models.transformer.stepping import (
     Cache,
     Prompt,
@@ -50,22 +51,24 @@ class EncoderDecoder(nn.Module):
         config = self.config
         tied = TIED_EMBEDDINGS[config.tied_embeddings]
         if tied.tables:
-            self.embedding = _table(config)
+            self.embedding = parts.table(config)
             self.source_table = self.target_table = self.embedding
         else:
-            self.source_embedding = _table(config)
-            self.target_embedding = _table(config)
+            self.source_embedding = parts.table(config)
+            self.target_embedding = parts.table(config)
             self.source_table, self.target_table = self.source_embedding, self.target_embedding
         if not tied.logits:
             self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
-        self.source_positions = _positions(config, "encoder")
-        self.target_positions = _positions(config, "decoder")
-        self.encoder = _stack(config, "encoder")
-        self.decoder = _stack(config, "decoder")
+        self.source_positions = parts.add_positions(config, "encoder")
+        self.target_positions = parts.add_positions(config, "decoder")
+        self.encoder_bias = parts.relative_bias(config, "encoder")
+        self.decoder_bias = parts.relative_bias(config, "decoder")
+        self.encoder = parts.layers(config, "encoder")
+        self.decoder = parts.layers(config, "decoder")
         if scheme(config, "encoder").ends_in_norm:
-            self.encoder_norm = Norm(config.norm)
+            self.encoder_norm = Norm(config.norm, config.norm_epsilon)
         if scheme(config, "decoder").ends_in_norm:
-            self.decoder_norm = Norm(config.norm)
+            self.decoder_norm = Norm(config.norm, config.norm_epsilon)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of `outputs`."""
@@ -86,14 +89,15 @@ class EncoderDecoder(nn.Module):
         x = self.target_table.embed(tokens)
         x = self.target_positions(x, positions, length=length, deterministic=deterministic)
         shared = Rows(
-            mask=_mask(self.config, segments, segments, causal=True),
-            rotation=_rotation(self.config, positions),
+            mask=parts.mask(self.config, segments, segments, causal=True),
+            rotation=parts.rotation(self.config, positions),
+            bias=parts.bias(self.decoder_bias, length),
             real=segments > 0,
             deterministic=deterministic,
             encoded=encoded,
-            cross_mask=_mask(self.config, segments, batch["inputs_segment_ids"], causal=False),
+            cross_mask=parts.mask(self.config, segments, batch["inputs_segment_ids"], causal=False),
         )
-        start, scales = _bottom(self.config, "decoder", x)
+        start, scales = parts.bottom(self.config, "decoder", x)
         carry, _ = self.decoder(start, scales, shared)
         return _outputs(self, self.target_table, carry)
 
@@ -134,9 +138,10 @@ class EncoderDecoder(nn.Module):
         if ancestors is not None:
             hypotheses = ancestors.shape[1]
             seen = seen & held(ancestors[:, :, : cache.length])
-        rotation = _rotation(self.config, positions)
-        step = Step(index, seen, rotation, hypotheses, context.mask)
-        start = _bottom(self.config, "decoder", x)
+        rotation = parts.rotation(self.config, positions)
+        bias = parts.bias(self.decoder_bias, 1, cache.length, index)
+        step = Step(index, seen, rotation, bias, hypotheses, context.mask)
+        start = parts.bottom(self.config, "decoder", x)
         carry, cache = step_through(
             self.config, context.layers, start, cache, context.keys_values, step
         )
@@ -150,15 +155,17 @@ class EncoderOnly(nn.Module):
 
     def setup(self):
         config, row = self.config, HEADS[self.config.head]
-        self.embedding = _table(config)
-        self.positions = _positions(config, "encoder")
-        self.encoder = _stack(config, "encoder")
+        self.embedding = parts.table(config)
+        self.positions = parts.add_positions(config, "encoder")
+        self.encoder_bias = parts.relative_bias(config, "encoder")
+        self.encoder = parts.layers(config, "encoder")
         if scheme(config, "encoder").ends_in_norm:
-            self.encoder_norm = Norm(config.norm)
+            self.encoder_norm = Norm(config.norm, config.norm_epsilon)
         self.head = row.module(
             size=config.num_labels if row.labels else config.vocab_size,
             dtype=config.compute_dtype,
             norm=config.norm,
+            norm_epsilon=config.norm_epsilon,
             dropout_rate=config.dropout_rate,
             name=row.name,
         )
@@ -200,11 +207,12 @@ class DecoderOnly(nn.Module):
 
     def setup(self):
         config = self.config
-        self.embedding = _table(config)
-        self.positions = _positions(config, "decoder")
-        self.decoder = _stack(config, "decoder")
+        self.embedding = parts.table(config)
+        self.positions = parts.add_positions(config, "decoder")
+        self.decoder_bias = parts.relative_bias(config, "decoder")
+        self.decoder = parts.layers(config, "decoder")
         if scheme(config, "decoder").ends_in_norm:
-            self.decoder_norm = Norm(config.norm)
+            self.decoder_norm = Norm(config.norm, config.norm_epsilon)
         if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
             self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
 
@@ -223,12 +231,13 @@ class DecoderOnly(nn.Module):
         x = self.embedding.embed(shift_right(batch["targets"], positions, self.config.bos_id))
         x = self.positions(x, positions, length=length, deterministic=deterministic)
         shared = Rows(
-            mask=_mask(self.config, segments, segments, causal=True),
-            rotation=_rotation(self.config, positions),
+            mask=parts.mask(self.config, segments, segments, causal=True),
+            rotation=parts.rotation(self.config, positions),
+            bias=parts.bias(self.decoder_bias, length),
             real=segments > 0,
             deterministic=deterministic,
         )
-        start, scales = _bottom(self.config, "decoder", x)
+        start, scales = parts.bottom(self.config, "decoder", x)
         carry, _ = self.decoder(start, scales, shared)
         return _outputs(self, self.embedding, carry)
 
@@ -299,8 +308,10 @@ class DecoderOnly(nn.Module):
             chosen = ancestors[:, :, jnp.clip(places, 0, ancestors.shape[2] - 1)]
             own = jnp.arange(hypotheses)[None, :, None]
             seen = seen & held(jnp.where(places[None, None] < 0, own, chosen))
-        step = Step(slot, seen, _rotation(self.config, positions), hypotheses)
-        start, sources = _bottom(self.config, "decoder", x), [None] * len(context.layers)
+        rotation = parts.rotation(self.config, positions)
+        bias = parts.bias(self.decoder_bias, len(slots), length, slot)
+        step = Step(slot, seen, rotation, bias, hypotheses)
+        start, sources = parts.bottom(self.config, "decoder", x), [None] * len(context.layers)
         return step_through(self.config, context.layers, start, cache, sources, step)
 
 
@@ -373,12 +384,13 @@ def _encode(
     x = table.embed(batch["inputs"])
     x = add_positions(x, positions, length=segments.shape[1], deterministic=deterministic)
     shared = Rows(
-        mask=_mask(model.config, segments, segments, causal=False),
-        rotation=_rotation(model.config, positions),
+        mask=parts.mask(model.config, segments, segments, causal=False),
+        rotation=parts.rotation(model.config, positions),
+        bias=parts.bias(model.encoder_bias, segments.shape[1]),
         real=segments > 0,
         deterministic=deterministic,
     )
-    start, scales = _bottom(model.config, "encoder", x)
+    start, scales = parts.bottom(model.config, "encoder", x)
     carry, _ = model.encoder(start, scales, shared)
     row = scheme(model.config, "encoder")
     x = finish(row, model.encoder_norm if row.ends_in_norm else None, carry)
@@ -398,40 +410,3 @@ def _project(model: Model, table: TokenTable, x: Float[Array, "B T D"]) -> Unpro
     """The projection to tokens, by the table or a kernel of its own."""
     tied = TIED_EMBEDDINGS[model.config.tied_embeddings].logits
     return table.project(x) if tied else model.logits(x)
-
-
-def _mask(
-    config: TransformerConfig, queries: Int[Array, "B T"], keys: Int[Array, "B S"], *, causal: bool
-) -> Bool[Array, "B T S"] | Segments:
-    """Which keys each query sees, by their segments, as the attention kernel reads it."""
-    segments = Segments(queries, keys, causal)
-    return segments if KERNELS[config.attention_kernel].reads_segments else segments.pairs()
-
-
-def _table(config: TransformerConfig) -> TokenTable:
-    return TokenTable(config.vocab_size, config.d_model, config.compute_dtype)
-
-
-def _positions(config: TransformerConfig, stack: Stack) -> Positions:
-    return Positions(
-        kind=config.positions,
-        max_length=config.max_length,
-        norm=config.norm if config.embedding_norm or scheme(config, stack).embedding_norm else None,
-        dropout_rate=config.embedding_dropout_rate,
-    )
-
-
-def _stack(config: TransformerConfig, name: Stack) -> Any:
-    return stack(Block, depth(config, name).layers, config.remat)(config, name)
-
-
-def _bottom(
-    config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]
-) -> tuple[Carry, Scales]:
-    """What a stack starts from, and the scales of its layers."""
-    return Carry.start(config, stack, x), Scales.of(config, stack)
-
-
-def _rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotation | None:
-    rotation = POSITIONS[config.positions].rotation
-    return rotation(positions, config.head_dim) if rotation else None
