@@ -36,10 +36,13 @@ def get_config(arg: str = "") -> Config:
 
     config.task = task = config_dict.ConfigDict()
     # None: what the architecture is for, "translation" (encoder_decoder), "masked_lm"
-    # (encoder_only) or "causal_lm" (decoder_only). An encoder_only model also does "classification"
-    # (one label a text) and "tagging" (one label a word).
+    # (encoder_only) or "causal_lm" (decoder_only). An encoder_decoder model also does
+    # "text_to_text" (answers to texts) and "span_corruption" (what sentinels stand for), an
+    # encoder_only model "classification" (one label a text) and "tagging" (one label a word).
     task.name = config_dict.placeholder(str)
-    task.mask_rate = 0.15  # of the tokens, which are to be predicted ("masked_lm" only)
+    # Of the tokens, which are to be predicted ("masked_lm" and "span_corruption" only).
+    task.mask_rate = 0.15
+    task.mean_span_length = 3.0  # tokens that a sentinel stands for ("span_corruption" only)
     task.label_smoothing = 0.1  # probability spread evenly over all outcomes, 0 to 1
     task.z_loss = 0.0  # weight of log(Z)^2, which keeps logits from drifting (0: off)
 
@@ -82,14 +85,17 @@ def get_config(arg: str = "") -> Config:
     config.evaluate = evaluate = config_dict.ConfigDict()
     evaluate.checkpoint = "last"  # which one the final scores use
     evaluate.batch_size = 64  # rows: sentences scored or translated at a time
+    # What answers are scored by, of "exact_match", "bleu", "chrf", "rouge", "squad" ("text_to_text"
+    # only; "squad": F1 and exact match of normalised words).
+    evaluate.metrics = ("exact_match",)
     evaluate.bleu_tokenizer = "13a"  # sacreBLEU's; "none" for text that is tokenised already
 
     config.decode = decode = config_dict.ConfigDict()
     decode.method = "beam"
     decode.beam_size = 4  # hypotheses ("beam" only)
     decode.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha, GNMT's ("beam" only)
-    # A translation has at most its source's tokens + this many; a continuation this many, and no
-    # more than learned positions allow.
+    # A translation has at most its source's tokens + this many; a continuation and an answer this
+    # many, and no more than learned positions allow.
     decode.extra_length = 50
     decode.num_samples = 1  # results for each line of `generate` ("sample" only)
     decode.stop = ()  # texts before which a result of `generate` ends
@@ -106,7 +112,8 @@ def _data() -> Config:
     # chain, each 16 of them followed by their copy; "tfds": a set of the TFDS catalogue; "text":
     # two parallel files, a sentence a line (for language models plain text files); "scan": files of
     # the SCAN task; "tsv": tab-separated columns; "labelled": lines "LABEL sentence"; "conll": a
-    # word and its tag a line; "conllu": CoNLL-U; "json": a JSON object a line; "parquet": Parquet.
+    # word and its tag a line; "conllu": CoNLL-U; "json": a JSON object a line; "parquet": Parquet;
+    # "babi", "squad" (also XQuAD), "fairytaleqa": questions in the formats of these sets.
     data.source = "embedded"
     data.dir = ""  # folder of the data set's own files (of the sources that read files)
     data.name = ""  # of the catalogue, as "wmt14_translate/de-en" ("tfds" only)
@@ -118,6 +125,7 @@ def _data() -> Config:
     # without header; conllu: the label alone, as "upos".
     data.text_feature = "source"
     data.label_feature = "antecedent"  # the column or feature of labels or tags
+    data.prefix = ""  # what stands before each source, such as "translate English to German: "
     data.document_separator = "\n"  # what ends a document of plain text ("": nothing but the file)
     # What each split is made of. embedded, tfds: TFDS split expressions; bigram_copy: its splits of
     # the same names; text of translations: prefixes P of pairs P.en, P.de; others: files. They are
@@ -128,6 +136,10 @@ def _data() -> Config:
     # Sets that are mixed for training, in place of data.train: rows of a source, its data.dir (of
     # tfds: its data.name), a file or pattern (tfds: a split) and a weight, the share of examples.
     data.mixture = ()
+    # Parts that one model learns, of "text_to_text" alone: rows of a name, a weight (the share of
+    # examples) and texts "KEY=VALUE" of what differs: keys of where the data is, such as data.dir
+    # and data.train, data.prefix and evaluate.metrics. Each is scored apart ((): the data is one).
+    data.parts = ()
     # With an empty data.validation: how many examples at the end of train (of text for language
     # models: characters) are held out instead.
     data.validation_size = 0

@@ -36,6 +36,8 @@ TINY = {
 # What makes each task, on the files of `folder`.
 CHANGES = {
     "translation": {"model.architecture": "encoder_decoder"},
+    "text_to_text": {"task.name": "text_to_text"},
+    "span_corruption": {"task.name": "span_corruption"},
     "causal_lm": {"model.architecture": "decoder_only"},
     "masked_lm": {"model.architecture": "encoder_only"},
     "classification": {

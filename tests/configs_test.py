@@ -12,6 +12,7 @@ from transformer_jax.build import build
 from transformer_jax.data import bigram, tokenizer
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.preflight import chips
+from transformer_jax.tasks.span_corruption import SENTINELS
 
 FILES = sorted(
     path for path in (Path(__file__).parents[1] / "configs").glob("*.py") if path.stem[0] != "_"
@@ -34,7 +35,8 @@ def test_a_config_builds_without_its_data_where_vocabularies_are_given(path, tmp
 
     On one device: what is meant for a TPU slice is left to preflight.
     """
-    tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK]).save(tmp_path / "tokenizer.json")
+    extra = [tokenizer.MASK, *SENTINELS]
+    tokenizer.train_tokenizer("bytes", (), 0, extra).save(tmp_path / "tokenizer.json")
     (tmp_path / "labels.json").write_text(json.dumps(["yes", "no"]))
     one_device = {f"mesh.{axis}": 1 for axis in AXES} | {"model.attention_kernel": "xla"}
     config = overrides.load(str(path), one_device)

@@ -41,7 +41,7 @@ def check(*given, file=DEFAULT):
         (["data.tokenizer.kind=words", "checkpoint.init_from=w"], "checkpoint.init_from='w'"),
         (["data.tokenizer.vocab_size=9", "checkpoint.init_from=w"], "checkpoint.init_from='w'"),
         (["data.row_target_length=9", "data.packing=false"], "data.packing=False, only with True"),
-        (["data.target_language=fr"], "data.source='embedded', only with 'tfds' or 'text'"),
+        (["data.name=a/de-fr"], "data.source='embedded', only with 'tfds'"),
         (["data.dir=d"], "data.source='embedded', only with 'text' or 'scan'"),
         (["data.name=a"], "data.source='embedded', only with 'tfds'"),
         (["data.label_feature=a"], "task.name='translation', only with 'classification' or 'tagg"),

@@ -18,11 +18,8 @@ import optax
 from jax.sharding import Mesh
 
 from configs.default import Config
-from transformer_jax import tasks
-from transformer_jax.data.dataset import SPLITS, Dataset, DataSettings, Part
-from transformer_jax.data.examples import SourceSettings
-from transformer_jax.data.mixture import counts_of
-from transformer_jax.data.sources import SOURCES
+from transformer_jax import build_data, tasks
+from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.tokenizer import BOS_ID
 from transformer_jax.devices import compiled
 from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
@@ -37,7 +34,6 @@ from transformer_jax.tasks.task import Task
 from transformer_jax.training import optimizer
 from transformer_jax.training.losses import Loss
 from transformer_jax.training.step import TrainSettings
-from transformer_jax.workdir import LABELS, TOKENIZER
 
 
 def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | None = None) -> Run:
@@ -55,15 +51,17 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     checkpoint = config.checkpoint.to_dict()
     train = TrainSettings(**config.train.to_dict(), checkpoint_every=checkpoint.pop("every"))
     checkpoint = CheckpointSettings(**checkpoint)
-    evaluate = EvaluateSettings(**config.evaluate.to_dict())
+    evaluate = config.evaluate.to_dict()
+    del evaluate["metrics"]  # of the parts of the data
+    evaluate = EvaluateSettings(**evaluate)
     if evaluate.checkpoint == "best" and not checkpoint.best_metric:
         raise ValueError('evaluate.checkpoint="best" needs a checkpoint.best_metric')
-    _at_least("train", config.train, evaluate_every=0, diagnostics_every=0)
-    _at_least("checkpoint", config.checkpoint, every=0)
+    build_data.at_least("train", config.train, evaluate_every=0, diagnostics_every=0)
+    build_data.at_least("checkpoint", config.checkpoint, every=0)
     decode = DecodeSettings(**config.decode.to_dict())
     task = tasks.choose(config.task.name, config.model.architecture)
     _check_intervals(train, checkpoint.best_metric, task)
-    _check_data(config, task)
+    build_data.check(config, task)
     settings = _mesh_settings(config)
     mesh = make_mesh(settings, jax.devices() if devices is None else devices)
     _check_mesh(config, task, mesh)
@@ -79,7 +77,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     # Rows of padding fill up the last batch anyhow: so there are as many as every device can share.
     parts = mesh.shape["data"] * mesh.shape["fsdp"]
     rows = math.ceil(evaluate.batch_size / parts) * parts
-    data = Dataset(_data_settings(config, task, rows, workdir))
+    data = Dataset(build_data.settings(config, task, rows, workdir))
     # A model of a given size can be inspected without its data.
     model_config = dataclasses.replace(
         model_config,
@@ -191,7 +189,7 @@ def _optimizer(
     settings = config.optimizer
     names = ("learning_rate", "final_learning_rate", "warmup_steps")
     names += ("decay_steps", "epsilon", "weight_decay", "clip_norm")
-    _at_least("optimizer", settings, **dict.fromkeys(names, 0))
+    build_data.at_least("optimizer", settings, **dict.fromkeys(names, 0))
     for name in ("beta1", "beta2"):
         if not 0 <= settings[name] < 1:
             raise ValueError(f"optimizer.{name}={settings[name]} does not lie in [0, 1)")
@@ -225,126 +223,6 @@ def _loss(config: Config, task: Task) -> Loss:
     if z_loss < 0:
         raise ValueError(f"task.z_loss={z_loss} is negative")
     return functools.partial(task.loss, label_smoothing=label_smoothing, z_loss=z_loss)
-
-
-def dataset(config: Config, workdir: Path | None) -> Dataset:
-    """The data of a checked config, without the devices and the model. Raises as `build`."""
-    task = tasks.choose(config.task.name, config.model.architecture)
-    _check_data(config, task)
-    return Dataset(_data_settings(config, task, config.evaluate.batch_size, workdir))
-
-
-def _data_settings(
-    config: Config, task: Task, evaluation_batch_size: int, workdir: Path | None
-) -> DataSettings:
-    settings = config.data.to_dict()
-    tokenizer = settings.pop("tokenizer")
-    names = [field.name for field in dataclasses.fields(SourceSettings)]
-    source = SourceSettings(**{name: settings.pop(name) for name in names})
-    return DataSettings(
-        source=source,
-        mixture=tuple(_part(source, *row) for row in settings.pop("mixture")),
-        recipe=task.recipe,
-        splits={split: settings.pop(split) for split in SPLITS},
-        tokenizer_kind=tokenizer["kind"],
-        tokenizer_vocab_size=tokenizer["vocab_size"],
-        tokenizer_train_bytes=tokenizer["train_bytes"],
-        model_vocab_size=config.model.vocab_size,
-        mask_rate=config.task.mask_rate,
-        seed=config.seed,
-        evaluation_batch_size=evaluation_batch_size,
-        tokenizer_file=_tokenizer_file(config, workdir),
-        labels_file=workdir / LABELS if workdir else None,
-        **settings,
-    )
-
-
-def _part(like: SourceSettings, source: str, place: str, file: str, weight: float) -> Part:
-    """A set of a mixture, whose other settings are those of `like`."""
-    where = {"name": place} if source == "tfds" else {"dir": place}
-    return Part(dataclasses.replace(like, source=source, **where), (file,), weight)
-
-
-def _check_mixture(config: Config) -> None:
-    """Checks the rows of data.mixture."""
-    if not config.data.mixture:
-        return
-    for number, (source, *_) in enumerate(config.data.mixture):
-        if source not in SOURCES:
-            raise ValueError(
-                f"data.mixture: the source {source!r} of row {number} is not one of "
-                f"{', '.join(SOURCES)}"
-            )
-    counts_of([weight for *_, weight in config.data.mixture])
-    if config.data.validation_size:
-        raise ValueError(
-            f"data.validation_size={config.data.validation_size} cannot be held out of a mixture: "
-            "name a data.validation"
-        )
-
-
-def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
-    """The work directory's, or that of the run whose parameters this one starts from."""
-    own = workdir / TOKENIZER if workdir else None
-    if not config.checkpoint.init_from or (own is not None and own.exists()):
-        return own
-    # A work directory, or a folder W/checkpoints/STEP in one.
-    start = Path(config.checkpoint.init_from).expanduser()
-    files = [folder / TOKENIZER for folder in (start, *start.absolute().parents[:2])]
-    found = [file for file in files if file.exists()]
-    if not found:
-        raise FileNotFoundError(
-            f"checkpoint.init_from={str(start)!r} is no work directory, nor a checkpoint in one: "
-            "there is no tokenizer.json"
-        )
-    return found[0]
-
-
-def _check_data(config: Config, task: Task) -> None:
-    """Checks the settings of the data, among themselves and against the rest of the config."""
-    data, sides = config.data, task.recipe.sides
-    _at_least("data", data, **{f"max_{side}_length": 3 for side in sides})
-    _at_least("data", data, batch_size=1, streams=1, validation_size=0, workers=1)
-    _at_least("data.tokenizer", data.tokenizer, train_bytes=1)
-    # Also where nothing reads them.
-    lengths = [f"{kind}_{side}_length" for kind in ("max", "row") for side in ("source", "target")]
-    _at_least("data", data, **dict.fromkeys(lengths, 1))
-    _check_mixture(config)
-    for split in SPLITS:
-        held_out = split == "validation" and data.validation_size
-        mixed = split == "train" and data.mixture
-        if not data[split] and not held_out and not mixed and split != "test":
-            hint = ", or hold some of train out by data.validation_size"
-            raise ValueError(f"data.{split} is empty: name a split{hint * (split == SPLITS[1])}")
-        if data[split] and held_out:
-            raise ValueError(
-                f"data.validation_size={data.validation_size} asks for examples of train, and "
-                f"data.validation={data.validation} for others: set one of them to 0 or ()"
-            )
-    for side in sides:
-        longest, row = data[f"max_{side}_length"], data[f"row_{side}_length"]
-        if data.packing and row < longest:
-            raise ValueError(
-                f"data.row_{side}_length={row} cannot hold an example of data.max_{side}_length="
-                f"{longest} tokens"
-            )
-    if task.recipe.labels and data.text_feature == data.label_feature:
-        raise ValueError(
-            f"data.text_feature and data.label_feature are both {data.text_feature!r}: a text "
-            "cannot be its own label"
-        )
-    parts = data.streams
-    if data.batch_size % parts:
-        raise ValueError(
-            f"data.batch_size={data.batch_size} is no multiple of data.streams={parts}"
-        )
-    if data.batch_size % config.train.accumulation_steps:
-        raise ValueError(
-            f"data.batch_size={data.batch_size} is no multiple of train.accumulation_steps="
-            f"{config.train.accumulation_steps}"
-        )
-    if not 0 < config.task.mask_rate <= 1:
-        raise ValueError(f"task.mask_rate={config.task.mask_rate} does not lie in (0, 1]")
 
 
 def _mesh_settings(config: Config) -> MeshSettings:
@@ -423,9 +301,3 @@ def _check_intervals(train: TrainSettings, best_metric: str, task: Task) -> None
             f"{save_every}, so the best parameters could be measured but not saved; change one, "
             "or set checkpoint.best_metric to ''"
         )
-
-
-def _at_least(section: str, settings: Any, **minima: int) -> None:
-    for name, least in minima.items():
-        if (value := getattr(settings, name)) < least:
-            raise ValueError(f"{section}.{name}={value} is less than {least}")

@@ -33,7 +33,9 @@ CHOICES: Mapping[str, Collection[str]] = {
 ROWS = {
     "optimizer.groups": (("embedding/*", 0.1, 0.0),),
     "data.mixture": (("json", "~/web", "part-*.json", 3.0),),
+    "data.parts": (("reverse", 1.0, "data.source_language=de", "data.target_language=en"),),
 }
+_OPEN = {"data.parts": 2}  # the rows that have any number of texts behind so many items
 # Sizes and steps are counted in int32 on devices; what else bounds a whole number stands here.
 _LARGEST = 2**31 - 1
 _BOUNDS = {
@@ -131,6 +133,9 @@ def _number(kind: type, value: Any) -> Any:
 def _row(key: str, value: Any) -> tuple | None:
     """A row of such a key's in the types of its example, None where it does not fit."""
     example = ROWS[key][0]
+    if key in _OPEN and isinstance(value, tuple | list):
+        first = _OPEN[key]
+        example = example[:first] + ("",) * (len(value) - first)
     if not isinstance(value, tuple | list) or len(value) != len(example):
         return None
     row = tuple(

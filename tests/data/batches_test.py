@@ -19,7 +19,7 @@ from transformer_jax.data.batches import eval_batches, prompt_batches
 def test_eval_batches_have_every_example_once_in_few_shapes(case, n):
     columns, draw = CASES[case]
     arrays = make_arrays(n, columns, longest=70)
-    batches = eval_batches(arrays, columns, batch_size=8, draw=draw)
+    batches = eval_batches([arrays], columns, batch_size=8, draw=draw)
     assert len(batches) == -(-n // 8)
     seen = []
     for batch, index in batches:
@@ -41,7 +41,7 @@ def test_draws_of_an_evaluation_belong_to_the_examples():
     arrays = make_arrays(21, TEXTS, shortest=30, longest=40)
 
     def drawn(batch_size):
-        batches = eval_batches(arrays, TEXTS, batch_size=batch_size, draw=Noise(10**6))
+        batches = eval_batches([arrays], TEXTS, batch_size=batch_size, draw=Noise(10**6))
         return {
             number: tuple(batch["noise"][row][batch["noise"][row] > 0])
             for batch, index in batches
@@ -60,7 +60,7 @@ def test_prompt_batches_are_eval_batches_of_lists(columns):
     longest = max(len(ids) for ids in next(iter(rows.values())))
     pairs = zip(
         prompt_batches(rows, columns, batch_size=8, max_length=longest),
-        eval_batches(arrays, columns, batch_size=8),
+        eval_batches([arrays], columns, batch_size=8),
         strict=True,
     )
     for (batch, index), (expected, expected_index) in pairs:

@@ -201,7 +201,7 @@ def corpus(tmp_path_factory):
 
 
 def test_all_columns_of_the_embedded_corpus_are_read(corpus):
-    examples = read_embedded(catalogue.read_all, corpus, ("train[:10]", "test"))
+    examples = read_embedded(catalogue.read_embedded_pairs, corpus, ("train[:10]", "test"))
     assert {"source", "target", "pronoun"} <= set(examples)
     assert {len(column) for column in examples.values()} == {15}
     assert all(isinstance(text, str) and text for text in examples["source"])
@@ -218,12 +218,12 @@ def test_split_expressions_of_the_embedded_corpus(tmp_path, monkeypatch):
         (("train[5:10]+test[:-2]", "train[-5%:]"), [*train[5:10], *test[:3], train[-1]]),
         (("test", "validation"), test + made["validation"]),
     ):
-        found = read_embedded(catalogue.read_all, tmp_path, splits)
+        found = read_embedded(catalogue.read_embedded_pairs, tmp_path, splits)
         assert found == {name: [example[name] for example in expected] for name in train[0]}
     with pytest.raises(ValueError, match=r"english_german_grammar.*'train\[:0\]' has no example"):
-        read_embedded(catalogue.read_all, tmp_path, ("train[:0]",))
+        read_embedded(catalogue.read_embedded_pairs, tmp_path, ("train[:0]",))
     with pytest.raises(ValueError, match="Unknown split 'dev'.*validation"):
-        read_embedded(catalogue.read_all, tmp_path, ("dev",))
+        read_embedded(catalogue.read_embedded_pairs, tmp_path, ("dev",))
 
 
 def test_the_embedded_corpus_has_texts_labels_and_tags(corpus):
@@ -231,7 +231,7 @@ def test_the_embedded_corpus_has_texts_labels_and_tags(corpus):
         features: dict[str, Any] = dict(text_feature="source", label_feature=label)
         return read_embedded(reader, corpus, ("train", "test"), **features)
 
-    whole = embedded(catalogue.read_all)
+    whole = embedded(catalogue.read_embedded_pairs)
     assert embedded(catalogue.read_texts) == {"text": whole["source"]}
 
     rows = zip(whole["source"], whole["antecedent"], strict=True)
@@ -253,7 +253,7 @@ def test_labels_that_no_example_has(tmp_path, monkeypatch):
     counts = {"train": 1, "validation": 1, "test": 1}
     monkeypatch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
     features = dict(text_feature="source", label_feature="antecedent")
-    whole = read_embedded(catalogue.read_all, tmp_path, ("train",))
+    whole = read_embedded(catalogue.read_embedded_pairs, tmp_path, ("train",))
     assert whole["antecedent"] == [""]
     with pytest.raises(ValueError, match="data.label_feature: no example has a label"):
         read_embedded(catalogue.read_labelled, tmp_path, ("train",), **features)
@@ -263,5 +263,5 @@ def test_generating_the_corpus_does_not_speak_of_downloads(tmp_path, monkeypatch
     counts = {"train": 3, "validation": 1, "test": 1}
     monkeypatch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
     monkeypatch.setattr(progress, "FIRST_SECONDS", float("inf"))
-    read_embedded(catalogue.read_all, tmp_path, ("train",))
+    read_embedded(catalogue.read_embedded_pairs, tmp_path, ("train",))
     assert capfd.readouterr() == ("", "")

@@ -13,8 +13,9 @@ import pytest
 
 from tests.data.toy import source_settings
 from transformer_jax.data import bigram, prepare, sources
-from transformer_jax.data.dataset import Dataset, DataSettings, Part
+from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.examples import concatenate
+from transformer_jax.data.settings import DataSettings, Part
 from transformer_jax.data.sources import LABELLED, PAIRS, TAGGED, TEXTS
 from transformer_jax.data.summary import likely_mistakes
 from transformer_jax.data.tokenizer import (
@@ -75,11 +76,12 @@ def _settings(folder, task, **changes):
         mixture=(),
         validation_size=0,
         tokenizer_kind="words",
-        tokenizer_vocab_size=100,
+        tokenizer_vocab_size=200,
         tokenizer_train_bytes=10**6,
         workers=1,
         model_vocab_size=None,
         mask_rate=0.3,
+        mean_span_length=3.0,
         max_source_length=8,
         max_target_length=8,
         packing=True,
@@ -124,7 +126,7 @@ def test_a_split_has_every_example_once_by_its_number(folder, task):
         assert set(split.batches[0][0]) == set(recipe.batch_sides())
         rows = _rows(split.batches, own[-1])
         assert sorted(rows) == list(range(len(texts)))
-        if recipe.draw is None:  # else words are hidden
+        if recipe.draw is recipe.corrupt is None:  # else words are hidden
             assert [data.tokenizer.decode(rows[n]) for n in sorted(rows)] == [
                 _known(data.tokenizer, text) for text in texts
             ]

@@ -281,7 +281,7 @@ def test_named_fields_of_objects(tmp_path, ending):
     ("line", "message"),
     [
         ("[1]", "f:2: expected a JSON object, but it is a list"),
-        ("{'text': 1}", "f:2: expected a JSON object .Expecting"),
+        ("{'text'", "f:2: expected a JSON object .Expecting"),
         ('{"texts": "a"}', "f:2: there is no field 'text'; its fields are texts"),
         ('{"text": null}', "f:2: the field 'text' is a NoneType, not a text"),
         ('{"text": 1.5}', "f:2: the field 'text' is a float, not a text"),

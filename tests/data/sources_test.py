@@ -36,6 +36,13 @@ CONTENTS = {
     "conllu": "1\ta\t_\tX" + "\t_" * 6 + "\n",
     "json": '{"en": "a", "de": "b", "text": "a b", "label": "c", "words": ["a"], "tags": ["O"]}\n',
     "parquet": "",
+    "babi": "1 a\n2 b?\tc\t1\n",
+    "squad": '{"data": [{"paragraphs": [{"context": "a", "qas": [{"question": "b", "answers": '
+    '[{"text": "c"}]}]}]}]}',
+}
+FAIRYTALES = {
+    PAIRS: ("questions/train/a-questions.csv", "question,cor_section,answer1,answer4\na,1,b,\n"),
+    TEXTS: ("section-stories/train/a-story.csv", "section,text\n1,a\n"),
 }
 FIELDS = {TAGGED: {"text_feature": "words", "label_feature": "tags"}}
 # ... and the features that the sources without files are read from.
@@ -72,6 +79,9 @@ def folder(tmp_path_factory):
         (folder / source).mkdir()
         for name in ("train", "train.en", "train.de"):
             (folder / source / name).write_text(content)
+    for name, content in FAIRYTALES.values():
+        (folder / "fairytaleqa" / name).parent.mkdir(parents=True)
+        (folder / "fairytaleqa" / name).write_text(content)
     row = json.loads(CONTENTS["json"])
     table = pyarrow.table({name: [value] for name, value in row.items()})
     parquet.write_table(table, folder / "parquet" / "train")
@@ -93,17 +103,20 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
         "json": FIELDS.get(columns, {}),
         "parquet": FIELDS.get(columns, {}),
     }.get(source, {})
-    examples = load(source, folder / source, ("train", "train"), columns, **changes)
+    split = FAIRYTALES[columns][0] if source == "fairytaleqa" else "train"
+    examples = load(source, folder / source, (split, split), columns, **changes)
     assert set(columns) <= set(examples)
     # Only the embedded corpus has others, which scores of translations need.
     assert set(columns) == set(examples) or (source, columns) == ("embedded", PAIRS)
     (length,) = {len(values) for values in examples.values()}
     noting: Any = Noting(source_settings(source, folder / source, **changes))
-    once = concatenate(sources.read(noting, columns, ("train",)))
+    once = concatenate(sources.read(noting, columns, (split,)))
     assert length == 2 * len(once[columns[0]]) > 0
     kind = list if columns == TAGGED else str
     for name in columns:
-        assert all(isinstance(value, kind) for value in examples[name])
+        several = name == "target" and source in ("squad", "fairytaleqa")  # right answers
+        kind_of = list if several else kind
+        assert all(isinstance(value, kind_of) for value in examples[name])
     if columns == TAGGED:
         rows = list(zip(examples["words"], examples["tags"], strict=True))
         assert all(len(words) == len(tags) for words, tags in rows)
@@ -229,6 +242,8 @@ def test_a_pattern_names_files_in_alphabetical_order(tmp_path):
     write(tmp_path / "d.en", ["6"])
     assert load("text", tmp_path, ("*",)) == {"source": ["1", "2", "6"], "target": ["3", "4", "7"]}
     assert load("text", tmp_path, ("[ab].en", "c"), TEXTS)["text"] == ["1", "2", "5"]
+    assert load("text", tmp_path, ("?.de",), TEXTS)["text"] == ["3", "4", "7"]  # one is packed
+    assert load("text", tmp_path, ("d.*",), TEXTS)["text"] == ["7", "6"]
     with pytest.raises(FileNotFoundError, match="x-.*: no file matches"):
         load("text", tmp_path, ("x-*",))
     (tmp_path / "e.en").write_text("8")

@@ -19,6 +19,7 @@ def source_settings(source: str, folder: Path, **changes: Any) -> SourceSettings
         target_language="de",
         text_feature="text",
         label_feature="label",
+        prefix="",
         document_separator="\n",
         skip_bad_lines=False,
         cache_dir=str(folder / "cache"),

@@ -172,7 +172,7 @@ def test_masks_of_an_evaluation_belong_to_the_examples():
 
     def masks(batch_size):
         draw = Masking(RATE, mask_id=150)
-        batches = eval_batches(arrays, RECIPE.columns, batch_size=batch_size, draw=draw)
+        batches = eval_batches([arrays], RECIPE.columns, batch_size=batch_size, draw=draw)
         return {
             number: tuple(np.flatnonzero(batch["targets"][row]))
             for batch, index in batches

@@ -42,6 +42,8 @@ LANGUAGE_MODEL = {
 ENCODER = {"model.architecture": "encoder_only"}
 CHANGES = {
     "translation": {},
+    "text_to_text": {"task.name": "text_to_text"},
+    "span_corruption": {"task.name": "span_corruption"},
     "causal_lm": LANGUAGE_MODEL,
     "masked_lm": ENCODER,
     "classification": ENCODER

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax import build
+from transformer_jax import build_data
 from transformer_jax.data.summary import report
 
 
@@ -12,7 +12,7 @@ def prepare(config: Config, workdir: Path | None, check: bool) -> int:
 
     check: whether what was prepared before is compared with all of the files that it came from.
     """
-    data = build.dataset(config, workdir)
+    data = build_data.dataset(config, workdir)
     print(report(data.summaries()))
     if check:
         data.check()

@@ -1,6 +1,8 @@
 """Token arrays: the token ids of a split, in files of which only what is asked for is read."""
 
+import bisect
 import dataclasses
+import itertools
 import json
 import os
 import weakref
@@ -118,6 +120,26 @@ def load(folder: Path, names: Sequence[str]) -> TokenArrays:
         counts=Counts(**known["counts"]),
         fingerprint=known["fingerprint"],
     )
+
+
+class Joined(Sequence[Any]):
+    """Several sequences as one, the second behind the first."""
+
+    def __init__(self, parts: Sequence[Any]):
+        self._parts = parts
+        self._ends = list(itertools.accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        number = bisect.bisect_right(self._ends, index)
+        return self._parts[number][index - (self._ends[number] - len(self._parts[number]))]
 
 
 def lengths_of(offsets: Array) -> Int64[np.ndarray, " longest+1"]:

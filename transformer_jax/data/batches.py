@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Int64
 
-from transformer_jax.data.arrays import TokenArrays
-from transformer_jax.data.recipe import Batch, Column, Draw, Rows
+from transformer_jax.data.arrays import Joined, TokenArrays
+from transformer_jax.data.recipe import Batch, Column, Corrupt, Draw, Rows
 from transformer_jax.data.rows import pad
 
 # A batch and the number of the example in each of its rows; -1 marks a row of padding.
@@ -14,24 +14,39 @@ NumberedBatch = tuple[Batch, Int64[np.ndarray, " B"]]
 
 
 def eval_batches(
-    arrays: TokenArrays,
+    sets: Sequence[TokenArrays],
     columns: Mapping[str, Column],
     *,
     batch_size: int,
     draw: Draw | None = None,
+    corrupt: Corrupt | None = None,
 ) -> list[NumberedBatch]:
     """Every example once, one a row, sorted by length (longest first) into few shapes.
 
     What is drawn, as masks, is drawn by the example's number: the same in every evaluation.
+
+    Args:
+        sets: the examples, numbered through.
 
     Returns:
         Pairs of a batch of batch_size rows and the number of the example in each row; -1 marks a
         row of padding, which fills up the last batch. Lengths of the last column are rounded up to
         8, 16, 24, 32, 48, 64, 96 ...; batches that are equal in it are equal in all.
     """
-    lengths = {name: np.diff(offsets[:]) for name, offsets in arrays.offsets.items()}
+    examples: Sequence[Mapping[str, np.ndarray]] = Joined(sets)
+    if corrupt is None:
+        lengths = {
+            name: np.concatenate([np.diff(arrays.offsets[name][:]) for arrays in sets])
+            for name in columns
+        }
+    else:
+        examples = [
+            corrupt(example, np.random.default_rng(number))
+            for number, example in enumerate(examples)
+        ]
+        lengths = {name: np.array([len(one[name]) for one in examples]) for name in columns}
     longest = {name: int(column.max()) for name, column in lengths.items()}
-    batches = _one_a_row(arrays, columns, lengths, batch_size, longest)
+    batches = _one_a_row(examples, columns, lengths, batch_size, longest)
     if draw is None:
         return batches
     return [(_drawn_by_row(batch, index, draw), index) for batch, index in batches]
@@ -60,7 +75,7 @@ def prompt_batches(
 
 
 def _one_a_row(
-    examples: TokenArrays | Sequence[dict[str, list[int]]],
+    examples: Sequence[Mapping[str, Sequence[int] | np.ndarray]],
     columns: Mapping[str, Column],
     lengths: dict[str, Int64[np.ndarray, " n"]],
     batch_size: int,

@@ -55,12 +55,28 @@ def version(builder: Builder) -> str:
     return builder.info.full_name
 
 
-def read_all(
+def read_embedded_pairs(
     builder: Builder, settings: SourceSettings, splits: tuple[str, ...]
 ) -> Iterator[Examples]:
-    """Every feature of the set under its own name, since some scores need more than two columns."""
-    del settings
-    return read_builder(builder, splits, list(_features(builder)))
+    """Two features of the embedded corpus as "source" and "target": "en", "de" or others by name.
+
+    Sentences in which one of the two is empty are left out. Of English-German pairs all other
+    features come too, since some scores need them.
+    """
+    columns = ("source", "target")
+    given = [getattr(settings, f"{column}_language") for column in columns]
+    features = list(_features(builder))
+    if given == ["en", "de"]:
+        yield from read_builder(builder, splits, features)
+        return
+    languages = {"en": "source", "de": "target"}
+    names = [str(languages.get(name, name)) for name in given]
+    for column, name in zip(columns, names, strict=True):
+        _feature(builder, column, f"data.{column}_language", name)
+    for block in read_builder(builder, splits, features):
+        pairs = zip(*(block[name] for name in names), strict=True)
+        if rows := [pair for pair in pairs if all(pair)]:
+            yield dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def read_pairs(

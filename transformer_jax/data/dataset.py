@@ -8,20 +8,29 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import logging
+from jaxtyping import Bool
 
 from transformer_jax import progress
 from transformer_jax.data import prepare, sources
-from transformer_jax.data.arrays import CHUNK, FileArray, TokenArrays, load_texts, summed
+from transformer_jax.data.arrays import (
+    CHUNK,
+    FileArray,
+    Joined,
+    TokenArrays,
+    load_texts,
+    summed,
+)
 from transformer_jax.data.batches import NumberedBatch, eval_batches, prompt_batches
 from transformer_jax.data.cache import build_once, fingerprint
-from transformer_jax.data.examples import Examples, SourceSettings, hold_out, sample
-from transformer_jax.data.recipe import Draw, Limits, Recipe, TooLong
+from transformer_jax.data.examples import Examples, hold_out, sample
+from transformer_jax.data.recipe import Corrupt, Draw
+from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.data.summary import Summary, check_train, summarise
 from transformer_jax.data.tokenizer import (
@@ -34,67 +43,6 @@ from transformer_jax.data.tokenizer import (
 )
 from transformer_jax.workdir import LABELS, read_labels
 
-SPLITS = ("train", "validation", "test")
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A set of a mixture. files: its splits, or files. weight: its share of the examples."""
-
-    source: SourceSettings
-    files: tuple[str, ...]
-    weight: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """`config.data`, and what else of the config decides the data.
-
-    Attributes:
-      recipe: which columns are read and what becomes of them.
-      splits: what each split is made of; an empty "validation" is held out of "train".
-      mixture: the sets that are mixed for training, in place of splits["train"] ((): none).
-      mask_rate: fraction of the tokens that are masked, where the recipe draws masks.
-      tokenizer_train_bytes: of text that a tokenizer is trained on at most.
-      workers: processes that tokenise at most.
-      model_vocab_size: tokens that the model has (None: the tokenizer's).
-      seed: decides the order of training.
-      evaluation_batch_size: rows of the batches of `split` and `prompts`.
-      tokenizer_file, labels_file: used where they exist, instead of the training data.
-    """
-
-    source: SourceSettings
-    recipe: Recipe
-    splits: dict[str, tuple[str, ...]]
-    mixture: tuple[Part, ...]
-    validation_size: int
-    tokenizer_kind: str
-    tokenizer_vocab_size: int
-    tokenizer_train_bytes: int
-    workers: int
-    model_vocab_size: int | None
-    mask_rate: float
-    max_source_length: int
-    max_target_length: int
-    packing: bool
-    row_source_length: int
-    row_target_length: int
-    batch_size: int
-    streams: int
-    seed: int
-    evaluation_batch_size: int
-    tokenizer_file: Path | None
-    labels_file: Path | None
-
-    def limits(self, too_long: TooLong) -> Limits:
-        """Most tokens of an example."""
-        return Limits(self.max_source_length, self.max_target_length, too_long)
-
-    @property
-    def max_prompt_length(self) -> int:
-        """Most tokens of a prompt."""
-        return getattr(self, f"max_{self.recipe.prompt_side}_length")
-
 
 @dataclasses.dataclass(frozen=True)
 class Split:
@@ -103,10 +51,15 @@ class Split:
     Attributes:
       batches: token ids sorted into a few fixed shapes, each with the examples' numbers (-1: none).
       examples: the columns that they were made of, as `sources.read` has them.
+      parts: the numbers of the examples of each part, by its name.
+      in_train: says of each example whether the training split has it too, word for word; it reads
+        that split, and raises FileNotFoundError where it is not there.
     """
 
     batches: list[NumberedBatch]
     examples: Mapping[str, Sequence[Any]]
+    parts: Mapping[str, range]
+    in_train: Callable[[], Bool[np.ndarray, " examples"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,8 +162,7 @@ class Dataset:
 
     def has(self, split: str) -> bool:
         """Whether there is such a split."""
-        held_out = split == "validation" and self.settings.validation_size
-        return bool(self.settings.splits[split] or held_out)
+        return bool(self._parts(split))
 
     def train_streams(self, rows: Sequence[int] | None = None) -> TrainStreams:
         """Endless training batches, of which these rows (None: all), from the first epoch on."""
@@ -227,6 +179,7 @@ class Dataset:
             packing=settings.packing,
             seed=settings.seed,
             draw=self._draw(),
+            corrupt=self._corrupt(),
             rows=rows,
             weights=[part.weight for part in self._parts("train")],
         )
@@ -255,15 +208,28 @@ class Dataset:
         """A split to score: "validation" or "test". Raises ValueError where there is none."""
         if not self.has(name):
             raise ValueError(f"data.{name} is empty: name a split, or choose another --split")
-        settings, (arrays,) = self.settings, self._tokens(name)
+        settings, sets = self.settings, self._tokens(name)
         batches = eval_batches(
-            arrays,
+            sets,
             settings.recipe.columns,
             batch_size=settings.evaluation_batch_size,
             draw=self._draw(),
+            corrupt=self._corrupt(),
         )
-        (part,) = self._parts(name)
-        return Split(batches, load_texts(self._folder(name, part)))
+        texts = [load_texts(self._folder(name, part)) for part in self._parts(name)]
+        shared = [key for key in texts[0] if all(key in others for others in texts)]
+        sizes = [len(next(iter(examples.values()))) for examples in texts]
+        starts = itertools.accumulate(sizes, initial=0)
+        parts = {
+            one.name: range(start, start + size)
+            for one, start, size in zip(self._named(name), starts, sizes, strict=False)
+        }
+        return Split(
+            batches,
+            {key: Joined([examples[key] for examples in texts]) for key in shared},
+            parts,
+            lambda: self._in_train(name),
+        )
 
     def summaries(self) -> dict[str, Summary]:
         """Counts of every split. Those that nobody has asked for are prepared."""
@@ -296,12 +262,16 @@ class Dataset:
 
     def shared_with_train(self, split: str) -> int:
         """How many examples of a split the training split has too, word for word."""
-        (wanted,) = self._hashes(split)
+        return int(self._in_train(split).sum())
+
+    def _in_train(self, split: str) -> Bool[np.ndarray, " examples"]:
+        """Whether the training split has each example of a split too."""
+        wanted = np.concatenate([hashes[:] for hashes in self._hashes(split)])
         found = np.zeros(len(wanted), bool)
         for train in self._hashes("train"):
             for start in range(0, len(train), CHUNK):
-                found |= np.isin(wanted[:], train[start : start + CHUNK])
-        return int(found.sum())
+                found |= np.isin(wanted, train[start : start + CHUNK])
+        return found
 
     def _hashes(self, split: str) -> list[FileArray]:
         self._tokens(split)
@@ -325,7 +295,8 @@ class Dataset:
     def prompts(self, lines: Sequence[str]) -> list[NumberedBatch]:
         """Batches of lines as the model reads them, with their numbers. Too long lines are cut."""
         settings = self.settings
-        limits = settings.limits("truncate")
+        limits, prefix = settings.limits("truncate"), settings.source.prefix
+        lines = [f"{prefix}{line}" for line in lines]
         rows, too_long = settings.recipe.prompt(lines, self.tokenizer, self.labels, limits)
         if too_long:
             logging.warning("%d lines are too long and were cut off", too_long)
@@ -337,12 +308,20 @@ class Dataset:
         )
 
     def _parts(self, split: str) -> Sequence[Part]:
-        """The sets that a split is made of: one, but of a mixture for training."""
-        settings = self.settings
-        if split == "train" and settings.mixture:
-            return settings.mixture
-        source = "train" if self._is_held_out(split) else split
-        return [Part(settings.source, settings.splits[source], 1)]
+        """The sets that a split is made of: one, but of parts and of a mixture for training."""
+        if split == "train" and self.settings.mixture:
+            return self.settings.mixture
+        read = self._read_for(split)
+        return [Part(one.source, one.splits[read], one.weight) for one in self._named(split)]
+
+    def _named(self, split: str) -> list[Named]:
+        """The parts that have such a split."""
+        read = self._read_for(split)
+        return [one for one in self.settings.named if one.splits[read]]
+
+    def _read_for(self, split: str) -> str:
+        """The split whose files are read for a split."""
+        return "train" if self._is_held_out(split) else split
 
     def _pieces(self, split: str, part: Part) -> Iterator[Examples]:
         """The examples of a set of a split, read from their beginning."""
@@ -427,3 +406,10 @@ class Dataset:
     def _draw(self) -> Draw | None:
         make = self.settings.recipe.draw
         return make(self.tokenizer, self.settings.mask_rate) if make else None
+
+    def _corrupt(self) -> Corrupt | None:
+        settings, make = self.settings, self.settings.recipe.corrupt
+        if make is None:
+            return None
+        limits = settings.limits("drop")
+        return make(self.tokenizer, settings.mask_rate, settings.mean_span_length, limits)

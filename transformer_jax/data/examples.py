@@ -24,6 +24,7 @@ class SourceSettings:
         fields ("json", "parquet").
     text_feature, label_feature: features ("embedded", "tfds"), columns ("tsv"; "conllu": the
         label's alone) or fields ("json", "parquet").
+    prefix: what stands before the source of every pair.
     document_separator: where plain text is cut into documents ("": nowhere).
     skip_bad_lines: whether lines of files that are no examples are counted and left out.
     cache_dir: the embedded corpus and sets of TFDS are prepared here once.
@@ -36,6 +37,7 @@ class SourceSettings:
     target_language: str
     text_feature: str
     label_feature: str
+    prefix: str
     document_separator: str
     skip_bad_lines: bool
     cache_dir: str
@@ -57,9 +59,10 @@ def gathered(columns: Sequence[str], rows: Iterable[tuple]) -> Iterator[Examples
 
 
 def concatenate(parts: Iterable[Examples]) -> Examples:
-    """The examples of all parts, which have the same columns."""
+    """The examples of all parts, in the columns that all have."""
     first, *others = parts
-    return {key: [*first[key], *(v for part in others for v in part[key])] for key in first}
+    shared = [key for key in first if all(key in part for part in others)]
+    return {key: [*first[key], *(v for part in others for v in part[key])] for key in shared}
 
 
 def size(examples: Examples) -> int:

@@ -1,5 +1,7 @@
 """Readers of files, from a path to rows of columns: pairs, labelled texts, words with tags."""
 
+import ast
+import fnmatch
 import itertools
 import json
 import re
@@ -58,7 +60,7 @@ def read_scan(path: Path, *, skip_bad: bool) -> Iterator[Row]:
             raise ValueError("expected 'IN: words OUT: ACTIONS'")
         return command, actions
 
-    return _parsed(path, parse, skip_bad)
+    return parsed(path, parse, skip_bad)
 
 
 def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: bool) -> Iterator[Row]:
@@ -94,7 +96,7 @@ def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: boo
             raise ValueError(f"there is no label in column {label_column!r}")
         return row[text], row[label].strip()
 
-    rows = _parsed(path, parse, skip_bad, skip_first=has_header)
+    rows = parsed(path, parse, skip_bad, skip_first=has_header)
     return _checked_table(rows, path, has_header)
 
 
@@ -136,7 +138,7 @@ def read_labelled(path: Path, *, skip_bad: bool) -> Iterator[Row]:
             )
         return text, label
 
-    return _parsed(path, parse, skip_bad)
+    return parsed(path, parse, skip_bad)
 
 
 def read_conll(path: Path, *, skip_bad: bool) -> Iterator[Row]:
@@ -191,6 +193,9 @@ def read_conllu(path: Path, label_column: str, *, skip_bad: bool) -> Iterator[Ro
 def read_json(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterator[Row]:
     """JSON lines: an object a line, of which the fields are read; blank lines are skipped.
 
+    A line may be a dict of Python, too. The name of a field may be a pattern, as "summary*": where
+    several fitting fields have a text, their values are a list.
+
     Raises:
         ValueError: a line that is no object, lacks a field, or holds no text (nor a list) there.
     """
@@ -201,12 +206,14 @@ def read_json(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterator[
         try:
             found = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"expected a JSON object ({error})") from None
+            found = _python(line)
+            if found is None:
+                raise ValueError(f"expected a JSON object ({error})") from None
         if not isinstance(found, dict):
             raise ValueError(f"expected a JSON object, but it is a {type(found).__name__}")
         return tuple(_field(found, name) for name in fields)
 
-    return _parsed(path, parse, skip_bad)
+    return parsed(path, parse, skip_bad)
 
 
 def read_parquet(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterator[Row]:
@@ -244,8 +251,20 @@ def _batches(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> It
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
 
 
+def _python(line: str) -> Any:
+    """What a line of Python stands for that looks like a dict; None: it does not, or nothing."""
+    try:
+        return ast.literal_eval(line) if line.startswith("{") else None
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
 def _field(row: dict[str, Any], name: str) -> str | list[str]:
     """A text, a number as text, or a list of them."""
+    if name not in row and (names := sorted(fnmatch.filter(row, name))):
+        values = [_field(row, one) for one in names]
+        texts = [value for value in values if isinstance(value, str)]
+        return texts if len(texts) > 1 else values[0]
     if name not in row:
         raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
     value = row[name]
@@ -265,7 +284,7 @@ def _sentences(path: Path, parse: Callable[[str], Row | None], skip_bad: bool) -
     def word(line: str) -> tuple[Row | None]:
         return (parse(line) if line.strip(" \t") else (),)
 
-    for (row,) in _parsed(path, word, skip_bad):
+    for (row,) in parsed(path, word, skip_bad):
         if row:
             sentence.append(row)
         elif row == () and sentence:
@@ -279,7 +298,7 @@ def _sentences(path: Path, parse: Callable[[str], Row | None], skip_bad: bool) -
         raise ValueError(f"{path}: the file holds no sentence")
 
 
-def _parsed(
+def parsed(
     path: Path,
     parse: Callable[[str], Any],
     skip_bad: bool,

@@ -23,7 +23,7 @@ def counts_of(weights: Sequence[float]) -> Int64[np.ndarray, " sets"]:
     """
     for number, weight in enumerate(weights):
         if not 0 < weight < math.inf:
-            raise ValueError(f"data.mixture: the weight {weight} of row {number} is not above 0")
+            raise ValueError(f"the weight {weight} of row {number} is not above 0")
     shares = np.asarray(weights, np.float64) / np.sum(weights)
     counts = np.floor(shares * _BLOCK).astype(np.int64)
     largest = np.argsort(counts - shares * _BLOCK, kind="stable")
@@ -31,8 +31,8 @@ def counts_of(weights: Sequence[float]) -> Int64[np.ndarray, " sets"]:
     if not counts.all():
         number = int(np.argmin(counts))
         raise ValueError(
-            f"data.mixture: row {number} has {shares[number]:.2g} of all weights; the least that "
-            f"can be drawn is {1 / _BLOCK:g}"
+            f"row {number} has {shares[number]:.2g} of all weights; the least that can be drawn "
+            f"is {1 / _BLOCK:g}"
         )
     return counts
 

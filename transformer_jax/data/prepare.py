@@ -96,7 +96,7 @@ def prepared(
     with resumed(folder) as unfinished:
         if unfinished is not None:
             _make(plan, pieces, unfinished, workers, what, total)
-    return arrays.load(folder, list(plan.recipe.columns))
+    return arrays.load(folder, list(plan.recipe.kept))
 
 
 def hashes(folder: Path) -> FileArray:
@@ -171,7 +171,7 @@ def _done(folder: Path) -> list[dict[str, Any]]:
 
 def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
     """Counts what is in the files, and says what they are."""
-    names, kept = list(plan.recipe.columns), _kept(plan)
+    names, kept = list(plan.recipe.kept), _kept(plan)
     if not counts.examples or not (folder / f"{names[0]}_lengths").stat().st_size:
         limits = plan.limits
         raise ValueError(

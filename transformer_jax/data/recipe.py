@@ -1,7 +1,7 @@
 """All that data knows of a task: the columns it reads, and the integers that become of them."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -52,6 +52,17 @@ class Draw(Protocol):
     def __call__(self, batch: Batch, rng: np.random.Generator) -> Batch: ...
 
 
+class Corrupt(Protocol):
+    """What makes the columns of a batch from an example, drawn anew every epoch.
+
+    A frozen dataclass, since its fields are part of a fingerprint.
+    """
+
+    def __call__(
+        self, example: Mapping[str, Int32[np.ndarray, " _"]], rng: np.random.Generator
+    ) -> dict[str, Int32[np.ndarray, " _"]]: ...
+
+
 # (examples, tokenizer, labels, limits) -> rows by column, number of examples that were too long
 Encode = Callable[[Examples, Tokenizer, tuple[str, ...], Limits], tuple[dict[str, Rows], int]]
 # (lines, tokenizer, labels, limits) -> rows by column, one a line; number of lines too long
@@ -65,12 +76,15 @@ class Recipe:
     Attributes:
         name: the task's. Token arrays are kept under it.
         reads: the columns of the examples, which a source has to yield.
-        columns: what `encode` makes of them; a batch has X, X_segment_ids (the examples of a row
-            count from 1, 0 is padding) and X_positions (from 0 in each) of each column X, but for
-            those along another one.
+        columns: what `encode` makes of them, or `corrupt` of that; a batch has X, X_segment_ids
+            (the examples of a row count from 1, 0 is padding) and X_positions (from 0 in each) of
+            each column X, but for those along another one.
         encode: examples to rows. Labels count from 1; 0 is "nothing here".
         prompt: lines that came in by hand to rows, as the model reads them.
         draw: (tokenizer, task.mask_rate) -> what is drawn for each batch; None: nothing.
+        corrupt: (tokenizer, task.mask_rate, task.mean_span_length, limits) -> what makes the
+            columns of each example; None: `encode` does.
+        encoded: what `encode` makes, where `corrupt` changes it ({}: the columns).
         drawn: the columns that `draw` adds, along the first.
         extra_tokens: special tokens that the tokenizer needs besides the usual ones.
         labels: the column of `reads` whose values are labels, one or a list an example.
@@ -85,12 +99,19 @@ class Recipe:
     encode: Encode
     prompt: Prompt
     draw: Callable[[Tokenizer, float], Any] | None = None
+    corrupt: Callable[[Tokenizer, float, float, Limits], Any] | None = None
+    encoded: dict[str, Column] = dataclasses.field(default_factory=dict)
     drawn: tuple[str, ...] = ()
     extra_tokens: tuple[str, ...] = ()
     labels: str | None = None
     documents: bool = False
     predicted: str | None = None
     never_predicted: tuple[int, ...] = ()
+
+    @property
+    def kept(self) -> dict[str, Column]:
+        """The columns of the token arrays."""
+        return self.encoded or self.columns
 
     @property
     def sides(self) -> tuple[Side, ...]:

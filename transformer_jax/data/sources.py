@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.data import bigram, files, lines
+from transformer_jax.data import bigram, files, lines, questions
 from transformer_jax.data.examples import Examples, SourceSettings, gathered
 
 # The columns that a task reads.
@@ -86,7 +86,8 @@ def _fields(read: Callable[..., Iterator[tuple]], *names: str) -> Files:
         fields = [getattr(settings, name) for name in names]
         return read(path, fields, skip_bad=settings.skip_bad_lines)
 
-    return Files(rows, (*_LINES, *names))
+    prefix = ("prefix",) * (names == _LANGUAGES)
+    return Files(rows, (*_LINES, *names, *prefix))
 
 
 def _documents(settings: SourceSettings, path: Path) -> Iterator[tuple]:
@@ -95,6 +96,7 @@ def _documents(settings: SourceSettings, path: Path) -> Iterator[tuple]:
 
 
 _LANGUAGES = ("source_language", "target_language")
+_PAIR = (*_LANGUAGES, "prefix")
 _LABEL = ("text_feature", "label_feature")
 _LINES = ("dir", "skip_bad_lines")
 _NAMED = {PAIRS: _LANGUAGES, TEXTS: ("text_feature",), LABELLED: _LABEL, TAGGED: _LABEL}
@@ -103,7 +105,7 @@ _NAMED = {PAIRS: _LANGUAGES, TEXTS: ("text_feature",), LABELLED: _LABEL, TAGGED:
 SOURCES: dict[str, dict[Columns, Files | Generated]] = {
     # The generated English-German grammar.
     "embedded": {
-        PAIRS: _from_tfds("embedded", "read_all"),
+        PAIRS: _from_tfds("embedded", "read_embedded_pairs", *_PAIR),
         TEXTS: _from_tfds("embedded", "read_texts", "text_feature"),
         LABELLED: _from_tfds("embedded", "read_labelled", *_LABEL),
         TAGGED: _from_tfds("embedded", "read_tagged", *_LABEL),
@@ -112,18 +114,27 @@ SOURCES: dict[str, dict[Columns, Files | Generated]] = {
     "bigram_copy": {TEXTS: Generated(_bigram_copy, lambda settings: sorted(bigram.SPLITS.items()))},
     # A set of TFDS's catalogue.
     "tfds": {
-        PAIRS: _from_tfds("catalogued", "read_pairs", "name", *_LANGUAGES),
+        PAIRS: _from_tfds("catalogued", "read_pairs", "name", *_PAIR),
         TEXTS: _from_tfds("catalogued", "read_texts", "name", "text_feature"),
         LABELLED: _from_tfds("catalogued", "read_labelled", "name", *_LABEL),
         TAGGED: _from_tfds("catalogued", "read_tagged", "name", *_LABEL),
     },
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
-        PAIRS: Files(_reader(files.read_pair), (*_LINES, *_LANGUAGES), _languages),
+        PAIRS: Files(_reader(files.read_pair), (*_LINES, *_PAIR), _languages),
         TEXTS: Files(_documents, (*_LINES, "document_separator")),
     },
     # Files of the SCAN task.
-    "scan": {PAIRS: Files(_reader(files.read_scan), _LINES)},
+    "scan": {PAIRS: Files(_reader(files.read_scan), (*_LINES, "prefix"))},
+    # Files of the bAbI tasks: a story with a question, and its answer.
+    "babi": {PAIRS: Files(_reader(questions.read_babi), (*_LINES, "prefix"))},
+    # Questions and answers on paragraphs, in SQuAD's JSON.
+    "squad": {PAIRS: Files(_reader(questions.read_squad), (*_LINES, "prefix"))},
+    # FairytaleQA: questions/SPLIT/NAME-questions.csv, or section-stories/SPLIT/NAME-story.csv.
+    "fairytaleqa": {
+        PAIRS: Files(_reader(questions.read_fairytaleqa), (*_LINES, "prefix")),
+        TEXTS: Files(_reader(questions.read_fairytales), _LINES),
+    },
     # Columns separated by tabs.
     "tsv": {LABELLED: Files(_reader(files.read_table, *_LABEL), (*_LINES, *_LABEL))},
     # Lines "LABEL sentence".
@@ -134,7 +145,7 @@ SOURCES: dict[str, dict[Columns, Files | Generated]] = {
     "conllu": {
         TAGGED: Files(_reader(files.read_conllu, "label_feature"), (*_LINES, "label_feature"))
     },
-    # A JSON object a line.
+    # A JSON object, or a dict of Python, a line.
     "json": {columns: _fields(files.read_json, *names) for columns, names in _NAMED.items()},
     # Columns of Parquet.
     "parquet": {columns: _fields(files.read_parquet, *names) for columns, names in _NAMED.items()},
@@ -145,18 +156,30 @@ def read(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) ->
     """Yields all examples of the splits, one after the other, in pieces that memory can hold.
 
     Args:
-        columns: what is read; sentences and documents are str, words and tags lists of str.
+        columns: what is read; sentences and documents are str, words and tags lists of str. A
+            target is a list where there are several that are right.
         splits: "embedded", "tfds": TFDS split expressions such as "train[:90%]"; parallel text:
             prefixes P of the pairs P.<source_language>, P.<target_language>; "bigram_copy": keys of
             `bigram.SPLITS`; others: files. Those of files may be patterns, as "part-*".
 
     Yields:
-        The columns; of pairs from the embedded corpus all others too.
+        The columns, sources behind `settings.prefix`; of English-German pairs from the embedded
+        corpus all others too.
 
     Raises:
         FileNotFoundError: a missing file or folder.
         ValueError: anything else that is wrong with the input; the message names file and line.
     """
+    for piece in _read(settings, columns, splits):
+        if columns == PAIRS and settings.prefix:
+            piece["source"] = [settings.prefix + source for source in piece["source"]]
+        yield piece
+
+
+def _read(
+    settings: SourceSettings, columns: Columns, splits: tuple[str, ...]
+) -> Iterator[Examples]:
+    """The pieces as the files have them."""
     found = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     if isinstance(reader, Generated):
@@ -242,7 +265,7 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
     found = {
         path.name.removesuffix(packed).removesuffix(first) if first else path.name
         for packed in ("", *_PACKED)
-        for path in folder.glob(f"{split}{first}{packed}" if first else split)
+        for path in folder.glob(f"{split}{first}{packed}")
     }
     if not found:
         raise FileNotFoundError(

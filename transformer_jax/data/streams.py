@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from transformer_jax.data.arrays import TokenArrays
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.mixture import FEW, Mixture, endless, position
-from transformer_jax.data.recipe import Batch, Column, Draw
+from transformer_jax.data.recipe import Batch, Column, Corrupt, Draw
 from transformer_jax.data.rows import PACKING_BINS, batched_rows
 
 
@@ -42,18 +42,20 @@ class TrainStreams:
         packing: bool,
         seed: int,
         draw: Draw | None = None,
+        corrupt: Corrupt | None = None,
         rows: Sequence[int] | None = None,
         weights: Sequence[float] = (1,),
     ):
         """Streams over the examples of one set, or of several that are mixed.
 
         Args:
-            columns: what the arrays of each set hold.
+            columns: what the arrays of each set hold, or `corrupt` makes of it.
             lengths: tokens of a row, by columns.
             batch_size: rows of a global batch, a multiple of `streams`.
             packing: several examples a row (first fit), or one.
             seed: decides the order and what is drawn.
             draw: drawn anew for every batch.
+            corrupt: makes the columns of each example, anew every epoch; they fit the rows.
             rows: the numbers of the rows of a batch that are wanted, ascending (None: all).
             weights: of the sets.
 
@@ -66,7 +68,7 @@ class TrainStreams:
                 f"data.batch_size={batch_size} is not a multiple of data.streams={streams}"
             )
         lengths = {name: lengths[name] for name in columns}
-        for name, length in lengths.items():
+        for name, length in ({} if corrupt else lengths).items():
             longest = max(len(arrays.lengths[name]) for arrays in sets) - 1
             if longest > length:
                 raise ValueError(
@@ -75,7 +77,8 @@ class TrainStreams:
                 )
         settings = [batch_size, streams, packing, lengths, seed, PACKING_BINS]
         settings += ["few"] * any(len(arrays) < FEW for arrays in sets)
-        drawn = dataclasses.asdict(draw) if draw else None  # pyright: ignore[reportArgumentType]
+        draws = corrupt or draw
+        drawn = dataclasses.asdict(draws) if draws else None  # pyright: ignore[reportArgumentType]
         fingerprints = [arrays.fingerprint for arrays in sets]
         self._mixture = Mixture(sets, weights, seed) if len(sets) > 1 else None
         if self._mixture is None:
@@ -83,6 +86,8 @@ class TrainStreams:
         else:
             order = grain.MapDataset.source(self._mixture)
             settings.append(self._mixture.counts.tolist())
+        if corrupt:
+            order = order.random_map(corrupt, seed=seed)
         self.fingerprint = fingerprint(*fingerprints, *settings, drawn)
         size = batch_size // streams
         wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)

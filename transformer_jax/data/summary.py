@@ -47,7 +47,7 @@ class Summary:
 
 def summarise(sets: Sequence[TokenArrays], recipe: Recipe) -> Summary:
     """The counts of a split, which consists of these sets."""
-    own = {name: column for name, column in recipe.columns.items() if column.along is None}
+    own = {name: column for name, column in recipe.kept.items() if column.along is None}
     ids = [summed(arrays.ids[name] for arrays in sets) for name in own]
     tokens = sum(int(found[UNK_ID:].sum()) for found in ids)  # lower ids are special tokens
     unknown = sum(int(found[UNK_ID : UNK_ID + 1].sum()) for found in ids)

@@ -1,10 +1,10 @@
 """From texts to rows of token ids: what several tasks share."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from transformer_jax.data.recipe import Limits, Rows
-from transformer_jax.data.tokenizer import BOS_ID, EOS_ID
+from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, Tokenizer
 
 
 def pieces(documents: Iterable[list[int]], length: int) -> Rows:
@@ -55,6 +55,43 @@ def labelled(sentences: Rows, places: Rows, limits: Limits) -> tuple[dict[str, R
     inputs, _ = between(sentences, limits.source)
     labels = [[*place[: room + 1], 0] for place in places]
     return {"inputs": inputs, "labels": labels}, fits.count(False)
+
+
+def paired(sources: Rows, targets: Rows, limits: Limits) -> tuple[dict[str, Rows], int]:
+    """Sources and targets, each with eos.
+
+    A pair is too long where one of its sides is. A target that is cut does not end there, so it
+    has no eos: scores of texts see whole references.
+
+    Returns:
+        "inputs" and "targets"; and how many pairs were too long.
+    """
+    fits = [
+        len(source) < limits.source and len(target) < limits.target
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    if limits.too_long == "drop":
+        sources, targets = select(sources, fits), select(targets, fits)
+    columns = {
+        "inputs": with_eos(sources, limits.source),
+        "targets": [[*ids, EOS_ID][: limits.target] for ids in targets],
+    }
+    return columns, fits.count(False)
+
+
+def prompt_sources(
+    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Sources with eos, cut at their end (a `recipe.Prompt`)."""
+    del labels
+    rows = tokenizer.encode(lines)
+    too_long = sum(len(ids) >= limits.source for ids in rows)
+    return {"inputs": with_eos(rows, limits.source)}, too_long
+
+
+def with_eos(rows: Rows, most: int) -> Rows:
+    """The rows with eos, `most` tokens at most."""
+    return [[*ids[: most - 1], EOS_ID] for ids in rows]
 
 
 def select(rows: Rows, kept: list[bool]) -> Rows:

@@ -68,6 +68,15 @@ def of_full_lines(
     return found
 
 
+def written(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
+    """What the model writes for each line."""
+
+    def texts(full: Sequence[str]) -> list[list[str]]:
+        return trained.texts(full, [trained.data.tokenizer.decode] * len(full))
+
+    return of_full_lines(lines, texts, trained.decode.num_samples)
+
+
 def samples(*columns: Sequence[str]) -> list[Sample]:
     """Samples from all over a split, whose source, reference and output texts these are."""
     sources, references, outputs = columns

@@ -9,51 +9,26 @@ from jaxtyping import Int
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.examples import Examples
 from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
-from transformer_jax.data.tokenizer import EOS_ID, Tokenizer
-from transformer_jax.data.transforms import select
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.transforms import paired, prompt_sources
 from transformer_jax.evaluation import metrics
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.tasks.task import Sample, Scores, Task, of_full_lines, samples
+from transformer_jax.tasks.task import Sample, Scores, Task, samples, written
 from transformer_jax.training.losses import next_token_loss
 
 
 def _encode(
     examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
 ) -> tuple[dict[str, Rows], int]:
-    """Inputs and targets, each with eos.
-
-    A pair is too long where one of its sides is. A target that is cut does not end there, so it
-    has no eos: BLEU and the like see whole references.
-    """
+    """Inputs and targets, each with eos."""
     del labels
-    sources = tokenizer.encode(examples["source"])
-    targets = tokenizer.encode(examples["target"])
-    fits = [
-        len(source) < limits.source and len(target) < limits.target
-        for source, target in zip(sources, targets, strict=True)
-    ]
-    if limits.too_long == "drop":
-        sources, targets = select(sources, fits), select(targets, fits)
-    columns = {
-        "inputs": [_with_eos(ids, limits.source) for ids in sources],
-        "targets": [[*ids, EOS_ID][: limits.target] for ids in targets],
-    }
-    return columns, fits.count(False)
-
-
-def _prompt(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
-    """Sources with eos, cut at their end."""
-    del labels
-    rows = tokenizer.encode(lines)
-    too_long = sum(len(ids) >= limits.source for ids in rows)
-    return {"inputs": [_with_eos(ids, limits.source) for ids in rows]}, too_long
-
-
-def _with_eos(ids: list[int], most: int) -> list[int]:
-    return [*ids[: most - 1], EOS_ID]
+    if not all(isinstance(target, str) for target in examples["target"]):
+        raise ValueError(
+            "data.source yields several targets of a source, which task.name='text_to_text' takes"
+        )
+    sources, targets = (tokenizer.encode(examples[name]) for name in ("source", "target"))
+    return paired(sources, targets, limits)
 
 
 def _limit(
@@ -109,28 +84,19 @@ def score(
     return scores | {"bleu_signature": bleu_signature, "chrf_signature": chrf_signature}
 
 
-def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
-    """The translations of each line."""
-
-    def translations(full: Sequence[str]) -> list[list[str]]:
-        return trained.texts(full, [trained.data.tokenizer.decode] * len(full))
-
-    return of_full_lines(lines, translations, trained.decode.num_samples)
-
-
 TASK = Task(
     recipe=Recipe(
         name="translation",
         reads=("source", "target"),
         columns={"inputs": Column("source"), "targets": Column("target")},
         encode=_encode,
-        prompt=_prompt,
+        prompt=prompt_sources,
         predicted="targets",
     ),
     heads={"encoder_decoder": "tokens"},
     loss=next_token_loss,
     score=_score,
-    results=_results,
+    results=written,
     limit=_limit,
     scored=_scored,
     settings=("evaluate.bleu_tokenizer",),

@@ -1,0 +1,179 @@
+"""Hidden spans: put back they give the text; rate, lengths and places are as T5 draws them."""
+
+import collections
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.made import make_arrays
+from tests.tasks.small import score
+from transformer_jax.data.batches import eval_batches
+from transformer_jax.data.recipe import Limits
+from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.tokenizer import EOS_ID, train_tokenizer
+from transformer_jax.tasks.span_corruption import SENTINELS, TASK, Spans
+
+RECIPE = TASK.recipe
+FIRST = 1000  # of the sentinels
+SPANS = Spans(0.15, 3.0, tuple(range(FIRST, FIRST + 100)))
+
+
+def corrupted(length, seed=0, spans=SPANS):
+    text = np.arange(10, 10 + length, dtype=np.int32)
+    return text, spans({"text": text}, np.random.default_rng(seed))
+
+
+def put_back(inputs, targets):
+    """The text, whose hidden spans stand behind their sentinels in the targets."""
+    assert inputs[-1] == targets[-1] == EOS_ID
+    hidden = collections.defaultdict(list)
+    for token in targets[:-1].tolist():
+        if token >= FIRST:
+            sentinel = token
+            assert sentinel not in hidden
+            hidden[sentinel] = []
+        else:
+            hidden[sentinel].append(token)
+    text = [hidden.pop(token) if token >= FIRST else [token] for token in inputs[:-1].tolist()]
+    assert not hidden
+    return list(itertools.chain.from_iterable(text))
+
+
+@pytest.mark.parametrize("length", [2, 3, 7, 20, 511])
+@pytest.mark.parametrize("rate", [0.15, 0.5])
+def test_the_spans_put_back_are_the_text(length, rate):
+    for seed in range(20):
+        text, found = corrupted(length, seed, Spans(rate, 3.0, SPANS.sentinels))
+        assert put_back(found["inputs"], found["targets"]) == text.tolist()
+        numbers = [token for token in found["inputs"].tolist() if token >= FIRST]
+        assert numbers == list(range(FIRST, FIRST + len(numbers)))  # in order, from the first
+        assert found["inputs"][0] == text[0]  # T5's mask begins with a token that is shown
+
+
+def test_a_text_of_one_token_hides_nothing():
+    text, found = corrupted(1)
+    assert found["inputs"].tolist() == [*text.tolist(), EOS_ID]
+
+
+def test_rate_and_mean_length_are_as_asked_for_and_places_differ():
+    length, runs = 500, 400
+    masks = np.stack([SPANS.mask(length, np.random.default_rng(seed)) for seed in range(runs)])
+    assert set(masks.sum(axis=1).tolist()) == {75}  # 15 %
+    starts = masks & ~np.pad(masks, ((0, 0), (1, 0)))[:, :-1]
+    assert set(starts.sum(axis=1).tolist()) == {25}  # of 3 tokens on average
+    # Each token in the middle is hidden as often as any other, within sampling error.
+    rates = masks[:, 100:400].mean(axis=0)
+    error = np.sqrt(0.15 * 0.85 / runs)
+    assert abs(rates.mean() - 0.15) < 3 * error / np.sqrt(25)
+    assert np.abs(rates - 0.15).max() < 5 * error
+    # Lengths of spans: 75 divided into 25 parts at random, P(k) = C(74 - k, 23) / C(74, 24).
+    ends = masks & ~np.pad(masks, ((0, 0), (0, 1)))[:, 1:]
+    lengths = np.flatnonzero(ends.ravel()) - np.flatnonzero(starts.ravel()) + 1
+    ones = np.mean(lengths == 1)
+    assert abs(ones - 24 / 74) < 4 * np.sqrt(24 / 74 * 50 / 74 / len(lengths))
+
+
+@pytest.mark.parametrize("length", [5, 12, 40])
+def test_masks_are_drawn_as_t5_draws_them(length):
+    """random_spans_noise_mask: segment lengths by shuffled starts, shown and hidden in turn."""
+
+    def segments(total, count, rng):
+        starts = rng.permutation(np.arange(total - 1) < count - 1)
+        return np.bincount(np.cumsum(np.pad(starts, (1, 0))), minlength=count)
+
+    def mask(rng):
+        noise = int(np.clip(np.round(length * 0.4), 1, length - 1))
+        count = max(int(np.round(noise / 2.0)), 1)
+        parts = np.stack([segments(length - noise, count, rng), segments(noise, count, rng)], 1)
+        starts = np.zeros(length, int)
+        starts[np.cumsum(parts.ravel())[:-1]] = 1
+        return np.cumsum(starts) % 2 == 1
+
+    spans, runs = Spans(0.4, 2.0, SPANS.sentinels), 3000
+    rng, other = np.random.default_rng(0), np.random.default_rng(1)
+    ours = np.mean([spans.mask(length, rng) for _ in range(runs)], axis=0)
+    theirs = np.mean([mask(other) for _ in range(runs)], axis=0)
+    assert np.abs(ours - theirs).max() < 5 * np.sqrt(0.5 / runs)
+
+
+def corrupt_of(tokenizer, limits):
+    assert RECIPE.corrupt is not None
+    return RECIPE.corrupt(tokenizer, 0.15, 3.0, limits)
+
+
+def streams(**changes):
+    tokenizer = train_tokenizer("bytes", [], 0, RECIPE.extra_tokens)
+    limits = Limits(80, 40, "drop")
+    texts = [f"{n} the cat sat on the mat" * (3 + n % 5) for n in range(9)]
+    arrays = make_arrays([{"text": texts}], tokenizer, RECIPE, (), limits)
+    settings: dict[str, Any] = dict(batch_size=4, streams=2, packing=True, seed=0)
+    return arrays, TrainStreams(
+        [arrays],
+        RECIPE.columns,
+        {"inputs": 90, "targets": 50},
+        corrupt=corrupt_of(tokenizer, limits),
+        **settings | changes,
+    )
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_resumed_streams_draw_what_unbroken_ones_draw(packing):
+    _, unbroken = streams(packing=packing)
+    batches = list(itertools.islice(unbroken, 8))
+    _, first = streams(packing=packing)
+    for _ in range(3):
+        next(first)
+    _, resumed = streams(packing=packing)
+    resumed.set_state(first.get_state())
+    for expected in batches[3:]:
+        found = next(resumed)
+        assert found.keys() == expected.keys()
+        for key, values in expected.items():
+            np.testing.assert_array_equal(found[key], values)
+
+
+def test_each_epoch_hides_other_spans_and_evaluation_always_the_same():
+    arrays, training = streams(packing=False, batch_size=2, streams=1)
+    epochs = [
+        {tuple(row) for _ in range(-(-len(arrays) // 2)) for row in next(training)["inputs"]}
+        for _ in range(2)
+    ]
+    assert len(epochs[0] & epochs[1]) < len(epochs[0]) / 2
+    tokenizer = train_tokenizer("bytes", [], 0, RECIPE.extra_tokens)
+    corrupt = corrupt_of(tokenizer, Limits(80, 40, "drop"))
+    first, second = (
+        eval_batches([arrays], RECIPE.columns, batch_size=size, corrupt=corrupt) for size in (3, 7)
+    )
+
+    def rows(batches):
+        return {
+            number: batch["inputs"][row][batch["inputs_segment_ids"][row] > 0].tolist()
+            for batch, numbers in batches
+            for row, number in enumerate(numbers.tolist())
+            if number >= 0
+        }
+
+    assert rows(first) == rows(second) and len(rows(first)) == len(arrays)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Limits(201, 30, "drop"), "max_target_length=30 cannot hold 30 hidden .* set it to 41"),
+        (Limits(3000, 3000, "drop"), "max_source_length=3000 makes 150 spans"),
+    ],
+)
+def test_too_many_spans_and_too_short_targets_are_refused(limits, message):
+    tokenizer = train_tokenizer("bytes", [], 0, RECIPE.extra_tokens)
+    with pytest.raises(ValueError, match=message):
+        corrupt_of(tokenizer, limits)
+
+
+def test_samples_show_what_the_model_puts_behind_each_sentinel(made):
+    run, params = made("span_corruption")
+    scores, samples = score(run, params, run.data.split("test"))
+    assert scores == {} and samples
+    for source, target, _ in samples:
+        assert SENTINELS[0] in source and SENTINELS[0] in target

@@ -1,0 +1,125 @@
+"""Answers to texts: parts that are scored apart, and what training has seen of them."""
+
+import numpy as np
+import pytest
+
+from tests.tasks.small import LINES, TINY, decoding, results, score
+from transformer_jax import overrides
+from transformer_jax.build import build
+from transformer_jax.tasks import text_to_text
+
+HYPOTHESES = ["the cat", "a dog", "yes", "no", "no"]
+REFERENCES = [["the cat"], ["a cat", "a dog"], ["yes"], ["yes"], ["no"]]
+PARTS = {
+    "names": (("exact_match", "squad"), range(0, 2)),
+    "yes_no": (("exact_match", "bleu"), range(2, 5)),
+}
+
+
+def scores_of(seen, parts=PARTS):
+    seen = np.isin(np.arange(5), seen)
+    return text_to_text.score(HYPOTHESES, REFERENCES, parts, seen, bleu_tokenizer="none")
+
+
+def test_each_part_has_its_own_scores_and_their_mean_has_no_part():
+    scores = scores_of([])
+    assert scores["names/exact_match"] == scores["names/f1"] == 1
+    assert scores["yes_no/exact_match"] == pytest.approx(2 / 3)
+    assert "tok:none" in scores["yes_no/bleu_signature"]
+    # The mean over parts, not over examples; of what one part alone is scored by there is none.
+    assert scores["exact_match"] == pytest.approx((1 + 2 / 3) / 2)
+    assert "f1" not in scores and "bleu" not in scores
+    assert scores["repeats"] == 0 and not any(name.startswith("unseen/") for name in scores)
+
+
+def test_what_training_has_seen_is_taken_out_of_a_second_figure():
+    scores, before = scores_of([2, 4]), scores_of([])
+    assert scores["repeats"] == 2
+    assert scores["unseen/yes_no/exact_match"] == 0  # of the one that is left
+    assert scores["unseen/names/exact_match"] == 1
+    assert scores["unseen/exact_match"] == 0.5
+    assert {name: scores[name] for name in before if name != "repeats"} == {
+        name: value for name, value in before.items() if name != "repeats"
+    }
+    # A part of which nothing is left has no score.
+    assert "unseen/names/exact_match" not in scores_of([0, 1])
+
+
+def test_a_set_without_parts_is_scored_under_plain_names():
+    scores = scores_of([], {"": (("exact_match",), range(5))})
+    assert scores == {"exact_match": pytest.approx(4 / 5), "repeats": 0}
+
+
+def test_an_answer_does_not_depend_on_the_lines_beside_it(made):
+    run, params = made("text_to_text")
+    together = results(decoding(run, method="beam"), params, LINES)
+    assert together[1] == [""]
+    assert results(decoding(run, method="beam"), params, LINES[:1]) == together[:1]
+
+
+def test_an_answer_has_as_many_tokens_as_it_may_have_whatever_the_prompt(made):
+    run, _ = made("text_to_text")
+    lengths = np.array([2, 50])
+    assert run.task.limit(lengths, 6, None).tolist() == [6, 6]
+    assert run.task.limit(lengths, 6, 4).tolist() == [4, 4]
+
+
+def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
+    small, params = made("text_to_text")
+    source = small.data.settings.source
+    parts = (
+        ("upper", 3.0, "data.prefix=upper: "),
+        (
+            "lower",
+            1.0,
+            "data.prefix=lower: ",
+            "data.source_language=de",
+            "data.target_language=en",
+            "evaluate.metrics=('chrf',)",
+        ),
+    )
+    config = TINY | {"data.dir": source.dir, "data.cache_dir": source.cache_dir}
+    config |= {"task.name": "text_to_text", "data.parts": parts, "data.max_source_length": 16}
+    run = build(overrides.load("configs/default.py", config))
+    split = run.data.split("test")
+    assert split.parts == {"upper": range(0, 7), "lower": range(7, 14)}
+    for upper, lower in zip(range(7), range(7, 14), strict=True):
+        texts = split.examples["source"], split.examples["target"]
+        assert texts[0][upper] == f"upper: {texts[1][lower]}"
+        assert texts[0][lower] == f"lower: {texts[1][upper]}"
+        assert texts[1][upper] == texts[1][lower].upper()
+    # Trained on by weight: rows of three "upper" to one "lower".
+    ids = {run.data.tokenizer.encode([prefix])[0][0] for prefix in ("upper:", "lower:")}
+    assert len(ids) == 2
+    assert not split.in_train()[:7].any() or split.in_train()[:7].tolist() == (
+        split.in_train()[7:].tolist()
+    )
+    scores, _ = score(run, params_of(run), split)
+    assert {"upper/exact_match", "lower/chrf", "repeats"} <= scores.keys()
+    assert "lower/exact_match" not in scores
+
+
+def params_of(run):
+    import flax.linen as nn
+    import jax
+
+    batch = next(run.data.train_streams())
+    return nn.meta.unbox(jax.jit(run.init)(jax.random.key(1), batch))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((("a", 1.0), ("a", 1.0)), "'a' of row 1"),
+        ((("a/b", 1.0),), "'a/b' of row 0"),
+        ((("a", 0.0),), "data.parts: the weight 0.0 of row 0"),
+        ((("a", 1.0, "model.d_model=3"),), "'model.d_model'; expected one of data.source"),
+        ((("a", 1.0, "data.source=jsn"),), "data.source='jsn' is not one of"),
+        ((("a", 1.0, "evaluate.metrics=('f1',)"),), "'f1' is not one of 'exact_match'"),
+        ((("a", 1.0, "data.train=()"),), "no part has a data.train"),
+    ],
+)
+def test_a_mistake_in_a_part_is_named(rows, message):
+    config = TINY | {"task.name": "text_to_text", "data.parts": rows, "data.dir": "."}
+    with pytest.raises(ValueError, match=message):
+        build(overrides.load("configs/default.py", config))

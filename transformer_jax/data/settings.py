@@ -1,0 +1,94 @@
+"""What of a config decides the data: where its splits and parts are, and what is made of them."""
+
+import dataclasses
+from pathlib import Path
+
+from transformer_jax.data.examples import SourceSettings
+from transformer_jax.data.recipe import Limits, Recipe, TooLong
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A set of a split. files: its splits, or files. weight: its share of the examples."""
+
+    source: SourceSettings
+    files: tuple[str, ...]
+    weight: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A part of the data with splits of its own, which is scored apart.
+
+    weight: its share of the training examples. metrics: what its texts are scored by.
+    """
+
+    name: str
+    source: SourceSettings
+    splits: dict[str, tuple[str, ...]]
+    weight: float
+    metrics: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """`config.data`, and what else of the config decides the data.
+
+    Attributes:
+      recipe: which columns are read and what becomes of them.
+      splits: what each split is made of; an empty "validation" is held out of "train".
+      mixture: the sets that are mixed for training, in place of splits["train"] ((): none).
+      parts: what the data is made of, in the place of `source` and `splits` ((): those alone).
+      metrics: what texts are scored by, where there are no parts.
+      mask_rate: fraction of the tokens that are hidden, where the recipe hides some.
+      mean_span_length: tokens of a span that is hidden, where the recipe hides spans.
+      tokenizer_train_bytes: of text that a tokenizer is trained on at most.
+      workers: processes that tokenise at most.
+      model_vocab_size: tokens that the model has (None: the tokenizer's).
+      seed: decides the order of training.
+      evaluation_batch_size: rows of the batches of `split` and `prompts`.
+      tokenizer_file, labels_file: used where they exist, instead of the training data.
+    """
+
+    source: SourceSettings
+    recipe: Recipe
+    splits: dict[str, tuple[str, ...]]
+    mixture: tuple[Part, ...]
+    parts: tuple[Named, ...] = ()
+    metrics: tuple[str, ...] = ()
+    validation_size: int
+    tokenizer_kind: str
+    tokenizer_vocab_size: int
+    tokenizer_train_bytes: int
+    workers: int
+    model_vocab_size: int | None
+    mask_rate: float
+    mean_span_length: float
+    max_source_length: int
+    max_target_length: int
+    packing: bool
+    row_source_length: int
+    row_target_length: int
+    batch_size: int
+    streams: int
+    seed: int
+    evaluation_batch_size: int
+    tokenizer_file: Path | None
+    labels_file: Path | None
+
+    def limits(self, too_long: TooLong) -> Limits:
+        """Most tokens of an example."""
+        return Limits(self.max_source_length, self.max_target_length, too_long)
+
+    @property
+    def max_prompt_length(self) -> int:
+        """Most tokens of a prompt."""
+        return getattr(self, f"max_{self.recipe.prompt_side}_length")
+
+    @property
+    def named(self) -> tuple[Named, ...]:
+        """The parts; without any, the data as a whole, whose name is empty."""
+        whole = Named("", self.source, self.splits, 1, self.metrics)
+        return self.parts or (whole,)

@@ -1,0 +1,144 @@
+"""Text to text: an answer from a text, whatever is asked, by an encoder-decoder.
+
+As in T5 (Raffel et al. 2020, arXiv 1910.10683): a prefix says what is asked, so that one model can
+do several things. Parts of the data are mixed by weight and scored apart.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import logging
+from jaxtyping import Bool, Int
+
+from transformer_jax.data.dataset import Split
+from transformer_jax.data.examples import Examples
+from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.transforms import paired, prompt_sources
+from transformer_jax.evaluation.answers import METRICS, References
+from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.tasks.task import Sample, Scores, Task, samples, written
+from transformer_jax.training.losses import next_token_loss
+
+
+def _encode(
+    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Inputs and targets, each with eos. Of several right targets the first is learned."""
+    del labels
+    sources = tokenizer.encode(examples["source"])
+    targets = tokenizer.encode([references[0] for references in map(_all, examples["target"])])
+    return paired(sources, targets, limits)
+
+
+def _all(target: str | Sequence[str]) -> Sequence[str]:
+    """All texts that are right."""
+    return [target] if isinstance(target, str) else target
+
+
+def _limit(
+    prompt_tokens: Int[np.ndarray, "B"], extra_length: int, most_positions: int | None
+) -> Int[np.ndarray, "B"]:
+    """`extra_length`, or as many as there are positions for: an answer may be short."""
+    most = extra_length if most_positions is None else min(extra_length, most_positions)
+    return np.full_like(prompt_tokens, most)
+
+
+def _scored(decode: DecodeSettings, longest_prompt: int) -> tuple[DecodeSettings, int]:
+    """One answer to every source."""
+    return dataclasses.replace(decode, num_samples=1), longest_prompt
+
+
+def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
+    """The scores of all parts, with and without what training has seen (see `score`)."""
+    settings, _ = _scored(trained.decode, trained.data.settings.max_prompt_length)
+    once = dataclasses.replace(trained, decode=settings)
+    decode = trained.data.tokenizer.decode
+    hypotheses = [decode(ids) for (ids,) in once.generate(split.batches)]
+    references = list(map(_all, split.examples["target"]))
+    try:
+        seen = split.in_train()
+    except FileNotFoundError as error:
+        logging.warning("it is not known which examples training has seen: %s", error)
+        seen = np.zeros(len(hypotheses), bool)
+    parts = {
+        part.name: (part.metrics, split.parts[part.name])
+        for part in trained.data.settings.named
+        if part.name in split.parts
+    }
+    scores = score(hypotheses, references, parts, seen, bleu_tokenizer=trained.bleu_tokenizer)
+    firsts = [texts[0] for texts in references]
+    return scores, samples(split.examples["source"], firsts, hypotheses)
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: References,
+    parts: Mapping[str, tuple[Sequence[str], Sequence[int]]],
+    seen: Bool[np.ndarray, " texts"],
+    *,
+    bleu_tokenizer: str,
+) -> Scores:
+    """Scores under flat names.
+
+    Args:
+      parts: by name what each is scored by, and the numbers of its texts. A name may be empty.
+      seen: whether the training split has the example too.
+
+    Returns:
+      "PART/NAME" for each part; without a part in their name, means of the numbers that all parts
+      have. Where some of the examples were seen, all of that again for the others, as "unseen/...";
+      "repeats", the number of those seen.
+    """
+
+    def of(wanted: Bool[np.ndarray, " texts"]) -> Scores:
+        found = {}
+        for name, (metrics, numbers) in parts.items():
+            kept = [number for number in numbers if wanted[number]]
+            if kept:
+                ours, theirs = [hypotheses[n] for n in kept], [references[n] for n in kept]
+                scores = [METRICS[metric](ours, theirs, bleu_tokenizer) for metric in metrics]
+                found[name] = {key: value for one in scores for key, value in one.items()}
+        return _flat(found)
+
+    scores = of(np.ones_like(seen)) | {"repeats": int(seen.sum())}
+    if seen.any() and not seen.all():
+        scores |= {f"unseen/{name}": value for name, value in of(~seen).items()}
+    return scores
+
+
+def _flat(scores: dict[str, Scores]) -> Scores:
+    """Scores by part under flat names, and the mean of each number that all parts have."""
+    flat = {
+        f"{part}/{name}" if part else name: value
+        for part, found in scores.items()
+        for name, value in found.items()
+    }
+    every = list(scores.values())
+    means = {
+        name: sum(found[name] for found in every) / len(every)
+        for name, value in every[0].items()
+        if isinstance(value, float) and all(name in found for found in every)
+    }
+    return means | flat
+
+
+TASK = Task(
+    recipe=Recipe(
+        name="text_to_text",
+        reads=("source", "target"),
+        columns={"inputs": Column("source"), "targets": Column("target")},
+        encode=_encode,
+        prompt=prompt_sources,
+        predicted="targets",
+    ),
+    heads={"encoder_decoder": "tokens"},
+    loss=next_token_loss,
+    score=_score,
+    results=written,
+    limit=_limit,
+    scored=_scored,
+    settings=("data.parts", "evaluate.metrics", "evaluate.bleu_tokenizer"),
+)
