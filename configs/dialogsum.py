@@ -1,0 +1,39 @@
+"""DialogSum (Chen et al. 2021): summaries of dialogues.
+
+    ./launch.sh train --config=configs/dialogsum.py --workdir=runs/dialogsum \
+        --config.data.dir=DIALOGSUM
+
+DIALOGSUM is the data set's folder, with dialogsum.train.jsonl, plain or packed. A model that is
+pre-trained on the dialogues before, by span corruption:
+
+    ./launch.sh train --config=configs/dialogsum.py:pretrain --workdir=runs/dialogsum_pretrain \
+        --config.data.dir=DIALOGSUM
+    ./launch.sh train --config=configs/dialogsum.py --workdir=runs/dialogsum_tuned \
+        --config.data.dir=DIALOGSUM --config.checkpoint.init_from=runs/dialogsum_pretrain
+
+Test has three references: of "rouge1" the best counts, "rouge1_mean" is their mean, as in the paper
+(2105.06762).
+
+Not run yet: no time, no score.
+"""
+
+from configs import default, fairytale
+
+
+def get_config(arg: str = "") -> default.Config:
+    """Returns the config; "pretrain" is that of span corruption on the dialogues."""
+    config = fairytale.get_config(arg)
+    config.data.source = "json"
+    config.data.train = ("dialogsum.train.jsonl",)
+    config.data.validation = ("dialogsum.dev.jsonl",)
+    config.data.test = ("dialogsum.test.jsonl",)
+    if arg == "pretrain":
+        config.data.test = ()
+        config.data.text_feature = "dialogue"
+    else:
+        config.evaluate.metrics = ("rouge",)
+        config.data.source_language = "dialogue"
+        config.data.target_language = "summary*"
+        config.decode.method = "beam"
+        config.decode.extra_length = 96
+    return config
