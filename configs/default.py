@@ -88,6 +88,8 @@ def get_config(arg: str = "") -> Config:
     # What answers are scored by, of "exact_match", "bleu", "chrf", "rouge", "squad" ("text_to_text"
     # only; "squad": F1 and exact match of normalised words).
     evaluate.metrics = ("exact_match",)
+    # Of the model's memory when it is scored and writes, in tokens (None: model.memory_length).
+    evaluate.memory_length = config_dict.placeholder(int)
     evaluate.bleu_tokenizer = "13a"  # sacreBLEU's; "none" for text that is tokenised already
 
     config.decode = decode = config_dict.ConfigDict()
@@ -198,6 +200,10 @@ def _model() -> Config:
     model.embedding_norm = False  # a norm on the sum of embedding and position, as in BERT
     model.positions = "sinusoidal"
     model.max_length = 1024  # rows of the table of learned positions ("learned" only)
+    model.max_distance = config_dict.placeholder(int)  # larger ones count as it ("distance" only)
+    # Tokens before a row whose states its tokens see, as in Transformer-XL (0: none). Then rows of
+    # training and scoring go on in the text where those of the batch before ended.
+    model.memory_length = 0
     model.pooling = "mean"  # what stands for a whole text ("classification" and `embed` only)
     # Which of the source's table, the target's table and the logits' kernel are one: all three, the
     # first two ("inputs"), the last two ("decoder"), or none.

@@ -26,7 +26,7 @@ from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
 from transformer_jax.models import FAMILIES
-from transformer_jax.models.family import Family, Needs
+from transformer_jax.models.family import Family, Needs, with_memory
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.preflight import chips, memory
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
@@ -119,13 +119,15 @@ def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
     def init(key, batch):
         return family.init(model, key, batch)
 
-    def outputs(params, batch, rng) -> Any:
-        rngs = {} if rng is None else {"dropout": rng}
-        settings = {"deterministic": rng is None, "rngs": rngs, "method": "outputs"}
-        return model.apply({"params": params}, batch, **settings)
+    def memory(rows, length) -> Any:
+        return family.memory(model.config, rows, length)
+
+    def outputs(params, batch, rng, memory) -> Any:
+        return with_memory(model, params, batch, rng, memory)
 
     def apply(params, batch, rng) -> Any:
-        return outputs(params, batch, rng).logits()
+        found, _ = outputs(params, batch, rng, ())
+        return found.logits()
 
     def start(params, batch, max_length) -> Any:
         return model.apply({"params": params}, batch, max_length, method="start")
@@ -139,6 +141,7 @@ def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
 
     return {
         "init": init,
+        "memory": memory,
         "outputs": outputs,
         "apply": apply,
         "start": start,
@@ -168,10 +171,20 @@ def _model_config(config: Config, task: Task) -> TransformerConfig:
         "bos_id": BOS_ID,
         "head": task.heads[settings["architecture"]],
         "num_labels": 1,
-        # A language model writes nonsense beyond the length that it was trained on.
-        "context_length": config.data.max_target_length,
+        "context_length": _context_length(config),
     }
     return family.config(**settings)
+
+
+def _context_length(config: Config) -> int:
+    """Tokens that a language model sees when it writes: beyond those of training comes nonsense.
+
+    One with memory sees as many before the newest as its memory holds.
+    """
+    if not config.model.memory_length:
+        return config.data.max_target_length
+    length = config.evaluate.memory_length
+    return 1 + (config.model.memory_length if length is None else length)
 
 
 def _head_dim(d_model: int, num_heads: int) -> int:

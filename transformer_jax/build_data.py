@@ -51,6 +51,7 @@ def settings(
         tokenizer_vocab_size=tokenizer["vocab_size"],
         tokenizer_train_bytes=tokenizer["train_bytes"],
         model_vocab_size=config.model.vocab_size,
+        contiguous=config.model.memory_length > 0,
         mask_rate=config.task.mask_rate,
         mean_span_length=config.task.mean_span_length,
         seed=config.seed,
@@ -213,6 +214,11 @@ def check(config: Config, task: Task) -> None:
         raise ValueError(
             f"data.batch_size={data.batch_size} is no multiple of train.accumulation_steps="
             f"{config.train.accumulation_steps}"
+        )
+    if config.model.memory_length and data.mixture:
+        raise ValueError(
+            f"model.memory_length={config.model.memory_length} reads one text from beginning "
+            "to end, and no data.mixture: set one of them to 0 or ()"
         )
     if not 0 < config.task.mask_rate <= 1:
         raise ValueError(f"task.mask_rate={config.task.mask_rate} does not lie in (0, 1]")

@@ -13,15 +13,15 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.data.dataset import Dataset
-from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.readers import Endless
 from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import batch_sharding, local_rows
 from transformer_jax.evaluation.search import DecodeSettings
-from transformer_jax.evaluation.trained import Trained
+from transformer_jax.evaluation.trained import EvalStep, Trained
 from transformer_jax.models.family import Model, Needs, Role, roles
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import state, step
-from transformer_jax.training.losses import Batch, Loss, Sums
+from transformer_jax.training.losses import Batch, Loss
 from transformer_jax.training.state import State
 from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings
 from transformer_jax.workdir import CHECKPOINTS
@@ -56,8 +56,11 @@ class EvaluateSettings:
     checkpoint: str
     batch_size: int
     bleu_tokenizer: str
+    memory_length: int | None
 
     def __post_init__(self):
+        if self.memory_length is not None and self.memory_length < 0:
+            raise ValueError(f"evaluate.memory_length={self.memory_length} is negative")
         if self.batch_size < 1:
             raise ValueError(f"evaluate.batch_size={self.batch_size} is less than 1")
 
@@ -71,13 +74,16 @@ class Run:
       task: what the model is trained for, and so what is scored and generated.
       needs: what the model takes of memory.
       init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
-      outputs: (params, batch, dropout key or None) -> what the loss reads; None is deterministic.
-      apply: the same -> logits (B, T, V or C).
+      memory: (rows, length or None) -> the shapes of what the model keeps of a batch for the next;
+        None: as in training.
+      outputs: (params, batch, dropout key or None, memory) -> what the loss reads, and the memory
+        after the batch; no key is deterministic.
+      apply: (params, batch, dropout key or None) -> logits (B, T, V or C), without memory.
       start, step: the model's, with params in front: what decoding needs.
       loss: (outputs, batch) -> (loss sum, weight, sums).
-      eval_step, predict_step, embed_step: (params, batch) -> what the loss reports, the likeliest
-        token or label (B, T), the vectors of texts (B, T, D; None: the model has none); compiled
-        once a shape.
+      eval_step, predict_step, embed_step: (params, batch) -> what the loss reports (with the memory
+        before and after), the likeliest token or label (B, T), the vectors of texts (B, T, D; None:
+        the model has none); compiled once a shape.
     """
 
     seed: int
@@ -87,12 +93,13 @@ class Run:
     model: Model
     needs: Needs
     init: Callable[[Key[Array, ""], Batch], Params]
+    memory: Callable[[int, int | None], Any]
     outputs: ApplyFn
-    apply: ApplyFn
+    apply: Callable[..., Float[Array, "B T _"]]
     start: Callable[..., tuple]
     step: Callable[..., tuple]
     loss: Loss
-    eval_step: Callable[..., Sums]
+    eval_step: EvalStep
     predict_step: Callable[..., Int[Array, "B T"]]
     embed_step: Callable[..., Float[Array, "B T D"]] | None
     schedule: optax.Schedule
@@ -134,6 +141,7 @@ class Run:
             (*self.task.metrics, "gradient_norm"),
             ema=self.train.ema_decay > 0,
             mesh=self.mesh,
+            memory=self.memory(self.data.settings.batch_size, None),
         )
 
     def parameter_table(self) -> list[state.Parameter]:
@@ -158,7 +166,7 @@ class Run:
             layout=state.layout(self.abstract_state()),
         )
 
-    def train_streams(self) -> TrainStreams:
+    def train_streams(self) -> Endless:
         """Training batches; of each the rows that this host's devices hold.
 
         Raises RuntimeError where the hosts have made different batches, since each holds a part of
@@ -187,6 +195,7 @@ class Run:
             params=params,
             data=self.data,
             eval_step=self.eval_step,
+            memory=lambda rows: self.memory(rows, self.evaluate.memory_length),
             predict_step=self.predict_step,
             embed_step=self.embed_step,
             start=self.start,

@@ -107,12 +107,17 @@ def _choices(config: Config) -> list[Choice]:
         name: ("vocab_size", "train_bytes") * (row.least is not None)
         for name, row in TOKENIZERS.items()
     }
-    lengths = {name: ("max_length",) * row.learned for name, row in POSITIONS.items()}
+    lengths = {
+        name: ("max_length",) * row.learned + ("max_distance",) * row.distances
+        for name, row in POSITIONS.items()
+    }
+    remembers = {True: ("memory_length",), False: ()}
     rows = {True: ("row_source_length", "row_target_length"), False: ()}
     return [
         Choice("decode.method", config.decode.method, _in("decode", METHODS)),
         Choice("optimizer.schedule", optimizer.schedule, _in("optimizer", ending)),
         Choice("optimizer.name", optimizer.name, _in("optimizer", moments)),
+        Choice("model.memory_length", bool(model.memory_length), _in("evaluate", remembers)),
         Choice("model.positions", model.positions, _in("model", lengths)),
         Choice(
             "model.residual", scheme, _in("model", {n: row.reads for n, row in SCHEMES.items()})

@@ -85,6 +85,7 @@ def _settings(folder, task, **changes):
         max_source_length=8,
         max_target_length=8,
         packing=True,
+        contiguous=False,
         row_source_length=12,
         row_target_length=16,
         batch_size=4,

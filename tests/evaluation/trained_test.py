@@ -46,7 +46,9 @@ def class_of_token(params, batch, rng):
 
 def trained(params, batches=(), **functions):
     """A model that reads these batches whatever lines come in."""
-    names = "data eval_step predict_step embed_step start step limit most_positions decode seed"
+    names = (
+        "data eval_step memory predict_step embed_step start step limit most_positions decode seed"
+    )
     fields = dict.fromkeys([*names.split(), "bleu_tokenizer"])
     data = types.SimpleNamespace(prompts=lambda lines: batches)
     return Trained(**(fields | {"params": params, "data": data} | functions))  # pyright: ignore
@@ -117,7 +119,9 @@ def test_evaluation_does_not_depend_on_how_batches_are_cut():
         for rows in np.split(np.arange(12), 12 // size):
             yield {"x": x[rows], "y": y[rows], "weights": weights[rows]}, rows
 
-    eval_step = make_eval_step(loss, lambda params, batch, rng: params * batch["x"])
+    eval_step = make_eval_step(
+        loss, lambda params, batch, rng, memory: (params * batch["x"], memory)
+    )
     expected = np.mean(np.abs(3 * x[:10].astype(np.float64) - y[:10]))
     for size in (12, 4, 3, 1):
         result = mean_losses(jnp.float32(3), batches(size), eval_step)
@@ -129,9 +133,9 @@ def test_evaluation_does_not_depend_on_how_batches_are_cut():
 def test_an_eval_step_is_compiled_once_per_shape():
     traces = []
 
-    def apply(params, batch, rng):
+    def apply(params, batch, rng, memory):
         traces.append(batch["x"].shape)
-        return batch["x"]
+        return batch["x"], memory
 
     eval_step = make_eval_step(loss, apply)
     for size in (4, 2, 4, 2):
@@ -140,6 +144,21 @@ def test_an_eval_step_is_compiled_once_per_shape():
     assert traces == [(4,), (2,)]
 
 
+def test_what_a_batch_leaves_is_there_for_the_next():
+    """Each batch is scored by the sum of all before it, which begins at 0."""
+
+    def apply(params, batch, rng, memory):
+        return memory["sum"], {"sum": memory["sum"] + batch["x"]}
+
+    batches = [
+        ({"x": np.full(1, x), "y": np.zeros(1), "weights": np.ones(1)}, np.zeros(1))
+        for x in (1.0, 2.0, 4.0)
+    ]
+    memory = {"sum": jax.ShapeDtypeStruct((1,), jnp.float32)}
+    found = mean_losses(0.0, batches, make_eval_step(loss, apply), memory)
+    assert found["loss"] == pytest.approx((0 + 1 + 3) / 3)
+
+
 def test_evaluation_needs_batches():
     with pytest.raises(ValueError, match="no batches"):
-        mean_losses(0.0, [], lambda params, batch: {})
+        mean_losses(0.0, [], lambda params, batch, memory: ({}, memory))

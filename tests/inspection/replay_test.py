@@ -220,8 +220,9 @@ def test_the_parts_are_those_of_the_training_step():
     state, batch = make_state(tiny.random_parameters(config)), make_batch(config)
     parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
 
-    def apply(params, batch, rng) -> Any:
-        return model.apply({"params": params}, batch, deterministic=False, rngs={"dropout": rng})
+    def apply(params, batch, rng, memory) -> Any:
+        rngs = {"dropout": rng}
+        return model.apply({"params": params}, batch, deterministic=False, rngs=rngs), memory
 
     step = make_train_step(
         settings,

@@ -32,11 +32,16 @@ def by_example(batch: dict, side: str, values) -> list[np.ndarray]:
 
 
 def forward(
-    params: dict, batch: dict, config, shortcut: Shortcut | None = None
+    params: dict,
+    batch: dict,
+    config,
+    shortcut: Shortcut | None = None,
+    first_seen: Callable[[int], int] | None = None,
 ) -> list[np.ndarray]:
     """Logits (T, V), or (T, C) of labels, of every example of the batch, in the order of `split`.
 
-    `shortcut` stands in for the omega of `params`.
+    `shortcut` stands in for the omega of `params`. `first_seen`: the first token of its example
+    that a decoder's token sees in self-attention, by its place.
     """
     params = _float64(params)
     shortcut = shortcut or _trained_shortcut(params, config)
@@ -48,7 +53,7 @@ def forward(
     examples = by_example(batch, "targets", batch["targets"])
     shifted = [np.concatenate([[config.bos_id], ids[:-1]]) for ids in examples]
     x = [_embed(params, "decoder", side, ids, config) for ids in shifted]
-    x = _stack("decoder", params, x, config, shortcut, causal=True, encoded=encoded)
+    x = _stack("decoder", params, x, config, shortcut, True, encoded, first_seen)
     return [_tokens(params, side, h, config) for h in x]
 
 
@@ -103,7 +108,7 @@ def _residual(config, stack: str) -> str:
     return config.encoder_residual if stack == "encoder" else config.decoder_residual
 
 
-def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None):
+def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None, first_seen=None):
     """What leaves a stack, example by example; between sublayers they stand below each other."""
     ends = np.cumsum([len(x) for x in xs])[:-1]
     residual = _residual(config, stack)
@@ -115,7 +120,7 @@ def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None):
 
         def attend(x, w=w):
             weights = w["self_attention"] | params.get(f"{stack}_bias", {})
-            return [_attention(weights, h, h, config, causal, True, inner) for h in x]
+            return [_attention(weights, h, h, config, causal, True, inner, first_seen) for h in x]
 
         def look(x, w=w):
             pairs = zip(x, encoded or [], strict=True)
@@ -326,6 +331,14 @@ def turn(x: np.ndarray) -> np.ndarray:
     return turned
 
 
+def distance_vector(distance: int, d_model: int, most: int | None) -> np.ndarray:
+    """R of a query's place less its key's, as Transformer-XL's code has it: sines, then cosines."""
+    if most is not None:
+        distance = max(-most, min(distance, most))
+    angles = [distance / 10000 ** (2 * i / d_model) for i in range(d_model // 2)]
+    return np.array([*map(math.sin, angles), *map(math.cos, angles)])
+
+
 def bucket(relative_position: int, bidirectional: bool) -> int:
     """T5's `_relative_position_bucket` (Raffel et al. 2020, code), of a key's place less a query's.
 
@@ -346,11 +359,13 @@ def bucket(relative_position: int, bidirectional: bool) -> int:
     return ret + min(max_exact + math.floor(growth + 1e-6), num_buckets - 1)
 
 
-def _attention(weights, queries, keys, config, causal=False, positioned=False, inner=False):
+def _attention(
+    weights, queries, keys, config, causal=False, positioned=False, inner=False, first_seen=None
+):
     """softmax(scores) v, head by head and query by query.
 
     positioned: whether rotary or relative positions, if that is what there is, have a part.
-    inner: a norm over all heads' outputs before the last product.
+    inner: a norm over all heads' outputs before the last product. first_seen: as of `forward`.
     """
     num_heads, head_dim = weights["query"].shape[1:]
     heads = np.zeros((len(queries), num_heads, head_dim))
@@ -367,6 +382,17 @@ def _attention(weights, queries, keys, config, causal=False, positioned=False, i
             end = t + 1 if causal else len(keys)
             if config.attention_score == "additive":
                 scores = np.tanh(q[t] + k[:end]) @ weights["score"]["vector"][head]
+            elif positioned and config.positions == "distance":
+                # Dai et al. 2019, section 3.3: (a), (b), (c) and (d)
+                of_keys, of_distances = weights["u"][head], weights["v"][head]
+                W = weights["distance"][:, head]
+                R = [distance_vector(t - s, len(W), config.max_distance) for s in range(end)]
+                scores = np.array(
+                    [
+                        q[t] @ x + q[t] @ (r @ W) + of_keys @ x + of_distances @ (r @ W)
+                        for x, r in zip(k[:end], R, strict=True)
+                    ]
+                )
             else:
                 scores = k[:end] @ q[t]
             if config.attention_score == "scaled_dot_product":
@@ -374,6 +400,8 @@ def _attention(weights, queries, keys, config, causal=False, positioned=False, i
             if positioned and config.positions == "relative":
                 found = [bucket(s - t, bidirectional=not causal) for s in range(end)]
                 scores = scores + weights["table"][found, head]
+            if first_seen:
+                scores[: first_seen(t)] = -np.inf
             probabilities = np.exp(scores - scores.max())
             probabilities /= probabilities.sum()
             heads[t, head] = probabilities @ v[:end]

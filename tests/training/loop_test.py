@@ -79,7 +79,7 @@ class Saved:
 
 
 def evaluate(params):
-    loss_sum, weight, _ = LOSS(apply(params, make_batch(1000), None), make_batch(1000))
+    loss_sum, weight, _ = LOSS(apply(params, make_batch(1000), None, ())[0], make_batch(1000))
     return {"loss": float(loss_sum / weight)}
 
 
@@ -307,8 +307,8 @@ def test_a_run_is_judged_by_what_knowing_nothing_or_frequencies_alone_would_lose
 # Spikes
 
 
-def first_bias(params, batch, rng):
-    return params["logits"]["bias"][0]
+def first_bias(params, batch, rng, memory):
+    return params["logits"]["bias"][0], memory
 
 
 def value_loss(outputs, batch):

@@ -10,9 +10,14 @@ import pytest
 
 from tests.training.tiny import (
     LOSS,
+    MESH,
+    METRICS,
     OPTIMIZER,
+    SCHEDULE,
+    B,
     apply,
     assert_trees_equal,
+    init,
     make_batch,
     make_settings,
     make_state,
@@ -21,6 +26,8 @@ from tests.training.tiny import (
     to_numpy,
     with_dropout,
 )
+from transformer_jax.training import state as train_state
+from transformer_jax.training.step import make_train_step
 
 
 def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
@@ -29,7 +36,7 @@ def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
     @jax.jit
     def expect(state):
         def mean_loss(params):
-            loss_sum, weight, _ = LOSS(apply(params, batch, None), batch)
+            loss_sum, weight, _ = LOSS(apply(params, batch, None, ())[0], batch)
             return loss_sum / weight
 
         loss, gradient = jax.value_and_grad(mean_loss)(state.params)
@@ -48,6 +55,37 @@ def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
     np.testing.assert_allclose(metrics["gradient_norm"], gradient_norm, rtol=1e-5)
     assert metrics["weight"] == batch["targets_segment_ids"].sum()
     np.testing.assert_allclose(metrics["learning_rate"], rate(1))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_what_a_batch_leaves_is_there_for_the_next_row_by_row(parts):
+    """Whatever number of micro-batches the rows are cut into."""
+
+    def remembering(params, batch, rng, memory):
+        outputs, _ = apply(params, batch, rng, ())
+        return outputs, {"read": 100 * memory["read"] + batch["inputs"][:, :1]}
+
+    batches = [make_batch(number) for number in (1, 2, 3)]
+    settings = {
+        "ema": False,
+        "mesh": MESH,
+        "memory": {"read": jax.ShapeDtypeStruct((B, 1), jnp.int32)},
+    }
+    state = train_state.create(init, OPTIMIZER, jax.random.key(0), batches[0], METRICS, **settings)
+    assert not np.any(state.memory["read"])
+    step = make_train_step(
+        make_settings(accumulation_steps=parts),
+        loss=LOSS,
+        apply=remembering,
+        optimizer=OPTIMIZER,
+        schedule=SCHEDULE,
+        layout=train_state.layout(state),
+    )
+    expected = np.zeros((B, 1), int)
+    for batch in batches:
+        state, _ = step(state, batch)
+        expected = 100 * expected + batch["inputs"][:, :1]
+        np.testing.assert_array_equal(state.memory["read"], expected)
 
 
 def test_the_update_does_not_depend_on_the_number_of_micro_batches():
@@ -72,9 +110,9 @@ def test_micro_batches_have_dropout_of_their_own():
     batch = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), row)
     seen = []
 
-    def watched(params, batch, rng):
+    def watched(params, batch, rng, memory):
         jax.debug.callback(lambda data: seen.append(tuple(data.tolist())), jax.random.key_data(rng))
-        return with_dropout(params, batch, rng)
+        return with_dropout(params, batch, rng, memory)
 
     step = make_step(make_settings(accumulation_steps=2), watched)
     jax.block_until_ready(step(make_state(), batch))

@@ -51,11 +51,11 @@ def init(key, batch):
     }
 
 
-def apply(params, batch, rng, dropout_rate=0.0):
+def apply(params, batch, rng, memory, dropout_rate=0.0):
     x = params["table"][batch["inputs"]]
     if dropout_rate:
         x = x * jax.random.bernoulli(rng, 1 - dropout_rate, x.shape)
-    return x @ params["logits"]["kernel"] + params["logits"]["bias"][None, None]
+    return x @ params["logits"]["kernel"] + params["logits"]["bias"][None, None], memory
 
 
 def rate(step):

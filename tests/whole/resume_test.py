@@ -90,6 +90,19 @@ SHAPES = {
         2,
         TEXT | {"model.tied_embeddings": "none", "optimizer.name": "adafactor", "train.steps": 24},
     ),
+    # Readers and what they remember, across documents and kills.
+    "memory": (
+        10,
+        TEXT
+        | {
+            "model.architecture": "decoder_only",
+            "model.positions": "distance",
+            "model.memory_length": 10,
+            "data.row_target_length": 16,
+            "train.steps": 90,
+            "decode.method": "greedy",
+        },
+    ),
 }
 
 
@@ -188,7 +201,8 @@ def _state(workdir):
     restored = restore(folder, run.abstract_state())
     assert restored.step == config.train.steps
     state = restored.state
-    parts = (state.params, state.ema_params, state.opt_state, state.window, state.recent)
+    parts = (state.params, state.ema_params, state.opt_state, state.memory)
+    parts += (state.window, state.recent)
     leaves, structure = jax.tree.flatten(parts)
     return [np.asarray(leaf).tobytes() for leaf in leaves], structure, restored.streams
 

@@ -12,7 +12,7 @@ from transformer_jax.checkpoint.checkpoints import (
     restore,
     whole,
 )
-from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.readers import Endless
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.run import Run
 from transformer_jax.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
@@ -56,7 +56,7 @@ def load(config: Config, run: Run, workdir: Path, folders: list[Path]) -> Traine
         return run.trained(load_parameters(folders, run.abstract_state().params))
 
 
-def resume(run: Run, folder: Path, streams: TrainStreams) -> Restored:
+def resume(run: Run, folder: Path, streams: Endless) -> Restored:
     """What training needs of a checkpoint; the streams are set to where it left them.
 
     Raises ValueError where it was trained on other data.

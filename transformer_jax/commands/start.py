@@ -15,7 +15,7 @@ from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
 from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
 from transformer_jax.commands.files import save
 from transformer_jax.commands.restore import check, resume
-from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.readers import Endless
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.models.transformer.config import scheme, stacks
@@ -61,7 +61,7 @@ def newest(config: Config, run: Run, workdir: Path, checkpoints: Checkpoints) ->
     return folder
 
 
-def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStreams) -> State:
+def start(run: Run, workdir: Path, checkpoint: Path | None, streams: Endless) -> State:
     """The state of a checkpoint or else a new one; the streams stand where it left them."""
     if checkpoint is not None:
         with progress.phase("Restoring the last checkpoint"):
@@ -81,7 +81,7 @@ def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStream
     return state
 
 
-def begin(run: Run, streams: TrainStreams) -> Beginning:
+def begin(run: Run, streams: Endless) -> Beginning:
     """A new state, with the parameters that `checkpoint.init_from` names."""
     beginning = streams.get_state()
     batch = mesh.place(run.mesh, next(streams))

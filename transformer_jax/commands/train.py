@@ -20,7 +20,7 @@ from transformer_jax.commands.files import lock, save
 from transformer_jax.commands.start import newest, start
 from transformer_jax.commands.status import final_status, is_scored, named
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.readers import Endless
 from transformer_jax.data.summary import report
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
@@ -133,7 +133,7 @@ def _fit(
     config: Config,
     run: Run,
     state: State,
-    streams: TrainStreams,
+    streams: Endless,
     checkpoints: Checkpoints,
     log: RunLog | NoLog,
     validation: Callable[[Params], dict[str, float]],

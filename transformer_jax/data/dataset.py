@@ -29,6 +29,7 @@ from transformer_jax.data.arrays import (
 from transformer_jax.data.batches import NumberedBatch, eval_batches, prompt_batches
 from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.examples import Examples, hold_out, sample
+from transformer_jax.data.readers import Endless, Readers, contiguous_batches
 from transformer_jax.data.recipe import Corrupt, Draw
 from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
 from transformer_jax.data.streams import TrainStreams
@@ -164,9 +165,18 @@ class Dataset:
         """Whether there is such a split."""
         return bool(self._parts(split))
 
-    def train_streams(self, rows: Sequence[int] | None = None) -> TrainStreams:
+    def train_streams(self, rows: Sequence[int] | None = None) -> Endless:
         """Endless training batches, of which these rows (None: all), from the first epoch on."""
         settings = self.settings
+        if settings.contiguous:
+            (arrays,) = self._tokens("train")
+            return Readers(
+                arrays,
+                length=self._row_length("target"),
+                batch_size=settings.batch_size,
+                streams=settings.streams,
+                rows=rows,
+            )
         lengths = {
             name: self._row_length(column.side) for name, column in settings.recipe.columns.items()
         }
@@ -209,13 +219,18 @@ class Dataset:
         if not self.has(name):
             raise ValueError(f"data.{name} is empty: name a split, or choose another --split")
         settings, sets = self.settings, self._tokens(name)
-        batches = eval_batches(
-            sets,
-            settings.recipe.columns,
-            batch_size=settings.evaluation_batch_size,
-            draw=self._draw(),
-            corrupt=self._corrupt(),
-        )
+        rows = settings.evaluation_batch_size
+        if settings.contiguous:
+            (arrays,), length = sets, self._row_length("target")
+            batches = contiguous_batches(arrays, batch_size=rows, length=length)
+        else:
+            batches = eval_batches(
+                sets,
+                settings.recipe.columns,
+                batch_size=rows,
+                draw=self._draw(),
+                corrupt=self._corrupt(),
+            )
         texts = [load_texts(self._folder(name, part)) for part in self._parts(name)]
         shared = [key for key in texts[0] if all(key in others for others in texts)]
         sizes = [len(next(iter(examples.values()))) for examples in texts]

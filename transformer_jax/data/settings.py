@@ -42,6 +42,7 @@ class DataSettings:
       mixture: the sets that are mixed for training, in place of splits["train"] ((): none).
       parts: what the data is made of, in the place of `source` and `splits` ((): those alone).
       metrics: what texts are scored by, where there are no parts.
+      contiguous: whether rows of training and scoring go on where those of the batch before ended.
       mask_rate: fraction of the tokens that are hidden, where the recipe hides some.
       mean_span_length: tokens of a span that is hidden, where the recipe hides spans.
       tokenizer_train_bytes: of text that a tokenizer is trained on at most.
@@ -69,6 +70,7 @@ class DataSettings:
     max_source_length: int
     max_target_length: int
     packing: bool
+    contiguous: bool
     row_source_length: int
     row_target_length: int
     batch_size: int

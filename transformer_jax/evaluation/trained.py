@@ -20,18 +20,24 @@ from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.training.losses import Loss, Sums, means
 from transformer_jax.training.step import ApplyFn
 
+# params, batch, memory -> sums, and the memory after it
+EvalStep = Callable[[Any, Batch, Any], tuple[Sums, Any]]
 
-def make_eval_step(loss: Loss, apply: ApplyFn) -> Callable[[Any, Batch], Sums]:
+
+def make_eval_step(loss: Loss, apply: ApplyFn) -> EvalStep:
     """The sums that the loss reports of a batch without dropout; compiled once per shape."""
 
-    def eval_step(params: Any, batch: Any) -> Sums:
-        _, _, sums = loss(apply(params, batch, None), batch)
-        return jax.tree.map(constrain, sums)
+    def eval_step(params: Any, batch: Any, memory: Any) -> tuple[Sums, Any]:
+        outputs, memory = apply(params, batch, None, memory)
+        _, _, sums = loss(outputs, batch)
+        return jax.tree.map(constrain, sums), memory
 
     return jax.jit(eval_step)
 
 
-def make_predict_step(apply: ApplyFn) -> Callable[[Any, Batch], Int[Array, "B T"]]:
+def make_predict_step(
+    apply: Callable[..., Float[Array, "B T _"]],
+) -> Callable[[Any, Batch], Int[Array, "B T"]]:
     """The likeliest class at every token, without dropout; compiled once per shape of a batch."""
 
     def predict_step(params: Any, batch: Any) -> Int[Array, "B T"]:
@@ -47,6 +53,7 @@ class Trained:
     Attributes:
       params: in the structure of the model.
       eval_step, predict_step: see `make_eval_step` and `make_predict_step`.
+      memory: rows -> the shapes of what the model keeps of a batch for the next when it is scored.
       embed_step: (params, batch) -> at each token the vector of its text (B, T, D); None where the
         model has none.
       start, step: what decoding needs of the model (see `generate`).
@@ -58,7 +65,8 @@ class Trained:
 
     params: Any
     data: Dataset
-    eval_step: Callable[[Any, Batch], Sums]
+    eval_step: EvalStep
+    memory: Callable[[int], Any]
     predict_step: Callable[[Any, Batch], Int[Array, "B T"]]
     embed_step: Callable[[Any, Batch], Float[Array, "B T D"]] | None
     start: StartFn
@@ -71,7 +79,8 @@ class Trained:
 
     def losses(self, split: Split) -> dict[str, float]:
         """Means over all batches of a split (see `mean_losses`)."""
-        return mean_losses(self.params, split.batches, self.eval_step)
+        memory = self.memory(self.data.settings.evaluation_batch_size)
+        return mean_losses(self.params, split.batches, self.eval_step, memory)
 
     def predict(self, batches: Iterable[NumberedBatch]) -> list[list[int]]:
         """The predicted class (from 0) at every place that has a label, by example.
@@ -173,18 +182,26 @@ class Trained:
 
 
 def mean_losses(
-    params: Any, batches: Iterable[NumberedBatch], eval_step: Callable[[Any, Batch], Sums]
+    params: Any, batches: Iterable[NumberedBatch], eval_step: EvalStep, memory: Any = ()
 ) -> dict[str, float]:
     """Means over all batches, so that it does not matter how these are cut.
 
-    Sums are added up in float64 on the host.
+    Sums are added up in float64 on the host. `memory`: the shapes of what the model keeps of one
+    batch for the next, rows first.
 
     Raises:
       ValueError: there are no batches, or nothing in them that has a weight.
     """
-    parts: list[Mapping[str, Any]] = fetch(
-        "Scoring", lambda batch, _: eval_step(params, batch), list(batches)
+    memory = jax.tree.map(
+        lambda leaf: constrain(jnp.zeros(leaf.shape, leaf.dtype), "batch"), memory
     )
+
+    def score(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Sums:
+        nonlocal memory
+        sums, memory = eval_step(params, batch, memory)
+        return sums
+
+    parts: list[Mapping[str, Any]] = fetch("Scoring", score, list(batches))
     if not parts:
         raise ValueError("nothing to evaluate on: there are no batches")
 

@@ -21,7 +21,7 @@ from transformer_jax.inspection.observed import (
     observe,
     output_gradients,
 )
-from transformer_jax.models.family import Model
+from transformer_jax.models.family import Model, with_memory
 from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
 from transformer_jax.models.transformer.schemes import Stack
 from transformer_jax.run import Params, Run
@@ -54,11 +54,7 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     """
     model = run.model.clone(config=dataclasses.replace(run.model.config, dtype="float32"))
 
-    def outputs(params, batch, rng) -> Any:
-        settings = {"deterministic": False, "rngs": {"dropout": rng}, "method": "outputs"}
-        return model.apply({"params": params}, batch, **settings)
-
-    train_step = run.train_step(outputs)
+    train_step = run.train_step(functools.partial(with_memory, model))
     # By default GPUs and TPUs multiply in lower precision.
     with jax.default_matmul_precision("highest"):
         left = step - int(state.step)

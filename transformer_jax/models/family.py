@@ -17,6 +17,7 @@ class Model(Protocol):
     """A Flax module with a frozen config.
 
     `outputs(batch, deterministic=)` is what the task's loss reads, from which a call makes logits.
+    Where the batches before matter, the collection "memory" holds what `Family.memory` describes.
     A model that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
     `step(context, cache, tokens, index, ancestors)` -> (logits, cache), as `evaluation.search` asks
     for it; `cache.enlarged(by)` has room for so many tokens more. One that embeds texts has
@@ -69,6 +70,9 @@ class Family:
       config: the frozen dataclass that a model is made from, checked when made.
       shapes: by architecture, config -> model.
       init: (model, key, batch) -> the initial parameters, boxed by `parameter`.
+      memory: (config, rows, length or None) -> the shapes of what a model keeps of one batch for
+        the next, zeros at first, rows as the first axis; () where it keeps nothing. `length`: as of
+        evaluate.memory_length.
       needs: config -> what the model takes of memory.
     """
 
@@ -76,6 +80,27 @@ class Family:
     shapes: Mapping[str, Callable[[Any], Model]]
     init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]]
     needs: Callable[[Any], Needs]
+    memory: Callable[[Any, int, int | None], Any] = lambda config, rows, length: ()
+
+
+def with_memory(
+    model: Model, params: PyTree[Array], batch: Batch, rng: Key[Array, ""] | None, memory: Any
+) -> tuple[PyTree[Array], Any]:
+    """The model's outputs, and what it keeps of this batch for the next.
+
+    Args:
+      rng: the key of dropout; None is deterministic.
+      memory: what it kept of the batch before, as `Family.memory` describes it.
+    """
+    outputs, kept = model.apply(
+        {"params": params, "memory": memory} if memory else {"params": params},
+        batch,
+        deterministic=rng is None,
+        rngs={} if rng is None else {"dropout": rng},
+        method="outputs",
+        mutable=["memory"],
+    )
+    return outputs, kept.get("memory", ())
 
 
 class Role(NamedTuple):

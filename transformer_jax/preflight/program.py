@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from transformer_jax.devices.mesh import use
+from transformer_jax.models.family import with_memory
 from transformer_jax.preflight import explain, hlo
 from transformer_jax.preflight.chips import Peak
 from transformer_jax.preflight.explain import Move
@@ -143,11 +144,13 @@ def model_flops(run: Run) -> float:
     config = dataclasses.replace(run.model.config, attention_kernel="xla", remat="none")
     model = run.model.clone(config=config)
 
-    def forward(params, batch):
-        return model.apply({"params": params}, batch, deterministic=True)
+    def forward(params, batch, memory):
+        outputs, memory = with_memory(model, params, batch, None, memory)
+        return outputs.logits(), memory
 
+    state = run.abstract_state()
     with use(run.mesh):
-        traced = jax.jit(forward).trace(run.abstract_state().params, run.abstract_batch())
+        traced = jax.jit(forward).trace(state.params, run.abstract_batch(), state.memory)
     return 3 * product_flops(traced)
 
 

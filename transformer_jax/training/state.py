@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
-from transformer_jax.devices.mesh import follow, shardings
+from transformer_jax.devices.mesh import batch_sharding, follow, shardings
 from transformer_jax.training.losses import Batch, Sums
 
 # key, batch -> parameters, whose leaves may be boxed with their logical axes
@@ -22,7 +22,7 @@ RECENT = 128  # steps whose losses the state keeps
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["step", "params", "ema_params", "opt_state", "rng", "window", "recent"],
+    data_fields=["step", "params", "ema_params", "opt_state", "rng", "memory", "window", "recent"],
     meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,8 @@ class State:
     """All that a run needs to go on, apart from the position in the data.
 
     step: updates made. ema_params: the moving average of `params`, or None where none is kept.
-    rng: the key that every step's dropout key is folded from. window: sums of the logging window
+    rng: the key that every step's dropout key is folded from. memory: what the model keeps of the
+    batch before, rows first; () where it keeps nothing. window: sums of the logging window
     that is not finished yet, so that a restart in its middle loses nothing. recent: the losses of
     the last steps, that of the step after n updates in place n mod R, and NaN where there was none;
     so that a restart finds the same spikes.
@@ -41,6 +42,7 @@ class State:
     ema_params: Any
     opt_state: optax.OptState
     rng: Key[Array, ""]
+    memory: Any
     window: Sums
     recent: Float[Array, "R"]
 
@@ -73,20 +75,22 @@ def create(
     *,
     ema: bool,
     mesh: Mesh,
+    memory: Any = (),
 ) -> State:
     """The state before the first step, every array of it made where it stays on the mesh.
 
     `batch` is one global batch: `init` sees its shapes, and Admin's `init` its values. `metrics`
     are the names that the train step sums over a logging window (`train.WINDOW_METRICS`). `ema`:
-    whether a moving average of the parameters is kept; it begins as they do.
+    whether a moving average of the parameters is kept; it begins as they do. `memory`: the shapes
+    of what the model keeps of a batch.
     """
     metrics = tuple(metrics)
-    shapes = abstract(init, optimizer, key, batch, metrics, ema=ema, mesh=mesh)
+    shapes = abstract(init, optimizer, key, batch, metrics, ema=ema, mesh=mesh, memory=memory)
 
     def new(key: Key[Array, ""], batch: Batch) -> State:
         init_key, rng = split_key(key)
         params = _unboxed(init(init_key, batch))
-        return _first(params, optimizer, rng, metrics, ema)
+        return _first(params, optimizer, rng, metrics, ema, memory)
 
     return jax.jit(new, out_shardings=layout(shapes))(key, batch)
 
@@ -100,13 +104,14 @@ def abstract(
     *,
     ema: bool,
     mesh: Mesh,
+    memory: Any = (),
 ) -> State:
     """As `create`, but of `jax.ShapeDtypeStruct`s with shardings: nothing is computed."""
     boxed = jax.eval_shape(init, key, batch)
     params, where = _unboxed(boxed), shardings(mesh, boxed)
 
     def first(params: Any, rng: Key[Array, ""]) -> State:
-        return _first(params, optimizer, rng, tuple(metrics), ema)
+        return _first(params, optimizer, rng, tuple(metrics), ema, memory)
 
     shapes = jax.eval_shape(first, params, key)
     whole = NamedSharding(mesh, PartitionSpec())
@@ -115,6 +120,7 @@ def abstract(
         params=where,
         ema_params=where if ema else None,
         opt_state=follow(mesh, shapes.opt_state, params, where),
+        memory=jax.tree.map(lambda leaf: batch_sharding(mesh, leaf.shape[:1]), shapes.memory),
     )
     return jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
@@ -142,7 +148,12 @@ def split_key(key: Key[Array, ""]) -> tuple[Key[Array, ""], Key[Array, ""]]:
 
 
 def _first(
-    params: Any, optimizer, rng: Key[Array, ""], metrics: tuple[str, ...], ema: bool
+    params: Any,
+    optimizer: optax.GradientTransformation,
+    rng: Key[Array, ""],
+    metrics: tuple[str, ...],
+    ema: bool,
+    memory: Any,
 ) -> State:
     return State(
         step=jnp.zeros((), jnp.int32),
@@ -150,6 +161,7 @@ def _first(
         ema_params=params if ema else None,
         opt_state=optimizer.init(params),
         rng=rng,
+        memory=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), memory),
         window={name: (jnp.zeros(()), jnp.zeros(())) for name in metrics},
         recent=jnp.full(RECENT, jnp.nan),
     )

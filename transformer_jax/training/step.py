@@ -18,8 +18,8 @@ from transformer_jax.training.state import State
 # A spread is known once there are so many recent losses.
 FEWEST_RECENT = 32
 
-# params, batch, key of dropout (None: deterministic) -> outputs
-ApplyFn = Callable[[Any, Batch, Key[Array, ""] | None], Any]
+# params, batch, key of dropout (None: deterministic), memory -> outputs, and the memory after it
+ApplyFn = Callable[[Any, Batch, Key[Array, ""] | None, Any], tuple[Any, Any]]
 Metrics = dict[str, Any]
 StepFn = Callable[[State, Batch], tuple[State, Metrics]]
 
@@ -105,12 +105,13 @@ def train_step(
       ValueError: when the rows of the batch cannot be cut into `accumulation_steps` equal parts.
     """
 
-    def summed(params: Any, batch: Batch, rng: Key[Array, ""]) -> tuple[Array, Any]:
-        loss_sum, weight, sums = loss(apply(params, batch, rng), batch)
-        return loss_sum, (loss_sum, weight, sums)
+    def summed(params: Any, batch: Batch, rng: Key[Array, ""], memory: Any) -> tuple[Array, Any]:
+        outputs, memory = apply(params, batch, rng, memory)
+        loss_sum, weight, sums = loss(outputs, batch)
+        return loss_sum, ((loss_sum, weight, sums), memory)
 
-    gradient_sum, (loss_sum, weight, sums) = _summed_gradient(
-        summed, state.params, batch, state.dropout_key, accumulation_steps
+    gradient_sum, (loss_sum, weight, sums), memory = _summed_gradient(
+        summed, state.params, batch, state.dropout_key, state.memory, accumulation_steps
     )
     gradient = jax.tree.map(lambda g: g / weight, gradient_sum)
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
@@ -132,6 +133,7 @@ def train_step(
         ema_params=_moving_average(state, params, ema_decay) if ema_decay else None,
         opt_state=opt_state,
         rng=state.rng,
+        memory=memory,
         window=window,
         recent=state.recent.at[state.step % state.recent.size].set(loss_mean),
     )
@@ -174,20 +176,29 @@ def _moving_average(state: State, params: Any, decay: float) -> Any:
 
 
 def _summed_gradient(
-    loss: Callable, params: Any, batch: Batch, rng: Key[Array, ""], accumulation_steps: int
-) -> tuple[Any, tuple[Array, Array, Sums]]:
-    """Gradient of the summed loss, and what `loss` returns beside it, over all micro-batches."""
+    loss: Callable,
+    params: Any,
+    batch: Batch,
+    rng: Key[Array, ""],
+    memory: Any,
+    accumulation_steps: int,
+) -> tuple[Any, tuple[Array, Array, Sums], Any]:
+    """Gradient of the summed loss, the sums, and the memory of all rows, over all micro-batches."""
     gradient = jax.grad(loss, has_aux=True)
     if accumulation_steps == 1:
-        return gradient(params, batch, rng)
+        total, (sums, memory) = gradient(params, batch, rng, memory)
+        return total, sums, memory
 
     def add(total, part):
         new, aux = gradient(params, *part)
         return jax.tree.map(jnp.add, total, new), aux
 
     zeros = jax.tree.map(jnp.zeros_like, params)
-    total, aux = jax.lax.scan(add, zeros, micro_batches(batch, rng, accumulation_steps))
-    return total, jax.tree.map(lambda parts: jnp.sum(parts, axis=0), aux)
+    parts = micro_batches(batch, rng, accumulation_steps)
+    own = jax.tree.map(functools.partial(_cut_rows, accumulation_steps), memory)
+    total, (sums, memory) = jax.lax.scan(add, zeros, (*parts, own))
+    sums = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sums)
+    return total, sums, jax.tree.map(lambda parts: parts.reshape(-1, *parts.shape[2:]), memory)
 
 
 def micro_batches(

@@ -87,7 +87,8 @@ def test_scores_and_predictions_are_the_same_and_whole_on_every_device():
     def compute(params):
         eval_step = trained.make_eval_step(run.loss, run.outputs)
         predict_step = trained.make_predict_step(run.apply)
-        found = eval_step(params, batch), predict_step(params, batch)
+        sums, _ = eval_step(params, batch, ())
+        found = sums, predict_step(params, batch)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
+from transformer_jax.models import FAMILIES, family
 from transformer_jax.models.family import roles
 from transformer_jax.models.transformer.shapes import MODELS, initialise
 from transformer_jax.tasks import TASKS
@@ -84,13 +85,12 @@ class Small:
     def init(self) -> Any:
         return functools.partial(initialise, self.model)
 
-    def outputs(self, params, batch, rng) -> Any:
-        rngs = {} if rng is None else {"dropout": rng}
-        settings = {"deterministic": rng is None, "rngs": rngs, "method": "outputs"}
-        return self.model.apply({"params": params}, batch, **settings)
+    def outputs(self, params, batch, rng, memory) -> Any:
+        return family.with_memory(self.model, params, batch, rng, memory)
 
     def apply(self, params, batch, rng) -> Any:
-        return self.outputs(params, batch, rng).logits()
+        found, _ = self.outputs(params, batch, rng, ())
+        return found.logits()
 
     def loss(self, outputs, batch) -> Any:
         return TASKS[_TASKS[self.shape]].loss(outputs, batch, label_smoothing=0.1, z_loss=0.0)
@@ -100,7 +100,9 @@ class Small:
         first = sharding.place(mesh, batch(self.shape, 0))
         metrics = (*cross_entropy.METRICS, "gradient_norm")
         key = jax.random.key(0)
-        return make(self.init, self._transform, key, first, metrics, ema=False, mesh=mesh)
+        memory = FAMILIES["transformer"].memory(self.model.config, ROWS, None)
+        settings = {"ema": False, "mesh": mesh, "memory": memory}
+        return make(self.init, self._transform, key, first, metrics, **settings)
 
     def first(self) -> State:
         """The first state without its key, drawn on one device and held on the host."""

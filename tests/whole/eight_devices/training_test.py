@@ -31,7 +31,10 @@ first = functools.cache(Small.first)
 
 
 def trained(run: Small, mesh: str, steps=STEPS):
-    """The losses, and the state afterwards, on the mesh of this name."""
+    """The losses, and the state afterwards, on the mesh of this name.
+
+    With memory, rows go on where those of the batch before ended.
+    """
     losses, devices = [], small.mesh(mesh)
     with sharding.use(devices):
         step = run.step(devices)
@@ -39,7 +42,10 @@ def trained(run: Small, mesh: str, steps=STEPS):
         state = dataclasses.replace(first(run), rng=jax.random.key(1))
         state = jax.device_put(state, layout, may_alias=False)  # the step takes its state
         for number in range(steps):
-            batch = sharding.place(devices, small.batch(run.shape, number))
+            batch = small.batch(run.shape, number)
+            if run.model.config.memory_length:
+                batch["targets_positions"] += number > 0
+            batch = sharding.place(devices, batch)
             state, metrics = step(state, batch)
             losses.append(metrics["loss"])
     return np.array(losses), state
@@ -81,3 +87,17 @@ def test_micro_batches_are_those_of_one_device():
     expected, _ = trained(run, "one device", steps=3)
     losses, _ = trained(run, "data", steps=3)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_memory_is_sharded_with_the_rows_and_that_of_one_device():
+    changes = (("positions", "distance"), ("memory_length", 8))
+    run = Small("decoder_only", "pre_ln", accumulation_steps=2, changes=changes)
+    expected_losses, expected = trained(run, "one device", steps=4)
+    losses, state = trained(run, "data, fsdp and tensor", steps=4)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    without = Small("decoder_only", "pre_ln", accumulation_steps=2, changes=changes[:1])
+    other_losses, _ = trained(without, "one device", steps=4)
+    assert np.all(np.abs(other_losses[1:] - expected_losses[1:]) > 1e-4)  # it is seen
+    for name, leaf in state.memory.items():
+        np.testing.assert_allclose(leaf, expected.memory[name], atol=1e-3)
+        assert leaf.sharding.shard_shape(leaf.shape)[0] == leaf.shape[0] // 4

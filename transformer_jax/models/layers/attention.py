@@ -15,12 +15,13 @@ from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
-from transformer_jax.models.layers.positions import Rotation, rotate
+from transformer_jax.models.layers.positions import Distances, Rotation, rotate, skew
 from transformer_jax.models.layers.stack import keep
 
 # Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
 _MASKED = -1e30
 
+_products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 _OUTWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", (0, 1), 2)
 
 
@@ -81,6 +82,7 @@ class Attention(nn.Module):
 
     Attributes:
       score: a key of `SCORES`.
+      distances: whether scores have a part by distance, and so a kernel W of their vectors.
       kernel: a key of `KERNELS`.
       bias: whether all else has one.
       norm: a key of `NORMS`, for the two below.
@@ -95,6 +97,7 @@ class Attention(nn.Module):
     head_dim: int
     dtype: jnp.dtype
     score: str = "scaled_dot_product"
+    distances: bool = False
     gain: float = 1.0
     bias: bool = True
     norm: str = "layer_norm"
@@ -123,6 +126,8 @@ class Attention(nn.Module):
         self.query_bias = bias("query_bias", size[1:], axes[1:])
         self.key = kernel("key")
         self.value = kernel("value")
+        if self.distances:
+            self.distance = kernel("distance")
         self.value_bias = bias("value_bias", size[1:], axes[1:])
         outward = (*size[1:], size[0]), (*axes[1:], axes[0])
         self.output = parameter(self, "output", _OUTWARD, *outward, matrix=(2, 1))
@@ -160,7 +165,7 @@ class Attention(nn.Module):
         values: Float[Array, "B S H K"],
         mask: Bool[Array, "#B #T S"] | Segments,
         rotation: Rotation | None = None,
-        bias: Float[Array, "1 H T S"] | None = None,
+        bias: Float[Array, "1 H T S"] | Distances | None = None,
         *,
         deterministic: bool,
     ) -> Float[Array, "B T D"]:
@@ -170,7 +175,7 @@ class Attention(nn.Module):
           mask: True where a query sees a key; or the segments that this follows from, for a kernel
             that reads these. Such a kernel shows nothing to diagnostics.
           rotation: of the queries, where positions are rotary.
-          bias: what is added to the scores, where positions are relative.
+          bias: what is added to the scores, or what it follows from, where positions are relative.
         """
         queries = self._queries(x, rotation)
         weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
@@ -183,7 +188,7 @@ class Attention(nn.Module):
         cache: Slots,
         seen: Bool[Array, "#B #Q S"],
         rotation: Rotation | None = None,
-        bias: Float[Array, "1 H T S"] | None = None,
+        bias: Float[Array, "1 H T S"] | Distances | None = None,
         *,
         hypotheses: int = 1,
     ) -> Float[Array, "B T D"]:
@@ -195,15 +200,16 @@ class Attention(nn.Module):
             T, and Q = T where there is one).
         """
         queries = self._queries(x, rotation)
+        queries, bias = self._by_distance(queries, bias, cache.keys.shape[-1])
         if hypotheses > 1:
-            shape = (-1, hypotheses * queries.shape[1], *queries.shape[2:])
-            queries = jnp.repeat(queries.reshape(shape), hypotheses, axis=0)
-            bias = None if bias is None else jnp.tile(bias, (1, 1, hypotheses, 1))
+            queries = _of_all(queries, hypotheses)
+            if bias is not None:
+                bias = jnp.broadcast_to(bias, (x.shape[0], *bias.shape[1:]))
+                bias = jnp.swapaxes(_of_all(jnp.swapaxes(bias, 1, 2), hypotheses), 1, 2)
         if SCORES[self.score].module:
             scores = self.scores(queries, jnp.transpose(cache.keys, (0, 3, 1, 2)))
         else:
-            products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-            scores = products("BTHK,BHKS->BHTS", queries, cache.keys)
+            scores = _products("BTHK,BHKS->BHTS", queries, cache.keys)
         if bias is not None:
             scores = scores + bias
         logits = jnp.where(seen[:, None], scores, _MASKED)
@@ -243,20 +249,39 @@ class Attention(nn.Module):
         out = jnp.einsum("BTHK,HKD->BTD", heads, output, preferred_element_type=jnp.float32)
         return out if self.output_bias is None else out + self.output_bias[None, None]
 
+    def _by_distance(
+        self,
+        queries: Float[Array, "B T H K"],
+        bias: Float[Array, "1 H T S"] | Distances | None,
+        num_keys: int,
+    ) -> tuple[Float[Array, "B T H K"], Float[Array, "#B H T S"] | None]:
+        """The queries that meet the keys, and what is added to their scores."""
+        if not isinstance(bias, Distances):
+            return queries, bias
+        dtype, length = self.dtype, queries.shape[1]
+        scale = self.head_dim**-0.5 if SCORES[self.score].scaled else 1.0
+        u, v = (scale * x.astype(dtype)[None, None] for x in (bias.content, bias.distance))
+        # Whether W meets R or the queries first is einsum's choice: what costs less.
+        operands = queries + v, self.distance.astype(dtype), bias.vectors.astype(dtype)
+        found = _products("BTHK,DHK,ND->BHTN", *operands)
+        missing = length + num_keys - 1 - bias.vectors.shape[0]  # of those that nobody sees
+        found = skew(jnp.pad(found, [(0, 0), (0, 0), (0, 0), (0, missing)]))
+        return queries + u, constrain(found, "batch", "heads", "length")
+
     def _weights(
         self,
         queries: Float[Array, "B T H K"],
         keys: Float[Array, "B S H K"],
         mask: Bool[Array, "#B #T S"],
-        bias: Float[Array, "1 H T S"] | None,
+        bias: Float[Array, "1 H T S"] | Distances | None,
         deterministic: bool,
     ) -> Float[Array, "B H T S"]:
         """The weights after dropout, in the keys' dtype; diagnostics may ask for what they are."""
+        queries, bias = self._by_distance(queries, bias, keys.shape[1])
         if SCORES[self.score].module:
             scores = self.scores(queries, keys)
         else:
-            products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-            scores = products("BTHK,BSHK->BHTS", queries, keys)
+            scores = _products("BTHK,BSHK->BHTS", queries, keys)
         if bias is not None:
             scores = scores + bias
         logits = jnp.where(mask[:, None], scores, _MASKED)
@@ -265,3 +290,9 @@ class Attention(nn.Module):
         entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
         observe(self, entropy=entropy, largest_logit=jnp.max(logits, axis=-1))
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)
+
+
+def _of_all(x: Float[Array, "N T H _"], hypotheses: int) -> Float[Array, "N Q H _"]:
+    """In each row the queries of all hypotheses of its sentence."""
+    shape = (-1, hypotheses * x.shape[1], *x.shape[2:])
+    return jnp.repeat(x.reshape(shape), hypotheses, axis=0)

@@ -16,7 +16,7 @@ class Segments:
     """What a mask follows from, for a kernel that never holds the mask of all pairs.
 
     queries, keys: the example that each token belongs to (0 is padding). causal: whether a query
-    sees no key that stands after it.
+    sees no key that stands after it; of more keys than queries, the last ones stand beside these.
     """
 
     queries: Int[Array, "B T"]
@@ -26,7 +26,7 @@ class Segments:
     def pairs(self) -> Bool[Array, "B T S"]:
         """The mask: as `segment_mask`, and where it is causal as `causal_mask` too."""
         mask = segment_mask(self.queries, self.keys)
-        return mask & causal_mask(self.queries.shape[1])[None] if self.causal else mask
+        return mask & causal_mask(*mask.shape[1:])[None] if self.causal else mask
 
 
 def segment_mask(
@@ -40,7 +40,7 @@ def segment_mask(
     return same & (key_segment_ids > 0)[:, None, :]
 
 
-def causal_mask(length: int) -> Bool[Array, "T T"]:
-    """Each position sees itself and what came before."""
-    position = jnp.arange(length)
-    return position[:, None] >= position[None, :]
+def causal_mask(queries: int, keys: int | None = None) -> Bool[Array, "T S"]:
+    """Each query sees its own key and those before; that of the last one is the last."""
+    keys = queries if keys is None else keys
+    return keys - queries + jnp.arange(queries)[:, None] >= jnp.arange(keys)[None, :]

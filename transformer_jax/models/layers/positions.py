@@ -53,6 +53,7 @@ class PositionKind:
       learned: whether trained vectors are added, from a table that bounds the length of rows.
       rotation: (positions, K) -> what turns queries and keys.
       biased: whether self-attention adds a trained number to its scores, by head and distance.
+      distances: whether it adds products with vectors of the distances.
       even: the size that has to be even.
     """
 
@@ -60,7 +61,13 @@ class PositionKind:
     learned: bool = False
     rotation: Callable[[Int[Array, "B T"], int], Rotation] | None = None
     biased: bool = False
+    distances: bool = False
     even: Literal["d_model", "head_dim"] | None = None
+
+    @property
+    def relative(self) -> bool:
+        """Whether distances alone are told, by what self-attention adds to its scores."""
+        return self.biased or self.distances
 
 
 POSITIONS = {
@@ -68,6 +75,7 @@ POSITIONS = {
     "learned": PositionKind(learned=True),
     "rotary": PositionKind(rotation=rotation, even="head_dim"),
     "relative": PositionKind(biased=True),
+    "distance": PositionKind(distances=True, even="d_model"),
 }
 
 
@@ -182,6 +190,55 @@ class RelativeBias(nn.Module):
         bias = table[buckets(distances, bidirectional=self.bidirectional)].T
         bias = skew(jnp.broadcast_to(bias[:, None], (len(bias), queries, queries + keys - 1)))
         return constrain(bias[None], None, "heads", "length")
+
+
+class Distances(NamedTuple):
+    """What a query and a key have to do with their distance (Dai et al. 2019, section 3.3).
+
+    The score is (q + u) k + (q + v) (W R), where each layer has a W of its own.
+
+    Attributes:
+      vectors: R of each distance that a query may have to a key, a key's place less its query's,
+        from the largest one backwards on.
+      content: u of each head.
+      distance: v of each head.
+    """
+
+    vectors: Float[Array, "N D"]
+    content: Float[Array, "H K"]
+    distance: Float[Array, "H K"]
+
+
+class DistanceVectors(nn.Module):
+    """The parts of `Distances` that all layers of a stack share, u and v drawn from N(0, 0.02^2).
+
+    Attributes:
+      causal: whether nobody sees keys after a query.
+      most: the distance that larger ones count as; None: there is no such distance.
+    """
+
+    num_heads: int
+    head_dim: int
+    d_model: int
+    causal: bool
+    most: int | None
+
+    @nn.compact
+    def __call__(self, queries: int, keys: int, first: int | Int[Array, ""] = 0) -> Distances:
+        """See `RelativeBias`. R is concat[sin, cos], as in the paper's code."""
+        init, size = nn.initializers.normal(0.02), (self.num_heads, self.head_dim)
+        content, distance = (
+            parameter(self, name, init, size, ("heads", "head_dim")) for name in ("u", "v")
+        )
+        count = queries + keys - 1
+        if self.causal and isinstance(first, int):
+            count = min(count, queries + first)  # none after the query
+        back = queries - 1 + first - jnp.arange(count)
+        if self.most is not None:
+            back = jnp.clip(back, -self.most, self.most)
+        angles = back[:, None] / 10000.0 ** (jnp.arange(0, self.d_model, 2) / self.d_model)[None]
+        vectors = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+        return Distances(vectors, content, distance)
 
 
 def skew(x: Float[Array, "*H T N"]) -> Float[Array, "*H T S"]:

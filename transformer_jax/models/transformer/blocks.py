@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.models.layers.attention import Attention, Slots
 from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.masks import Segments
-from transformer_jax.models.layers.positions import Rotation
+from transformer_jax.models.layers.positions import POSITIONS, Rotation
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Carry, ResidualSublayer, Scales
 from transformer_jax.models.transformer.schemes import Kind, Stack
@@ -57,6 +57,16 @@ class Step(NamedTuple):
     source_mask: Any = None
 
 
+class Layer(NamedTuple):
+    """What a layer has of its own, besides parameters: rides through the scan.
+
+    memory: what its self-attention read of the tokens before these rows, or None.
+    """
+
+    scales: Scales
+    memory: Any  # Float[Array, "B M D"]
+
+
 class Block(nn.Module):
     """One layer of a stack: the sublayers of `depth(config, stack).kinds`, each in its residual."""
 
@@ -70,12 +80,18 @@ class Block(nn.Module):
             setattr(self, kind, _SUBLAYERS[kind](config, inner_norm))
             setattr(self, f"{kind}_residual", ResidualSublayer(config, stack, index))
 
-    def __call__(self, carry: Carry, layer: Scales, shared: Rows) -> tuple[Carry, None]:
-        """All positions at once."""
-        deterministic = shared.deterministic
+    def __call__(self, carry: Carry, layer: Layer, shared: Rows) -> tuple[Carry, Any]:
+        """All positions at once. Also returns what the layer's memory becomes, None without one."""
+        deterministic, memory = shared.deterministic, layer.memory
 
         def attend(h):
-            keys_values = self.self_attention.keys_values(h, shared.rotation)
+            nonlocal memory
+            seen = h
+            if memory is not None:
+                # No gradient enters what earlier segments left.
+                seen = jnp.concatenate([jax.lax.stop_gradient(memory), h.astype(memory.dtype)], 1)
+                memory = seen[:, h.shape[1] :]
+            keys_values = self.self_attention.keys_values(seen, shared.rotation)
             return self.self_attention(
                 h,
                 *keys_values,
@@ -91,7 +107,8 @@ class Block(nn.Module):
                 h, *keys_values, shared.cross_mask, deterministic=deterministic
             )
 
-        return self._sublayers(carry, layer, attend, look, shared.real, deterministic), None
+        carry = self._sublayers(carry, layer.scales, attend, look, shared.real, deterministic)
+        return carry, memory
 
     def context(self, encoded: Float[Array, "B S D"]) -> Slots:
         """This layer's keys and values of the encoder's output, made once for each sentence."""
@@ -144,7 +161,9 @@ class Block(nn.Module):
         return carry
 
 
-def attention(config: TransformerConfig, inner_norm: bool = False) -> Attention:
+def attention(
+    config: TransformerConfig, inner_norm: bool = False, distances: bool = False
+) -> Attention:
     """An attention of the model; `inner_norm` as of its scheme."""
     return Attention(
         d_model=config.d_model,
@@ -153,6 +172,7 @@ def attention(config: TransformerConfig, inner_norm: bool = False) -> Attention:
         dtype=config.compute_dtype,
         score=config.attention_score,
         gain=config.attention_gain,
+        distances=distances,
         bias=config.bias,
         norm=config.norm,
         norm_epsilon=config.norm_epsilon,
@@ -177,7 +197,9 @@ def feed_forward(config: TransformerConfig, inner_norm: bool = False) -> FeedFor
 
 
 _SUBLAYERS: dict[Kind, Callable[[TransformerConfig, bool], nn.Module]] = {
-    "self_attention": attention,
+    "self_attention": lambda config, inner_norm: attention(
+        config, inner_norm, POSITIONS[config.positions].distances
+    ),
     "cross_attention": lambda config, inner_norm: attention(config),  # without an inner norm
     "feed_forward": feed_forward,
 }

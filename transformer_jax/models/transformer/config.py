@@ -93,6 +93,8 @@ class TransformerConfig:
     bias: bool = True
     positions: str = "sinusoidal"
     max_length: int = 1024
+    max_distance: int | None = None
+    memory_length: int = 0
     embedding_norm: bool = False
     pooling: str = "mean"
     tied_embeddings: str = "all"
@@ -131,9 +133,27 @@ class TransformerConfig:
                 f"{self.positions} positions need an even model.{even}{default}, "
                 f"got {getattr(self, even)}"
             )
+        if self.max_distance is not None and self.max_distance < 1:
+            raise ValueError(f"model.max_distance={self.max_distance} must be at least 1")
+        self._check_memory()
         self._check_kernel()
         self._check_head()
         self._check_schemes()
+
+    def _check_memory(self) -> None:
+        if self.memory_length < 0:
+            raise ValueError(f"model.memory_length={self.memory_length} is negative")
+        fitting = [name for name, row in POSITIONS.items() if row.relative]
+        if self.memory_length and self.architecture != "decoder_only":
+            raise ValueError(
+                f"model.memory_length={self.memory_length} needs model.architecture="
+                f"'decoder_only', got {self.architecture!r}"
+            )
+        if self.memory_length and self.positions not in fitting:
+            raise ValueError(
+                f"model.memory_length={self.memory_length} needs positions that tell distances, "
+                f"model.positions={' or '.join(map(repr, fitting))}, got {self.positions!r}"
+            )
 
     def _check_kernel(self) -> None:
         name, kernel = self.attention_kernel, KERNELS[self.attention_kernel]
@@ -147,7 +167,12 @@ class TransformerConfig:
                 f"model.attention_kernel={name!r} has products of queries and keys alone: with "
                 f"model.attention_score={self.attention_score!r} set it to {others('any_score')}"
             )
-        if POSITIONS[self.positions].biased and not kernel.any_score:
+        if POSITIONS[self.positions].distances and SCORES[self.attention_score].module:
+            raise ValueError(
+                f"model.positions={self.positions!r} adds to products of queries and keys, which "
+                f"model.attention_score={self.attention_score!r} has none of"
+            )
+        if POSITIONS[self.positions].relative and not kernel.any_score:
             raise ValueError(
                 f"model.attention_kernel={name!r} has products of queries and keys alone: with "
                 f"model.positions={self.positions!r} set it to {others('any_score')}"

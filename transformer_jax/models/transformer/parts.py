@@ -2,14 +2,22 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.layers.embeddings import TokenTable
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import Segments
-from transformer_jax.models.layers.positions import POSITIONS, Positions, RelativeBias, Rotation
+from transformer_jax.models.layers.positions import (
+    POSITIONS,
+    Distances,
+    DistanceVectors,
+    Positions,
+    RelativeBias,
+    Rotation,
+)
 from transformer_jax.models.layers.stack import stack
-from transformer_jax.models.transformer.blocks import Block
+from transformer_jax.models.transformer.blocks import Block, Layer
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Carry, Scales
 from transformer_jax.models.transformer.schemes import Stack
@@ -45,10 +53,15 @@ def layers(config: TransformerConfig, name: Stack) -> Any:
 
 
 def bottom(
-    config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]
-) -> tuple[Carry, Scales]:
-    """What a stack starts from, and the scales of its layers."""
-    return Carry.start(config, stack, x), Scales.of(config, stack)
+    config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"], memory: Any = None
+) -> tuple[Carry, Layer]:
+    """What a stack starts from, and what its layers have of their own, in arrays over layers.
+
+    memory: (B, L, M, D), as `Memory` holds it.
+    """
+    if memory is not None:
+        memory = jnp.swapaxes(memory, 0, 1)
+    return Carry.start(config, stack, x), Layer(Scales.of(config, stack), memory)
 
 
 def rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotation | None:
@@ -57,18 +70,22 @@ def rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotatio
     return turn(positions, config.head_dim) if turn else None
 
 
-def relative_bias(config: TransformerConfig, stack: Stack) -> RelativeBias | None:
-    """The module of a stack's bias, where positions have one. Drawn as Hugging Face's T5 draws."""
-    if not POSITIONS[config.positions].biased:
-        return None
-    return RelativeBias(config.num_heads, config.d_model**-0.5, bidirectional=stack == "encoder")
+def relative_bias(config: TransformerConfig, stack: Stack) -> RelativeBias | DistanceVectors | None:
+    """The module of what a stack's layers share of distances, where positions tell them."""
+    row, causal = POSITIONS[config.positions], stack == "decoder"
+    if row.biased:  # drawn as Hugging Face's T5 draws
+        return RelativeBias(config.num_heads, config.d_model**-0.5, bidirectional=not causal)
+    if row.distances:
+        sizes = config.num_heads, config.head_dim, config.d_model
+        return DistanceVectors(*sizes, causal=causal, most=config.max_distance)
+    return None
 
 
 def bias(
-    module: RelativeBias | None,
+    module: RelativeBias | DistanceVectors | None,
     queries: int,
     keys: int | None = None,
     first: int | Int[Array, ""] = 0,
-) -> Float[Array, "1 H T S"] | None:
+) -> Float[Array, "1 H T S"] | Distances | None:
     """What self-attention adds to its scores, if anything, of as many keys unless they are told."""
     return module(queries, queries if keys is None else keys, first) if module else None

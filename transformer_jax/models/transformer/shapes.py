@@ -26,6 +26,7 @@ from transformer_jax.models.layers.positions import (
 from transformer_jax.models.transformer import parts
 from transformer_jax.models.transformer.blocks import Rows, Step
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
+from transformer_jax.models.transformer.memory import Memory
 from transformer_jax.models.transformer.residual import Carry, finish
 from transformer_jax.models.transformer.schemes import by_sublayer
 from transformer_jax.models.transformer.stepping import (
@@ -97,8 +98,8 @@ class EncoderDecoder(nn.Module):
             encoded=encoded,
             cross_mask=parts.mask(self.config, segments, batch["inputs_segment_ids"], causal=False),
         )
-        start, scales = parts.bottom(self.config, "decoder", x)
-        carry, _ = self.decoder(start, scales, shared)
+        start, layers = parts.bottom(self.config, "decoder", x)
+        carry, _ = self.decoder(start, layers, shared)
         return _outputs(self, self.target_table, carry)
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, Cache]:
@@ -227,19 +228,38 @@ class DecoderOnly(nn.Module):
         encoder-decoder.
         """
         segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
-        length = segments.shape[1]
-        x = self.embedding.embed(shift_right(batch["targets"], positions, self.config.bos_id))
+        length, memory = segments.shape[1], self._memory()
+        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
+        keys = segments
+        if memory is not None:
+            tokens, keys = memory.before(tokens, segments, positions)
+        x = self.embedding.embed(tokens)
         x = self.positions(x, positions, length=length, deterministic=deterministic)
         shared = Rows(
-            mask=parts.mask(self.config, segments, segments, causal=True),
+            mask=parts.mask(self.config, segments, keys, causal=True),
             rotation=parts.rotation(self.config, positions),
-            bias=parts.bias(self.decoder_bias, length),
+            bias=parts.bias(self.decoder_bias, length, keys.shape[1], keys.shape[1] - length),
             real=segments > 0,
             deterministic=deterministic,
         )
-        start, scales = parts.bottom(self.config, "decoder", x)
-        carry, _ = self.decoder(start, scales, shared)
+        hidden = None if memory is None else memory.hidden
+        start, layers = parts.bottom(self.config, "decoder", x, hidden)
+        carry, hidden = self.decoder(start, layers, shared)
+        if memory is not None:
+            self._remember(memory.after(hidden, batch["targets"], segments, keys))
         return _outputs(self, self.embedding, carry)
+
+    def _memory(self) -> Memory | None:
+        """What the caller gives as the collection "memory"; None: nothing."""
+        if not self.has_variable("memory", "hidden"):
+            return None
+        found: dict[str, Any] = {name: self.get_variable("memory", name) for name in Memory._fields}
+        return Memory(**found)
+
+    def _remember(self, memory: Memory) -> None:
+        if self.is_mutable_collection("memory"):
+            for name, value in memory._asdict().items():
+                self.put_variable("memory", name, value)
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Prompt, Cache]:
         """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
@@ -390,8 +410,8 @@ def _encode(
         real=segments > 0,
         deterministic=deterministic,
     )
-    start, scales = parts.bottom(model.config, "encoder", x)
-    carry, _ = model.encoder(start, scales, shared)
+    start, layers = parts.bottom(model.config, "encoder", x)
+    carry, _ = model.encoder(start, layers, shared)
     row = scheme(model.config, "encoder")
     x = finish(row, model.encoder_norm if row.ends_in_norm else None, carry)
     observe(model, encoder_output=x)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from transformer_jax.models.layers.attention import Slots
 from transformer_jax.models.transformer.blocks import Block, Step
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.models.transformer.residual import Carry, Scales
+from transformer_jax.models.transformer.residual import Carry
 
 # The parameters of one layer
 Layer = PyTree[Float[Array, "..."]]
@@ -88,13 +88,14 @@ def contexts(
 def step_through(
     config: TransformerConfig,
     layers: Sequence[Layer],
-    start: tuple[Carry, Scales],
+    start: tuple[Carry, Any],
     cache: Cache,
     sources: Sequence[Slots | None],
     step: Step,
 ) -> tuple[Carry, Cache]:
     """New tokens through all layers, each with its part of the cache and of the source."""
-    carry, scales = start
+    carry, of_layers = start
+    scales = of_layers.scales
     written = []
     for number, layer in enumerate(layers):
         own = jax.tree.map(lambda leaf, number=number: leaf[number], scales)

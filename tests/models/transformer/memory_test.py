@@ -1,0 +1,185 @@
+"""Segment memory: what segments with it give is what one pass over the text gives."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import reference, tiny
+from transformer_jax.models.family import with_memory
+from transformer_jax.models.transformer.memory import shapes
+from transformer_jax.models.transformer.shapes import MODELS
+
+# Float32 sums in another order.
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+
+LENGTH, MEMORY = 4, 5  # of a segment, and of what is seen before it
+KINDS = ("distance", "relative")
+
+
+def config_of(positions="distance", **changes):
+    settings = dict(architecture="decoder_only", positions=positions, memory_length=MEMORY)
+    return tiny.config(**(settings | changes))
+
+
+def documents(*lengths, seed=0):
+    return [target for _, target in tiny.sentences(*((1, length) for length in lengths), seed=seed)]
+
+
+def segments_of(rows, length=LENGTH):
+    """Batches of readers that each read a list of documents to their end, one after the other."""
+    streams = []
+    for row in rows:
+        positions = np.concatenate([np.arange(len(document)) for document in row])
+        streams.append((np.concatenate(row), positions))
+    longest = -(-max(len(tokens) for tokens, _ in streams) // length) * length
+    for start in range(0, longest, length):
+        batch = {name: np.zeros((len(rows), length), np.int32) for name in ("t", "s", "p")}
+        for number, (tokens, positions) in enumerate(streams):
+            own = slice(start, start + length)
+            count = len(tokens[own])
+            place = positions[own]
+            batch["t"][number, :count], batch["p"][number, :count] = tokens[own], place
+            batch["s"][number, :count] = np.cumsum(place == 0) + (place[:1] > 0)
+        names = {"t": "targets", "s": "targets_segment_ids", "p": "targets_positions"}
+        yield {names[name]: values for name, values in batch.items()}
+
+
+def nothing(config, rows, length=None):
+    return jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes(config, rows, length)
+    )
+
+
+@functools.cache
+def compiled(config):
+    model = MODELS[config.architecture](config)
+    return jax.jit(functools.partial(with_memory, model))
+
+
+def read(config, params, rows, length=LENGTH, memory_length=None):
+    """Logits of each reader's tokens, and the memory after the last segment."""
+    memory, found = nothing(config, len(rows), memory_length), []
+    for batch in segments_of(rows, length):
+        outputs, memory = compiled(config)(params, batch, None, memory)
+        found.append(outputs.logits())
+    whole = np.concatenate(found, axis=1)
+    return [row[: sum(map(len, docs))] for row, docs in zip(whole, rows, strict=True)], memory
+
+
+@pytest.mark.parametrize("positions", KINDS)
+@pytest.mark.parametrize("residual", ["post_ln", "pre_ln"])
+def test_segments_with_memory_give_what_one_pass_with_their_window_gives(positions, residual):
+    """A token of a segment sees this from its beginning on and MEMORY tokens before, in every
+    layer; documents of any length, in rows of their own, in which others went before."""
+    config = config_of(positions, residual=residual, max_distance=6)
+    params = tiny.random_parameters(config)
+    a, b, c, d = documents(17, 10, 3, 6)
+    rows = [[a], [c, b, d]]
+    found, _ = read(config, params, rows)
+    for logits, row in zip(found, rows, strict=True):
+        start = 0
+        for document in row:
+            end = start + len(document)
+
+            def first_seen(t, start=start):
+                segment = (start + t) // LENGTH * LENGTH
+                return max(0, segment - MEMORY - start)
+
+            batch = tiny.pack([[(document, document)]], len(document), len(document))
+            (expected,) = reference.forward(params, batch, config, first_seen=first_seen)
+            assert_close(logits[start:end], expected)
+            start = end
+
+
+def test_a_memory_that_holds_all_gives_the_pass_without_segments():
+    config = config_of(memory_length=20)
+    params, (document,) = tiny.random_parameters(config), documents(17)
+    (found,), _ = read(config, params, [[document]])
+    batch = tiny.pack([[(document, document)]], 17, 17)
+    assert_close(found, tiny.apply_function(config)(params, batch)[0])
+    # And that it may be of another length than the config's: none at all is another model.
+    (without,), _ = read(config, params, [[document]], memory_length=0)
+    assert_close(found[:LENGTH], without[:LENGTH])
+    assert np.abs(found[LENGTH:] - without[LENGTH:]).max() > 1e-2
+
+
+def test_documents_never_see_each_other():
+    """Another document before, in the row and in the memory, changes no bit of what follows."""
+    config = config_of()
+    params = tiny.random_parameters(config)
+    short, own = documents(6, 9)
+    (other,) = documents(6, seed=3)
+    (found, changed), _ = read(config, params, [[short, own], [other, own]])
+    np.testing.assert_array_equal(found[6:], changed[6:])
+    assert np.abs(found[:6] - changed[:6]).max() > 1e-2
+
+
+def test_no_gradient_enters_memory():
+    """Neither by itself, nor by what it was made from: the gradient of a segment's loss is that
+    with the memory as a constant. That memory matters is seen by the logits."""
+    config = config_of()
+    params, rows = tiny.random_parameters(config), [documents(8), documents(8, seed=1)]
+    first, second = segments_of(rows)
+    apply = compiled(config)
+
+    def loss(params, constant, memory):
+        _, made = apply(params, first, None, nothing(config, 2))
+        outputs, _ = apply(params, second, None, constant if memory is None else made | memory)
+        return jnp.sum(jnp.square(outputs.logits()))
+
+    _, constant = apply(params, first, None, nothing(config, 2))
+    expected = jax.grad(loss)(params, constant, None)
+    found = jax.grad(loss)(params, constant, {})
+    jax.tree.map(assert_close, found, expected)
+    of_memory = jax.grad(lambda hidden: loss(params, constant, {"hidden": hidden}))
+    assert not np.any(of_memory(constant["hidden"]))
+    assert loss(params, constant, None) != loss(params, nothing(config, 2), None)
+
+
+@pytest.mark.parametrize("positions", KINDS)
+def test_a_decoder_writes_with_the_window_of_its_memory(positions):
+    """Step by step, each token sees itself and MEMORY tokens before: segments of one token."""
+    config = config_of(positions, context_length=MEMORY + 1)
+    params, (document,) = tiny.random_parameters(config), documents(14)
+    (expected,), _ = read(config, params, [[document]], length=1)
+    model, prompt = MODELS["decoder_only"](config), 8
+    ids = np.concatenate([[config.bos_id], document])[None, :prompt].astype(np.int32)
+    inputs = {"inputs": ids, "inputs_segment_ids": ids * 0 + 1, "inputs_positions": ids * 0}
+
+    def call(*arguments, method) -> Any:
+        return model.apply({"params": params}, *arguments, method=method)
+
+    tokens, context, cache = call(inputs, 7, method="start")
+    step = jax.jit(functools.partial(call, method="step"))
+    for t in range(7):
+        logits, cache = step(context, cache, tokens, jnp.int32(t))
+        assert_close(logits[0], expected[prompt - 1 + t])
+        tokens = document[None, prompt - 1 + t]
+
+
+def test_a_model_without_memory_keeps_nothing():
+    config = tiny.config(architecture="decoder_only")
+    assert shapes(config, 3, None) == shapes(config, 3, 7) == ()
+    batch = tiny.read_by(config, tiny.packed_batch())
+    model = MODELS["decoder_only"](config)
+    _, memory = with_memory(model, tiny.random_parameters(config), batch, None, ())
+    assert memory == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (dict(architecture="encoder_decoder"), "'decoder_only', got 'encoder_decoder'"),
+        (dict(positions="sinusoidal"), "'relative' or 'distance', got 'sinusoidal'"),
+        (dict(memory_length=-1), "memory_length=-1 is negative"),
+        (dict(max_distance=0), "max_distance=0 must be at least 1"),
+        (dict(attention_score="additive"), "attention_score='additive'"),
+    ],
+)
+def test_what_memory_and_distances_cannot_be_is_refused(changes, named):
+    with pytest.raises(ValueError, match=named):
+        config_of(**changes)
