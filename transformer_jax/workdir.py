@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CONFIG = "config.json"  # the config that the directory belongs to
+SPECIAL_IDS = "special_ids.json"  # of a tokenizer beside it that has its own
 TOKENIZER = "tokenizer.json"  # so that predicting needs no training data
 LABELS = "labels.json"  # the classes or tags, where the model predicts such
 INIT_FROM = "init_from.json"  # what was taken from another run, where the config names one

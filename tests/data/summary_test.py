@@ -38,7 +38,11 @@ def summary_of(task, examples, most=9) -> Summary:
     recipe = TASKS[task].recipe
     tokenizer = train_tokenizer("words", ["a b c"], 99, recipe.extra_tokens)
     limits = Limits(most, most, "drop")
-    return summarise([make_arrays([examples], tokenizer, recipe, ("no", "yes"), limits)], recipe)
+    return summarise(
+        [make_arrays([examples], tokenizer, recipe, ("no", "yes"), limits)],
+        recipe,
+        tokenizer.special,
+    )
 
 
 def test_pairs_are_counted_by_side():

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from transformer_jax.data.recipe import Limits
-from transformer_jax.data.tokenizer import BOS_ID, EOS_ID
+from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, SpecialIds
 from transformer_jax.data.transforms import (
     between,
     label_number,
@@ -49,7 +49,7 @@ PLACES = [[0, 1, 0, 2], [3, 0], [1], [0, 2, 2]]
 
 
 def test_labels_lie_along_sentences_between_bos_and_eos():
-    rows, too_long = labelled(SENTENCES, PLACES, Limits(5, 0, "drop"))
+    rows, too_long = labelled(SENTENCES, PLACES, Limits(5, 0, "drop"), SpecialIds())
     assert too_long == 0
     assert rows == {
         "inputs": [[BOS_ID, *ids, EOS_ID] for ids in SENTENCES],
@@ -59,13 +59,13 @@ def test_labels_lie_along_sentences_between_bos_and_eos():
 
 def test_too_long_sentences_are_left_out_or_cut_with_their_labels_and_counted():
     """Three tokens leave room for one between bos and eos."""
-    rows, too_long = labelled(SENTENCES, PLACES, Limits(3, 0, "drop"))
+    rows, too_long = labelled(SENTENCES, PLACES, Limits(3, 0, "drop"), SpecialIds())
     assert too_long == 2
     assert rows == {
         "inputs": [[BOS_ID, 7, EOS_ID], [BOS_ID, EOS_ID]],
         "labels": [[3, 0, 0], [1, 0]],
     }
-    rows, too_long = labelled(SENTENCES, PLACES, Limits(3, 0, "truncate"))
+    rows, too_long = labelled(SENTENCES, PLACES, Limits(3, 0, "truncate"), SpecialIds())
     assert too_long == 2
     assert rows == {
         "inputs": [[BOS_ID, 4, EOS_ID], [BOS_ID, 7, EOS_ID], [BOS_ID, EOS_ID], [BOS_ID, 8, EOS_ID]],
@@ -74,7 +74,7 @@ def test_too_long_sentences_are_left_out_or_cut_with_their_labels_and_counted():
 
 
 def test_rows_between_bos_and_eos_are_cut_at_their_end_and_counted():
-    assert between(SENTENCES, 4) == (
+    assert between(SENTENCES, 4, SpecialIds()) == (
         [[BOS_ID, 4, 5, EOS_ID], [BOS_ID, 7, EOS_ID], [BOS_ID, EOS_ID], [BOS_ID, 8, 9, EOS_ID]],
         1,
     )

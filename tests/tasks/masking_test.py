@@ -5,11 +5,21 @@ import math
 
 import numpy as np
 import pytest
+import tokenizers
 
 from tests.data.numbered import in_memory, make_arrays, numbers
 from transformer_jax.data.batches import eval_batches
 from transformer_jax.data.streams import TrainStreams
-from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, MASK, PAD_ID, UNK_ID, train_tokenizer
+from transformer_jax.data.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    MASK,
+    PAD_ID,
+    UNK_ID,
+    SpecialIds,
+    Tokenizer,
+    train_tokenizer,
+)
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.masked_lm import Masking
 
@@ -29,7 +39,13 @@ def documents(n, length):
 
 
 def mask(batch, seed=0, rate=RATE, mask_id=MASK_ID):
-    return Masking(mask_rate=rate, mask_id=mask_id)(batch, np.random.default_rng(seed))
+    return masking(rate, mask_id)(batch, np.random.default_rng(seed))
+
+
+def masking(rate, mask_id):
+    """Of a tokenizer whose last id is that of the mask."""
+    silent = PAD_ID, EOS_ID, BOS_ID
+    return Masking(rate, mask_id, silent, (*silent, UNK_ID, mask_id), mask_id + 1)
 
 
 def unmasked(batch):
@@ -105,7 +121,7 @@ def test_other_columns_of_a_batch_are_passed_on():
 def test_the_recipe_masks_with_the_tokenizers_mask(kind):
     tokenizer = train_tokenizer(kind, ["a b c"], 20, RECIPE.extra_tokens)
     assert RECIPE.draw is not None
-    assert RECIPE.draw(tokenizer, 0.2) == Masking(0.2, tokenizer.vocab_size - 1)
+    assert RECIPE.draw(tokenizer, 0.2) == masking(0.2, tokenizer.vocab_size - 1)
     assert tokenizer.token_id(MASK) == tokenizer.vocab_size - 1
 
 
@@ -118,8 +134,23 @@ def streams_of(arrays, *, length, packing=False, rate=RATE, seed=3):
         streams=2,
         packing=packing,
         seed=seed,
-        draw=Masking(rate, mask_id=150),
+        draw=masking(rate, mask_id=150),
     )
+
+
+def test_a_tokenizers_own_special_ids_are_neither_masked_nor_drawn():
+    """They may lie anywhere, as BERT's do."""
+    special = SpecialIds(pad=0, eos=102, bos=101, unk=100, mask=103)
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({str(n): n for n in range(150)}))
+    draw = RECIPE.draw(Tokenizer(library, special), 0.5)
+    batch = documents(200, 200)
+    batch["inputs"] = np.random.default_rng(0).integers(90, 115, (200, 200), dtype=np.int32)
+    masked = draw(batch, np.random.default_rng(1))
+    chosen = masked["targets"] != 0
+    assert not np.isin(batch["inputs"][chosen], [0, 101, 102]).any()
+    changed = masked["inputs"][masked["inputs"] != batch["inputs"]]
+    assert set(changed) - {103} == set(range(1, 150)) - {100, 101, 102, 103}
+    assert (changed == 103).mean() > 0.8
 
 
 def test_masks_differ_between_epochs_streams_and_seeds():
@@ -171,7 +202,7 @@ def test_masks_of_an_evaluation_belong_to_the_examples():
     arrays = make_arrays(21, RECIPE.columns, shortest=30, longest=40)
 
     def masks(batch_size):
-        draw = Masking(RATE, mask_id=150)
+        draw = masking(RATE, mask_id=150)
         batches = eval_batches([arrays], RECIPE.columns, batch_size=batch_size, draw=draw)
         return {
             number: tuple(np.flatnonzero(batch["targets"][row]))

@@ -17,7 +17,7 @@ from transformer_jax.tasks.span_corruption import SENTINELS, TASK, Spans
 
 RECIPE = TASK.recipe
 FIRST = 1000  # of the sentinels
-SPANS = Spans(0.15, 3.0, tuple(range(FIRST, FIRST + 100)))
+SPANS = Spans(0.15, 3.0, tuple(range(FIRST, FIRST + 100)), EOS_ID)
 
 
 def corrupted(length, seed=0, spans=SPANS):
@@ -45,7 +45,7 @@ def put_back(inputs, targets):
 @pytest.mark.parametrize("rate", [0.15, 0.5])
 def test_the_spans_put_back_are_the_text(length, rate):
     for seed in range(20):
-        text, found = corrupted(length, seed, Spans(rate, 3.0, SPANS.sentinels))
+        text, found = corrupted(length, seed, Spans(rate, 3.0, SPANS.sentinels, EOS_ID))
         assert put_back(found["inputs"], found["targets"]) == text.tolist()
         numbers = [token for token in found["inputs"].tolist() if token >= FIRST]
         assert numbers == list(range(FIRST, FIRST + len(numbers)))  # in order, from the first
@@ -91,7 +91,7 @@ def test_masks_are_drawn_as_t5_draws_them(length):
         starts[np.cumsum(parts.ravel())[:-1]] = 1
         return np.cumsum(starts) % 2 == 1
 
-    spans, runs = Spans(0.4, 2.0, SPANS.sentinels), 3000
+    spans, runs = Spans(0.4, 2.0, SPANS.sentinels, EOS_ID), 3000
     rng, other = np.random.default_rng(0), np.random.default_rng(1)
     ours = np.mean([spans.mask(length, rng) for _ in range(runs)], axis=0)
     theirs = np.mean([mask(other) for _ in range(runs)], axis=0)

@@ -35,10 +35,12 @@ from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.data.summary import Summary, check_train, summarise
 from transformer_jax.data.tokenizer import (
+    OWN_IDS,
     TOKENIZERS,
-    UNK_ID,
+    SpecialIds,
     Tokenizer,
     cached_tokenizer,
+    load_special_ids,
     load_tokenizer,
     train_tokenizer,
 )
@@ -120,6 +122,12 @@ class Dataset:
             for column in columns
             for value in column
         ]
+
+    @functools.cached_property
+    def special(self) -> SpecialIds:
+        """The special ids of the tokenizer, which is not made for that."""
+        file = self.settings.tokenizer_file
+        return load_special_ids(file) if file else OWN_IDS
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -204,7 +212,8 @@ class Dataset:
         if recipe.predicted is None:
             return None
         counts = summed(arrays.ids[recipe.predicted] for arrays in self._tokens("train"))
-        counts[[place for place in recipe.never_predicted if place < len(counts)]] = 0
+        if recipe.draw is not None:  # masks spare them
+            counts[[i for i in self.special.silent if i < len(counts)]] = 0
         shares = counts[counts > 0] / counts.sum()
         return float(-np.sum(shares * np.log(shares)))
 
@@ -249,7 +258,10 @@ class Dataset:
     def summaries(self) -> dict[str, Summary]:
         """Counts of every split. Those that nobody has asked for are prepared."""
         splits = filter(self.has, SPLITS)
-        return {split: summarise(self._tokens(split), self.settings.recipe) for split in splits}
+        return {
+            split: summarise(self._tokens(split), self.settings.recipe, self.special)
+            for split in splits
+        }
 
     def check(self) -> None:
         """Reads all files, and compares their content with what was prepared of them.
@@ -297,7 +309,8 @@ class Dataset:
         # An "<unk>" in the text itself, as WikiText-2 has them, is a word like any other.
         words = [word for line in lines for word in line.split(" ") if word not in ("", "<unk>")]
         (ids,) = self.tokenizer.encode_words([words])
-        unknown = [word for word, row in zip(words, ids, strict=True) if UNK_ID in row]
+        unk = self.special.unk
+        unknown = [word for word, row in zip(words, ids, strict=True) if unk in row]
         if unknown:
             logging.warning(
                 "%d of %d words, such as %r, are unknown to this run's tokenizer: the model reads "
@@ -389,7 +402,7 @@ class Dataset:
         if split not in self._prepared:
             made = [self._prepare(split, part) for part in self._parts(split)]
             if split == "train":
-                check_train(summarise(made, self.settings.recipe))
+                check_train(summarise(made, self.settings.recipe, self.special))
             counts = [arrays.counts for arrays in made]
             if too_long := sum(one.too_long for one in counts):
                 logging.warning(

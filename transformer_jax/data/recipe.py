@@ -90,7 +90,6 @@ class Recipe:
         labels: the column of `reads` whose values are labels, one or a list an example.
         documents: whether an example is a text that may be cut anywhere.
         predicted: the column whose tokens the model learns to predict; None: it predicts labels.
-        never_predicted: the tokens of that column that are never asked for.
     """
 
     name: str
@@ -106,7 +105,6 @@ class Recipe:
     labels: str | None = None
     documents: bool = False
     predicted: str | None = None
-    never_predicted: tuple[int, ...] = ()
 
     @property
     def kept(self) -> dict[str, Column]:

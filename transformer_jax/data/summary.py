@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from transformer_jax import tables
 from transformer_jax.data.arrays import TokenArrays, summed, total
 from transformer_jax.data.recipe import Recipe
-from transformer_jax.data.tokenizer import UNK_ID
+from transformer_jax.data.tokenizer import SpecialIds
 
 _SHOWN = 10  # labels in the table, the most frequent ones
 _NAMED = 3  # labels in a warning
@@ -45,12 +45,13 @@ class Summary:
     labels: dict[str, int]
 
 
-def summarise(sets: Sequence[TokenArrays], recipe: Recipe) -> Summary:
+def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) -> Summary:
     """The counts of a split, which consists of these sets."""
     own = {name: column for name, column in recipe.kept.items() if column.along is None}
     ids = [summed(arrays.ids[name] for arrays in sets) for name in own]
-    tokens = sum(int(found[UNK_ID:].sum()) for found in ids)  # lower ids are special tokens
-    unknown = sum(int(found[UNK_ID : UNK_ID + 1].sum()) for found in ids)
+    tokens = sum(int(np.delete(found, _within(special.silent, found)).sum()) for found in ids)
+    unk = () if special.unk is None else (special.unk,)
+    unknown = sum(int(found[_within(unk, found)].sum()) for found in ids)
     lengths = {
         column.side: _quantiles(summed(arrays.lengths[name] for arrays in sets))
         for name, column in own.items()
@@ -67,6 +68,10 @@ def summarise(sets: Sequence[TokenArrays], recipe: Recipe) -> Summary:
         unknown=unknown / max(tokens, 1),
         labels=counts.labels,
     )
+
+
+def _within(ids: Sequence[int], counts: Int64[np.ndarray, " most"]) -> list[int]:
+    return [i for i in ids if i < len(counts)]
 
 
 def _quantiles(lengths: Int64[np.ndarray, " longest+1"]) -> tuple[int, ...]:

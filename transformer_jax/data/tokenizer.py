@@ -19,9 +19,33 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from transformer_jax import progress
 from transformer_jax.data.cache import build_once, fingerprint
-from transformer_jax.workdir import TOKENIZER, write_atomically
+from transformer_jax.workdir import SPECIAL_IDS, TOKENIZER, write_atomically
 
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
+
+
+class SpecialIds(NamedTuple):
+    """The ids of a tokenizer that stand for no text.
+
+    eos ends texts, bos is what a decoder reads first, and unk stands for what the vocabulary lacks
+    (None: it lacks nothing). mask stands for a token to be predicted (None: that of MASK, if any).
+    pad fills rows up elsewhere; here whatever id does, since segments tell what is padding.
+    """
+
+    pad: int | None = PAD_ID
+    eos: int = EOS_ID
+    bos: int = BOS_ID
+    unk: int | None = UNK_ID
+    mask: int | None = None
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """Those that are no part of a text."""
+        return tuple(i for i in (self.pad, self.eos, self.bos) if i is not None)
+
+
+OWN_IDS = SpecialIds()  # of the tokenizers that are trained here
+
 
 # A blank cannot occur inside a token of text, so text never produces pad, eos, bos or mask.
 _SPECIAL_TOKENS = ["< pad >", "< eos >", "< bos >", "<unk>"]
@@ -37,46 +61,63 @@ class Tokenizer:
     Attributes:
         vocab_size: number of ids, the special ones included.
         fingerprint: SHA-256 of everything that decides the ids.
+        special: the special ids.
     """
 
     vocab_size: int
     fingerprint: str
+    special: SpecialIds
 
-    def __init__(self, library: tokenizers.Tokenizer):
+    def __init__(self, library: tokenizers.Tokenizer, special: SpecialIds = OWN_IDS):
         self._library = library
+        self.special = special
+        # Those of others may cut texts off and fill them up.
+        self._library.no_truncation()
+        self._library.no_padding()
         self._library.encode_special_tokens = True  # "<unk>" written in a text is plain text
         self._fast = _fast_encoder(library)
         self.vocab_size = library.get_vocab_size()
-        self.fingerprint = hashlib.sha256(library.to_str().encode()).hexdigest()
+        known = library.to_str() + (special != OWN_IDS) * json.dumps(special)
+        self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
 
     def __reduce__(self) -> tuple:
-        return Tokenizer, (self._library,)
+        return Tokenizer, (self._library, self.special)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without eos."""
         if self._fast is not None:
             return list(map(self._fast, texts))
-        return [e.ids for e in self._library.encode_batch_fast(list(texts))]
+        encoded = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [e.ids for e in encoded]
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Ids of each word of each sentence, as after a blank; at least one each, if only unk."""
         words = list(dict.fromkeys(itertools.chain.from_iterable(sentences)))
         encoded = self.encode([f" {word}" for word in words])
-        ids = {word: row or [UNK_ID] for word, row in zip(words, encoded, strict=True)}
+        nothing = [self.special.eos if self.special.unk is None else self.special.unk]
+        ids = {word: row or nothing for word, row in zip(words, encoded, strict=True)}
         return [[ids[word] for word in sentence] for sentence in sentences]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids before the first eos; pad and bos are skipped, unk is written <unk>."""
-        before_eos = itertools.takewhile(lambda i: i != EOS_ID, map(int, ids))
-        kept = [i for i in before_eos if i not in (PAD_ID, BOS_ID)]
+        before_eos = itertools.takewhile(lambda i: i != self.special.eos, map(int, ids))
+        kept = [i for i in before_eos if i not in self.special.silent]
         return self._library.decode(kept, skip_special_tokens=False)
 
     def token_id(self, token: str) -> int | None:
         """The id of a token, such as MASK; None where the vocabulary lacks it."""
+        if token == MASK and self.special.mask is not None:
+            return self.special.mask
         return self._library.token_to_id(token)
 
+    def token(self, number: int) -> str | None:
+        """The token of an id."""
+        return self._library.id_to_token(number)
+
     def save(self, path: str | Path) -> None:
-        """Writes one JSON file that load_tokenizer reads: whole, or not at all."""
+        """Writes what load_tokenizer reads: a JSON file, and beside it special ids of its own."""
+        if self.special != OWN_IDS:
+            write_atomically(Path(path).with_name(SPECIAL_IDS), json.dumps(self.special._asdict()))
         write_atomically(Path(path), self._library.to_str(pretty=True))
 
 
@@ -133,8 +174,8 @@ class _Remembered(dict):
         return ids
 
 
-def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer that Tokenizer.save wrote.
+def load_tokenizer(path: str | Path, special: SpecialIds | None = None) -> Tokenizer:
+    """The tokenizer that Tokenizer.save wrote, or another of the library's with these special ids.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -144,9 +185,21 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no tokenizer file here")
     try:
-        return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
+        library = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for every broken file
         raise ValueError(f"{path}: not a tokenizer file ({error})") from error
+    return Tokenizer(library, load_special_ids(path) if special is None else special)
+
+
+def load_special_ids(path: str | Path) -> SpecialIds:
+    """Those of the tokenizer in a file, which need not be there yet. Raises ValueError."""
+    file = Path(path).with_name(SPECIAL_IDS)
+    if not file.is_file():
+        return OWN_IDS
+    try:
+        return SpecialIds(**json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file}: not the special ids of a tokenizer ({error})") from error
 
 
 def train_tokenizer(

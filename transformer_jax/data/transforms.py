@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from transformer_jax.data.recipe import Limits, Rows
-from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, Tokenizer
+from transformer_jax.data.tokenizer import SpecialIds, Tokenizer
 
 
 def pieces(documents: Iterable[list[int]], length: int) -> Rows:
@@ -32,13 +32,16 @@ def label_number(label: str, numbers: dict[str, int]) -> int:
     return numbers[label]
 
 
-def between(rows: Rows, most: int) -> tuple[Rows, int]:
+def between(rows: Rows, most: int, ids: SpecialIds) -> tuple[Rows, int]:
     """The rows between bos and eos, `most` tokens at most, and how many were cut at their end."""
     room = most - 2
-    return [[BOS_ID, *ids[:room], EOS_ID] for ids in rows], sum(len(ids) > room for ids in rows)
+    too_long = sum(len(row) > room for row in rows)
+    return [[ids.bos, *row[:room], ids.eos] for row in rows], too_long
 
 
-def labelled(sentences: Rows, places: Rows, limits: Limits) -> tuple[dict[str, Rows], int]:
+def labelled(
+    sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds
+) -> tuple[dict[str, Rows], int]:
     """Sentences between bos and eos, with their labels from bos on.
 
     Args:
@@ -49,15 +52,15 @@ def labelled(sentences: Rows, places: Rows, limits: Limits) -> tuple[dict[str, R
         "inputs" and "labels", as long; and how many sentences were too long.
     """
     room = limits.source - 2
-    fits = [len(ids) <= room for ids in sentences]
+    fits = [len(row) <= room for row in sentences]
     if limits.too_long == "drop":
         sentences, places = select(sentences, fits), select(places, fits)
-    inputs, _ = between(sentences, limits.source)
+    inputs, _ = between(sentences, limits.source, ids)
     labels = [[*place[: room + 1], 0] for place in places]
     return {"inputs": inputs, "labels": labels}, fits.count(False)
 
 
-def paired(sources: Rows, targets: Rows, limits: Limits) -> tuple[dict[str, Rows], int]:
+def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> tuple[dict[str, Rows], int]:
     """Sources and targets, each with eos.
 
     A pair is too long where one of its sides is. A target that is cut does not end there, so it
@@ -73,8 +76,8 @@ def paired(sources: Rows, targets: Rows, limits: Limits) -> tuple[dict[str, Rows
     if limits.too_long == "drop":
         sources, targets = select(sources, fits), select(targets, fits)
     columns = {
-        "inputs": with_eos(sources, limits.source),
-        "targets": [[*ids, EOS_ID][: limits.target] for ids in targets],
+        "inputs": with_eos(sources, limits.source, eos),
+        "targets": [[*row, eos][: limits.target] for row in targets],
     }
     return columns, fits.count(False)
 
@@ -86,12 +89,12 @@ def prompt_sources(
     del labels
     rows = tokenizer.encode(lines)
     too_long = sum(len(ids) >= limits.source for ids in rows)
-    return {"inputs": with_eos(rows, limits.source)}, too_long
+    return {"inputs": with_eos(rows, limits.source, tokenizer.special.eos)}, too_long
 
 
-def with_eos(rows: Rows, most: int) -> Rows:
+def with_eos(rows: Rows, most: int, eos: int) -> Rows:
     """The rows with eos, `most` tokens at most."""
-    return [[*ids[: most - 1], EOS_ID] for ids in rows]
+    return [[*row[: most - 1], eos] for row in rows]
 
 
 def select(rows: Rows, kept: list[bool]) -> Rows:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.data.dataset import Dataset, Split
-from transformer_jax.data.tokenizer import EOS_ID, PAD_ID
+from transformer_jax.data.tokenizer import PAD_ID
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import generate
 from transformer_jax.evaluation.fetch import fetch
@@ -169,7 +169,8 @@ class Trained:
 
     def _model(self) -> dict[str, Any]:
         """What decoding needs of the model."""
-        return {"start": self.start, "step": self.step, "eos_id": EOS_ID, "pad_id": PAD_ID}
+        eos = self.data.tokenizer.special.eos
+        return {"start": self.start, "step": self.step, "eos_id": eos, "pad_id": PAD_ID}
 
     def _bounds(self) -> dict[str, Any]:
         """What decoding draws with, and where it ends."""

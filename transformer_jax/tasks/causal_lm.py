@@ -9,7 +9,7 @@ from jaxtyping import Int
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.examples import Examples
 from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
-from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.transforms import pieces
 from transformer_jax.evaluation import metrics
 from transformer_jax.evaluation.search import DecodeSettings
@@ -25,7 +25,7 @@ def _encode(
 ) -> tuple[dict[str, Rows], int]:
     """Documents with eos, cut into consecutive pieces; so nothing is too long."""
     del labels
-    documents = ([*ids, EOS_ID] for ids in tokenizer.encode(examples["text"]))
+    documents = ([*ids, tokenizer.special.eos] for ids in tokenizer.encode(examples["text"]))
     return {"targets": pieces(documents, limits.target)}, 0
 
 
@@ -35,7 +35,7 @@ def _prompt(
     """Prompts behind bos, cut at their beginning: what is near counts most."""
     del labels
     rows, most = tokenizer.encode(lines), limits.target - 1
-    inputs = [[BOS_ID, *ids[-most:]] for ids in rows]
+    inputs = [[tokenizer.special.bos, *ids[-most:]] for ids in rows]
     return {"inputs": inputs}, sum(len(ids) > most for ids in rows)
 
 
@@ -53,18 +53,20 @@ def _losses(trained: Trained, split: Split) -> dict[str, float]:
     """The means, and the perplexity a word where the tokenizer knows every word."""
     means, texts = trained.losses(split), split.examples["text"]
     tokens = sum(np.sum(batch["targets_segment_ids"] > 0) for batch, _ in split.batches)
-    if not _has_unknown(split):
+    if not _has_unknown(split, trained.data.tokenizer.special.unk):
         nats = means["token_loss"] * float(tokens)
         means["word_perplexity"] = metrics.word_perplexity(nats, texts)
     return means
 
 
-def _has_unknown(split: Split) -> bool:
+def _has_unknown(split: Split, unk: int | None) -> bool:
     """Whether <unk> stands for words or characters, which would make a perplexity a word too low.
 
     An <unk> in the text itself, as WikiText-2 has them, is a word like any other.
     """
-    unknown = sum(np.sum(batch["targets"] == UNK_ID) for batch, _ in split.batches)
+    if unk is None:
+        return False
+    unknown = sum(np.sum(batch["targets"] == unk) for batch, _ in split.batches)
     return bool(unknown > sum(text.count("<unk>") for text in split.examples["text"]))
 
 

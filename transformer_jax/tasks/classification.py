@@ -22,7 +22,7 @@ def _encode(
         [label_number(label, numbers), *[0] * len(ids)]
         for ids, label in zip(sentences, examples["label"], strict=True)
     ]
-    return labelled(sentences, places, limits)
+    return labelled(sentences, places, limits, tokenizer.special)
 
 
 def _prompt(
@@ -30,7 +30,7 @@ def _prompt(
 ) -> tuple[dict[str, Rows], int]:
     """Texts between bos and eos, each with any label at its bos: there one is to be predicted."""
     del labels
-    inputs, too_long = between(tokenizer.encode(lines), limits.source)
+    inputs, too_long = between(tokenizer.encode(lines), limits.source, tokenizer.special)
     return {"inputs": inputs, "labels": [[1] + [0] * (len(ids) - 1) for ids in inputs]}, too_long
 
 

@@ -1,23 +1,23 @@
 """Masked language modelling: the hidden tokens of a text, by an encoder alone."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int64
 
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.examples import Examples
 from transformer_jax.data.recipe import Batch as HostBatch
 from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
-from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, MASK, PAD_ID, UNK_ID, Tokenizer
+from transformer_jax.data.tokenizer import MASK, Tokenizer
 from transformer_jax.data.transforms import between, pieces
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task
 from transformer_jax.training.losses import Batch, Result, chosen_loss
 
 _SAMPLES = 4
-_NEVER_MASKED = (PAD_ID, EOS_ID, BOS_ID)
 
 
 def _encode(
@@ -26,7 +26,7 @@ def _encode(
     """Pieces of documents between bos and eos; so nothing is too long."""
     del labels
     rows = pieces(tokenizer.encode(examples["text"]), limits.source - 2)
-    return {"inputs": between(rows, limits.source)[0]}, 0
+    return {"inputs": between(rows, limits.source, tokenizer.special)[0]}, 0
 
 
 def _prompt(
@@ -34,7 +34,7 @@ def _prompt(
 ) -> tuple[dict[str, Rows], int]:
     """Lines between bos and eos, to be embedded."""
     del labels
-    inputs, too_long = between(tokenizer.encode(lines), limits.source)
+    inputs, too_long = between(tokenizer.encode(lines), limits.source, tokenizer.special)
     return {"inputs": inputs}, too_long
 
 
@@ -44,10 +44,20 @@ class Masking:
 
     Each token but bos and eos is to be predicted with probability `mask_rate`, and at least one of
     an example. Of those, 80% become `mask_id`, 10% a random ordinary token, and 10% stay.
+
+    never: tokens that are not predicted. special: all that are no ordinary ones, ascending.
     """
 
     mask_rate: float
     mask_id: int
+    never: tuple[int, ...]
+    special: tuple[int, ...]
+    vocab_size: int
+
+    @functools.cached_property
+    def ordinary(self) -> Int64[np.ndarray, " ordinary"]:
+        """The tokens that a random one is drawn from."""
+        return np.setdiff1d(np.arange(self.vocab_size), self.special)
 
     def __call__(self, batch: HostBatch, rng: np.random.Generator) -> HostBatch:
         """The batch with its "inputs" masked, and "targets" of their shape.
@@ -57,26 +67,27 @@ class Masking:
         """
         tokens = batch["inputs"]
         draws, treatment, token_draws = np.moveaxis(rng.random((*tokens.shape, 3)), -1, 0)
-        maskable = ~np.isin(tokens, _NEVER_MASKED)
+        maskable = ~np.isin(tokens, self.never)
         draws = np.where(maskable, draws, 1.0)
         starts = np.flatnonzero(batch["inputs_positions"] == 0)
         lowest = np.minimum.reduceat(draws.ravel(), starts)
         lowest = np.repeat(lowest, np.diff(starts, append=tokens.size)).reshape(tokens.shape)
         chosen = maskable & ((draws < self.mask_rate) | (draws == lowest))
 
-        first = UNK_ID + 1  # of the ordinary tokens
-        random_tokens = first + (token_draws * (self.mask_id - first)).astype(np.int32)
+        random_tokens = self.ordinary[(token_draws * len(self.ordinary)).astype(np.int32)]
         shown = np.select([treatment < 0.8, treatment < 0.9], [self.mask_id, random_tokens], tokens)
         return batch | {
             "inputs": np.where(chosen, shown, tokens).astype(np.int32),
-            "targets": np.where(chosen, tokens, PAD_ID).astype(np.int32),
+            "targets": np.where(chosen, tokens, 0).astype(np.int32),
         }
 
 
 def _masking(tokenizer: Tokenizer, mask_rate: float) -> Masking:
     mask_id = tokenizer.token_id(MASK)
     assert mask_id is not None  # Dataset.tokenizer has checked it
-    return Masking(mask_rate, mask_id)
+    never, unk = tokenizer.special.silent, tokenizer.special.unk
+    special = {*never, mask_id} | ({unk} if unk is not None else set())
+    return Masking(mask_rate, mask_id, never, tuple(sorted(special)), tokenizer.vocab_size)
 
 
 def _loss(
@@ -116,7 +127,6 @@ TASK = Task(
         extra_tokens=(MASK,),
         documents=True,
         predicted="inputs",
-        never_predicted=_NEVER_MASKED,
     ),
     heads={"encoder_only": "masked_tokens"},
     loss=_loss,

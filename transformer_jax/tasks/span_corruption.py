@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int32, Int64
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.examples import Examples
 from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
-from transformer_jax.data.tokenizer import EOS_ID, Tokenizer
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.transforms import pieces, prompt_sources
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task
@@ -43,11 +43,13 @@ class Spans:
         noise_density: fraction of the tokens that is hidden, and at least one.
         mean_length: tokens of a span, on average over those of a text.
         sentinels: their ids.
+        eos: the id that inputs and targets end in.
     """
 
     noise_density: float
     mean_length: float
     sentinels: tuple[int, ...]
+    eos: int
 
     def counts(self, length: int) -> tuple[int, int]:
         """How many tokens of a text are hidden, in how many spans."""
@@ -81,7 +83,7 @@ class Spans:
         numbers = np.cumsum(starts) - 1
         sentinels = np.array(self.sentinels)[np.maximum(numbers, 0)]
         kept = np.where(starts, sentinels, tokens)[starts | ~hidden]
-        return np.append(kept, EOS_ID).astype(np.int32)
+        return np.append(kept, self.eos).astype(np.int32)
 
 
 def _divided(total: int, parts: int, rng: np.random.Generator) -> Int64[np.ndarray, " parts"]:
@@ -92,8 +94,8 @@ def _divided(total: int, parts: int, rng: np.random.Generator) -> Int64[np.ndarr
 
 def _corrupt(tokenizer: Tokenizer, mask_rate: float, mean_length: float, limits: Limits) -> Spans:
     """Raises ValueError where a piece may need more sentinels or longer targets than there are."""
-    ids = tuple(tokenizer.token_id(token) for token in SENTINELS)
-    spans = Spans(mask_rate, mean_length, tuple(i for i in ids if i is not None))
+    ids, eos = tuple(tokenizer.token_id(token) for token in SENTINELS), tokenizer.special.eos
+    spans = Spans(mask_rate, mean_length, tuple(i for i in ids if i is not None), eos)
     noise, count = spans.counts(limits.source - 1)
     if count > len(spans.sentinels):
         raise ValueError(

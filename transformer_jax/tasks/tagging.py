@@ -28,7 +28,7 @@ def _encode(
         for ids, tag in zip(word_ids, tags, strict=True):
             place += [label_number(tag, numbers), *[0] * (len(ids) - 1)]
         places.append(place)
-    return labelled(sentences, places, limits)
+    return labelled(sentences, places, limits, tokenizer.special)
 
 
 def _prompt(

@@ -30,7 +30,7 @@ def _encode(
     del labels
     sources = tokenizer.encode(examples["source"])
     targets = tokenizer.encode([references[0] for references in map(_all, examples["target"])])
-    return paired(sources, targets, limits)
+    return paired(sources, targets, limits, tokenizer.special.eos)
 
 
 def _all(target: str | Sequence[str]) -> Sequence[str]:

@@ -28,7 +28,7 @@ def _encode(
             "data.source yields several targets of a source, which task.name='text_to_text' takes"
         )
     sources, targets = (tokenizer.encode(examples[name]) for name in ("source", "target"))
-    return paired(sources, targets, limits)
+    return paired(sources, targets, limits, tokenizer.special.eos)
 
 
 def _limit(
