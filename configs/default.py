@@ -186,6 +186,7 @@ def _model() -> Config:
     model.num_decoder_layers = config_dict.placeholder(int)  # None: num_layers
     model.d_model = 512  # width of the residual stream
     model.num_heads = 8  # of each attention
+    model.num_kv_heads = config_dict.placeholder(int)  # of keys and values; None: num_heads
     model.head_dim = config_dict.placeholder(int)  # None: d_model / num_heads
     model.d_ff = 2048  # hidden width of the feed-forward sublayer
     # Of query and key: their product over sqrt(head_dim), their product, or v tanh(q + k).
@@ -199,6 +200,7 @@ def _model() -> Config:
     model.norm_epsilon = 1e-5  # what norms add to the mean square
     model.embedding_norm = False  # a norm on the sum of embedding and position, as in BERT
     model.positions = "sinusoidal"
+    model.rotary_base = 10_000.0  # of the wavelengths ("rotary" only)
     model.max_length = 1024  # rows of the table of learned positions ("learned" only)
     model.max_distance = config_dict.placeholder(int)  # larger ones count as it ("distance" only)
     # Tokens before a row whose states its tokens see, as in Transformer-XL (0: none). Then rows of
@@ -208,6 +210,8 @@ def _model() -> Config:
     # Which of the source's table, the target's table and the logits' kernel are one: all three, the
     # first two ("inputs"), the last two ("decoder"), or none.
     model.tied_embeddings = "all"
+    model.embedding_scale = config_dict.placeholder(float)  # on looked up rows; None: sqrt(d_model)
+    model.logits_bias = False  # a number for each token, added to its logits
     model.vocab_size = config_dict.placeholder(int)  # None: the tokenizer's
     model.dropout_rate = 0.1  # on the output of every residual branch
     model.embedding_dropout_rate = 0.1  # on the sum of embedding and position

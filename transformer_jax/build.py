@@ -82,6 +82,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     model_config = dataclasses.replace(
         model_config,
         vocab_size=config.model.vocab_size or data.tokenizer.vocab_size,
+        bos_id=data.special.bos,
         num_labels=len(data.labels),
     )
     model = family.shapes[config.model.architecture](model_config)

@@ -108,7 +108,9 @@ def _choices(config: Config) -> list[Choice]:
         for name, row in TOKENIZERS.items()
     }
     lengths = {
-        name: ("max_length",) * row.learned + ("max_distance",) * row.distances
+        name: ("max_length",) * row.learned
+        + ("max_distance",) * row.distances
+        + ("rotary_base",) * (row.rotation is not None)
         for name, row in POSITIONS.items()
     }
     remembers = {True: ("memory_length",), False: ()}
@@ -136,7 +138,7 @@ def _choices(config: Config) -> list[Choice]:
 _TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
 # An encoder alone also embeds, whatever it is trained for.
 _STACKS = {
-    name: ("pooling",) * (stacks == ("encoder",))
+    name: ("pooling" if stacks == ("encoder",) else "logits_bias",)
     + tuple(key for stack in stacks for key in (f"num_{stack}_layers", f"{stack}_residual"))
     for name, stacks in ARCHITECTURES.items()
 }

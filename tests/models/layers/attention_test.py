@@ -96,6 +96,31 @@ def test_scores_equal_a_slow_loop(case, score, qk_norm):
     np.testing.assert_allclose(actual, expected + w["output_bias"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("score", ["scaled_dot_product", "additive"])
+def test_adjacent_queries_share_a_key_and_a_value(case, score):
+    """Four heads of two keys and values are four of their own, two and two the same."""
+    _, _, x, y, mask = case
+    own, grouped = (
+        Attention(16, 4, 4, jnp.dtype("float32"), num_kv_heads=count, score=score)
+        for count in (None, 2)
+    )
+    params = parameters(grouped, x, y, mask)
+    assert params["key"].shape == (16, 2, 4) and params["value_bias"].shape == (2, 4)
+    repeated = params | {
+        name: jnp.repeat(params[name], 2, axis=axis)
+        for name, axis in (("key", 1), ("value", 1), ("value_bias", 0))
+    }
+    expected = apply(own, repeated, x, y, mask)
+    np.testing.assert_allclose(apply(grouped, params, x, y, mask), expected, rtol=1e-5, atol=1e-5)
+
+    def cached(module, x, y, mask):
+        return module.cached(x, module.slots(y), mask)
+
+    for module, w in ((own, repeated), (grouped, params)):
+        actual = module.apply({"params": w}, x, y, mask, method=cached)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_without_the_root_of_the_head_size_queries_count_twice_as_much(case):
     """At a head size of 4, whose root is 2."""
     module, params, x, y, mask = case

@@ -22,6 +22,7 @@ OTHERS = (
     dict(norm="rms_norm", tied_embeddings="none"),
     dict(attention_score="additive", qk_norm=True),
     dict(attention_score="dot_product", num_decoder_layers=3),
+    dict(num_kv_heads=1, logits_bias=True, embedding_scale=1.5),
 )
 # Hypotheses of each row, and choices: every scheme once, while all else takes turns.
 CASES = [

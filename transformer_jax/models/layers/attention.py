@@ -60,10 +60,13 @@ SCORES = {
 
 
 class Slots(NamedTuple):
-    """Keys and values of one layer in the order in which a step reads them: no copy is made."""
+    """Keys and values of one layer in the order in which a step reads them: no copy is made.
 
-    keys: Float[Array, "B H K S"]
-    values: Float[Array, "B H S K"]
+    G of them serve H queries, H / G adjacent ones each.
+    """
+
+    keys: Float[Array, "B G K S"]
+    values: Float[Array, "B G S K"]
 
     def write(self, new: "Slots", slot: Int[Array, ""]) -> "Slots":
         """These, with the new ones from `slot` on."""
@@ -81,6 +84,8 @@ class Attention(nn.Module):
     times `gain`. Keys have no bias: the softmax cancels it.
 
     Attributes:
+      num_kv_heads: of keys and values, each of which serves num_heads / num_kv_heads adjacent
+        queries (Ainslie et al. 2023, 2305.13245); None: num_heads.
       score: a key of `SCORES`.
       distances: whether scores have a part by distance, and so a kernel W of their vectors.
       kernel: a key of `KERNELS`.
@@ -96,6 +101,7 @@ class Attention(nn.Module):
     num_heads: int
     head_dim: int
     dtype: jnp.dtype
+    num_kv_heads: int | None = None
     score: str = "scaled_dot_product"
     distances: bool = False
     gain: float = 1.0
@@ -113,22 +119,23 @@ class Attention(nn.Module):
 
     def setup(self):
         size = (self.d_model, self.num_heads, self.head_dim)
+        kv_size = (self.d_model, self.num_kv_heads or self.num_heads, self.head_dim)
         axes = ("embed", "heads", "head_dim")
         inward = nn.initializers.variance_scaling(self.gain**2, "fan_avg", "uniform", 0, (1, 2))
 
-        def kernel(name):
+        def kernel(name, size):
             return parameter(self, name, inward, size, axes, matrix=(1, 2))
 
         def bias(name, size, axes):
             return parameter(self, name, nn.initializers.zeros, size, axes) if self.bias else None
 
-        self.query = kernel("query")
+        self.query = kernel("query", size)
         self.query_bias = bias("query_bias", size[1:], axes[1:])
-        self.key = kernel("key")
-        self.value = kernel("value")
+        self.key = kernel("key", kv_size)
+        self.value = kernel("value", kv_size)
         if self.distances:
-            self.distance = kernel("distance")
-        self.value_bias = bias("value_bias", size[1:], axes[1:])
+            self.distance = kernel("distance", size)
+        self.value_bias = bias("value_bias", kv_size[1:], axes[1:])
         outward = (*size[1:], size[0]), (*axes[1:], axes[0])
         self.output = parameter(self, "output", _OUTWARD, *outward, matrix=(2, 1))
         self.output_bias = bias("output_bias", size[:1], axes[:1])
@@ -144,14 +151,14 @@ class Attention(nn.Module):
 
     def keys_values(
         self, x: Float[Array, "B S D"], rotation: Rotation | None = None
-    ) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
+    ) -> tuple[Float[Array, "B S G K"], Float[Array, "B S G K"]]:
         """What queries will look at, in the compute dtype; keys are turned by their positions."""
         x = x.astype(self.dtype)
-        keys = jnp.einsum("BSD,DHK->BSHK", x, self.key.astype(self.dtype))
+        keys = jnp.einsum("BSD,DGK->BSGK", x, self.key.astype(self.dtype))
         if self.qk_norm:
             keys = self.key_norm(keys).astype(self.dtype)
         keys = rotate(keys, rotation)
-        values = jnp.einsum("BSD,DHK->BSHK", x, self.value.astype(self.dtype))
+        values = jnp.einsum("BSD,DGK->BSGK", x, self.value.astype(self.dtype))
         if self.value_bias is not None:
             values = values + self.value_bias.astype(self.dtype)[None, None]
         # Whole rows, since every query may look at every key.
@@ -161,8 +168,8 @@ class Attention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        keys: Float[Array, "B S H K"],
-        values: Float[Array, "B S H K"],
+        keys: Float[Array, "B S G K"],
+        values: Float[Array, "B S G K"],
         mask: Bool[Array, "#B #T S"] | Segments,
         rotation: Rotation | None = None,
         bias: Float[Array, "1 H T S"] | Distances | None = None,
@@ -179,6 +186,7 @@ class Attention(nn.Module):
         """
         queries = self._queries(x, rotation)
         weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
+        keys, values = map(self._for_queries, (keys, values))
         heads = kernels.attend(self.kernel, queries, keys, values, mask, weights)
         return self._outputs(constrain(heads, "batch", "length", "heads"))
 
@@ -206,17 +214,25 @@ class Attention(nn.Module):
             if bias is not None:
                 bias = jnp.broadcast_to(bias, (x.shape[0], *bias.shape[1:]))
                 bias = jnp.swapaxes(_of_all(jnp.swapaxes(bias, 1, 2), hypotheses), 1, 2)
+        # Those that a key serves side by side, so that no key is copied for each of them
+        grouped = (cache.keys.shape[1], self.num_heads // cache.keys.shape[1])
         if SCORES[self.score].module:
-            scores = self.scores(queries, jnp.transpose(cache.keys, (0, 3, 1, 2)))
+            keys = jnp.transpose(cache.keys, (0, 3, 1, 2))
+            scores = self.scores(queries, self._for_queries(keys))
         else:
-            scores = _products("BTHK,BHKS->BHTS", queries, cache.keys)
+            by_key = queries.reshape(*queries.shape[:2], *grouped, self.head_dim)
+            scores = _products("BTGRK,BGKS->BGRTS", by_key, cache.keys)
+            scores = scores.reshape(scores.shape[0], self.num_heads, *scores.shape[3:])
         if bias is not None:
             scores = scores + bias
         logits = jnp.where(seen[:, None], scores, _MASKED)
         # One softmax over the slots of all rows of a sentence
         by_sentence = logits.reshape(-1, hypotheses, *logits.shape[1:])
         weights = jax.nn.softmax(by_sentence, axis=(1, -1)).reshape(logits.shape)
-        heads = jnp.einsum("BHTS,BHSK->BHTK", weights.astype(self.dtype), cache.values)
+        weights = weights.astype(self.dtype)
+        weights = weights.reshape(weights.shape[0], *grouped, *weights.shape[2:])
+        heads = jnp.einsum("BGRTS,BGSK->BGRTK", weights, cache.values)
+        heads = heads.reshape(heads.shape[0], self.num_heads, *heads.shape[3:])
         if hypotheses > 1:
             heads = jnp.sum(heads.reshape(-1, hypotheses, *heads.shape[1:]), axis=1)
         return self._outputs(jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:2], *queries.shape[2:]))
@@ -225,6 +241,11 @@ class Attention(nn.Module):
         """What `keys_values` makes, laid out as `cached` reads it."""
         keys, values = self.keys_values(x, rotation)
         return Slots(jnp.transpose(keys, (0, 2, 3, 1)), jnp.swapaxes(values, 1, 2))
+
+    def _for_queries(self, x: Float[Array, "B S G K"]) -> Float[Array, "B S H K"]:
+        """Keys or values, each for all queries that it serves."""
+        times = self.num_heads // x.shape[2]
+        return x if times == 1 else constrain(jnp.repeat(x, times, axis=2), "batch", None, "heads")
 
     def _queries(
         self, x: Float[Array, "B T D"], rotation: Rotation | None

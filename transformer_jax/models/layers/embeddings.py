@@ -59,11 +59,16 @@ class Unprojected(NamedTuple):
 
 
 class TokenTable(nn.Module):
-    """One row a token, drawn from N(0, 1/D) (Vaswani et al. 2017, section 3.4)."""
+    """One row a token, drawn from N(0, 1/D) (Vaswani et al. 2017, section 3.4).
+
+    Attributes:
+      scale: on the rows that are looked up; None: sqrt(D), which brings them to unit variance.
+    """
 
     vocab_size: int
     d_model: int
     dtype: jnp.dtype
+    scale: float | None = None
 
     def setup(self):
         init = nn.initializers.normal(self.d_model**-0.5)
@@ -71,8 +76,8 @@ class TokenTable(nn.Module):
         self.table = parameter(self, "table", init, size, ("vocab", "embed"), matrix=(1, 1))
 
     def embed(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Rows times sqrt(D), which brings them to unit variance."""
-        return look_up(self.table, ids) * self.d_model**0.5
+        """Rows times the scale."""
+        return look_up(self.table, ids) * (self.d_model**0.5 if self.scale is None else self.scale)
 
     def project(self, x: Float[Array, "B T D"]) -> Unprojected:
         """Products with every row: the tied output projection."""
@@ -85,6 +90,16 @@ def look_up(table: Float[Array, "V D"], ids: Int[Array, "B T"]) -> Float[Array, 
     In two moves, or the compiler would gather all rows of the batch on every device in between.
     """
     return constrain(constrain(table[ids], "looked_up", "length", "embed"), "batch", "length")
+
+
+class LogitsBias(nn.Module):
+    """A number for each token, which is added to its logits."""
+
+    vocab_size: int
+
+    @nn.compact
+    def __call__(self) -> Float[Array, "V"]:
+        return parameter(self, "bias", nn.initializers.zeros, (self.vocab_size,), ("vocab",))
 
 
 class OutputProjection(nn.Module):

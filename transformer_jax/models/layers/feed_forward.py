@@ -25,6 +25,8 @@ class Activation(NamedTuple):
 ACTIVATIONS = {
     "relu": Activation(jax.nn.relu),
     "gelu": Activation(lambda x: jax.nn.gelu(x, approximate=False)),
+    "gelu_tanh": Activation(lambda x: jax.nn.gelu(x, approximate=True)),  # of GPT-2
+    "swish": Activation(jax.nn.silu),  # of Marian
     "swiglu": Activation(jax.nn.silu, gated=True),  # Shazeer 2020, equation 6
     # Of T5 1.1, with the tanh that approximates GELU.
     "geglu_tanh": Activation(lambda x: jax.nn.gelu(x, approximate=True), gated=True),

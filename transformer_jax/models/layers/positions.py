@@ -37,9 +37,9 @@ def sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     return table
 
 
-def rotation(positions: Int[Array, "B T"], head_dim: int) -> Rotation:
-    """Angles t / 10000^(2i/K) of position t and pair i (Su et al. 2021, 2104.09864, eq. 15)."""
-    frequencies = 10000.0 ** (-jnp.arange(0, head_dim, 2) / head_dim)
+def rotation(positions: Int[Array, "B T"], head_dim: int, base: float = 10000.0) -> Rotation:
+    """Angles t / base^(2i/K) of position t and pair i (Su et al. 2021, 2104.09864, eq. 15)."""
+    frequencies = base ** (-jnp.arange(0, head_dim, 2) / head_dim)
     angles = positions[..., None] * frequencies[None, None]
     return Rotation(jnp.cos(angles), jnp.sin(angles))
 
@@ -51,7 +51,7 @@ class PositionKind:
     Attributes:
       vectors: (length, D) -> the constant vectors that are added to embeddings.
       learned: whether trained vectors are added, from a table that bounds the length of rows.
-      rotation: (positions, K) -> what turns queries and keys.
+      rotation: (positions, K, base) -> what turns queries and keys.
       biased: whether self-attention adds a trained number to its scores, by head and distance.
       distances: whether it adds products with vectors of the distances.
       even: the size that has to be even.
@@ -59,7 +59,7 @@ class PositionKind:
 
     vectors: Callable[[int, int], Float[np.ndarray, "T D"]] | None = None
     learned: bool = False
-    rotation: Callable[[Int[Array, "B T"], int], Rotation] | None = None
+    rotation: Callable[[Int[Array, "B T"], int, float], Rotation] | None = None
     biased: bool = False
     distances: bool = False
     even: Literal["d_model", "head_dim"] | None = None

@@ -168,6 +168,7 @@ def attention(
     return Attention(
         d_model=config.d_model,
         num_heads=config.num_heads,
+        num_kv_heads=config.kv_heads,
         head_dim=config.head_dim,
         dtype=config.compute_dtype,
         score=config.attention_score,

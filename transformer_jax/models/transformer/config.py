@@ -91,7 +91,11 @@ class TransformerConfig:
     norm: str = "layer_norm"
     norm_epsilon: float = 1e-5
     bias: bool = True
+    num_kv_heads: int | None = None
+    embedding_scale: float | None = None
+    logits_bias: bool = False
     positions: str = "sinusoidal"
+    rotary_base: float = 10000.0
     max_length: int = 1024
     max_distance: int | None = None
     memory_length: int = 0
@@ -123,6 +127,15 @@ class TransformerConfig:
             raise ValueError(f"model.attention_gain={self.attention_gain} must lie in (0, 10]")
         if not 0.0 < self.norm_epsilon <= 1.0:
             raise ValueError(f"model.norm_epsilon={self.norm_epsilon} must lie in (0, 1]")
+        if not 1.0 < self.rotary_base:
+            raise ValueError(f"model.rotary_base={self.rotary_base} must be above 1")
+        if self.embedding_scale is not None and not 0.0 < self.embedding_scale:
+            raise ValueError(f"model.embedding_scale={self.embedding_scale} must be above 0")
+        if self.kv_heads < 1 or self.num_heads % self.kv_heads:
+            raise ValueError(
+                f"model.num_kv_heads={self.num_kv_heads} does not divide model.num_heads="
+                f"{self.num_heads}: each key and value head serves equally many queries"
+            )
         for name in _RATES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"model.{name}={getattr(self, name)} must lie in [0, 1)")
@@ -211,6 +224,11 @@ class TransformerConfig:
                 f"{self.decoder_residual!r} do not go together: one is profiled before the draws "
                 "of the other are scaled; take admin_constant in place of admin"
             )
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
     def compute_dtype(self) -> jnp.dtype:

@@ -76,14 +76,15 @@ class TransformerNeeds:
     ) -> list[Need]:
         """See `family.Needs`. The cache is copied when it grows, which it may never do."""
         config = self.config
-        token = 2 * config.num_heads * config.head_dim * config.compute_dtype.itemsize
+        token = 2 * config.kv_heads * config.head_dim * config.compute_dtype.itemsize
         layers = config.num_decoder_layers * token
         # A decoder alone keeps the prompt, short of its last token, with every hypothesis.
         alone = len(stacks(config)) == 1
         slot, read = rows * hypotheses * layers, prompt - 1 if alone else 0
         shared = 0 if alone else rows * layers * prompt
         least, likely = slot * (room + read) + shared, 2 * slot * (length + read) + shared
-        settings = self._settings("num_decoder_layers", "num_heads", "head_dim")
+        heads = "num_heads" if config.num_kv_heads is None else "num_kv_heads"
+        settings = self._settings("num_decoder_layers", heads, "head_dim")
         found = [Need("decoding cache", least, likely, settings)]
         apart = config.compute_dtype.itemsize / _FLOAT
         for need in self._layers("decoder"):
@@ -107,7 +108,8 @@ class TransformerNeeds:
     def _layers(self, stack: Stack) -> list[Need]:
         """The kernels of a stack's layers."""
         config, layers, at = self.config, f"num_{stack}_layers", depth(self.config, stack)
-        attention = at.layers * 4 * _attentions(at) * config.num_heads * config.head_dim
+        heads = 2 * (config.num_heads + config.kv_heads)
+        attention = at.layers * _attentions(at) * heads * config.head_dim
         hidden = at.layers * (3 if ACTIVATIONS[config.activation].gated else 2) * config.d_ff
         return [
             self._need("parameters", attention, layers, "d_model", "num_heads", "head_dim"),
@@ -150,7 +152,8 @@ class TransformerNeeds:
         config, itemsize = self.config, self.config.compute_dtype.itemsize
         attended = _attentions(at) * config.num_heads * config.head_dim * itemsize
         hidden, gated = config.d_ff * itemsize, ACTIVATIONS[config.activation].gated
-        sizes = dict.fromkeys(("query", "key", "value", "heads"), attended)
+        sizes = dict.fromkeys(("query", "heads"), attended)
+        sizes |= dict.fromkeys(("key", "value"), attended * config.kv_heads / config.num_heads)
         sizes |= {"up": hidden, "gate": gated * hidden}
         sizes["stream"] = len(at.kinds) * config.d_model * _FLOAT
         return config.d_model * _FLOAT + sum(sizes[name] for name in names)

@@ -33,7 +33,9 @@ def mask(
 
 def table(config: TransformerConfig) -> TokenTable:
     """A module of one vector a token."""
-    return TokenTable(config.vocab_size, config.d_model, config.compute_dtype)
+    return TokenTable(
+        config.vocab_size, config.d_model, config.compute_dtype, config.embedding_scale
+    )
 
 
 def add_positions(config: TransformerConfig, stack: Stack) -> Positions:
@@ -67,7 +69,7 @@ def bottom(
 def rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotation | None:
     """What turns queries and keys, if anything."""
     turn = POSITIONS[config.positions].rotation
-    return turn(positions, config.head_dim) if turn else None
+    return turn(positions, config.head_dim, config.rotary_base) if turn else None
 
 
 def relative_bias(config: TransformerConfig, stack: Stack) -> RelativeBias | DistanceVectors | None:

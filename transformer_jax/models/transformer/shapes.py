@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.models.layers.embeddings import (
     TIED_EMBEDDINGS,
+    LogitsBias,
     OutputProjection,
     TokenTable,
     Unprojected,
@@ -60,6 +61,8 @@ class EncoderDecoder(nn.Module):
             self.source_table, self.target_table = self.source_embedding, self.target_embedding
         if not tied.logits:
             self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
+        if config.logits_bias:
+            self.logits_bias = LogitsBias(config.vocab_size)
         self.source_positions = parts.add_positions(config, "encoder")
         self.target_positions = parts.add_positions(config, "decoder")
         self.encoder_bias = parts.relative_bias(config, "encoder")
@@ -216,6 +219,8 @@ class DecoderOnly(nn.Module):
             self.decoder_norm = Norm(config.norm, config.norm_epsilon)
         if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
             self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
+        if config.logits_bias:
+            self.logits_bias = LogitsBias(config.vocab_size)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of `outputs`."""
@@ -423,7 +428,10 @@ def _outputs(model: EncoderDecoder | DecoderOnly, table: TokenTable, carry: Carr
     row = scheme(model.config, "decoder")
     x = finish(row, model.decoder_norm if row.ends_in_norm else None, carry)
     observe(model, decoder_output=x)
-    return _project(model, table, x)
+    projected = _project(model, table, x)
+    if not model.config.logits_bias:
+        return projected
+    return projected._replace(bias=model.logits_bias())
 
 
 def _project(model: Model, table: TokenTable, x: Float[Array, "B T D"]) -> Unprojected:

@@ -24,7 +24,7 @@ class Cache(NamedTuple):
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, length: int) -> "Cache":
         def zeros(*size: int) -> Array:
-            return jnp.zeros((rows, config.num_heads, *size), config.compute_dtype)
+            return jnp.zeros((rows, config.kv_heads, *size), config.compute_dtype)
 
         def layer() -> Slots:
             return Slots(zeros(config.head_dim, length), zeros(length, config.head_dim))
