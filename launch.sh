@@ -17,6 +17,8 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   evaluate       --workdir=DIR [--checkpoint=best|last|STEP|DIR] [--split=NAME]
   generate       --workdir=DIR [--input=FILE] [--output=FILE]: from each line
   embed          --workdir=DIR [--input=FILE] [--output=FILE]: each line as a vector
+  import         --checkpoint=FOLDER --workdir=DIR: a model of Hugging Face (GPT-2, BERT, T5, Marian, Llama)
+  export         --workdir=DIR --output=FOLDER [--checkpoint=...]: such a folder of one of ours
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
   replay         --workdir=DIR --step=N: up to a bad step, in float32, to see what went wrong
   preflight      --config=FILE [--config.mesh.topology=v5e-16] [--search|--explain]: fit, speed
@@ -202,8 +204,8 @@ case $command in
     help) usage && exit ;;
     test | setup | compare | tensorboard) device=${device:-cpu} ;;
     preflight) device=${device:-cpu} venv+=-preflight ;;
-    quickstart | prepare | train | evaluate | generate | embed | inspect | replay | configs | keys | experiment) ;;
-    *) fail "unknown command '$command': expected prepare, train, evaluate, generate, embed, inspect, replay, \
+    quickstart | prepare | train | evaluate | generate | embed | import | export | inspect | replay | configs | keys | experiment) ;;
+    *) fail "unknown command '$command': expected prepare, train, evaluate, generate, embed, import, export, inspect, replay, \
 preflight, compare, tensorboard, configs, keys, experiment, tpu, test or setup, or none for the \
 quickstart. See launch.sh --help." ;;
 esac

@@ -58,7 +58,7 @@ def main(argv: list[str], changes: list[str]) -> int:
     try:
         _check_flags(argv[1:], changes)
         command = _command()
-        status = command.run(argv[1:]) if command.words else _dispatch(_load(changes))
+        status = command.run(argv[1:]) if command.words else _dispatch(changes)
         hosts.finish()
         return status
     except Exception as error:
@@ -114,13 +114,15 @@ def _check_flags(words: list[str], changes: list[str]) -> None:
     command = _command()
     if words and not command.words:
         raise ValueError(f"{words[0]!r} is not a flag: flags are written --NAME=VALUE")
-    read = command.flags if command.words else ("config", "workdir", *command.flags)
+    read = command.flags
+    if not command.words:
+        read = (*("config",) * (not command.makes_config), "workdir", *read)
     for flag in _FLAGS:
         if flag.present and flag.name not in read:
             raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
         if flag.value == "":
             raise ValueError(f"--{flag.name}= is empty: give it a value, or leave it out")
-    if changes and command.words:
+    if changes and (command.words or command.makes_config):
         raise ValueError(f"--mode={_MODE.value} does not read --config.{changes[0]}")
 
 
@@ -153,11 +155,12 @@ def _command() -> Command:
     return COMMANDS[_MODE.value]
 
 
-def _dispatch(config: Config) -> int:
+def _dispatch(changes: list[str]) -> int:
     command, workdir = _command(), Path(_WORKDIR.value) if _WORKDIR.value else None
+    config = () if command.makes_config else (_load(changes),)
     if workdir is None and command.needs_workdir:
         raise ValueError(f"--mode={_MODE.value} needs a --workdir")
-    return command.run(config, workdir, *(flags.FLAGS[name].value for name in command.flags))
+    return command.run(*config, workdir, *(flags.FLAGS[name].value for name in command.flags))
 
 
 def _join_and_run(argv: list[str], changes: list[str]) -> int:

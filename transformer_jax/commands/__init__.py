@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from transformer_jax.commands.configs import configs
+from transformer_jax.commands.convert import export, import_
 from transformer_jax.commands.embed import embed
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.commands.generate import generate
@@ -21,7 +22,7 @@ class Command(NamedTuple):
     run: (config, workdir, *flags) -> exit status. flags: the names of those that it reads besides
     config and workdir. needs_workdir: otherwise it works without one, and with any. joins_hosts:
     whether all hosts of a job run it together. words: whether it takes words of the command line in
-    place of all that.
+    place of all that. makes_config: whether it takes no config, since it writes one.
     """
 
     run: Callable[..., int]
@@ -29,6 +30,7 @@ class Command(NamedTuple):
     needs_workdir: bool = True
     joins_hosts: bool = True
     words: bool = False
+    makes_config: bool = False
 
 
 COMMANDS = {
@@ -40,6 +42,8 @@ COMMANDS = {
     "embed": Command(embed, ("checkpoint", "input", "output")),
     "inspect": Command(inspect, needs_workdir=False),
     "replay": Command(replay, ("step",)),
+    "import": Command(import_, ("checkpoint",), makes_config=True),
+    "export": Command(export, ("checkpoint", "output")),
     # It needs no devices, and so nobody else.
     "preflight": Command(preflight, ("search", "explain"), needs_workdir=False, joins_hosts=False),
     "configs": Command(configs, joins_hosts=False, words=True),

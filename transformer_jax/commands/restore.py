@@ -56,12 +56,20 @@ def load(config: Config, run: Run, workdir: Path, folders: list[Path]) -> Traine
         return run.trained(load_parameters(folders, run.abstract_state().params))
 
 
+IMPORTED = "imported"  # in the place of the fingerprint of data that nobody knows
+
+
 def resume(run: Run, folder: Path, streams: Endless) -> Restored:
     """What training needs of a checkpoint; the streams are set to where it left them.
 
     Raises ValueError where it was trained on other data.
     """
-    if (data := origin(folder).data) != streams.fingerprint:
+    if (data := origin(folder).data) == IMPORTED:
+        raise ValueError(
+            f"the checkpoint {folder} was imported: to train from it, choose another --workdir and "
+            f"set checkpoint.init_from={str(folder.parents[1])!r}"
+        )
+    if data != streams.fingerprint:
         raise ValueError(
             f"the checkpoint {folder} was trained on other data, or on batches that another "
             f"version of this code made: its fingerprint is {data[:12]}, that of the files at hand "

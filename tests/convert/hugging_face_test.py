@@ -1,0 +1,309 @@
+"""Imported models compute what transformers computes, and exported ones load there again."""
+
+import copy
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+
+from transformer_jax import overrides
+from transformer_jax.build import built
+from transformer_jax.checkpoint import arrays
+from transformer_jax.commands import convert, restore
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.long
+
+V = 99
+LENGTHS = (12, 7)
+# Numbers that differ from what either side would take by default, and sizes that differ from each
+# other, so that nothing is right by chance.
+T5 = dict(
+    vocab_size=V,
+    d_model=64,
+    d_kv=12,
+    d_ff=96,
+    num_layers=2,
+    num_decoder_layers=3,
+    num_heads=4,
+    layer_norm_epsilon=0.01,
+    decoder_start_token_id=0,
+)
+MARIAN = dict(
+    vocab_size=V,
+    d_model=64,
+    encoder_layers=2,
+    decoder_layers=3,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=96,
+    decoder_ffn_dim=96,
+    activation_function="swish",
+    pad_token_id=V - 1,
+    eos_token_id=0,
+    decoder_start_token_id=V - 1,
+    forced_eos_token_id=None,
+    max_position_embeddings=40,
+)
+LLAMA = dict(
+    vocab_size=V,
+    hidden_size=64,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=12,
+    intermediate_size=96,
+    rms_norm_eps=0.01,
+    rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+    max_position_embeddings=40,
+)
+
+
+def _t5_with_a_head_of_its_own():
+    config = transformers.T5Config(feed_forward_proj="gated-gelu", tie_word_embeddings=False, **T5)
+    model = transformers.T5ForConditionalGeneration(config)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(V, 64))
+    return model
+
+
+MODELS = {
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=V,
+            n_embd=64,
+            n_layer=3,
+            n_head=4,
+            n_inner=96,
+            n_positions=40,
+            layer_norm_epsilon=0.01,
+            bos_token_id=5,
+            eos_token_id=5,
+        )
+    ),
+    "bert": lambda: transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            vocab_size=V,
+            hidden_size=64,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=96,
+            max_position_embeddings=40,
+            layer_norm_eps=0.01,
+        )
+    ),
+    "t5 1.0": lambda: transformers.T5ForConditionalGeneration(
+        transformers.T5Config(feed_forward_proj="relu", **T5)
+    ),
+    "t5 1.1": _t5_with_a_head_of_its_own,
+    "marian, scaled": lambda: transformers.MarianMTModel(
+        transformers.MarianConfig(scale_embedding=True, **MARIAN)
+    ),
+    "marian": lambda: transformers.MarianMTModel(
+        transformers.MarianConfig(scale_embedding=False, **MARIAN)
+    ),
+    "llama": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(tie_word_embeddings=False, **LLAMA)
+    ),
+    "llama, tied": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(tie_word_embeddings=True, **LLAMA)
+    ),
+}
+# What would be wrong by a setting that was lost on the way.
+WRONG = {
+    "gpt2": {"model.activation": "gelu"},
+    "bert": {"model.norm_epsilon": 1e-5},
+    "t5 1.0": {"model.embedding_scale": 1.0},
+    "t5 1.1": {"model.embedding_scale": None},
+    "marian, scaled": {"model.embedding_scale": 1.0},
+    "marian": {"model.activation": "gelu"},
+    "llama": {"model.rotary_base": 10_000.0},
+    "llama, tied": {"model.norm_epsilon": 1e-6},
+}
+
+
+@functools.cache
+def _perturbed(name):
+    """A model in which no bias is 0 and no scale 1, which would hide lost and swapped ones."""
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    with torch.no_grad():
+        for path, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            sinusoids = name.startswith("marian") and "embed_positions" in path
+            if tensor.is_floating_point() and not sinusoids and "inv_freq" not in path:
+                tensor.add_(0.1 * torch.randn_like(tensor))
+    return model
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A function from a name to the folder of a model and the work directory made of it."""
+
+    @functools.cache
+    def run(name):
+        folder = tmp_path_factory.mktemp("model")
+        _perturbed(name).save_pretrained(folder / "theirs")
+        words = {f"w{n}": n for n in range(V)} | {"w3": 3}
+        library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
+        library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        library.save(str(folder / "theirs" / "tokenizer.json"))
+        names = {"unk_token": "w3"}
+        if name == "bert":
+            names |= {"cls_token": "w1", "sep_token": "w2", "mask_token": "w4"}
+        (folder / "theirs" / "tokenizer_config.json").write_text(json.dumps(names))
+        assert convert.import_(folder / "ours", str(folder / "theirs")) == 0
+        return folder
+
+    return run
+
+
+def _batch():
+    generator, length = np.random.default_rng(0), max(LENGTHS)
+    batch = {}
+    for side in ("inputs", "targets"):
+        real = np.stack([np.arange(length) < n for n in LENGTHS]).astype(np.int32)
+        ids = generator.integers(6, V - 2, real.shape).astype(np.int32)
+        batch |= {
+            side: ids * real,
+            f"{side}_segment_ids": real,
+            f"{side}_positions": np.arange(length, dtype=np.int32)[None] * real,
+        }
+    return batch
+
+
+def _ours(workdir, batch, changes=None):
+    """The logits, with other settings of the model where there are changes."""
+    config = overrides.load(str(workdir / "config.json"), changes or {})
+    with jax.default_matmul_precision("highest"), built(config, workdir) as run:
+        params = _parameters(run, workdir)
+        return np.asarray(run.apply(params, batch, None)), run.model.config.bos_id
+
+
+def _parameters(run, workdir):
+    folder = run.checkpoints(workdir).find(0)
+    assert folder is not None
+    return restore.load_parameters([folder], run.abstract_state().params)
+
+
+def _theirs(model, batch, bos):
+    def tensor(x):
+        return torch.tensor(np.asarray(x)).long()
+
+    shifted = np.roll(batch["targets"], 1, axis=1)
+    shifted[:, 0] = bos
+    real = {side: tensor(batch[f"{side}_segment_ids"]) for side in ("inputs", "targets")}
+    with torch.no_grad():
+        if model.config.is_encoder_decoder:
+            return model(
+                input_ids=tensor(batch["inputs"]),
+                attention_mask=real["inputs"],
+                decoder_input_ids=tensor(shifted),
+            ).logits.numpy()
+        if isinstance(model, transformers.BertForMaskedLM):
+            return model(tensor(batch["inputs"]), attention_mask=real["inputs"]).logits.numpy()
+        return model(tensor(shifted), attention_mask=real["targets"]).logits.numpy()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_transformers_and_not_by_chance(imported, name):
+    workdir, batch = imported(name) / "ours", _batch()
+    ours, bos = _ours(workdir, batch)
+    theirs = _theirs(_perturbed(name), batch, bos)
+    side = "inputs" if name == "bert" else "targets"
+    real = batch[f"{side}_segment_ids"] > 0
+    largest = np.abs(theirs[real]).max()
+    assert np.abs(ours - theirs)[real].max() <= 1e-5 * largest
+    wrong, _ = _ours(workdir, batch, WRONG[name])
+    assert np.abs(wrong - theirs)[real].max() > 1e-4 * largest
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
+    workdir = imported(name) / "ours"
+    config = overrides.load(str(workdir / "config.json"))
+    assert convert.export(config, workdir, None, str(tmp_path / "theirs")) == 0
+    original = _perturbed(name)
+    model, report = type(original).from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    assert not any(report.values()), report
+    before, after = original.state_dict(), model.state_dict()
+    assert before.keys() == after.keys()
+    for path in before:
+        if torch.equal(before[path], after[path]):
+            continue
+        # The softmax cancels biases of keys, and texts have no types: see `convert`.
+        if path.endswith("c_attn.bias"):
+            one, other = (x[path].chunk(3) for x in (before, after))
+            assert torch.equal(one[0], other[0]) and torch.equal(one[2], other[2])
+            continue
+        lost = ("key.bias", "k_proj.bias", "token_type_embeddings.weight")
+        assert path.endswith((*lost, "position_embeddings.weight")), path
+    batch = _batch()
+    _, bos = _ours(workdir, batch)
+    one, other = (_theirs(m.eval(), batch, bos) for m in (original, model))
+    np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(one).max())
+
+    assert convert.import_(tmp_path / "ours", str(tmp_path / "theirs")) == 0
+    assert _flat(tmp_path / "ours") == _flat(workdir)
+    names = ("special_ids.json", "tokenizer.json")
+    assert [(tmp_path / "ours" / n).read_text() for n in names] == [
+        (workdir / n).read_text() for n in names
+    ]
+
+
+def _flat(workdir):
+    config = overrides.load(str(workdir / "config.json"))
+    with built(config, workdir) as run:
+        params = _parameters(run, workdir)
+        return {path: np.asarray(x).tobytes() for path, x in arrays.flat(params).items()}
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "bert"])
+def test_generation_is_token_for_token(imported, name, method):
+    workdir, room = imported(name) / "ours", 9
+    changes = {
+        "decode.method": method,
+        "decode.beam_size": 4,
+        "decode.length_penalty": 0.0,
+        "decode.extra_length": room,
+    }
+    config = overrides.load(str(workdir / "config.json"), changes)
+    lines = [" ".join(f"w{n}" for n in row) for row in ([11, 12, 13], [20, 21, 22])]
+    with jax.default_matmul_precision("highest"), built(config, workdir) as run:
+        trained = restore.trained(config, run, workdir, None)
+        ours = [list(map(int, found[0])) for found in trained.generate(run.data.prompts(lines))]
+        special = run.data.tokenizer.special
+    model = copy.deepcopy(_perturbed(name))
+    for number, line in enumerate(lines):
+        ids = [int(word[1:]) for word in line.split()]
+        decoder = not model.config.is_encoder_decoder
+        prompt = [special.bos, *ids] if decoder else [*ids, special.eos]
+        limit = room if decoder else len(prompt) + room
+        with torch.no_grad():
+            found = model.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                max_new_tokens=limit - 1,
+                num_beams=4 if method == "beam" else 1,
+                do_sample=False,
+                length_penalty=0.0,
+                early_stopping="never" if method == "beam" else False,
+                eos_token_id=special.eos,
+                pad_token_id=special.eos,
+                bad_words_ids=None,
+                use_cache=False,  # which theirs sizes by the encoder's layers
+                forced_eos_token_id=None,
+            )[0].tolist()
+        found = found[len(prompt) :] if decoder else found[1:]
+        mine = ours[number]
+        if special.eos in found:
+            found = found[: found.index(special.eos)]
+        if special.eos in mine:
+            mine = mine[: mine.index(special.eos)]
+        if method == "beam" and len(found) >= limit - 1:
+            continue  # theirs may return a beam that has not ended, ours ends every one
+        assert mine[: limit - 1] == found

@@ -1,0 +1,139 @@
+"""Makes a work directory of a checkpoint of Hugging Face, and such a checkpoint of one."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from configs import default
+from configs.default import Config
+from transformer_jax import overrides, progress
+from transformer_jax.build import built
+from transformer_jax.checkpoint.checkpoints import Origin
+from transformer_jax.commands import restore
+from transformer_jax.commands.files import lock, save
+from transformer_jax.convert import FAMILIES, safetensors, special, tensors
+from transformer_jax.convert.family import Family, Settings
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.workdir import CHECKPOINTS, CONFIG, TOKENIZER
+
+# Which family has the equations of a model, by its shape and positions.
+_BY_MODEL = {
+    ("decoder_only", "learned"): "gpt2",
+    ("decoder_only", "rotary"): "llama",
+    ("encoder_only", "learned"): "bert",
+    ("encoder_decoder", "relative"): "t5",
+    ("encoder_decoder", "sinusoidal"): "marian",
+}
+
+
+def import_(workdir: Path, checkpoint: str | None) -> int:
+    """Reads a folder that `save_pretrained` wrote into a new work directory, as its checkpoint 0.
+
+    Raises:
+      FileNotFoundError: a file is missing.
+      ValueError: a file is broken, something has no counterpart here, or the work directory is in
+        use. Nothing is written.
+    """
+    if checkpoint is None:
+        raise ValueError("--mode=import needs a --checkpoint: a folder with a config.json")
+    folder = Path(checkpoint).expanduser()
+    if used := [name for name in (CONFIG, CHECKPOINTS) if (workdir / name).exists()]:
+        raise ValueError(f"{workdir} has a {used[0]} already: choose another --workdir")
+    found = safetensors.find(folder)
+    family, settings = _read(folder, found)
+    config = overrides.load(default.__file__, settings)
+    tokenizer = special.tokenizer(folder)
+    with built(config, None) as run:
+        with progress.phase("Reading the tensors"):
+            state = {"params": _parameters(found, family, run)}
+        lock(workdir)
+        if tokenizer is not None:
+            tokenizer.save(workdir / TOKENIZER)
+        save(workdir / CONFIG, overrides.to_json(config))
+        origin = Origin(
+            config=config.to_dict(),
+            data=restore.IMPORTED,
+            tokenizer=tokenizer.fingerprint if tokenizer is not None else "",
+            labels=(),
+        )
+        with progress.phase("Saving the checkpoint"):
+            checkpoints = run.checkpoints(workdir)
+            checkpoints.save(0, state, {}, origin, {}, scheduled=True, records=0)
+            checkpoints.wait()
+    print(f"{workdir} holds the model of {folder}.")
+    if tokenizer is None:
+        print(
+            f"{folder} has no {TOKENIZER}, so that nothing can be generated from text: save its "
+            "tokenizer there by save_pretrained of a fast tokenizer, and import again"
+        )
+    return 0
+
+
+def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -> int:
+    """Writes a folder that `from_pretrained` reads.
+
+    Raises:
+      ValueError: the model has no counterpart there, or the folder is in use. Nothing is written.
+    """
+    if target == "-":
+        raise ValueError("--mode=export needs an --output: the folder to write")
+    folder = Path(target).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"--output={folder} exists already: choose another")
+    with built(config, workdir) as run:
+        ours = run.model.config
+        name = _BY_MODEL.get((ours.architecture, ours.positions))
+        if name is None:
+            known = ", ".join(f"{shape} with {positions}" for shape, positions in _BY_MODEL)
+            raise ValueError(
+                f"model.architecture={ours.architecture!r} with model.positions={ours.positions!r} "
+                f"has no counterpart there, only {known}"
+            )
+        tokenizer = run.data.tokenizer
+        settings = FAMILIES[name].config(ours, tokenizer.special)
+        params = restore.trained(config, run, workdir, checkpoint).params
+        _write(folder, settings, tensors.written(params, FAMILIES[name], ours), tokenizer)
+    print(f"{folder} holds the model of {workdir}, as a {name}.")
+    return 0
+
+
+def _read(folder: Path, found: dict[str, safetensors.Tensor]) -> tuple[Family, dict[str, Any]]:
+    """The family of a checkpoint, and our settings."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        kind = values.get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: not a JSON object ({error})") from error
+    if kind not in FAMILIES:
+        raise ValueError(f"{path}: model_type={kind!r} is not one of {', '.join(FAMILIES)}")
+    family = FAMILIES[kind]
+    return family, family.settings(Settings(values, str(path), tensors.named(found, family)))
+
+
+def _parameters(found: dict[str, safetensors.Tensor], family: Family, run: Any) -> Any:
+    ours: TransformerConfig = run.model.config
+    abstract = run.abstract_state().params
+    return tensors.read(tensors.named(found, family), family, ours, abstract)
+
+
+def _write(folder: Path, settings: dict[str, Any], parts: Any, tokenizer: Any) -> None:
+    """All files, or none."""
+    unfinished = folder.with_name(f"{folder.name}.incomplete")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        safetensors.write(unfinished / safetensors.ONE_FILE, parts)
+        (unfinished / "config.json").write_text(json.dumps(settings, indent=1))
+        tokenizer.save(unfinished / TOKENIZER)
+        described = special.described(tokenizer)
+        (unfinished / "tokenizer_config.json").write_text(json.dumps(described, indent=1))
+        if folder.exists():
+            folder.rmdir()
+        os.replace(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,134 @@
+"""Safetensors files: tensors by name, of which only what is asked for is read.
+
+A file is the length of its header (8 bytes, little-endian), the header (JSON: dtype, shape, place
+of each tensor) and the tensors (github.com/huggingface/safetensors, README).
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+ONE_FILE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLED = "*.bin", "*.pt", "*.pth", "*.ckpt"
+_METADATA = "__metadata__"
+_DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(bool),
+}
+
+
+class Tensor(NamedTuple):
+    """Where a tensor is. start: its first byte in the file."""
+
+    path: Path
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+
+    def read(self) -> np.ndarray:
+        """The tensor, mapped: what is sliced out of it is all that is read."""
+        if not math.prod(self.shape):
+            return np.zeros(self.shape, self.dtype)
+        return np.memmap(self.path, self.dtype, "r", self.start, self.shape)
+
+
+def find(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, of one file or of all that its index names.
+
+    Raises:
+        FileNotFoundError: there is no such folder or file.
+        ValueError: weights are pickled alone, or a file is cut off or is none.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"--checkpoint={folder}: there is no such folder")
+    if (folder / ONE_FILE).is_file():
+        return _tensors(folder / ONE_FILE)
+    if (folder / _INDEX).is_file():
+        files = _json(folder / _INDEX, (folder / _INDEX).read_bytes()).get("weight_map")
+        if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
+            raise ValueError(f"{folder / _INDEX}: there is no weight_map from tensors to files")
+        read = {name: _tensors(folder / Path(name).name) for name in sorted(set(files.values()))}
+        if missing := [name for name, file in files.items() if name not in read[file]]:
+            raise ValueError(f"{folder / files[missing[0]]}: there is no tensor {missing[0]!r}")
+        return {name: read[file][name] for name, file in files.items()}
+    pickled = sorted(path.name for kind in _PICKLED for path in folder.glob(kind))
+    if pickled:
+        raise ValueError(
+            f"{folder}: {pickled[0]} is pickled, which may run any program and is never opened; "
+            "save the model again with save_pretrained, which writes safetensors"
+        )
+    raise FileNotFoundError(f"{folder}: there is neither {ONE_FILE} nor {_INDEX}")
+
+
+def write(path: Path, tensors: Mapping[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]):
+    """Writes float32 tensors, each made when its turn comes, from its shape and a function."""
+    header: dict[str, Any] = {_METADATA: {"format": "pt"}}
+    start = 0
+    for name, (shape, _) in tensors.items():
+        end = start + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that tensors lie where their dtypes may
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name, (shape, make) in tensors.items():
+            tensor = make()
+            assert tensor.shape == shape, (name, tensor.shape, shape)
+            file.write(np.ascontiguousarray(tensor, "<f4").data)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file, though the index names it")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise ValueError(f"{path}: not a whole safetensors file ({size:,} bytes)")
+        header = _json(path, file.read(length))
+    first, found = 8 + length, {}
+    for name, entry in header.items():
+        if name == _METADATA:
+            continue
+        try:
+            begin, end = entry["data_offsets"]
+            dtype, shape = _DTYPES.get(entry["dtype"]), tuple(entry["shape"])
+        except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(f"{path}: the header does not describe {name!r}") from error
+        if dtype is None:
+            raise ValueError(
+                f"{path}: {name!r} is of {entry['dtype']}, expected one of {', '.join(_DTYPES)}"
+            )
+        if end - begin != dtype.itemsize * math.prod(shape) or begin < 0:
+            raise ValueError(f"{path}: {name!r} of shape {shape} does not have {end - begin} bytes")
+        if first + end > size:
+            raise ValueError(
+                f"{path} is cut off: it has {size:,} bytes, and {name!r} ends at {first + end:,}; "
+                "download it again"
+            )
+        found[name] = Tensor(path, dtype, shape, first + begin)
+    return found
+
+
+def _json(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a whole file ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {str(found)[:40]!r}")
+    return found
