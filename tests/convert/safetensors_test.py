@@ -26,7 +26,7 @@ def entry(dtype, shape, start, end):
 
 
 def test_what_is_written_is_read(tmp_path):
-    tensors = {"a.b": np.arange(6, dtype=np.float32).reshape(2, 3).T, "c": np.float32([7])}
+    tensors = {"a.b": np.arange(6, dtype=np.float32).reshape(2, 3).T, "c": np.array([7], "f4")}
     found = safetensors.find(write(tmp_path / "m", **tensors))
     assert found.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -34,7 +34,7 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_a_half_is_read_exactly(tmp_path):
-    values = np.float32([1 / 3, -2.5e30, 65504.0]).astype(ml_dtypes.bfloat16)
+    values = np.array([1 / 3, -2.5e30, 65504.0], "f4").astype(ml_dtypes.bfloat16)
     raw(tmp_path / "model.safetensors", {"x": entry("BF16", [3], 0, 6)}, values.tobytes())
     found = safetensors.find(tmp_path)["x"].read()
     np.testing.assert_array_equal(found.astype(np.float32), values.astype(np.float32))

@@ -142,6 +142,7 @@ def test_a_tokenizers_own_special_ids_are_neither_masked_nor_drawn():
     """They may lie anywhere, as BERT's do."""
     special = SpecialIds(pad=0, eos=102, bos=101, unk=100, mask=103)
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel({str(n): n for n in range(150)}))
+    assert RECIPE.draw is not None
     draw = RECIPE.draw(Tokenizer(library, special), 0.5)
     batch = documents(200, 200)
     batch["inputs"] = np.random.default_rng(0).integers(90, 115, (200, 200), dtype=np.int32)

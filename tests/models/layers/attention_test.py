@@ -117,7 +117,7 @@ def test_adjacent_queries_share_a_key_and_a_value(case, score):
         return module.cached(x, module.slots(y), mask)
 
     for module, w in ((own, repeated), (grouped, params)):
-        actual = module.apply({"params": w}, x, y, mask, method=cached)
+        actual = np.asarray(module.apply({"params": w}, x, y, mask, method=cached))
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
