@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from configs import default
 from tests.data.made import make_arrays
-from tests.tasks.small import score
+from tests.tasks.small import TINY, score
+from transformer_jax import overrides
+from transformer_jax.build import build
 from transformer_jax.data.batches import eval_batches
 from transformer_jax.data.recipe import Limits
 from transformer_jax.data.streams import TrainStreams
@@ -177,3 +180,15 @@ def test_samples_show_what_the_model_puts_behind_each_sentinel(made):
     assert scores == {} and samples
     for source, target, _ in samples:
         assert SENTINELS[0] in source and SENTINELS[0] in target
+
+
+def test_text_to_text_can_start_from_all_parameters_of_span_corruption(made, tmp_path):
+    run, _ = made("span_corruption")
+    run.data.tokenizer.save(tmp_path / "tokenizer.json")
+    source = run.data.settings.source
+    config = TINY | {"data.dir": source.dir, "data.cache_dir": source.cache_dir}
+    config |= {"task.name": "text_to_text", "checkpoint.init_from": str(tmp_path)}
+    tuned = build(overrides.load(default.__file__, config))
+    assert tuned.data.tokenizer.fingerprint == run.data.tokenizer.fingerprint
+    shapes = {row.path: row.shape for row in tuned.parameter_table()}
+    assert shapes == {row.path: row.shape for row in run.parameter_table()}
