@@ -1,5 +1,5 @@
 """WikiText-2 as configs/wikitext2.py has it, by Transformer-XL (Dai et al. 2019): segments of 128
-subwords, with the states of the 128 before them as memory, and 512 when it is scored.
+subwords, with the states of the 128 before them as memory.
 
     ./launch.sh train --config=configs/wikitext2_xl.py --workdir=runs/wikitext2_xl \\
         --config.data.dir=FOLDER_OF_WIKITEXT2
@@ -22,5 +22,4 @@ def get_config(arg: str = "") -> default.Config:
     config.model.memory_length = 128
     # Readers of an evaluation begin in the middle of the text: so there are few.
     config.evaluate.batch_size = 16
-    config.evaluate.memory_length = 512
     return config

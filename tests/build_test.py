@@ -273,6 +273,26 @@ def test_the_model_answers_what_the_task_asks(folder, task):
     assert int(weight) == np.sum(asked > 0) and np.isfinite(loss)
 
 
+def test_memory_is_in_the_state_and_rows_go_on(folder):
+    """Of the config's length in training, and of its own in scoring and in writing."""
+    settings = {"model__memory_length": 7, "model__positions": "relative"}
+    run = build(_config(folder, "causal_lm", **settings, evaluate__memory_length=3))
+    rows, layers = run.data.settings.batch_size, run.model.config.num_decoder_layers
+    memory = run.abstract_state().memory
+    assert memory["hidden"].shape == (rows, layers, 7, run.model.config.d_model)
+    assert run.trained({}).memory(5)["real"].shape == (5, 3)
+    assert run.model.config.context_length == 3 + 1
+    streams = run.train_streams()
+    _, second = next(streams), next(streams)
+    assert np.any(second["targets_positions"][:, 0] > 0)
+    assert build(_config(folder, "causal_lm")).abstract_state().memory == ()
+    mixture = (("text", str(folder), "file", 1.0),)
+    with pytest.raises(ValueError, match="memory_length=7 .* no data.mixture"):
+        build(_config(folder, "causal_lm", **settings, data__mixture=mixture, data__train=()))
+    with pytest.raises(ValueError, match="evaluate.memory_length=-1 is negative"):
+        build(_config(folder, "causal_lm", **settings, evaluate__memory_length=-1))
+
+
 def test_a_saved_tokenizer_serves_without_the_training_data(folder):
     run = build(_config(folder))
     run.data.tokenizer.save(folder / "tokenizer.json")
