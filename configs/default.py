@@ -175,6 +175,9 @@ def _model() -> Config:
     model: Config = config_dict.ConfigDict()
     model.family = "transformer"  # of the models in FAMILIES
     model.architecture = "encoder_decoder"
+    # Of "recurrent": translation with or without attention ("rnnsearch", "rnnencdec", "gnmt"), or a
+    # stack alone.
+    model.recurrence = "rnnsearch"
     model.residual = "post_ln"  # where norms stand, and how branches, skips and draws are scaled
     model.encoder_residual = config_dict.placeholder(str)  # None: residual
     model.decoder_residual = config_dict.placeholder(str)  # None: residual

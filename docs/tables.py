@@ -18,6 +18,7 @@ from typing import Any
 from configs import default
 from transformer_jax import comments
 from transformer_jax.data import sources
+from transformer_jax.models.recurrent import config as recurrent
 from transformer_jax.models.transformer import schemes
 from transformer_jax.tasks import TASKS
 from transformer_jax.values import CHOICES
@@ -110,6 +111,16 @@ def _formula(module: Any, node: ast.expr) -> str:
         return comments.first_sentence(inspect.getdoc(getattr(module, node.id)) or "").rstrip(".")
     assert isinstance(node, ast.Lambda)
     return _code(ast.unparse(node.body).replace("depth.", ""))
+
+
+def recurrences_table() -> str:
+    """The recurrent models: their cell, what each is made for, and the source."""
+    notes = _row_comments(recurrent, "RECURRENCES")
+    rows = [
+        (_code(name), _code(row.cell), ", ".join(map(_code, row.architectures)), notes[name])
+        for name, row in recurrent.RECURRENCES.items()
+    ]
+    return _table(("`model.recurrence`", "Cell", "Architecture", "Source and notes"), rows)
 
 
 def configuration_tables() -> str:
@@ -216,6 +227,7 @@ def modules_tree() -> str:
 
 PARTS = {
     "schemes": schemes_table,
+    "recurrences": recurrences_table,
     "configuration": configuration_tables,
     "choices": choices_table,
     "tasks": tasks_table,

@@ -340,6 +340,41 @@ def test_a_run_takes_the_tokenizer_of_the_run_that_it_starts_from(folder, name):
     assert data.tokenizer.fingerprint == ours.fingerprint
 
 
+RECURRENT = {"encoder_decoder": "rnnsearch", "encoder_only": "lstm", "decoder_only": "lstmn"}
+
+
+@pytest.mark.parametrize("task", CHANGES)
+def test_a_recurrent_model_does_every_task(folder, task):
+    recurrence = RECURRENT[CHANGES[task].get("model.architecture", "encoder_decoder")]
+    settings = {"model__family": "recurrent", "model__recurrence": recurrence}
+    run = build(_config(folder, task, **settings))
+    assert run.model.config.recurrence == recurrence
+    found = jax.eval_shape(run.apply, run.abstract_state().params, run.abstract_batch(), None)
+    outcomes = run.model.config.num_labels if run.data.labels else run.data.tokenizer.vocab_size
+    assert found.shape[-1] == outcomes
+    assert (run.embed_step is None) == (recurrence != "lstm")
+
+
+def test_diagnostics_of_a_recurrent_model_are_refused(folder):
+    with pytest.raises(ValueError, match="train.diagnostics_every=5 .* set it to 0, or.*'transf"):
+        build(_config(folder, model__family="recurrent", train__diagnostics_every=5))
+
+
+@pytest.mark.parametrize(
+    ("task", "recurrence", "message"),
+    [
+        ("causal_lm", "gnmt", "'gnmt' is for .*'encoder_decoder'; with 'decoder_only' .* or 'lstm"),
+        ("tagging", "lstmn", "'lstmn' is for .*'decoder_only'; with 'encoder_only' .*'lstm' or '"),
+    ],
+)
+def test_a_recurrence_that_does_not_fit_the_architecture_is_refused(
+    folder, task, recurrence, message
+):
+    settings = {"model__family": "recurrent", "model__recurrence": recurrence}
+    with pytest.raises(ValueError, match=message):
+        build(_config(folder, task, **settings))
+
+
 def test_a_missing_run_to_start_from_is_told(folder):
     with pytest.raises(FileNotFoundError, match="checkpoint.init_from=.*nowhere"):
         build(_config(folder, checkpoint__init_from=str(folder / "nowhere")))

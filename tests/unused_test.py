@@ -58,6 +58,13 @@ def check(*given, file=DEFAULT):
         (["model.encoder_residual=admin", DECODER], "model.architecture='decoder_only'"),
         (["model.num_layers=2", "model.num_decoder_layers=3", DECODER], "num_decoder_layers=3"),
         (["model.residual=admin", "model.encoder_residual=b2t", ENCODER], "encoder_residual='b2t'"),
+        (["model.recurrence=gnmt"], "model.family='transformer', only with 'recurrent'"),
+        (
+            ["model.residual=admin", "model.family=recurrent"],
+            "model.family='recurrent', only with 'transformer'",
+        ),
+        (["model.d_ff=9", "model.family=recurrent"], "model.family='recurrent'"),
+        (["model.positions=rotary", "model.family=recurrent"], "model.family='recurrent'"),
         (["model.tied_embeddings=none", ENCODER, "task.name=tagging"], "task.name='tagging'"),
         (["task.mask_rate=0.5"], "task.name='translation', only with 'masked_lm'"),
         (["decode.method=greedy", ENCODER], "task.name='masked_lm', only with 'translation' or 'c"),

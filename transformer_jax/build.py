@@ -27,7 +27,6 @@ from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family, Needs, with_memory
-from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.preflight import chips, memory
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
 from transformer_jax.tasks.task import Task
@@ -70,6 +69,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     model_config.check_platform(mesh.devices.flat[0].platform)
     _check_rows(config, task, model_config.longest_row)
     family = FAMILIES[config.model.family]
+    _check_inspected(config, family)
     _check_constants(config, task, family.needs(model_config))
     schedule, transform = _optimizer(config, lambda: run.roles)
     loss = _loss(config, task)
@@ -153,7 +153,7 @@ def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
     }
 
 
-def _model_config(config: Config, task: Task) -> TransformerConfig:
+def _model_config(config: Config, task: Task) -> Any:
     """The model's own config, of least vocabulary and labels; what may be None gets its value."""
     settings = config.model.to_dict()
     num_layers = settings.pop("num_layers")
@@ -165,7 +165,8 @@ def _model_config(config: Config, task: Task) -> TransformerConfig:
     for stack in ("encoder_residual", "decoder_residual"):
         if settings[stack] is None:
             settings[stack] = residual
-    if settings["head_dim"] is None:
+    names = [field.name for field in dataclasses.fields(family.config)]
+    if "head_dim" in names and settings["head_dim"] is None:
         settings["head_dim"] = _head_dim(settings["d_model"], settings["num_heads"])
     settings |= {
         "vocab_size": settings["vocab_size"] or 4,
@@ -174,7 +175,7 @@ def _model_config(config: Config, task: Task) -> TransformerConfig:
         "num_labels": 1,
         "context_length": _context_length(config),
     }
-    return family.config(**settings)
+    return family.config(**{name: settings[name] for name in names})
 
 
 def _context_length(config: Config) -> int:
@@ -298,6 +299,18 @@ def _check_constants(config: Config, task: Task, needs: Needs) -> None:
     names = [f"{kind}_{side}_length" for side in task.recipe.sides]
     lengths = {f"data.{name}": config.data[name] for name in names}
     memory.check_constants(needs.constants(max(lengths.values())), lengths)
+
+
+def _check_inspected(config: Config, family: Family) -> None:
+    """Checks that nothing is asked of the model's inside that is not known of its family."""
+    every = config.train.diagnostics_every
+    if every and not family.inspected:
+        known = " or ".join(repr(name) for name, row in FAMILIES.items() if row.inspected)
+        raise ValueError(
+            f"train.diagnostics_every={every} measures sublayers and their residual connections, "
+            f"which a model of model.family={config.model.family!r} does not have: set it to 0, or "
+            f"model.family to {known}"
+        )
 
 
 def _check_intervals(train: TrainSettings, best_metric: str, task: Task) -> None:

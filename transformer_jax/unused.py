@@ -13,8 +13,9 @@ from transformer_jax import tasks
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.data.tokenizer import TOKENIZERS
 from transformer_jax.evaluation.search import METHODS
+from transformer_jax.models import FAMILIES
 from transformer_jax.models.layers.positions import POSITIONS
-from transformer_jax.models.transformer.config import ARCHITECTURES
+from transformer_jax.models.layers.settings import ARCHITECTURES
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.overrides import changes, flatten
 from transformer_jax.tasks import TASKS
@@ -124,6 +125,7 @@ def _choices(config: Config) -> list[Choice]:
         Choice(
             "model.residual", scheme, _in("model", {n: row.reads for n, row in SCHEMES.items()})
         ),
+        Choice("model.family", model.family, _in("model", _FAMILIES)),
         Choice("model.architecture", model.architecture, _in("model", _STACKS)),
         Choice("data.tokenizer.kind", data.tokenizer.kind, _in("data.tokenizer", sizes)),
         Choice("data.mixture", bool(data.mixture), _in("data", {True: (), False: ("train",)})),
@@ -136,6 +138,9 @@ def _choices(config: Config) -> list[Choice]:
 
 
 _TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
+_FAMILIES = {
+    name: row.reads.intersection(default.get_config().model) for name, row in FAMILIES.items()
+}
 # An encoder alone also embeds, whatever it is trained for.
 _STACKS = {
     name: ("pooling" if stacks == ("encoder",) else "logits_bias",)

@@ -10,7 +10,8 @@ from transformer_jax.data.tokenizer import TOKENIZERS
 from transformer_jax.evaluation.metrics import BLEU_TOKENIZERS
 from transformer_jax.evaluation.search import METHODS
 from transformer_jax.models import FAMILIES
-from transformer_jax.models.transformer import config as model_config
+from transformer_jax.models.recurrent import config as recurrent
+from transformer_jax.models.transformer import config as transformer
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.optimizer import OPTIMIZERS, SCHEDULES
@@ -25,7 +26,11 @@ CHOICES: Mapping[str, Collection[str]] = {
     "evaluate.bleu_tokenizer": BLEU_TOKENIZERS,
     "model.family": FAMILIES,
     "model.residual": SCHEMES,
-    **{f"model.{name}": table for name, table in model_config.CHOICES.items() if name != "head"},
+    **{
+        f"model.{name}": table
+        for name, table in (transformer.CHOICES | recurrent.CHOICES).items()
+        if name != "head"
+    },
     "optimizer.name": OPTIMIZERS,
     "optimizer.schedule": SCHEDULES,
 }

@@ -1,6 +1,8 @@
 """What every row of the models' tables has to keep: a new row is tested here by being there."""
 
+import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,53 +10,49 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
+from transformer_jax.evaluation import search
 from transformer_jax.models import FAMILIES
-from transformer_jax.models.family import roles
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import POSITIONS
-from transformer_jax.models.transformer.config import ARCHITECTURES
+from transformer_jax.models.layers.settings import ARCHITECTURES
 from transformer_jax.models.transformer.schemes import SCHEMES
 
-# A tiny config of each family, by architecture.
-TINY = {"transformer": lambda architecture: tiny.config(architecture=architecture)}
-MODELS = [(name, shape) for name, family in FAMILIES.items() for shape in family.shapes]
+# A tiny model of each family and shape, and of each row of the recurrent models.
+CONFIGS = {
+    **{f"transformer-{shape}": tiny.config(architecture=shape) for shape in ARCHITECTURES},
+    **tiny.RECURRENT,
+}
+# An encoder alone neither decodes nor has targets.
+DECODING = [name for name, config in CONFIGS.items() if hasattr(tiny.model(config), "step")]
 # Float32 sums in another order.
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
 
 @functools.cache
-def made(family, architecture):
-    """A model, random parameters of it, and the compiled batch -> outputs."""
-    row, config = FAMILIES[family], TINY[family](architecture)
-    model = row.shapes[architecture](config)
-    batch = tiny.read_by(config, tiny.packed_batch())
-    boxed = jax.eval_shape(functools.partial(row.init, model), jax.random.key(0), batch)
-    generator = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda leaf: jnp.asarray(generator.normal(0.0, 0.3, leaf.shape), jnp.float32),
-        tiny.nn.unbox(boxed),
-    )
-
-    @jax.jit
-    def apply(batch):
-        batch = tiny.read_by(config, batch)
-        return model.apply({"params": params}, batch, deterministic=True)
-
-    return model, params, boxed, apply
+def made(name):
+    """A config, random parameters, and the compiled batch -> outputs."""
+    config = CONFIGS[name]
+    params = tiny.random_parameters(config)
+    return config, params, functools.partial(tiny.apply_function(config), params)
 
 
 def targets(count):
     return [target for _, target in tiny.sentences(*[(5, tiny.TARGET_LENGTH)] * count, seed=1)]
 
 
-@pytest.mark.parametrize(("family", "architecture"), MODELS)
-def test_a_parameter_says_what_it_is(family, architecture):
+def test_each_family_and_shape_is_among_the_models():
+    found = {(type(config), config.architecture) for config in CONFIGS.values()}
+    assert found == {(row.config, shape) for row in FAMILIES.values() for shape in row.shapes}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_parameter_says_what_it_is(name):
     """A matrix takes all axes of a layer's own, and matrices alone decay here."""
-    _, params, boxed, _ = made(family, architecture)
-    boxes = tiny.flat(boxed, is_leaf=lambda leaf: hasattr(leaf, "names"))
-    found = roles(boxed)
+    config, params, _ = made(name)
+    boxes = tiny.flat(tiny.abstract_parameters(config), is_leaf=lambda leaf: hasattr(leaf, "names"))
+    found = tiny.roles(config)
     assert found.keys() == tiny.flat(params).keys()
     for path, role in found.items():
         own = len(boxes[path].names) - role.stacked
@@ -63,25 +61,13 @@ def test_a_parameter_says_what_it_is(family, architecture):
         assert role.stacked == ("layers" in boxes[path].names[:1]), path
 
 
-# An encoder alone neither decodes nor has targets.
-DECODING = [
-    (family, architecture)
-    for family, architecture in MODELS
-    if hasattr(FAMILIES[family].shapes[architecture], "step")
-]
-
-
-@pytest.mark.parametrize(("family", "architecture"), DECODING)
-def test_stepping_equals_the_whole_pass(family, architecture):
-    model, params, _, apply = made(family, architecture)
+@pytest.mark.parametrize("name", DECODING)
+def test_stepping_equals_the_whole_pass(name):
+    config, params, apply = made(name)
     rows = targets(3)
     batch = tiny.pack([[(source, row)] for source, row in zip(targets(3), rows, strict=True)])
-    inputs = tiny.read_by(model.config, batch)
-    if "inputs" not in inputs:  # a prompt of bos alone
-        bos = np.full((3, 1), model.config.bos_id, np.int32)
-        inputs = {"inputs": bos, "inputs_segment_ids": bos * 0 + 1, "inputs_positions": bos * 0}
-    call = functools.partial(model.apply, {"params": params})
-    tokens, context, cache = call(inputs, tiny.TARGET_LENGTH, method="start")
+    call = functools.partial(tiny.model(config).apply, {"params": params})
+    tokens, context, cache = call(prompts(config, batch), tiny.TARGET_LENGTH, method="start")
     step = jax.jit(functools.partial(call, method="step"))
     logits = []
     for t in range(tiny.TARGET_LENGTH):
@@ -91,9 +77,18 @@ def test_stepping_equals_the_whole_pass(family, architecture):
     assert_close(np.stack(logits, axis=1), apply(batch))
 
 
-@pytest.mark.parametrize(("family", "architecture"), DECODING)
-def test_a_target_changes_later_outputs_alone(family, architecture):
-    _, _, _, apply = made(family, architecture)
+def prompts(config, batch):
+    """The inputs of a batch; of a decoder alone a prompt of bos alone."""
+    inputs = {key: value for key, value in batch.items() if key.startswith("inputs")}
+    if config.architecture == "encoder_decoder":
+        return inputs
+    bos = np.full((len(batch["targets"]), 1), config.bos_id, np.int32)
+    return {"inputs": bos, "inputs_segment_ids": bos * 0 + 1, "inputs_positions": bos * 0}
+
+
+@pytest.mark.parametrize("name", DECODING)
+def test_a_target_changes_later_outputs_alone(name):
+    _, _, apply = made(name)
     ((source, target),) = tiny.sentences((5, tiny.TARGET_LENGTH))
     altered = [
         np.where(np.arange(len(target)) == t, (target + 3) % 19 + 4, target)
@@ -103,6 +98,41 @@ def test_a_target_changes_later_outputs_alone(family, architecture):
     for t, outputs in enumerate(after):
         np.testing.assert_array_equal(before[: t + 1], outputs[: t + 1])
         assert np.all(np.abs(before[t + 1 :] - outputs[t + 1 :]).max(axis=-1) > 0)
+
+
+@pytest.mark.parametrize("name", DECODING)
+def test_a_full_beam_finds_what_brute_force_does(name):
+    """All sequences of at most three of five tokens but the worst, best first, by their scores."""
+    config = dataclasses.replace(CONFIGS[name], vocab_size=5)
+    params, sources = tiny.random_parameters(config), [np.array([3, 4, 1]), np.array([4, 4, 3, 1])]
+    call = functools.partial(tiny.model(config).apply, {"params": params})
+    inputs = tiny.pack([[(source, source)] for source in sources], 4, 4)
+    first, context, cache = call(prompts(config, inputs), 3, method="start")
+    beams = search.begin_beams(
+        first, cache, beam_size=20, length=3, limit=jnp.array([3, 3]), pad_id=0
+    )
+    step = functools.partial(call, context, method="step")
+    extend = functools.partial(search.extend_beams, step=step, length_penalty=0.6, eos_id=1)
+    beams = jax.jit(functools.partial(search.advance, extend=extend, until=3))(beams)
+
+    sequences = [
+        (*prefix, 1)
+        for length in range(3)
+        for prefix in itertools.product((0, 2, 3, 4), repeat=length)
+    ]
+    for row, source in enumerate(sources):
+        texts = [np.array(sequence) for sequence in sequences]
+        batch = tiny.pack([[(source, text)] for text in texts], 4, 3)
+        logits = tiny.apply_function(config)(params, batch)
+        log_probs = np.asarray(jax.nn.log_softmax(logits))
+        scores = [
+            sum(own[np.arange(len(text)), text]) / ((5 + len(text)) / 6) ** 0.6
+            for own, text in zip(log_probs, texts, strict=True)
+        ]
+        best = np.argsort(scores)[::-1][:20]
+        assert_close(beams.finished_scores[row], np.array(scores)[best])
+        found = [tuple(ids[: ids.index(1) + 1]) for ids in beams.finished_tokens[row].tolist()]
+        assert found == [sequences[number] for number in best]
 
 
 def test_the_transformers_shapes_are_its_architectures():

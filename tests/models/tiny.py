@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from transformer_jax.models import family
+from transformer_jax.models import FAMILIES, family
 from transformer_jax.models.layers import positions
+from transformer_jax.models.recurrent.config import RECURRENCES, RecurrentConfig
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.models.transformer.shapes import MODELS, initialise
 
 SCHEMES = tuple(schemes.SCHEMES)
 SIZES: dict[str, Any] = dict(
@@ -75,6 +75,36 @@ def config(residual: Any = "post_ln", **changes: Any) -> TransformerConfig:
     return TransformerConfig(**(SIZES | own | changes))
 
 
+def recurrent(recurrence: str, architecture: str = "", **changes: Any) -> RecurrentConfig:
+    """A tiny recurrent model, of its first architecture unless one is named."""
+    architecture = architecture or RECURRENCES[recurrence].architectures[0]
+    names = "vocab_size bos_id d_model tied_embeddings dropout_rate embedding_dropout_rate dtype"
+    sizes = {name: SIZES[name] for name in names.split()}
+    own: dict[str, Any] = dict(num_encoder_layers=3, num_decoder_layers=3)
+    own |= dict(architecture=architecture, recurrence=recurrence)
+    if architecture == "encoder_only":
+        own["head"] = "masked_tokens"
+    return RecurrentConfig(**(sizes | own | changes))
+
+
+# Every row of the recurrent models, in each of its shapes.
+RECURRENT = {
+    f"{name}-{architecture}": recurrent(name, architecture)
+    for name, row in RECURRENCES.items()
+    for architecture in row.architectures
+}
+
+
+def family_of(config: Any) -> family.Family:
+    """The family that a model's config belongs to."""
+    return next(row for row in FAMILIES.values() if isinstance(config, row.config))
+
+
+def model(config: Any) -> Any:
+    """The model of a config, of whichever family."""
+    return family_of(config).shapes[config.architecture](config)
+
+
 def stacks(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
     """The sublayers of each stack of a shape, in the order in which they run."""
     plain, cross = ("self_attention", "feed_forward"), ("self_attention", "cross_attention")
@@ -85,14 +115,14 @@ def stacks(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
     }[config.architecture]
 
 
-def read_by(config: TransformerConfig, batch: dict) -> dict:
+def read_by(config: Any, batch: dict) -> dict:
     """The part of a batch that a shape is given: inputs, targets or both."""
     sides = {"encoder_only": ("inputs",), "decoder_only": ("targets",)}
     wanted = sides.get(config.architecture, ("inputs", "targets"))
     return {name: value for name, value in batch.items() if name.startswith(wanted)}
 
 
-def side_of_logits(config: TransformerConfig) -> str:
+def side_of_logits(config: Any) -> str:
     """Whose tokens have logits: `inputs` or `targets`."""
     return "inputs" if config.architecture == "encoder_only" else "targets"
 
@@ -130,18 +160,18 @@ def packed_batch() -> dict:
     return pack([[a, b], [c], [d, e, f]])
 
 
-def abstract_parameters(config: TransformerConfig, batch: dict | None = None) -> dict:
+def abstract_parameters(config: Any, batch: dict | None = None) -> dict:
     """The boxed parameter tree as shapes, without running anything."""
-    draw = functools.partial(initialise, MODELS[config.architecture](config))
+    draw = functools.partial(family_of(config).init, model(config))
     return jax.eval_shape(draw, jax.random.key(0), read_by(config, batch or packed_batch()))
 
 
-def roles(config: TransformerConfig) -> dict[str, family.Role]:
+def roles(config: Any) -> dict[str, family.Role]:
     """What an optimizer knows of each parameter."""
     return family.roles(abstract_parameters(config))
 
 
-def random_parameters(config: TransformerConfig, seed: int = 0, deviation: float = 0.3) -> dict:
+def random_parameters(config: Any, seed: int = 0, deviation: float = 0.3) -> dict:
     """Random values for every leaf, biases, gains and omega included, so that none is neutral."""
     generator = np.random.default_rng(seed)
 
@@ -152,29 +182,28 @@ def random_parameters(config: TransformerConfig, seed: int = 0, deviation: float
     return jax.tree_util.tree_map_with_path(draw, nn.unbox(abstract_parameters(config)))
 
 
-def logits(config: TransformerConfig, params: dict, batch: dict) -> jax.Array:
+def logits(config: Any, params: dict, batch: dict) -> jax.Array:
     """Logits without dropout, of a batch of which the model is given its part."""
-    model, batch = MODELS[config.architecture](config), read_by(config, batch)
-    output = model.apply({"params": params}, batch, deterministic=True)
+    output = model(config).apply({"params": params}, read_by(config, batch), deterministic=True)
     assert isinstance(output, jax.Array)
     return output
 
 
 @functools.cache
-def apply_function(config: TransformerConfig):
+def apply_function(config: Any):
     """(params, batch) -> logits without dropout, compiled once per configuration and shape."""
     return jax.jit(functools.partial(logits, config))
 
 
 @functools.cache
-def init_function(config: TransformerConfig):
+def init_function(config: Any):
     """(key, batch) -> boxed parameters, profiled (admin) with dropout where the rates say so."""
-    model = MODELS[config.architecture](config)
-    return jax.jit(lambda key, batch: initialise(model, key, read_by(config, batch)))
+    init, made = family_of(config).init, model(config)
+    return jax.jit(lambda key, batch: init(made, key, read_by(config, batch)))
 
 
 @functools.cache
-def initial_parameters(config: TransformerConfig, seed: int = 0) -> dict:
+def initial_parameters(config: Any, seed: int = 0) -> dict:
     """What the library draws for `packed_batch`, unboxed."""
     return nn.unbox(init_function(config)(jax.random.key(seed), packed_batch()))
 
@@ -186,12 +215,12 @@ def flat(tree: dict, is_leaf=None) -> dict:
 
 
 @functools.cache
-def train_function(config: TransformerConfig):
+def train_function(config: Any):
     """(params, batch, dropout key) -> logits with dropout, compiled likewise."""
-    model = MODELS[config.architecture](config)
+    made = model(config)
 
     def apply(params, batch, key):
         batch, rngs = read_by(config, batch), {"dropout": key}
-        return model.apply({"params": params}, batch, deterministic=False, rngs=rngs)
+        return made.apply({"params": params}, batch, deterministic=False, rngs=rngs)
 
     return jax.jit(apply)

@@ -155,7 +155,9 @@ def test_devices_that_share_memory_need_all_of_their_copies():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "vocab_size"), [("quickstart", 486), ("multi30k", 6000)])
+@pytest.mark.parametrize(
+    ("name", "vocab_size"), [("quickstart", 486), ("multi30k", 6000), ("rnnsearch", 503)]
+)
 def test_the_estimate_of_a_config_is_near_what_is_compiled(name, vocab_size):
     config = overrides.load(str(CONFIGS / f"{name}.py"), {"model.vocab_size": vocab_size})
     run = build(config)

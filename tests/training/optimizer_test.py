@@ -451,6 +451,13 @@ def test_layers_of_a_stack_do_not_see_each_other(name):
     assert all(jax.tree.leaves(differs))
 
 
+def test_muon_refuses_a_model_without_scanned_layers():
+    params, _ = make_stack(steps=1)
+    unstacked = {path: role._replace(stacked=False) for path, role in ROLES.items()}
+    with pytest.raises(ValueError, match='this model has none: use "adam" or "adamw"'):
+        make_optimizer("muon", roles=lambda: unstacked).init(params)
+
+
 def test_every_layer_of_muons_step_is_near_orthogonal():
     params, gradients = make_stack(steps=1)
     updates = first_update(make_optimizer("muon"), params, gradients[0])

@@ -7,6 +7,7 @@ from transformer_jax.build import built
 from transformer_jax.commands.restore import check, resume
 from transformer_jax.commands.start import begin
 from transformer_jax.inspection.replay import replay as train_again
+from transformer_jax.models import FAMILIES
 from transformer_jax.preflight import memory
 from transformer_jax.run import Run
 from transformer_jax.workdir import CONFIG
@@ -20,6 +21,11 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
     """
     if not (workdir / CONFIG).exists():
         raise FileNotFoundError(f"there is no run in {workdir} to replay: train there first")
+    if not FAMILIES[config.model.family].inspected:
+        raise ValueError(
+            "--mode=replay names sublayers of a Transformer, which a model of model.family="
+            f"{config.model.family!r} does not have; metrics.jsonl has its gradient norms"
+        )
     with built(config, workdir) as run:
         if step is None or not 1 <= step <= run.train.steps:
             raise ValueError(

@@ -18,7 +18,6 @@ from transformer_jax.commands.restore import check, resume
 from transformer_jax.data.readers import Endless
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
-from transformer_jax.models.transformer.config import scheme, stacks
 from transformer_jax.run import Params, Run
 from transformer_jax.run_log import read_metrics
 from transformer_jax.training.losses import Batch
@@ -72,8 +71,7 @@ def start(run: Run, workdir: Path, checkpoint: Path | None, streams: Endless) ->
     if report is not None:
         print(format_report(report))
         save(workdir / INIT_FROM, json.dumps(report._asdict(), indent=1))
-    config = run.model.config
-    if any(scheme(config, stack).profiled for stack in stacks(config)):
+    if run.model.config.profiled:
         # Of the draws, with their key: so of what the omegas were measured on.
         key, _ = split_key(jax.random.key(run.seed))
         profile = diagnostics.profile(run.model, drawn, batch, key)

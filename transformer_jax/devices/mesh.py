@@ -32,6 +32,8 @@ RULES: dict[str, tuple[str, ...]] = {
     "vocab": ("tensor",),
     "head_dim": (),
     "embed_out": (),
+    "gates": (),
+    "state": (),
     "labels": (),
     "layers": (),
     "positions": (),

@@ -1,17 +1,27 @@
 """The families of models."""
 
 from transformer_jax.models.family import Family
+from transformer_jax.models.recurrent import shapes as recurrent
+from transformer_jax.models.recurrent.config import RecurrentConfig
+from transformer_jax.models.recurrent.needs import RecurrentNeeds
 from transformer_jax.models.transformer import memory
+from transformer_jax.models.transformer import shapes as transformer
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.needs import TransformerNeeds
-from transformer_jax.models.transformer.shapes import MODELS, initialise
 
 FAMILIES = {
     "transformer": Family(
         config=TransformerConfig,
-        shapes=MODELS,
-        init=initialise,
+        shapes=transformer.MODELS,
+        init=transformer.initialise,
         needs=TransformerNeeds,
         memory=memory.shapes,
-    )
+        inspected=True,
+    ),
+    "recurrent": Family(
+        config=RecurrentConfig,
+        shapes=recurrent.MODELS,
+        init=recurrent.initialise,
+        needs=RecurrentNeeds,
+    ),
 }

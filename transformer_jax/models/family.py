@@ -74,6 +74,7 @@ class Family:
         the next, zeros at first, rows as the first axis; () where it keeps nothing. `length`: as of
         evaluate.memory_length.
       needs: config -> what the model takes of memory.
+      inspected: whether diagnostics and replay know what its models show of their inside.
     """
 
     config: type[Any]
@@ -81,6 +82,14 @@ class Family:
     init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]]
     needs: Callable[[Any], Needs]
     memory: Callable[[Any, int, int | None], Any] = lambda config, rows, length: ()
+    inspected: bool = False
+
+    @property
+    def reads(self) -> set[str]:
+        """The keys of `config.model` that its models read: fields, and what these fall back to."""
+        names = {field.name for field in dataclasses.fields(self.config)}
+        general = {"num_encoder_layers": "num_layers", "encoder_residual": "residual"}
+        return names | {key for name, key in general.items() if name in names}
 
 
 def with_memory(

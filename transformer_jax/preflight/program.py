@@ -141,8 +141,7 @@ def model_flops(run: Run) -> float:
     counts whole rows, masked or not, and logits count at all tokens: how many of them a masked
     language model skips depends on the batch.
     """
-    config = dataclasses.replace(run.model.config, attention_kernel="xla", remat="none")
-    model = run.model.clone(config=config)
+    model = run.model.clone(config=run.model.config.plain())
 
     def forward(params, batch, memory):
         outputs, memory = with_memory(model, params, batch, None, memory)

@@ -123,8 +123,7 @@ def _candidates(run: Run, devices: int) -> Iterator[Changes]:
     sizes = [size for size in range(1, devices + 1) if devices % size == 0]
     for mesh in itertools.product(sizes, repeat=len(AXES)):
         cut = dict(zip(AXES, mesh, strict=True))
-        even = config.num_heads % cut["tensor"] == 0 == config.d_ff % cut["tensor"]
-        if math.prod(mesh) == devices and even:
+        if math.prod(mesh) == devices and config.divides(cut["tensor"]):
             for remat in _REMAT:
                 yield {f"mesh.{axis}": size for axis, size in cut.items()} | {"model.remat": remat}
 

@@ -175,7 +175,17 @@ def _muon(moments: Moments, roles: Roles) -> optax.GradientTransformation:
         return "muon" if role.matrix and role.stacked else "adam"
 
     rules: dict[Any, Any] = {"muon": _each_matrix(one_matrix, roles), "adam": _adam(moments, roles)}
-    return optax.partition(rules, _by_name(label))
+    transform = optax.partition(rules, _by_name(label))
+
+    def init(params: Any) -> Any:
+        if not any(role.matrix and role.stacked for role in roles().values()):
+            raise ValueError(
+                'optimizer "muon" steps the matrices of scanned layers, of which this model has '
+                'none: use "adam" or "adamw"'
+            )
+        return transform.init(params)
+
+    return optax.GradientTransformation(init, transform.update)
 
 
 class Optimizer(NamedTuple):
@@ -234,7 +244,8 @@ def make_optimizer(
 
     Raises:
       ValueError: for a name that has no row, when "adam" is asked to decay, for a negative factor
-        or decay; and by the result's `init`, for a row that no parameter takes.
+        or decay; and by the result's `init`, for a row that no parameter takes, or where "muon" has
+        nothing to step.
     """
     row = _row_of(OPTIMIZERS, "optimizer", name)
     rows = (*groups, ("*", 1.0, weight_decay))

@@ -68,14 +68,15 @@ def written(run, params):
 
 
 @pytest.mark.parametrize(
-    ("shape", "mesh"), [("decoder_only", MESHES[0]), ("encoder_decoder", MESHES[1])]
+    ("run", "mesh"),
+    [
+        (Small("decoder_only", "pre_ln", changes=(("context_length", LENGTH),)), MESHES[0]),
+        (Small("encoder_decoder", "pre_ln", changes=(("positions", "relative"),)), MESHES[1]),
+        (Small("encoder_decoder", recurrence="rnnsearch"), MESHES[0]),
+        (Small("decoder_only", recurrence="lstmn"), MESHES[1]),
+    ],
 )
-def test_beam_search_writes_the_same_on_a_mesh(shape, mesh):
-    changes = {
-        "decoder_only": (("context_length", LENGTH),),
-        "encoder_decoder": (("positions", "relative"),),
-    }[shape]
-    run = Small(shape, "pre_ln", changes=changes)
+def test_beam_search_writes_the_same_on_a_mesh(run, mesh):
     expected = on("one device", run, functools.partial(written, run))
     assert len({tuple(ids) for (ids,) in expected}) > ROWS // 2
     assert on(mesh, run, functools.partial(written, run)) == expected

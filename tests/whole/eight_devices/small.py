@@ -12,7 +12,6 @@ from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.models import FAMILIES, family
 from transformer_jax.models.family import roles
-from transformer_jax.models.transformer.shapes import MODELS, initialise
 from transformer_jax.tasks import TASKS
 from transformer_jax.training import cross_entropy, optimizer
 from transformer_jax.training import state as train_state
@@ -67,6 +66,7 @@ class Small:
 
     shape: str
     scheme: str = "post_ln"
+    recurrence: str = ""  # "": a Transformer
     optimizer: str = "adam"
     accumulation_steps: int = 1
     changes: tuple[tuple[str, Any], ...] = ()  # to the model's config
@@ -78,12 +78,16 @@ class Small:
             "dropout_rate": 0.1,
             "attention_dropout_rate": 0.1,
         }
-        config = tiny.config(self.scheme, **(SIZES | settings | dict(self.changes)))
-        return MODELS[config.architecture](config)
+        if self.recurrence:
+            shared = {"vocab_size": SIZES["vocab_size"], "d_model": SIZES["d_model"]}
+            changes = shared | {"dropout_rate": 0.1} | dict(self.changes)
+            return tiny.model(tiny.recurrent(self.recurrence, self.shape, **changes))
+        changes = SIZES | settings | dict(self.changes)
+        return tiny.model(tiny.config(self.scheme, **changes))
 
     @property
     def init(self) -> Any:
-        return functools.partial(initialise, self.model)
+        return functools.partial(tiny.family_of(self.model.config).init, self.model)
 
     def outputs(self, params, batch, rng, memory) -> Any:
         return family.with_memory(self.model, params, batch, rng, memory)

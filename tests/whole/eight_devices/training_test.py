@@ -30,6 +30,10 @@ STEPS = 6
 first = functools.cache(Small.first)
 
 
+def transformer(shape):
+    return Small(shape, SCHEMES[shape], changes=CHANGES.get(shape, ()))
+
+
 def trained(run: Small, mesh: str, steps=STEPS):
     """The losses, and the state afterwards, on the mesh of this name.
 
@@ -54,14 +58,28 @@ def trained(run: Small, mesh: str, steps=STEPS):
 trained_alone = functools.cache(functools.partial(trained, mesh="one device"))
 
 
+# Recurrent models, whose kernels are gathered before the scan over time
+RECURRENT = [
+    ("data", Small("encoder_decoder", recurrence="rnnsearch")),
+    ("fsdp", Small("encoder_only", recurrence="lstm")),
+    ("data, fsdp and tensor", Small("encoder_decoder", recurrence="gnmt")),
+    (
+        "fsdp, tensor and sequence",
+        Small("decoder_only", recurrence="lstmn", changes=(("num_decoder_layers", 1),)),
+    ),
+]
+
+
 def test_each_mesh_is_among_the_cases():
     assert {mesh for mesh, _ in CASES} | {"one device"} == small.MESHES.keys()
     assert {shape for _, shape in CASES} == set(small.SHAPES)
 
 
-@pytest.mark.parametrize(("mesh", "shape"), CASES)
-def test_losses_and_parameters_are_those_of_one_device(mesh, shape):
-    run = Small(shape, SCHEMES[shape], changes=CHANGES.get(shape, ()))
+@pytest.mark.parametrize(
+    ("mesh", "run"),
+    [(mesh, transformer(shape)) for mesh, shape in CASES] + RECURRENT,
+)
+def test_losses_and_parameters_are_those_of_one_device(mesh, run):
     expected_losses, expected = trained_alone(run)
     losses, state = trained(run, mesh)
     assert np.ptp(expected_losses) > 0.01

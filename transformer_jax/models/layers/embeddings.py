@@ -102,6 +102,13 @@ class LogitsBias(nn.Module):
         return parameter(self, "bias", nn.initializers.zeros, (self.vocab_size,), ("vocab",))
 
 
+def shift_right(
+    targets: Int[Array, "B T"], positions: Int[Array, "B T"], bos_id: int
+) -> Int[Array, "B T"]:
+    """What the decoder reads: the token before, and bos at the start of each example."""
+    return jnp.where(positions == 0, bos_id, jnp.roll(targets, 1, axis=1))
+
+
 class OutputProjection(nn.Module):
     """Logits from a kernel of their own, without bias."""
 

@@ -1,7 +1,6 @@
 """The shape of one Transformer: frozen, checked when made, without a mode flag."""
 
 import dataclasses
-import difflib
 from collections.abc import Collection
 
 import jax.numpy as jnp
@@ -13,6 +12,14 @@ from transformer_jax.models.layers.heads import HEADS, POOLINGS
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.layers.positions import POSITIONS
+from transformer_jax.models.layers.settings import (
+    ARCHITECTURES,
+    DTYPES,
+    check_choices,
+    check_head,
+    check_rates,
+    check_sizes,
+)
 from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.models.transformer.schemes import (
     SCHEMES,
@@ -21,14 +28,6 @@ from transformer_jax.models.transformer.schemes import (
     ResidualScheme,
     Stack,
 )
-
-# The stacks that an architecture is made of, in the order in which they run.
-ARCHITECTURES: dict[str, tuple[Stack, ...]] = {
-    "encoder_decoder": ("encoder", "decoder"),
-    "encoder_only": ("encoder",),
-    "decoder_only": ("decoder",),
-}
-DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
 
 # What each setting is a key of.
 CHOICES: dict[str, Collection[str]] = {
@@ -111,14 +110,8 @@ class TransformerConfig:
     attention_kernel: str = "xla"
 
     def __post_init__(self):
-        for name, table in CHOICES.items():
-            if (value := getattr(self, name)) not in table:
-                near = difflib.get_close_matches(str(value), table, n=1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
-                raise ValueError(f"model.{name}={value!r} is not one of {', '.join(table)}{hint}")
-        for name in _SIZES:
-            if getattr(self, name) < 1:
-                raise ValueError(f"model.{name}={getattr(self, name)} must be at least 1")
+        check_choices(self, CHOICES)
+        check_sizes(self, _SIZES)
         if self.context_length is not None and self.context_length < 1:
             raise ValueError(f"a context of {self.context_length} tokens must be at least 1")
         if not 0.0 <= self.depth_exponent <= 2.0:
@@ -136,9 +129,7 @@ class TransformerConfig:
                 f"model.num_kv_heads={self.num_kv_heads} does not divide model.num_heads="
                 f"{self.num_heads}: each key and value head serves equally many queries"
             )
-        for name in _RATES:
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"model.{name}={getattr(self, name)} must lie in [0, 1)")
+        check_rates(self, _RATES)
         even = POSITIONS[self.positions].even
         if even and getattr(self, even) % 2:
             default = " (by default model.d_model / model.num_heads)" * (even == "head_dim")
@@ -150,7 +141,7 @@ class TransformerConfig:
             raise ValueError(f"model.max_distance={self.max_distance} must be at least 1")
         self._check_memory()
         self._check_kernel()
-        self._check_head()
+        check_head(self)
         self._check_schemes()
 
     def _check_memory(self) -> None:
@@ -202,19 +193,6 @@ class TransformerConfig:
                 f"set it to {' or '.join(map(repr, kernel.dtypes))}"
             )
 
-    def _check_head(self) -> None:
-        head = HEADS[self.head]
-        fitting = [name for name, own in ARCHITECTURES.items() if own[-1] == head.stack]
-        if self.architecture not in fitting:
-            raise ValueError(
-                f"the head {self.head!r} needs model.architecture="
-                f"{' or '.join(map(repr, fitting))}, got {self.architecture!r}"
-            )
-        if head.labels and self.num_labels < 1:
-            raise ValueError(
-                f"the head {self.head!r} needs at least one label, got {self.num_labels}"
-            )
-
     def _check_schemes(self) -> None:
         """Admin's profile would be of draws that the other stack's gains do not scale yet."""
         rows = [scheme(self, stack) for stack in stacks(self)]
@@ -234,6 +212,19 @@ class TransformerConfig:
     def compute_dtype(self) -> jnp.dtype:
         """The dtype of products (weights and activations are cast to it)."""
         return DTYPES[self.dtype]
+
+    @property
+    def profiled(self) -> bool:
+        """Whether a stack's scheme is measured on the first batch, as Admin's is."""
+        return any(scheme(self, stack).profiled for stack in stacks(self))
+
+    def plain(self) -> "TransformerConfig":
+        """The same model as plain products, of which none is computed again."""
+        return dataclasses.replace(self, attention_kernel="xla", remat="none")
+
+    def divides(self, devices: int) -> bool:
+        """Whether so many devices can share the width of each layer evenly."""
+        return self.num_heads % devices == 0 == self.d_ff % devices
 
     @property
     def longest_row(self) -> int | None:

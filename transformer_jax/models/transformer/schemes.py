@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-Stack = Literal["encoder", "decoder"]
+from transformer_jax.models.layers.settings import Stack
+
 Kind = Literal["self_attention", "cross_attention", "feed_forward"]
 
 

@@ -16,6 +16,7 @@ from transformer_jax.models.layers.embeddings import (
     OutputProjection,
     TokenTable,
     Unprojected,
+    shift_right,
 )
 from transformer_jax.models.layers.heads import HEADS, pool
 from transformer_jax.models.layers.masks import segment_mask
@@ -388,13 +389,6 @@ def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndar
             if any(fnmatch.fnmatchcase(name, glob) for glob in row.gained):
                 return by_sublayer(row.gain, at)[:, [*at.kinds].index(kind)]
     return None
-
-
-def shift_right(
-    targets: Int[Array, "B T"], positions: Int[Array, "B T"], bos_id: int
-) -> Int[Array, "B T"]:
-    """What the decoder reads: the token before, and bos at the start of each example."""
-    return jnp.where(positions == 0, bos_id, jnp.roll(targets, 1, axis=1))
 
 
 def _encode(

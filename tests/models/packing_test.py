@@ -11,12 +11,21 @@ from tests.models import reference, tiny
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
 # A stack of each kind, and every place of a norm, in less time.
-SOME = tiny.TURNS[:6] + tiny.TURNS[10:14]
+SOME = ["-".join(turn) for turn in tiny.TURNS[:6] + tiny.TURNS[10:14]] + list(tiny.RECURRENT)
 
 
-def make(shape, residual, positions):
-    """A configuration, random parameters, and batch -> logits of each of its examples."""
-    config = tiny.config(**tiny.SHAPES[shape], residual=residual, positions=positions)
+def transformer(turn):
+    shape, residual, positions = turn
+    return tiny.config(**tiny.SHAPES[shape], residual=residual, positions=positions)
+
+
+# Every scheme, and every row of the recurrent models
+ALL = {"-".join(turn): transformer(turn) for turn in tiny.TURNS} | tiny.RECURRENT
+
+
+def make(name):
+    """Random parameters, and batch -> logits of each of its examples."""
+    config = ALL[name]
     params, apply = tiny.random_parameters(config), tiny.apply_function(config)
 
     def logits(batch):
@@ -25,9 +34,9 @@ def make(shape, residual, positions):
     return logits
 
 
-@pytest.mark.parametrize("turn", tiny.TURNS)
-def test_packed_equals_unpacked(turn):
-    logits = make(*turn)
+@pytest.mark.parametrize("name", ALL)
+def test_packed_equals_unpacked(name):
+    logits = make(name)
     pairs = tiny.sentences((4, 3), (3, 4), (2, 1), (5, 3), (2, 4), (2, 1))
     packed = tiny.pack([pairs[:3], pairs[3:], []])
     alone = [tiny.pack([[a], [b], []]) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
@@ -36,10 +45,10 @@ def test_packed_equals_unpacked(turn):
         assert_close(a, b)
 
 
-@pytest.mark.parametrize("turn", SOME)
-def test_padding_does_not_exist(turn):
+@pytest.mark.parametrize("name", SOME)
+def test_padding_does_not_exist(name):
     """What stands in padded slots changes no bit, and more padding nothing but rounding."""
-    logits = make(*turn)
+    logits = make(name)
     batch = tiny.packed_batch()
     expected = logits(batch)
     other = dict(batch)

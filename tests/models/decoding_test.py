@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
-from transformer_jax.models.transformer.shapes import MODELS
 
 
 def assert_close(found, expected):
@@ -35,6 +34,12 @@ CASES = [
         zip(tiny.SCHEMES, itertools.cycle(tiny.POSITIONS), itertools.cycle(OTHERS), strict=False)
     )
 ]
+
+
+def recurrent(architecture):
+    return [config for config in tiny.RECURRENT.values() if config.architecture == architecture]
+
+
 MIXED = [(2, dict(encoder_residual="deepnorm", decoder_residual="residual_dual"))]
 
 
@@ -46,7 +51,7 @@ def inputs_only(rows):
 
 @functools.cache
 def compiled(config):
-    model = MODELS[config.architecture](config)
+    model = tiny.model(config)
     start = jax.jit(lambda p, b: model.apply({"params": p}, b, ROOM, method="start"))
     step = jax.jit(lambda p, *state: model.apply({"params": p}, *state, method="step"))
     return start, step
@@ -73,9 +78,12 @@ def continuations(count):
     return np.stack([target for _, target in pairs])
 
 
-@pytest.mark.parametrize(("beams", "choices"), CASES[::2] + MIXED)
-def test_an_encoder_decoder_decodes_what_it_scores(beams, choices):
-    config = tiny.config(**choices)
+@pytest.mark.parametrize(
+    ("beams", "config"),
+    [(beams, tiny.config(**choices)) for beams, choices in CASES[::2] + MIXED]
+    + [(2, config) for config in recurrent("encoder_decoder")],
+)
+def test_an_encoder_decoder_decodes_what_it_scores(beams, config):
     params = tiny.random_parameters(config)
     sources = [source for source, _ in tiny.sentences((9, 1), (4, 1), (6, 1))]
     targets = continuations(3 * beams)
@@ -86,11 +94,17 @@ def test_an_encoder_decoder_decodes_what_it_scores(beams, choices):
     assert_close(logits, expected)
 
 
-@pytest.mark.parametrize(("beams", "choices"), CASES[1::2])
-def test_a_decoder_continues_prompts_of_any_length(beams, choices):
+@pytest.mark.parametrize(
+    ("beams", "config"),
+    [
+        (beams, tiny.config(architecture="decoder_only", max_length=16, **choices))
+        for beams, choices in CASES[1::2]
+    ]
+    + [(2, config) for config in recurrent("decoder_only")],
+)
+def test_a_decoder_continues_prompts_of_any_length(beams, config):
     """One of them bos alone, and none as long as the row: what was decoded after each prompt has
     the logits that it has in one row with the prompt."""
-    config = tiny.config(architecture="decoder_only", max_length=16, **choices)
     params = tiny.random_parameters(config)
     bos = np.array([config.bos_id], np.int32)
     prompts = [bos] + [np.append(bos, source) for source, _ in tiny.sentences((3, 1), (5, 1))]
@@ -105,12 +119,19 @@ def test_a_decoder_continues_prompts_of_any_length(beams, choices):
     assert_close(logits, expected)
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-@pytest.mark.parametrize("choices", [{}, {"attention_score": "additive", "positions": "rotary"}])
-def test_a_hypothesis_sees_its_ancestors_in_whatever_rows_they_are(architecture, choices):
+@pytest.mark.parametrize(
+    "config",
+    [
+        tiny.config(architecture=architecture, max_length=16, **choices)
+        for architecture in ("encoder_decoder", "decoder_only")
+        for choices in ({}, {"attention_score": "additive", "positions": "rotary"})
+    ]
+    + recurrent("encoder_decoder")
+    + recurrent("decoder_only"),
+)
+def test_a_hypothesis_sees_its_ancestors_in_whatever_rows_they_are(config):
     """Hypotheses continue others of their sentence at each place, and no cache is moved."""
-    config, beams = tiny.config(architecture=architecture, max_length=16, **choices), 3
-    params = tiny.random_parameters(config)
+    beams, params = 3, tiny.random_parameters(config)
     start, step = compiled(config)
     bos = np.array([config.bos_id], np.int32)
     sources = [np.append(bos, source) for source, _ in tiny.sentences((3, 1), (5, 1))]
@@ -154,9 +175,13 @@ def test_a_decoder_looks_back_no_further_than_its_context():
             assert_close(found[t], expected[0, 0])
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-def test_a_row_without_a_prompt_stays_finite_and_disturbs_nobody(architecture):
-    config = tiny.config(architecture=architecture)
+@pytest.mark.parametrize(
+    "config",
+    [tiny.config(), tiny.config(architecture="decoder_only")]
+    + recurrent("encoder_decoder")
+    + recurrent("decoder_only"),
+)
+def test_a_row_without_a_prompt_stays_finite_and_disturbs_nobody(config):
     params, targets = tiny.random_parameters(config), continuations(2)
     (source, _), (other, _) = tiny.sentences((5, 1), (5, 1), seed=2)
     empty = inputs_only([source, other])

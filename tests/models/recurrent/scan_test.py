@@ -1,0 +1,104 @@
+"""Gradients through the scans over time equal those of plain ones, whatever is computed again."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import tiny
+from transformer_jax.models.layers.stack import REMAT
+from transformer_jax.models.recurrent import tape
+from transformer_jax.models.recurrent.scan import multiplier, scan
+
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+LENGTH, ROWS, WIDTH = 6, 3, 4
+
+
+def step(multiply, constants, carry, x):
+    """Two products, one of which depends on the other, and a reset."""
+    carry = jnp.where(x["start"][:, None], 0.0, carry)
+    hidden = jnp.tanh(multiply("up", carry) + constants["bias"][None])
+    carry = jnp.sin(multiply("down", hidden) + x["in"])
+    return carry, (carry, hidden)
+
+
+def plain(kernels, constants, carry, inputs, reverse):
+    multiply = multiplier(kernels, jnp.dtype("float32"))
+    body = functools.partial(step, multiply, constants)
+    return jax.lax.scan(body, carry, inputs, reverse=reverse)
+
+
+@pytest.mark.parametrize(("remat", "reverse"), [*[(name, False) for name in REMAT], ("none", True)])
+def test_a_scan_and_its_gradients_are_those_of_a_plain_one(remat, reverse):
+    generator = np.random.default_rng(0)
+
+    def draw(*size):
+        return jnp.asarray(generator.normal(size=size), jnp.float32)
+
+    kernels = {"up": draw(WIDTH, 2, 5), "down": draw(2, 5, WIDTH).reshape(10, WIDTH)}
+    kernels["up"] = kernels["up"].reshape(WIDTH, 10)
+    constants, carry = {"bias": draw(10)}, draw(ROWS, WIDTH)
+    inputs = {"in": draw(LENGTH, ROWS, WIDTH), "start": generator.random((LENGTH, ROWS)) < 0.3}
+    own = functools.partial(scan, step, dtype=jnp.dtype("float32"), remat=remat, reverse=reverse)
+
+    def loss(function, kernels, constants, carry, x):
+        out = function(kernels, constants, carry, {**inputs, "in": x})
+        return sum(jnp.sum(jnp.cos(3 * leaf)) for leaf in jax.tree.leaves(out))
+
+    arguments = kernels, constants, carry, inputs["in"]
+    expected, found = (
+        jax.jit(jax.value_and_grad(functools.partial(loss, function), argnums=(0, 1, 2, 3)))(
+            *arguments
+        )
+        for function in (functools.partial(plain, reverse=reverse), own)
+    )
+    jax.tree.map(assert_close, found, expected)
+
+
+def test_a_tapes_gradients_are_those_of_a_plain_scan():
+    """By differences of the loss along random directions in all parameters."""
+    config = tiny.recurrent("lstmn", num_decoder_layers=1)
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+    apply = functools.partial(tiny.logits, config)
+
+    def loss(params):
+        return jnp.sum(jnp.sin(apply(params, batch)))
+
+    def slow(params):
+        """The same with the tape's own scan differentiated by JAX."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tape, "_record", record)
+            return loss(params)
+
+    def record(kernels, vector, inputs, dtype):
+        length, rows, _, width = inputs.products.shape
+        multiply = multiplier(kernels, dtype)
+
+        def body(carry, slices):
+            slot, x = slices
+            return carry.write(*tape._advance(multiply, vector, carry, x), slot), None
+
+        start = tape._empty(rows, length, width)
+        return jax.lax.scan(body, start, (jnp.arange(length), inputs))[0]
+
+    found, expected = jax.jit(jax.grad(loss))(params), jax.jit(jax.grad(slow))(params)
+    jax.tree.map(assert_close, found, expected)
+    assert all(np.abs(leaf).max() > 1e-4 for leaf in jax.tree.leaves(found))
+
+
+def test_a_model_trains_alike_whatever_is_computed_again():
+    config = tiny.recurrent("rnnsearch", num_encoder_layers=1, num_decoder_layers=2)
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+
+    def gradient(remat):
+        apply = tiny.apply_function(dataclasses.replace(config, remat=remat))
+
+        def loss(params):
+            return jnp.sum(jnp.sin(apply(params, batch)))
+
+        return jax.jit(jax.grad(loss))(params)
+
+    jax.tree.map(assert_close, gradient("full"), gradient("none"))

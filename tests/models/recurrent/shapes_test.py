@@ -1,0 +1,80 @@
+"""Whole models against slow NumPy, and what their parameters start from."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import reference as batches
+from tests.models import tiny
+from tests.models.recurrent import reference
+from transformer_jax.models.recurrent.config import RECURRENCES
+
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rnnsearch", "rnnencdec", "gnmt", "lstmn"])
+def test_logits_equal_slow_numpy(name):
+    """Of each example of packed rows."""
+    config = tiny.recurrent(name)
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+    found = batches.by_example(batch, "targets", tiny.apply_function(config)(params, batch))
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    sources = batches.by_example(batch, "inputs", batch["inputs"])
+    targets = batches.by_example(batch, "targets", batch["targets"])
+    for logits, source, target in zip(found, sources, targets, strict=True):
+        read = np.append(config.bos_id, target[:-1])
+        assert_close(logits, getattr(reference, name)(params, source, read))
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_a_language_model_is_its_layers_one_after_the_other(name):
+    config = tiny.recurrent(name, "decoder_only", num_decoder_layers=2)
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+    found = batches.by_example(batch, "targets", tiny.apply_function(config)(params, batch))
+    whole = tiny.pack([[(target, target)] for target in targets_of(batch)], 5, 5)
+    alone = tiny.apply_function(config)(params, whole)
+    for logits, row in zip(found, alone, strict=True):
+        assert_close(logits, row[: len(logits)])
+
+
+def targets_of(batch):
+    return batches.by_example(batch, "targets", batch["targets"])
+
+
+@pytest.mark.parametrize("name", RECURRENCES)
+def test_kernels_of_states_start_orthogonal_and_the_forget_gate_open(name):
+    config = tiny.recurrent(name)
+    for path, leaf in tiny.flat(tiny.initial_parameters(config)).items():
+        if path.endswith(("/recurrent", "/candidate")):
+            gates = list(np.moveaxis(leaf, 1, 0))
+            for number, kernel in enumerate(gates):
+                assert_close(kernel @ kernel.T, np.eye(len(kernel)))
+                assert not any(np.allclose(kernel, other) for other in gates[:number])
+        elif path.endswith("bias"):
+            expected = np.zeros(leaf.shape)
+            if RECURRENCES[name].cell == "lstm" and leaf.ndim == 2:
+                expected[1] = 1
+            np.testing.assert_array_equal(leaf, expected)
+
+
+@pytest.mark.parametrize("name", ["rnnsearch", "lstmn"])
+def test_dropout_needs_a_key_and_changes_outputs(name):
+    config = tiny.recurrent(name, dropout_rate=0.5)
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+    train = tiny.train_function(config)
+    first, again, other = (train(params, batch, jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["rnnsearch", "lstmn"])
+def test_bfloat16_products_are_near_those_of_float32(name):
+    exact, rounded = (tiny.recurrent(name, dtype=dtype) for dtype in ("float32", "bfloat16"))
+    params, batch = tiny.random_parameters(exact), tiny.packed_batch()
+    expected = tiny.apply_function(exact)(params, batch)
+    found = tiny.apply_function(rounded)(params, batch)
+    assert found.dtype == jnp.float32
+    assert 0 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()

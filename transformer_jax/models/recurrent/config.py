@@ -1,0 +1,167 @@
+"""The shape of one recurrent model: frozen, checked when made; RECURRENCES is the list of them."""
+
+import dataclasses
+from collections.abc import Collection
+
+import jax.numpy as jnp
+
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
+from transformer_jax.models.layers.heads import HEADS, POOLINGS
+from transformer_jax.models.layers.settings import (
+    ARCHITECTURES,
+    DTYPES,
+    check_choices,
+    check_head,
+    check_rates,
+    check_sizes,
+)
+from transformer_jax.models.layers.stack import REMAT
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recurrence:
+    """One row.
+
+    Attributes:
+      cell: a key of `CELLS`.
+      architectures: what it is made for.
+      bidirectional: the layers of an encoder that read in both directions, from the bottom; None:
+        all of them. A decoder has none.
+      attends: whether the decoder looks at all of the encoder's output, by additive attention from
+        the bottom layer's state before. Otherwise all layers and steps see the encoder's last
+        states, one of each direction.
+      bridge: whether the decoder's bottom layer starts from tanh(W h + b) of the state with which
+        the encoder, reading backwards, ends; otherwise from zeros.
+      maxout: whether the readout is the larger of two sums of state, token before and context, at
+        each channel (Goodfellow et al. 2013); otherwise the top layer's state.
+      residual_from: the layer, counted from 1, from which on a layer's input is added to its
+        output; None: none.
+      tape: whether a state is what is read, by attention, from a tape of all states before.
+    """
+
+    cell: str
+    architectures: tuple[str, ...] = ("encoder_decoder",)
+    bidirectional: int | None = None
+    attends: bool = False
+    bridge: bool = False
+    maxout: bool = False
+    residual_from: int | None = None
+    tape: bool = False
+
+
+RECURRENCES = {
+    # Bahdanau et al. 2014 (1409.0473), appendix A. The readout sees the new state, as in equation 4
+    "rnnsearch": Recurrence(cell="gru_reset_first", attends=True, bridge=True, maxout=True),
+    # The same without attention, after Cho et al. 2014 (1406.1078)
+    "rnnencdec": Recurrence(cell="gru_reset_first", bridge=True, maxout=True),
+    # Wu et al. 2016 (1609.08144), section 3: 8 + 8 layers of 1024
+    "gnmt": Recurrence(cell="lstm", bidirectional=1, attends=True, residual_from=3),
+    # Hochreiter and Schmidhuber 1997; as an encoder in both directions, each of half the width
+    "lstm": Recurrence(cell="lstm", architectures=("encoder_only", "decoder_only")),
+    # Cho et al. 2014, in the form of cuDNN and PyTorch; an encoder likewise
+    "gru": Recurrence(cell="gru", architectures=("encoder_only", "decoder_only")),
+    # Cheng, Dong and Lapata 2016 (1601.06733), section 3.1
+    "lstmn": Recurrence(cell="lstm", architectures=("decoder_only",), tape=True),
+}
+
+# What each setting is a key of.
+CHOICES: dict[str, Collection[str]] = {
+    "architecture": ARCHITECTURES,
+    "recurrence": RECURRENCES,
+    "head": HEADS,
+    "pooling": POOLINGS,
+    "tied_embeddings": TIED_EMBEDDINGS,
+    "dtype": DTYPES,
+    "remat": REMAT,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentConfig:
+    """Sizes and choices of one model; `CHOICES` says which table a choice is a key of.
+
+    What comes from the data and the task (`vocab_size`, `bos_id`, `head`, `num_labels`) is put in
+    by `build`. `d_model` is the width of embeddings and of each layer's state. `dtype` is what
+    products are computed in: parameters, states and logits stay float32.
+
+    Raises:
+      ValueError: a choice that its table lacks, a size below 1, a rate outside [0, 1), a recurrence
+        or a head that does not fit the architecture, or an odd width of an encoder alone.
+    """
+
+    architecture: str
+    recurrence: str
+    vocab_size: int
+    bos_id: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    d_model: int
+    head: str = "tokens"
+    num_labels: int = 0
+    pooling: str = "mean"
+    tied_embeddings: str = "all"
+    dropout_rate: float = 0.0
+    embedding_dropout_rate: float = 0.0
+    dtype: str = "float32"
+    remat: str = "none"
+
+    # What other families may have: a bound of rows, and measurements on the first batch.
+    longest_row = None
+    profiled = False
+
+    def __post_init__(self):
+        check_choices(self, CHOICES)
+        check_sizes(self, ("vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model"))
+        check_rates(self, ("dropout_rate", "embedding_dropout_rate"))
+        check_head(self)
+        if self.architecture not in self.row.architectures:
+            fitting = [
+                name for name, row in RECURRENCES.items() if self.architecture in row.architectures
+            ]
+            raise ValueError(
+                f"model.recurrence={self.recurrence!r} is for model.architecture="
+                f"{' or '.join(map(repr, self.row.architectures))}; with {self.architecture!r} "
+                f"set it to {' or '.join(map(repr, fitting))}"
+            )
+        if self.architecture == "encoder_only" and self.d_model % 2:
+            raise ValueError(
+                f"model.d_model={self.d_model} is odd, and an encoder alone has half of it in each "
+                "direction"
+            )
+        if self.row.tape and self.remat != "none":
+            raise ValueError(
+                f"model.remat={self.remat!r} has no effect with model.recurrence="
+                f"{self.recurrence!r}, whose steps are always computed again: set it to 'none'"
+            )
+
+    @property
+    def row(self) -> Recurrence:
+        """What the model is."""
+        return RECURRENCES[self.recurrence]
+
+    @property
+    def compute_dtype(self) -> jnp.dtype:
+        """The dtype of products (weights and activations are cast to it)."""
+        return DTYPES[self.dtype]
+
+    @property
+    def source_width(self) -> int | None:
+        """The width of an encoder's output as a decoder sees it; None without an encoder."""
+        if self.architecture != "encoder_decoder":
+            return None
+        return (2 if self.both_ways(self.num_encoder_layers) else 1) * self.d_model
+
+    def both_ways(self, layer: int) -> bool:
+        """Whether this layer of the encoder, counted from 1, reads in both directions."""
+        return self.row.bidirectional is None or layer <= self.row.bidirectional
+
+    def plain(self) -> "RecurrentConfig":
+        """The same model, of which nothing is computed again."""
+        return dataclasses.replace(self, remat="none")
+
+    def divides(self, devices: int) -> bool:
+        """Whether so many devices can share the width of each layer: states are never divided."""
+        return devices == 1
+
+    def check_platform(self, platform: str) -> None:
+        """Does nothing: it runs on all devices."""

@@ -1,0 +1,232 @@
+"""Recurrent layers over whole rows and step by step, one of which may look at an encoder's output.
+
+What a step reads of the input is multiplied for all steps at once; only what depends on the state
+is left to the scan over time.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.recurrent.cells import CELLS, Multiply, State
+from transformer_jax.models.recurrent.scan import multiplier, scan
+
+# Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
+_MASKED = -1e30
+
+INWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, 2, 1)
+XAVIER = nn.initializers.xavier_uniform()
+# Drawn as a kernel of A inputs and one output is.
+VECTOR = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, (), ())
+
+
+class Attended(NamedTuple):
+    """What a layer looks at: an encoder's output, and what a query meets of it."""
+
+    keys: Float[Array, "B S A"]
+    values: Float[Array, "B S C"]
+    segments: Int[Array, "B S"]  # the example of each token; 0 is padding
+    vector: Float[Array, "A"]  # what turns the sum of a query and a key into a score
+
+
+def look(
+    queries: Float[Array, "B Q A"],
+    keys: Float[Array, "B S A"],
+    vector: Float[Array, "A"],
+    seen: Bool[Array, "#B #Q S"],
+) -> Float[Array, "B Q S"]:
+    """The weights of additive attention, softmax of v tanh(q + k) (Bahdanau et al. 2014, A.1.2)."""
+    sums = jnp.tanh(queries.astype(keys.dtype)[:, :, None] + keys[:, None])
+    vector = vector.astype(sums.dtype)
+    scores = jnp.einsum("BQSA,A->BQS", sums, vector, preferred_element_type=jnp.float32)
+    return jax.nn.softmax(jnp.where(seen, scores, _MASKED))
+
+
+def orthogonal(key: Any, shape: tuple[int, ...]) -> Float[Array, "D G E"]:
+    """The kernel of each gate drawn as an orthogonal matrix of its own (Saxe et al. 2013)."""
+    draw = nn.initializers.orthogonal()
+    kernels = [draw(own, (shape[0], shape[2])) for own in jax.random.split(key, shape[1])]
+    return jnp.stack(kernels, axis=1)
+
+
+class Recurrent(nn.Module):
+    """One recurrent layer, in one direction.
+
+    Attributes:
+      cell: a key of `CELLS`.
+      inputs: the width of its input.
+      width: the width of its state.
+      attended: the width of what it looks at; None: nothing. Its query is the state before a step,
+        and what it finds is an input of this step (Bahdanau et al. 2014, equations 5 and 6).
+      remat: a key of `REMAT`.
+    """
+
+    cell: str
+    inputs: int
+    width: int
+    dtype: jnp.dtype
+    remat: str = "none"
+    attended: int | None = None
+
+    def setup(self):
+        row, width = CELLS[self.cell], self.width
+        axes = ("embed", "gates", "state")
+
+        def kernel(name, init, inputs, gates):
+            return parameter(self, name, init, (inputs, gates, width), axes, matrix=(1, 2))
+
+        gates = len(row.bias)
+        self.input = kernel("input", INWARD, self.inputs, gates)
+        self.bias = parameter(self, "bias", each_gate(row.bias), (gates, width), axes[1:])
+        kernels = {
+            name: kernel(name, orthogonal, width, count) for name, count in row.kernels.items()
+        }
+        self.vectors = {
+            name: parameter(self, name, nn.initializers.zeros, (width,), axes[2:])
+            for name in row.vectors
+        }
+        if self.attended is not None:
+            kernels["context"] = kernel("context", INWARD, self.attended, gates)
+            kernels["query"] = parameter(
+                self, "query", XAVIER, (width, width), axes[::2], matrix=(1, 1)
+            )
+            self.key = parameter(
+                self, "key", XAVIER, (self.attended, width), axes[::2], matrix=(1, 1)
+            )
+            self.key_bias = parameter(self, "key_bias", nn.initializers.zeros, (width,), axes[2:])
+            self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:])
+        self.kernels = kernels
+
+    def attend_to(self, x: Float[Array, "B S C"], segments: Int[Array, "B S"]) -> Attended:
+        """What this layer looks at, made once for all steps."""
+        keys = jnp.einsum("BSC,CA->BSA", x.astype(self.dtype), self.key.astype(self.dtype))
+        keys = keys + self.key_bias.astype(self.dtype)[None, None]
+        return Attended(keys, x.astype(self.dtype), segments, self.vector)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T I"],
+        starts: Bool[Array, "B T"],
+        initial: Float[Array, "B T D"] | None = None,
+        source: Attended | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        *,
+        reverse: bool = False,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T C"] | None, State]:
+        """The states of whole rows, what each step found in the source, and the last state.
+
+        Args:
+          starts: where a text begins (with `reverse`: where it ends), and so the state anew.
+          initial: the state there; None: zeros.
+          source, segments: what is looked at, and the example of it that each step sees.
+        """
+        rows = x.shape[0]
+        inputs = {"products": self._products(x, "BTI,IGD->TBGD"), "starts": starts.T}
+        inputs["products"] = constrain(inputs["products"], None, "batch")
+        if initial is not None:
+            inputs["initial"] = constrain(jnp.swapaxes(initial, 0, 1), None, "batch")
+        if source is not None:
+            assert segments is not None
+            inputs["segments"] = segments.T
+
+        def step(multiply, constants, state, x):
+            vectors, source = constants
+            anew = [jnp.zeros_like(part) for part in state]
+            anew[0] = x.get("initial", anew[0])
+            start, seen = x["starts"][:, None], None
+            state = tuple(jnp.where(start, a, b) for a, b in zip(anew, state, strict=True))
+            if source is not None:
+                seen = (source.segments == x["segments"][:, None]) & (source.segments > 0)
+            state, context = self._advance(multiply, vectors, x["products"], state, source, seen)
+            return state, (state[0], context)
+
+        last, (states, contexts) = scan(
+            step,
+            dict(self.kernels),
+            (dict(self.vectors), source),
+            self.empty(rows),
+            inputs,
+            dtype=self.dtype,
+            remat=self.remat,
+            reverse=reverse,
+        )
+        states, contexts = jax.tree.map(
+            lambda x: constrain(jnp.swapaxes(x, 0, 1), "batch"), (states, contexts)
+        )
+        return states, contexts, last
+
+    def step(
+        self, x: Float[Array, "N I"], state: State, source: Attended | None = None
+    ) -> tuple[State, Float[Array, "N C"] | None]:
+        """The state after a new input, and what it found in the source.
+
+        Rows of one sentence are adjacent; each looks at that sentence's row of the source.
+        """
+        seen = None if source is None else source.segments > 0
+        products = self._products(x, "NI,IGD->NGD")
+        multiply = multiplier(self.kernels, self.dtype)
+        return self._advance(multiply, self.vectors, products, state, source, seen)
+
+    def empty(self, rows: int) -> State:
+        """The state before anything is read."""
+        return tuple(jnp.zeros((rows, self.width)) for _ in range(CELLS[self.cell].states))
+
+    def _products(self, x: Array, formula: str) -> Array:
+        x, kernel = x.astype(self.dtype), self.input.astype(self.dtype)
+        products = jnp.einsum(formula, x, kernel, preferred_element_type=jnp.float32)
+        return products + jnp.expand_dims(self.bias, range(products.ndim - 2))
+
+    def _advance(
+        self,
+        multiply: Multiply,
+        vectors: Mapping[str, Array],
+        products: Float[Array, "N G D"],
+        state: State,
+        source: Attended | None,
+        seen: Bool[Array, "B S"] | None,
+    ) -> tuple[State, Float[Array, "N C"] | None]:
+        context = None
+        if source is not None:
+            assert seen is not None
+            queries = multiply("query", state[0])
+            queries = queries.reshape(source.keys.shape[0], -1, queries.shape[-1])
+            weights = look(queries, source.keys, source.vector, seen[:, None])
+            context = jnp.einsum("BQS,BSC->BQC", weights.astype(self.dtype), source.values)
+            context = context.reshape(-1, context.shape[-1])
+            products = products + multiply("context", context)
+        update = CELLS[self.cell].update
+        return update(products, state, multiply, vectors), context
+
+
+class Bidirectional(nn.Module):
+    """Two layers over the same input, one from each end: their states side by side."""
+
+    cell: str
+    inputs: int
+    width: int
+    dtype: jnp.dtype
+    remat: str = "none"
+
+    def setup(self):
+        sizes = (self.cell, self.inputs, self.width, self.dtype, self.remat)
+        self.forward = Recurrent(*sizes)
+        self.backward = Recurrent(*sizes)
+
+    def __call__(
+        self, x: Float[Array, "B T I"], starts: Bool[Array, "B T"], ends: Bool[Array, "B T"]
+    ) -> Float[Array, "B T two_D"]:
+        """starts, ends: the first and the last token of each text."""
+        forward, *_ = self.forward(x, starts)
+        backward, *_ = self.backward(x, ends, reverse=True)
+        return jnp.concatenate([forward, backward], axis=-1)
+
+
+def each_gate(values: tuple[float, ...]) -> nn.initializers.Initializer:
+    """Initialises the bias of each gate with a number of its own."""
+    return lambda key, shape, *_: jnp.broadcast_to(jnp.asarray(values)[:, None], shape)
