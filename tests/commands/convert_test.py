@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import tokenizers
 
+from configs import default
 from tests.whole.command_line import call
+from transformer_jax import overrides
+from transformer_jax.commands.convert import export
 from transformer_jax.convert import FAMILIES, safetensors, special, tensors
 from transformer_jax.convert.family import Settings
 
@@ -96,6 +99,20 @@ def test_there_and_back(tmp_path, capsys):
     assert "has a config.json already: choose another --workdir" in capsys.readouterr().err
     assert call("--mode=export", f"--workdir={work}", f"--output={back}") == 1
     assert "exists already: choose another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model.positions": "relative", "model.architecture": "decoder_only"}, "no counterpart"),
+        ({"model.family": "recurrent"}, "model.family='recurrent'"),
+    ],
+)
+def test_what_no_family_of_theirs_has_is_not_exported(tmp_path, changes, words):
+    config = overrides.load(default.__file__, changes)
+    with pytest.raises(ValueError, match=words):
+        export(config, tmp_path, None, str(tmp_path / "theirs"))
+    assert not (tmp_path / "theirs").exists()
 
 
 @pytest.mark.parametrize(

@@ -82,15 +82,17 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
     folder = Path(target).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"--output={folder} exists already: choose another")
+    model = config.model
+    name = _BY_MODEL.get((model.architecture, model.positions))
+    if name is None or model.family != "transformer":
+        known = ", ".join(f"{shape} with {positions}" for shape, positions in _BY_MODEL)
+        raise ValueError(
+            f"model.family={model.family!r}, model.architecture={model.architecture!r} with "
+            f"model.positions={model.positions!r} has no counterpart there, only a transformer of "
+            f"{known}"
+        )
     with built(config, workdir) as run:
         ours = run.model.config
-        name = _BY_MODEL.get((ours.architecture, ours.positions))
-        if name is None:
-            known = ", ".join(f"{shape} with {positions}" for shape, positions in _BY_MODEL)
-            raise ValueError(
-                f"model.architecture={ours.architecture!r} with model.positions={ours.positions!r} "
-                f"has no counterpart there, only {known}"
-            )
         tokenizer = run.data.tokenizer
         settings = FAMILIES[name].config(ours, tokenizer.special)
         params = restore.trained(config, run, workdir, checkpoint).params
