@@ -21,11 +21,10 @@ LENGTH = tiny.TARGET_LENGTH
 ROOM = LENGTH + 2  # more than is used, so that unused slots are seen to stay unseen
 OTHERS = (
     dict(),
-    dict(embedding_norm=True, tied_embeddings="decoder"),
-    dict(norm="rms_norm", tied_embeddings="none"),
+    dict(embedding_norm=True, tied_embeddings="decoder", logits_bias=True, embedding_scale=1.5),
+    dict(norm="rms_norm", tied_embeddings="none", num_kv_heads=1),
     dict(attention_score="additive", qk_norm=True),
     dict(attention_score="dot_product", num_decoder_layers=3),
-    dict(num_kv_heads=1, logits_bias=True, embedding_scale=1.5),
 )
 # Hypotheses of each row, and choices: every scheme once, while all else takes turns.
 CASES = [

@@ -169,7 +169,7 @@ class Trained:
 
     def _model(self) -> dict[str, Any]:
         """What decoding needs of the model."""
-        eos = self.data.tokenizer.special.eos
+        eos = self.data.special.eos
         return {"start": self.start, "step": self.step, "eos_id": eos, "pad_id": PAD_ID}
 
     def _bounds(self) -> dict[str, Any]:
