@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
-from transformer_jax.models import FAMILIES, family
+from transformer_jax.models import family
 from transformer_jax.models.family import roles
 from transformer_jax.tasks import TASKS
 from transformer_jax.training import cross_entropy, optimizer
@@ -104,7 +104,7 @@ class Small:
         first = sharding.place(mesh, batch(self.shape, 0))
         metrics = (*cross_entropy.METRICS, "gradient_norm")
         key = jax.random.key(0)
-        memory = FAMILIES["transformer"].memory(self.model.config, ROWS, None)
+        memory = tiny.family_of(self.model.config).memory(self.model.config, ROWS, None)
         settings = {"ema": False, "mesh": mesh, "memory": memory}
         return make(self.init, self._transform, key, first, metrics, **settings)
 

@@ -47,7 +47,7 @@ def trained(run: Small, mesh: str, steps=STEPS):
         state = jax.device_put(state, layout, may_alias=False)  # the step takes its state
         for number in range(steps):
             batch = small.batch(run.shape, number)
-            if run.model.config.memory_length:
+            if state.memory:
                 batch["targets_positions"] += number > 0
             batch = sharding.place(devices, batch)
             state, metrics = step(state, batch)
@@ -82,7 +82,7 @@ def test_each_mesh_is_among_the_cases():
 def test_losses_and_parameters_are_those_of_one_device(mesh, run):
     expected_losses, expected = trained_alone(run)
     losses, state = trained(run, mesh)
-    assert np.ptp(expected_losses) > 0.01
+    assert np.ptp(expected_losses) > 1e-3  # far above what is tolerated below
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
     jax.tree.map(assert_close, state.params, expected.params)

@@ -42,7 +42,7 @@ class RecurrentNeeds:
         """See `family.Needs`. Attention counts apart from all other activations."""
         config, found = self.config, []
         for stack in self._stacks:
-            layers, length = self._layers(stack), lengths[_SIDES[stack]]
+            layers, length = self._directions(stack), lengths[_SIDES[stack]]
             # Products with the input; in training also each step's gates and states.
             gates = len(CELLS[config.row.cell].bias) + 1
             token = config.d_model * _FLOAT * (3 * gates if training else gates)
@@ -103,6 +103,13 @@ class RecurrentNeeds:
     def _layers(self, stack: Stack) -> int:
         config = self.config
         return config.num_encoder_layers if stack == "encoder" else config.num_decoder_layers
+
+    def _directions(self, stack: Stack) -> int:
+        """Layers of the model's width: one that reads in both directions counts twice."""
+        layers = self._layers(stack)
+        if stack == "decoder" or self.config.source_width is None:  # else each has half the width
+            return layers
+        return layers + sum(self.config.both_ways(layer + 1) for layer in range(layers))
 
     def _kernels(self, stack: Stack) -> int:
         """Values of the kernels of a stack; layers that are alike are not looped over."""
