@@ -17,12 +17,15 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   evaluate       --workdir=DIR [--checkpoint=best|last|STEP|DIR] [--split=NAME]
   generate       --workdir=DIR [--input=FILE] [--output=FILE]: from each line
   embed          --workdir=DIR [--input=FILE] [--output=FILE]: each line as a vector
+  look           --workdir=DIR --input=FILE --output=FILE.html: where the model looks, as a page
   import         --checkpoint=FOLDER --workdir=DIR: a model of Hugging Face (GPT-2, BERT, T5, Marian, Llama)
   export         --workdir=DIR --output=FOLDER [--checkpoint=...]: such a folder of one of ours
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
   replay         --workdir=DIR --step=N: up to a bad step, in float32, to see what went wrong
   preflight      --config=FILE [--config.mesh.topology=v5e-16] [--search|--explain]: fit, speed
   compare        RUN [RUN ...] [--output=NAME]: what differs in their configs, scores, and curves
+  report         RUN [RUN ...]|--experiment=NAME [--output=FILE]: the same as one page for a browser,
+                 with curves, diagnostics by depth, samples and outcomes to explore
   tensorboard    --logdir=DIR [FLAGS]: the curves in a browser; the first use installs it
   configs        [WORD ...]: the configs of this repository, a line each
   keys           [WORD ...]: the keys of a config with their defaults and meanings
@@ -202,11 +205,11 @@ done
 
 case $command in
     help) usage && exit ;;
-    test | setup | compare | tensorboard) device=${device:-cpu} ;;
+    test | setup | compare | report | tensorboard) device=${device:-cpu} ;;
     preflight) device=${device:-cpu} venv+=-preflight ;;
-    quickstart | prepare | train | evaluate | generate | embed | import | export | inspect | replay | configs | keys | experiment) ;;
-    *) fail "unknown command '$command': expected prepare, train, evaluate, generate, embed, import, export, inspect, replay, \
-preflight, compare, tensorboard, configs, keys, experiment, tpu, test or setup, or none for the \
+    quickstart | prepare | train | evaluate | generate | embed | look | import | export | inspect | replay | configs | keys | experiment) ;;
+    *) fail "unknown command '$command': expected prepare, train, evaluate, generate, embed, look, import, export, inspect, replay, \
+preflight, compare, report, tensorboard, configs, keys, experiment, tpu, test or setup, or none for the \
 quickstart. See launch.sh --help." ;;
 esac
 if [[ -z $device ]]; then
@@ -236,9 +239,9 @@ case $command in
         set_up preflight ${extra:+"$extra"}
         run_main preflight "$@"
         ;;
-    compare)
+    compare | report)
         set_up
-        exec "$venv/bin/python" -P -m transformer_jax.compare "$@"
+        exec "$venv/bin/python" -P -m "transformer_jax.$command" "$@"
         ;;
     tensorboard)
         set_up tensorboard

@@ -145,9 +145,11 @@ def check_launch(arguments: Sequence[str], own_configs: dict[str, Path]) -> None
             check_launch(others[len(own) :], own_configs)
     elif command == "experiment":
         check_experiment(others)
-    elif command == "compare":
-        check_known(others, help_of(sys.executable, "-m", "transformer_jax.compare", "--help"))
-        assert any(not word.startswith("-") for word in others), "which runs?"
+    elif command in ("compare", "report"):
+        module = f"transformer_jax.{command}"
+        check_known(others, help_of(sys.executable, "-m", module, "--help"))
+        named = ("--experiment=",) if command == "report" else ()
+        assert any(word[0] != "-" or word.startswith(named) for word in others), "which runs?"
     elif command in ("test", "setup"):
         check_known(others, help_of("./launch.sh", "--help"))
         assert all((ROOT / word).exists() for word in others if not word.startswith("-"))
@@ -274,7 +276,7 @@ def test_every_config_key_exists(path):
     keys = overrides.flatten(default.get_config())
     sections = "|".join({key.partition(".")[0] for key in keys if "." in key})
     named = re.findall(rf"`(?:--config\.)?((?:{sections})\.[a-z_.0-9]*\*?)", without_code(path))
-    named = [name for name in named if not name.endswith((".py", ".md", ".svg", ".en"))]
+    named = [name for name in named if not name.endswith((".py", ".md", ".svg", ".en", ".txt"))]
     unknown = [name for name in named if not any(key.startswith(name.rstrip("*")) for key in keys)]
     assert not unknown
 

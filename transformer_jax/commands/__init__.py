@@ -10,6 +10,7 @@ from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.commands.generate import generate
 from transformer_jax.commands.inspect import inspect
 from transformer_jax.commands.keys import keys
+from transformer_jax.commands.pages import look
 from transformer_jax.commands.preflight import preflight
 from transformer_jax.commands.prepare import prepare
 from transformer_jax.commands.replay import replay
@@ -40,6 +41,7 @@ COMMANDS = {
     "evaluate": Command(evaluate, ("checkpoint", "split")),
     "generate": Command(generate, ("checkpoint", "input", "output")),
     "embed": Command(embed, ("checkpoint", "input", "output")),
+    "look": Command(look, ("checkpoint", "input", "output")),
     "inspect": Command(inspect, needs_workdir=False),
     "replay": Command(replay, ("step",)),
     "import": Command(import_, ("checkpoint",), makes_config=True),

@@ -1,0 +1,150 @@
+"""The attention page's data, and the page in a browser that has no network."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.models import tiny
+from tests.whole import conftest as whole
+from tests.whole.command_line import call
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.pages.look import chances, labels
+from transformer_jax.pages.page import array, numbers, page
+from transformer_jax.pages.positions import by_distance, figures, similarity, turned
+
+NASTY = ["<script>document.title='bad'</script>", "\"'&", "مرحبا", "</script>", "line\u2028end"]
+
+
+def test_chances_add_up_and_are_ordered():
+    tokenizer = train_tokenizer("words", ["a b c d e f"], 100)
+    logits = np.log([[0.5, 0.25, 0.125, 0.0625, 0.0625]]) + 7
+    (found,) = chances(tokenizer, np.asarray(logits), [2])
+    np.testing.assert_allclose(found["probability"], 0.125)
+    assert found["rank"] == 3
+    np.testing.assert_allclose([p for _, p in found["best"]], [0.5, 0.25, 0.125, 0.0625, 0.0625])
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes"])
+def test_every_token_has_a_label_that_is_seen(kind):
+    tokenizer = train_tokenizer(kind, ["a ü\tb"], 300)
+    ids = list(range(tokenizer.vocab_size))
+    assert all(label.strip() and "\ufffd" not in label for label in labels(tokenizer, ids))
+
+
+@pytest.mark.parametrize("kind", tiny.POSITIONS)
+def test_positions_of_every_kind_are_shown_in_finite_numbers(kind):
+    config = tiny.config(positions=kind)
+    found = figures(config, tiny.random_parameters(config), 12)
+    assert found
+    for each in found:
+        parts = each["lines"].values() if "lines" in each else [each["values"]]
+        assert all(np.isfinite(array(part)).all() for part in parts)
+
+
+def test_rotary_products_depend_on_distance_as_rotations_do():
+    """A query and a key that agree, turned by their positions, multiplied pair by pair."""
+    expected = [[np.cos(t * 10000.0 ** (-2 * i / 8)) for i in range(4)] for t in range(9)]
+    np.testing.assert_allclose(turned(8, 9, 10000.0), expected, atol=1e-5)
+
+
+def test_similarity_is_the_cosine_and_its_mean_by_distance():
+    vectors = np.array([[1.0, 0], [1, 1], [0, 2]])
+    found = similarity(vectors)
+    np.testing.assert_allclose(found[0], [1, 0.5**0.5, 0], atol=1e-12)
+    np.testing.assert_allclose(by_distance(found), [1, 0.5**0.5, 0], atol=1e-12)
+
+
+def _synthetic(layers, heads, length, words):
+    weights = np.random.default_rng(0).random((layers, heads, length, length), np.float32)
+    weights /= weights.sum(-1, keepdims=True)
+    tokens = [words[i % len(words)] for i in range(length)]
+    one = {
+        "name": "Decoder",
+        "rows": "targets",
+        "columns": "targets",
+        "weights": numbers(weights),
+        "entropy": np.ones((layers, heads)).tolist(),
+        "largest_logit": None,
+    }
+    chance = {"probability": 0.5, "rank": 1, "best": [[word, 0.1] for word in words]}
+    text = {"line": " ".join(words), "maps": [one], "given": 2, "targets": tokens}
+    text |= {"written": tokens, "chances": [chance] * length}
+    shown = figures(tiny.config(), {}, 12)
+    data = {"texts": [text, text | {"line": "second"}], "positions": shown}
+    return page(words[0], data, styles=["look.css"], scripts=["plots.js", "look.js"])
+
+
+def test_the_page_of_144_heads_and_100_tokens_weighs_less_than_10_mb():
+    text = _synthetic(12, 12, 100, ["a", "b"])
+    # The second text stands for itself.
+    assert len(text.encode()) / 2 < 10e6
+
+
+# Runs on a tiny corpus, as the tests of whole runs have them
+compiled_once, folder, trained = whole.compiled_once, whole.folder, whole.trained
+
+
+@pytest.mark.long
+def test_texts_of_any_kind_are_texts_and_mouse_and_keys_switch(opened, names_of):
+    tab = opened(_synthetic(2, 3, 5, NASTY))
+    title = tab.locator("#one-head")
+    assert tab.title() == NASTY[0] and tab.locator("h1").inner_text() == NASTY[0]
+    assert title.inner_text() == "Decoder: layer 1, head 1"
+    group = tab.get_by_role("group", name="Queries")
+    assert [one.strip() for one in group.get_by_role("button").all_text_contents()] == [
+        word.strip() for word in NASTY
+    ]
+    for key, expected in [
+        ("ArrowRight", "layer 1, head 2"),
+        ("ArrowDown", "layer 2, head 2"),
+        ("ArrowLeft", "layer 2, head 1"),
+        ("ArrowLeft", "layer 2, head 3"),
+        ("m", "layer 2, mean of heads"),
+        ("ArrowUp", "layer 1, mean of heads"),
+    ]:
+        tab.keyboard.press(key)
+        assert title.inner_text() == f"Decoder: {expected}"
+    tab.get_by_role("button", name="Layer 2, head 1").click()
+    assert title.inner_text() == "Decoder: layer 2, head 1"
+    tab.get_by_role("button", name="Next head").click()
+    assert title.inner_text() == "Decoder: layer 2, head 2"
+    group.get_by_role("button").nth(2).click()
+    assert group.get_by_role("button").nth(2).get_attribute("aria-pressed") == "true"
+    assert NASTY[2] in tab.locator("#said").inner_text()
+    weights = np.random.default_rng(0).random((2, 3, 5, 5), np.float32)
+    weights /= weights.sum(-1, keepdims=True)
+    shown = tab.get_by_role("group", name="Keys").get_by_role("button")
+    titles = [shown.nth(i).get_attribute("title") for i in range(5)]
+    np.testing.assert_allclose([float(x) for x in titles], weights[1, 1, 2], atol=5.1e-5)
+    tab.get_by_role("group", name="Written tokens").get_by_role("button").nth(3).click()
+    assert "probability 0.5000" in tab.locator("#runners-up").inner_text()
+    tab.keyboard.press("n")
+    assert tab.locator("#line").inner_text() == "second"
+    with tab.expect_download() as download:
+        tab.keyboard.press("s")
+    svg = Path(download.value.path()).read_text("utf-8")
+    assert svg.startswith("<svg") and "data:image/png" in svg and "<script" not in svg
+    names = names_of(tab)
+    assert names and all(name.strip() for name in names)
+
+
+@pytest.mark.long
+def test_144_heads_of_100_tokens_open(opened):
+    tab = opened(_synthetic(12, 12, 100, ["a", "b"]))
+    assert tab.locator(".heads button").count() == 144
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["run", "language_model", "masked"])
+def test_the_command_writes_a_page_that_opens(name, folder, trained, opened):
+    workdir = folder / "run" if name == "run" else trained(name)
+    lines = folder / "lines"
+    lines.write_text("a e\n\nb <script> f\n")
+    out = folder / f"{name}.html"
+    flags = f"--workdir={workdir}", "--mode=look", f"--input={lines}", f"--output={out}"
+    assert call(*flags) == 0
+    tab = opened(out.read_text())
+    assert tab.locator(".heads button").count() == 2
+    assert re.search("layer 1, head 1", tab.locator("#one-head").inner_text())

@@ -1,0 +1,78 @@
+"""Work directories as training leaves them, made without any."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NASTY = "<script>alert('1')</script> \"quoted\" & مرحبا שלום"
+
+
+def make(
+    folder: Path,
+    *,
+    residual: str = "pre_ln",
+    seed: int = 0,
+    steps: int = 20,
+    planned: int | None = None,
+    diagnostics: int = 0,
+    results: dict[str, Any] | None = None,
+    samples: str = "",
+) -> Path:
+    """A run of `steps` steps (of `planned`, if it ended early), logged at each.
+
+    diagnostics: sublayers that are measured at every second step.
+    """
+    folder.mkdir(parents=True)
+    config = {"model": {"residual": residual}, "train": {"steps": planned or steps}, "seed": seed}
+    (folder / "config.json").write_text(json.dumps(config))
+    random = np.random.default_rng(seed + 1000 * len(residual))
+    lines = []
+    for step in range(1, steps + 1):
+        loss = 8 / math.sqrt(step) + random.uniform(0, 0.3)
+        record: dict[str, Any] = {
+            "step": step,
+            "train/token_loss": loss,
+            "train/learning_rate": 1e-3 * step / steps,
+            "train/gradient_norm": random.uniform(0.5, 2),
+            "time/wall_seconds": float(step),
+        }
+        if step % 2 == 0:
+            record["validation/token_loss"] = loss + 0.5
+            if diagnostics:
+                values = np.exp(random.normal(size=diagnostics)).tolist()
+                record["diagnostics/decoder/branch_variance"] = values
+                record["diagnostics/decoder/output_change"] = random.uniform()
+        if step == 7:
+            record |= {"spike/loss": 9.0, "spike/median": 3.0, "spike/deviation": 0.1}
+        lines.append(json.dumps(record) + "\n")
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    status = {"status": "finished", "steps": steps, "parameters": 1234, "test/bleu": 30.0 + seed}
+    (folder / "results.json").write_text(json.dumps(status if results is None else results))
+    if samples:
+        (folder / "samples.txt").write_text(samples, "utf-8")
+    return folder
+
+
+def make_twenty(folder: Path, steps: int = 1000) -> list[Path]:
+    """Five schemes with four seeds each, one run of which has diverged and was replayed."""
+    schemes = ("post_ln", "pre_ln", "admin", "deepnorm", "rezero")
+    runs = [
+        make(
+            folder / f"{scheme}_{seed}",
+            residual=scheme,
+            seed=seed,
+            steps=steps,
+            diagnostics=36,
+            samples=f"1   source     {NASTY}\n    output     {scheme} {seed}",
+        )
+        for scheme in schemes
+        for seed in range(4)
+    ]
+    diverged = {"status": "diverged", "steps": steps, "first_bad_step": steps}
+    (runs[0] / "results.json").write_text(json.dumps(diverged))
+    found = {"step": steps, "found": f"Step {steps} is bad.\nIts first tensor: {NASTY}"}
+    (runs[0] / "replay.json").write_text(json.dumps(found))
+    return runs

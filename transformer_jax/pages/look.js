@@ -1,0 +1,320 @@
+"use strict";
+// The attention page: which text, which kind of attention, which layer and head, which token.
+(() => {
+  const {texts, positions} = page.data;
+  const MEAN = "mean"; // in the place of a head: the mean of its layer's
+  const state = {text: 0, map: 0, layer: 0, head: 0, side: "query", token: 0};
+  const place = (...children) => page.element("div", {class: "row"}, ...children);
+  const button = (text, onclick, attributes = {}) =>
+    page.element("button", {type: "button", onclick, ...attributes}, text);
+
+  // The page, from top to bottom; what changes is filled in by the functions below.
+  const choose = page.element("select", {"aria-label": "Input", dir: "auto",
+    onchange: (event) => show({text: Number(event.target.value)})});
+  texts.forEach(({line}, number) => {
+    const option = page.element("option", {value: number}, `${number + 1}. ${line.slice(0, 100)}`);
+    choose.append(option);
+  });
+  const line = page.element("p", {dir: "auto", id: "line"});
+  const kinds = place();
+  const grid = page.element("div", {class: "heads"});
+  const title = page.element("h2", {id: "one-head", "aria-live": "polite"});
+  const picture = page.element("div", {});
+  const said = page.element("p", {id: "said", "aria-live": "polite"});
+  const queries = page.element("div", {class: "tokens", role: "group", "aria-label": "Queries"});
+  const keys = page.element("div", {class: "tokens", role: "group", "aria-label": "Keys"});
+  const written = page.element("section", {});
+  const table = page.element("div", {});
+  const step = (name, change) => () =>
+    show({[name]: state[name] === MEAN ? 0 : state[name] + change});
+  const help = page.element("p", {class: "quiet"});
+  for (const [key, what] of [["←", ""], ["→", "head"], ["↑", ""], ["↓", "layer"], ["m", "mean of heads"],
+    [",", ""], [".", "token"], ["k", "kind"], ["p", ""], ["n", "input"], ["s", "save as SVG"]]) {
+    help.append(page.element("kbd", {}, key), ` ${what} `);
+  }
+  document.querySelector("main").append(
+    place(button("Previous input", step("text", -1)), choose, button("Next input", step("text", 1))),
+    line, kinds, help,
+    page.element("h2", {}, "All layers and heads"), grid,
+    page.element("p", {class: "quiet"}, "The colour grows with the square root of a weight."),
+    title,
+    place(button("Previous layer", step("layer", -1)), button("Next layer", step("layer", 1)),
+      button("Previous head", step("head", -1)), button("Next head", step("head", 1)),
+      button("Mean of heads", () => show({head: MEAN})), button("Save as SVG", save)),
+    page.element("div", {class: "one"}, picture, page.element("div", {class: "lists"},
+      page.element("h3", {}, "Queries: who looks"), queries,
+      page.element("h3", {}, "Keys: what is looked at"), keys, said)),
+    written,
+    page.element("h2", {}, "Entropy and largest logit of each head"), table);
+
+  // Values of a map are decoded once, when it is first shown.
+  function weights(map) {
+    map.decoded ??= page.numbers(map.weights);
+    return map.decoded;
+  }
+
+  // The map that is shown: its weights and where those of the head begin in them.
+  function shown() {
+    const text = texts[state.text];
+    const map = text.maps[state.map];
+    const [layers, heads, rows, columns] = map.weights.shape;
+    const values = weights(map);
+    const size = rows * columns;
+    let start = (state.layer * heads + state.head) * size;
+    let of_head = values;
+    if (state.head === MEAN) {
+      of_head = new Float32Array(size);
+      for (let head = 0; head < heads; head++) {
+        const first = (state.layer * heads + head) * size;
+        for (let i = 0; i < size; i++) of_head[i] += values[first + i] / heads;
+      }
+      start = 0;
+    }
+    const at = (query, key) => of_head[start + query * columns + key];
+    // In cross-attention a query is known by what it writes, so that the picture is an alignment.
+    const names = {
+      query: map.columns === map.rows ? text[map.rows] : text.written,
+      key: text[map.columns],
+    };
+    return {text, map, layers, heads, rows, columns, of_head, start, at, names};
+  }
+
+  const within = (value, count) => ((value % count) + count) % count;
+
+  function show(changes) {
+    const before = {...state};
+    Object.assign(state, changes);
+    state.text = within(state.text, texts.length);
+    const {maps} = texts[state.text];
+    line.textContent = texts[state.text].line;
+    choose.value = String(state.text);
+    if (!maps.length) {
+      title.textContent = "This model has no attention";
+      chances();
+      return;
+    }
+    state.map = within(state.map, maps.length);
+    const [layers, heads] = maps[state.map].weights.shape;
+    state.layer = within(state.layer, layers);
+    if (state.head !== MEAN) state.head = within(state.head, heads);
+    const {rows, columns} = shown();
+    state.token = within(state.token, state.side === "query" ? rows : columns);
+    const new_map = before.text !== state.text || before.map !== state.map || !grid.children.length;
+    if (new_map) drawKinds(), drawGrid(), drawTable(), chances();
+    drawHead();
+  }
+
+  function drawKinds() {
+    const focused = kinds.contains(document.activeElement);
+    kinds.replaceChildren(...texts[state.text].maps.map((map, number) =>
+      button(map.name, () => show({map: number}), {"aria-pressed": String(number === state.map)})));
+    if (focused) kinds.children[state.map].focus();
+  }
+
+  function drawGrid() {
+    const {map, layers, heads, rows, columns} = shown();
+    const width = Math.max(28, Math.min(110, Math.floor(1200 / heads) - 8));
+    grid.style.gridTemplateColumns = `repeat(${heads}, ${width}px)`;
+    const made = [];
+    for (let layer = 0; layer < layers; layer++) {
+      for (let head = 0; head < heads; head++) {
+        const canvas = page.element("canvas", {"aria-hidden": "true"});
+        plots.draw(canvas, weights(map), rows, columns, (layer * heads + head) * rows * columns);
+        const one = button("", () => show({layer, head}),
+          {"aria-label": `Layer ${layer + 1}, head ${head + 1}`});
+        one.style.height = `${width}px`;
+        one.append(canvas);
+        made.push(one);
+      }
+    }
+    grid.replaceChildren(...made);
+  }
+
+  function drawTable() {
+    const {map, layers, heads} = shown();
+    const cell = (tag, text) => page.element(tag, {}, text);
+    const head_names = Array.from({length: heads}, (_, head) => cell("th", `head ${head + 1}`));
+    const body = [];
+    for (let layer = 0; layer < layers; layer++) {
+      const found = map.entropy[layer].map((entropy, head) => {
+        const largest = map.largest_logit?.[layer][head];
+        return `${entropy.toFixed(2)}${largest === undefined ? "" : ` / ${largest.toFixed(1)}`}`;
+      });
+      body.push(page.element("tr", {}, cell("th", `layer ${layer + 1}`),
+        ...found.map((text) => cell("td", text))));
+    }
+    const note = "Mean entropy of a query's weights in nats" +
+      (map.largest_logit ? " / largest logit." : ".");
+    table.replaceChildren(page.element("p", {class: "quiet"}, note), page.element("table", {},
+      page.element("tr", {}, cell("th", ""), ...head_names), ...body));
+  }
+
+  function drawHead() {
+    const now = shown();
+    const {map, heads} = now;
+    const head = state.head === MEAN ? "mean of heads" : `head ${state.head + 1}`;
+    title.textContent = `${map.name}: layer ${state.layer + 1}, ${head}`;
+    [...grid.children].forEach((one, number) => one.setAttribute("aria-pressed",
+      String(number === state.layer * heads + state.head && state.head !== MEAN)));
+    picture.replaceChildren(matrix(now));
+    drawTokens(now);
+  }
+
+  // What the chosen token gives, or is given, on the other side.
+  const given = ({at, rows, columns}) => state.side === "query"
+    ? Array.from({length: columns}, (_, key) => at(state.token, key))
+    : Array.from({length: rows}, (_, query) => at(query, state.token));
+
+  function drawTokens(now) {
+    const {names, map, text} = now;
+    const found = given(now);
+    for (const [side, list] of [["query", queries], ["key", keys]]) {
+      const made = names[side].map((name, number) => {
+        const chosen = side === state.side && number === state.token;
+        const one = button(name, () => show({side, token: number}),
+          {dir: "auto", "aria-pressed": String(chosen)});
+        one.addEventListener("mouseenter", () => shade(side, number));
+        if (text.segment && side === "key") {
+          const start = Math.floor(state.token / text.segment) * text.segment;
+          if (state.side === "query" && number < start) one.classList.add("given");
+        }
+        return one;
+      });
+      const focused = list.contains(document.activeElement);
+      list.replaceChildren(...made);
+      if (focused && side === state.side) made[state.token].focus();
+    }
+    color(state.side, found);
+    say(now);
+  }
+
+  // While the pointer is over a token, its weights are shown; the chosen one comes back after.
+  function shade(side, number) {
+    const before = {side: state.side, token: state.token};
+    Object.assign(state, {side, token: number});
+    color(side, given(shown()));
+    say(shown());
+    Object.assign(state, before);
+  }
+  for (const list of [queries, keys]) {
+    list.addEventListener("mouseleave", () => {
+      color(state.side, given(shown()));
+      say(shown());
+    });
+  }
+
+  function color(side, found) {
+    const [list, own] = side === "query" ? [keys, queries] : [queries, keys];
+    for (const one of own.children) one.style.background = "";
+    [...list.children].forEach((one, number) => {
+      const percent = Math.round(100 * plots.strength(Math.min(found[number], 1)));
+      one.style.background = `color-mix(in srgb, var(--accent) ${percent * 0.6}%, var(--panel))`;
+      one.title = found[number].toFixed(4);
+    });
+  }
+
+  // The largest weights in words.
+  function say({names, map, at, rows, columns}) {
+    const top = (values, labels) => values.map((value, i) => [value, labels[i]])
+      .sort((a, b) => b[0] - a[0]).slice(0, 5)
+      .map(([value, label]) => `\u2068${label}\u2069 ${value.toFixed(2)}`).join(", ");
+    const looks = (query) => top(Array.from({length: columns}, (_, key) => at(query, key)), names.key);
+    const seen = (key) => top(Array.from({length: rows}, (_, query) => at(query, key)), names.query);
+    const own = `\u2068${names[state.side][state.token]}\u2069`;
+    const parts = [];
+    if (state.side === "query" || map.rows === map.columns) parts.push(`looks at ${looks(state.token)}`);
+    if (state.side === "key" || map.rows === map.columns) {
+      parts.push(`is looked at by ${seen(state.token)}`);
+    }
+    said.textContent = `${own} ${parts.join("; ")}`;
+  }
+
+  // The head as an SVG image that holds its cells as a picture: so it can be saved as it is.
+  function matrix({map, names, of_head, start, rows, columns, text}) {
+    const cell = Math.max(4, Math.min(26, Math.floor(620 / Math.max(rows, columns))));
+    const labelled = cell >= 7;
+    const longest = (side) => Math.min(160, 12 + 7 * Math.max(...names[side].map((x) => x.length)));
+    const [left, top] = labelled ? [longest("query"), longest("key")] : [16, 16];
+    const [width, height] = [left + columns * cell + 2, top + rows * cell + 2];
+    const svg = plots.svg("svg", {viewBox: `0 0 ${width} ${height}`, width, height, class: "matrix",
+      role: "img", "aria-label": title.textContent, "font-family": "sans-serif", "font-size": 11});
+    const ink = page.colour("text");
+    svg.append(plots.svg("rect", {width, height, fill: page.colour("background")}));
+    const canvas = plots.draw(document.createElement("canvas"), of_head, rows, columns, start);
+    svg.append(plots.svg("image", {x: left, y: top, width: columns * cell, height: rows * cell,
+      href: canvas.toDataURL(), preserveAspectRatio: "none", style: "image-rendering: pixelated"}));
+    const frame = (x, y, width, height) => svg.append(plots.svg("rect",
+      {x, y, width, height, fill: "none", stroke: page.colour("other"), "stroke-width": 1.5}));
+    if (state.side === "query") frame(left, top + state.token * cell, columns * cell, cell);
+    else frame(left + state.token * cell, top, cell, rows * cell);
+    for (let row = text.segment; row < rows; row += text.segment ?? Infinity) {
+      frame(left, top + row * cell, columns * cell, 0); // where a segment with memory begins
+    }
+    if (labelled) {
+      const short = (name) => (name.length > 20 ? `${name.slice(0, 19)}…` : name);
+      names.query.forEach((name, i) => svg.append(plots.svg("text",
+        {x: left - 4, y: top + (i + 0.5) * cell + 4, "text-anchor": "end", fill: ink}, short(name))));
+      names.key.forEach((name, i) => {
+        const [x, y] = [left + (i + 0.5) * cell + 4, top - 4];
+        svg.append(plots.svg("text", {x, y, transform: `rotate(-90 ${x} ${y})`, fill: ink}, short(name)));
+      });
+    }
+    svg.addEventListener("click", (event) => {
+      const box = svg.getBoundingClientRect();
+      const x = Math.floor(((event.clientX - box.left) * (width / box.width) - left) / cell);
+      const y = Math.floor(((event.clientY - box.top) * (height / box.height) - top) / cell);
+      if (y >= 0 && y < rows) show({side: "query", token: y});
+      else if (x >= 0 && x < columns) show({side: "key", token: x});
+    });
+    return svg;
+  }
+
+  function save() {
+    const svg = picture.querySelector("svg").cloneNode(true);
+    const xml = new XMLSerializer().serializeToString(svg);
+    page.save(`${title.textContent.replace(/\W+/g, "_")}.svg`, "image/svg+xml", xml);
+  }
+
+  // Each token that was written, how likely it was, and what else might have come.
+  function chances() {
+    const {chances: found, written: tokens, given} = texts[state.text];
+    written.replaceChildren();
+    if (!found) return;
+    const details = page.element("p", {id: "runners-up", "aria-live": "polite"});
+    const list = page.element("div", {class: "tokens", role: "group", "aria-label": "Written tokens"});
+    const tell = (number) => () => {
+      const {probability, rank, best} = found[number];
+      const others = best.map(([name, p]) => `\u2068${name}\u2069 ${p.toFixed(4)}`).join(", ");
+      details.textContent =
+        `\u2068${tokens[number]}\u2069: probability ${probability.toFixed(4)}, rank ${rank}. ` +
+        `Likeliest: ${others}`;
+    };
+    found.forEach(({probability}, number) => {
+      const one = button(tokens[number], tell(number), {dir: "auto",
+        class: number < given ? "given" : null, title: probability.toFixed(4)});
+      one.addEventListener("mouseenter", tell(number));
+      const percent = Math.round(100 * probability);
+      one.style.background = `color-mix(in srgb, var(--other) ${0.6 * (100 - percent)}%, var(--panel))`;
+      list.append(one);
+    });
+    const note = given ? " The dashed tokens were given." : "";
+    written.append(page.element("h2", {}, "What it writes"), page.element("p", {class: "quiet"},
+      `The more colour, the less likely each token was.${note}`), list, details);
+    tell(0)();
+  }
+
+  if (positions.length) {
+    const figures = page.element("div", {class: "figures"}, ...positions.map(plots.figure));
+    document.querySelector("main").append(page.element("h2", {}, "Positions"), figures);
+  }
+  page.keys({
+    ArrowLeft: step("head", -1), ArrowRight: step("head", 1),
+    ArrowUp: step("layer", -1), ArrowDown: step("layer", 1),
+    m: () => show({head: MEAN}), k: step("map", 1), n: step("text", 1), p: step("text", -1),
+    ",": step("token", -1), ".": step("token", 1), s: save,
+  });
+  page.onTheme(() => {
+    if (texts[state.text].maps.length) drawGrid(), drawHead();
+  });
+  show({});
+})();

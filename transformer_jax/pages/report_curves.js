@@ -1,0 +1,179 @@
+"use strict";
+// Charts of a report: numbers over steps, runs overlaid or their seeds as bands.
+const HUES = [210, 24, 150, 300, 45, 190, 350, 95];
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+
+const charts = {
+  hidden: new Set(), // numbers of groups
+  bands: page.data.bands && page.data.groups.some((group) => group.runs.length > 1),
+  logarithmic: false,
+
+  colour(group) {
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    return `hsl(${HUES[group % HUES.length]} 75% ${dark ? 66 : 38}%)`;
+  },
+
+  dash(group) {
+    return DASHES[Math.floor(group / HUES.length) % DASHES.length];
+  },
+
+  short(value) {
+    if (value === null || value === undefined) return "";
+    const size = Math.abs(value);
+    if (size && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
+    const digits = size >= 1e4 ? {maximumFractionDigits: 0} : {maximumSignificantDigits: 4};
+    return value.toLocaleString("en", digits);
+  },
+
+  // The lines of a number: {name, group, steps, values}, and for a band also low, high and count.
+  lines(name) {
+    const {curves, bands, groups, runs} = page.data;
+    const found = [];
+    groups.forEach((group, number) => {
+      if (charts.hidden.has(number)) return;
+      const band = charts.bands ? bands[name][number] : null;
+      if (band) found.push({name: group.name, group: number, values: band.mean, ...band});
+      else {
+        for (const run of group.runs) {
+          found.push({name: runs[run].name, group: number, ...curves[name][run]});
+        }
+      }
+    });
+    return found.filter((line) => line.steps.length);
+  },
+
+  // Steps and columns of lines as uPlot takes them, and how each column looks.
+  columns(lines) {
+    const positive = (values) =>
+      charts.logarithmic ? values.map((value) => (value > 0 ? value : null)) : values;
+    const tables = [], series = [], bands = [];
+    for (const line of lines) {
+      const stroke = charts.colour(line.group), dash = charts.dash(line.group);
+      series.push({label: line.name, stroke, dash, width: 1.5, points: {show: line.steps.length < 2}});
+      const table = [line.steps, positive(line.values)];
+      if (line.low) {
+        const fill = stroke.replace(")", " / 0.18)");
+        bands.push({series: [series.length + 1, series.length + 2], fill});
+        for (const label of ["high", "low"]) {
+          series.push({label, stroke: "transparent", width: 0, points: {show: false}});
+          table.push(positive(line[label]));
+        }
+      }
+      tables.push(table);
+    }
+    return {data: tables.length ? uPlot.join(tables) : [[]], series, bands};
+  },
+
+  // What stands under a chart for the step at which the cursor is.
+  reading(lines, step) {
+    const found = [];
+    for (const line of lines) {
+      const at = line.steps.indexOf(step);
+      if (at < 0) continue;
+      const range = line.low
+        ? ` (${charts.short(line.low[at])} to ${charts.short(line.high[at])}, ${line.count[at]} seeds)`
+        : "";
+      const value = line.values[at] === null ? "not finite" : charts.short(line.values[at]);
+      found.push(`${line.name}: ${value}${range}`);
+    }
+    return `step ${step.toLocaleString("en")}: ${found.join("; ")}`;
+  },
+
+  // Marks on a chart: triangles at the top where losses spiked, crosses where a run broke off.
+  marks(plot) {
+    const {ctx, bbox} = plot, unit = devicePixelRatio;
+    page.data.runs.forEach((run) => {
+      if (charts.hidden.has(run.group)) return;
+      ctx.fillStyle = ctx.strokeStyle = charts.colour(run.group);
+      ctx.lineWidth = 2 * unit;
+      for (const step of run.spikes.steps) {
+        const x = plot.valToPos(step, "x", true);
+        if (x < bbox.left || x > bbox.left + bbox.width) continue;
+        ctx.beginPath();
+        ctx.moveTo(x - 5 * unit, bbox.top);
+        ctx.lineTo(x + 5 * unit, bbox.top);
+        ctx.lineTo(x, bbox.top + 9 * unit);
+        ctx.fill();
+      }
+      const x = run.bad === null ? NaN : plot.valToPos(run.bad, "x", true);
+      if (!(x >= bbox.left && x <= bbox.left + bbox.width)) return;
+      const y = bbox.top + bbox.height - 8 * unit;
+      ctx.beginPath();
+      ctx.moveTo(x - 5 * unit, y - 5 * unit);
+      ctx.lineTo(x + 5 * unit, y + 5 * unit);
+      ctx.moveTo(x - 5 * unit, y + 5 * unit);
+      ctx.lineTo(x + 5 * unit, y - 5 * unit);
+      ctx.stroke();
+    });
+  },
+
+  options(width, height, series, bands, label) {
+    const axis = {
+      stroke: page.colour("text"),
+      grid: {stroke: page.colour("line"), width: 1},
+      ticks: {stroke: page.colour("line"), width: 1},
+    };
+    const values = (_, ticks) => ticks.map(charts.short);
+    return {
+      width, height, bands,
+      legend: {show: false},
+      scales: {x: {time: false}, y: {distr: charts.logarithmic ? 3 : 1}},
+      axes: [{...axis, label, labelSize: 20, values}, {...axis, size: 64, values}],
+      series: [{}, ...series],
+    };
+  },
+
+  // Keys of a chart that has the focus: the cursor goes from step to step, and the view zooms.
+  keys(event, plot) {
+    const steps = plot.data[0], now = plot.cursor.idx ?? -1;
+    const stride = event.shiftKey ? 10 : 1;
+    const ends = {Home: 0, End: steps.length - 1};
+    const moves = {ArrowLeft: now < 0 ? steps.length - 1 : now - stride, ArrowRight: now + stride, ...ends};
+    if (event.key in moves && steps.length) {
+      const at = Math.max(0, Math.min(steps.length - 1, moves[event.key]));
+      plot.setCursor({left: plot.valToPos(steps[at], "x"), top: 10});
+    } else if ("+-0".includes(event.key) && steps.length) {
+      const {min, max} = plot.scales.x, middle = steps[now] ?? (min + max) / 2;
+      const half = ((max - min) / 2) * (event.key === "+" ? 0.5 : 2);
+      const whole = event.key === "0";
+      const first = steps[0], last = steps[steps.length - 1];
+      plot.setScale("x", {
+        min: whole ? first : Math.max(first, middle - half),
+        max: whole ? last : Math.min(last, middle + half),
+      });
+    } else return;
+    event.preventDefault();
+  },
+
+  // A chart of the number that `name()` says: {element, draw}.
+  make(name, heading) {
+    const title = page.element("h3", {}, heading ?? name());
+    const place = page.element("div", {tabindex: "0", role: "application"});
+    const readout = page.element("p", {class: "readout quiet", role: "status"});
+    const element = page.element("section", {class: "chart"}, title, place, readout);
+    let plot = null;
+    place.addEventListener("keydown", (event) => plot && charts.keys(event, plot));
+    const draw = () => {
+      plot?.destroy();
+      plot = null;
+      const lines = charts.lines(name());
+      const help = "arrow keys move the cursor, + and - zoom, 0 shows all";
+      place.setAttribute("aria-label", `Chart of ${name()}, ${lines.length} lines; ${help}`);
+      readout.textContent = lines.length ? "" : "nothing to show";
+      if (!lines.length) return;
+      const {data, series, bands} = charts.columns(lines);
+      const options = charts.options(place.clientWidth || 500, 260, series, bands, "step");
+      options.cursor = {sync: {key: "steps"}};
+      options.hooks = {
+        draw: name().startsWith("train/") ? [charts.marks] : [],
+        setCursor: [(each) => {
+          if (each.cursor.idx != null) {
+            readout.textContent = charts.reading(lines, each.data[0][each.cursor.idx]);
+          }
+        }],
+      };
+      plot = new uPlot(options, data, place);
+    };
+    return {element, draw, plot: () => plot};
+  },
+};
