@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 # means that a test has silently ceased to run.
 EXPECTED = (
     "needs SkyPilot's `sky` on PATH",
+    "needs chromium on PATH",
     "needs root, and Debian's packages slurm-wlm and munge",
     "TRANSFORMER_JAX_DATA names no folder",
 )

@@ -72,6 +72,11 @@ def get_config(arg: str = "") -> Config:
     train.evaluate_every = 1000  # steps (0: only after the last)
     train.diagnostics_every = 0  # steps between measurements inside the model (0: none)
 
+    config.log = log = config_dict.ConfigDict()
+    # Services that get what metrics.jsonl does: "wandb" (Weights & Biases) and "mlflow", whose
+    # packages have to be installed. Their own environment variables say where it goes.
+    log.trackers = ()
+
     config.checkpoint = checkpoint = config_dict.ConfigDict()
     # Work directory or checkpoint of another run, whose parameters of equal path and shape (and
     # tokenizer) this one starts from ("": none).
@@ -90,6 +95,8 @@ def get_config(arg: str = "") -> Config:
     evaluate.metrics = ("exact_match",)
     # Of the model's memory when it is scored and writes, in tokens (None: model.memory_length).
     evaluate.memory_length = config_dict.placeholder(int)
+    # Lines whose results, as `generate` writes them, are kept at each evaluation in training.
+    evaluate.samples = ()
     evaluate.bleu_tokenizer = "13a"  # sacreBLEU's; "none" for text that is tokenised already
 
     config.decode = decode = config_dict.ConfigDict()
@@ -145,6 +152,8 @@ def _data() -> Config:
     # With an empty data.validation: how many examples at the end of train (of text for language
     # models: characters) are held out instead.
     data.validation_size = 0
+    # The share of the training examples that is used, spread evenly over all of them.
+    data.train_share = 1.0
     # Whether lines of files that are no examples (not UTF-8, a missing field, ...) are counted and
     # left out. Otherwise the first one ends the run.
     data.skip_bad_lines = False

@@ -12,7 +12,7 @@ from tensorboardX.proto import event_pb2
 
 from transformer_jax import run_log
 from transformer_jax.run_log import NoLog, RunLog, format_samples, format_scores
-from transformer_jax.workdir import read_metrics, read_results
+from transformer_jax.workdir import read_metrics, read_results, read_samples
 
 TOTAL = 10
 
@@ -158,6 +158,20 @@ def test_batches_are_kept_to_look_at_and_not_too_many(tmp_path):
         np.testing.assert_array_equal(batch["positions"], np.arange(step))
 
 
+def test_samples_of_steps_that_come_again_are_there_once(tmp_path):
+    log = open_log(tmp_path)
+    for step in (3, 6, 9, 6):  # restored from step 3 or 4
+        log.samples(step, ["ü\u2028", "b"], [[f"x {step}"], ["y", "z"]])
+    log.close()
+    assert read_samples(tmp_path) == [
+        {"step": step, "samples": [["ü\u2028", [f"x {step}"]], ["b", ["y", "z"]]]}
+        for step in (3, 6)
+    ]
+    (tmp_path / "samples.jsonl").write_text('{"step": 3}\n')
+    with pytest.raises(ValueError, match="samples.jsonl is broken"):
+        read_samples(tmp_path)
+
+
 def test_spikes_are_read_from_the_metrics_without_those_of_lost_steps(tmp_path):
     spikes = {step: {"loss": 5.0 + step, "median": 2.5, "deviation": 0.25} for step in (4, 8)}
 
@@ -202,6 +216,7 @@ def test_a_host_that_is_not_the_first_writes_nothing(tmp_path, monkeypatch):
     log = NoLog()
     log.write(1, {"train/loss": 1.0})
     log.keep_batch(1, {"inputs": np.ones(3)})
+    log.samples(1, ["a"], [["b"]])
     log.progress(1, "loss 1.0")
     log.results({"status": "finished"})
     log.close()

@@ -21,14 +21,17 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from transformer_jax import progress, tables
+from transformer_jax.trackers import Trackers
 from transformer_jax.workdir import (
     METRICS,
+    SAMPLED,
     SPIKES,
     TENSORBOARD,
     WALL,
     plain,
     read_metrics,
     read_results,
+    read_samples,
     write_atomically,
     write_results,
 )
@@ -47,7 +50,16 @@ class RunLog:
 
     records = 0  # in metrics.jsonl
 
-    def __init__(self, workdir: str | os.PathLike, *, restored_step: int, total_steps: int):
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        *,
+        restored_step: int,
+        total_steps: int,
+        trackers: Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
+    ):
+        """trackers: those that get the numbers too, with the config by dotted key."""
         # Only here: it imports PyTorch where there is one, which takes seconds.
         from tensorboardX import SummaryWriter
 
@@ -59,6 +71,8 @@ class RunLog:
 
         kept = [record for record in records if 0 < restored_step >= record["step"]]
         self.records = len(kept)
+        logged = records[-1]["step"] if records else 0
+        self._trackers = Trackers(trackers, self._workdir, config or {}, kept, logged)
         path = self._workdir / METRICS
         write_atomically(path, "".join(map(_line, kept)))
         self._metrics = path.open("a", encoding="utf-8")
@@ -84,6 +98,7 @@ class RunLog:
         # On disk before the checkpoint of this step, after which a restart counts on the line.
         os.fsync(self._metrics.fileno())
         self.records += 1
+        self._trackers.log(record)
         for name, value in values.items():
             mean = float(np.mean(np.asarray(value, np.float64)))
             if math.isfinite(mean):
@@ -99,6 +114,14 @@ class RunLog:
             folder.mkdir(exist_ok=True)
             np.savez_compressed(folder / f"{step}.npz", **jax.device_get(dict(batch)))
 
+    def samples(self, step: int, lines: Sequence[str], results: Sequence[Sequence[str]]) -> None:
+        """Keeps the results of some lines at this step, in place of those from it on."""
+        records = [record for record in read_samples(self._workdir) if record["step"] < step]
+        pairs = [[line, list(found)] for line, found in zip(lines, results, strict=True)]
+        records.append({"step": step, "samples": pairs})
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        write_atomically(self._workdir / SAMPLED, text)
+
     def progress(self, step: int, text: str) -> None:
         """Moves the progress bar to `step`, with `text` next to it."""
         self._bar.update(step, text)
@@ -113,6 +136,7 @@ class RunLog:
         self._bar.close(leave=True)
         self._metrics.close()
         self._tensorboard.close()
+        self._trackers.finish(self._results)
 
     def _wall_seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)
@@ -127,6 +151,9 @@ class NoLog:
         pass
 
     def keep_batch(self, step: int, batch: Mapping[str, ArrayLike]) -> None:
+        pass
+
+    def samples(self, step: int, lines: Sequence[str], results: Sequence[Sequence[str]]) -> None:
         pass
 
     def progress(self, step: int, text: str) -> None:
