@@ -5,7 +5,8 @@
 It differs from the release as configs/t5_base.py does from the paper. T5 1.1 is trained without
 dropout.
 
-For a TPU v5e-8. Not run yet: no time, no score.
+For a TPU v5e-8. Not run yet: no time, no score. Preflight (22 November 2026, libtpu 0.0.42): a
+training step needs 13.05 of 15.75 GiB per chip and takes at least 67.4 ms, at 53% of all FLOPs.
 """
 
 from configs import default, t5_base

@@ -15,6 +15,7 @@ from tests.checkpoint.states import (
     make_state,
     save_with_average,
 )
+from tests.models import tiny
 from transformer_jax.checkpoint import init_from as init_from_file
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.checkpoint.init_from import InitReport, format_report
@@ -25,6 +26,7 @@ init_from = functools.partial(
     labels=ORIGIN.labels,
     token_paths={"embedding/table"},
     label_paths={"head/kernel"},
+    factor_paths=(),
 )
 
 
@@ -71,9 +73,7 @@ def test_the_report_is_short_and_warns_where_few_were_taken():
 def test_init_from_takes_what_depends_on_labels_or_tokens_from_a_run_of_the_same_alone(tmp_path):
     """As many others give parameters of the same shape, which mean something else."""
     params = make_state(4).params | {"head": {"kernel": jnp.ones((3, 2))}}
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=1, best_metric="")
-    checkpoints.save(1, {"params": params}, {}, ORIGIN, {}, scheduled=True, records=0)
-    checkpoints.close()
+    _save(tmp_path, params)
     (tmp_path / "labels.json").write_text("this is no part of the checkpoint")
     _, report = init_from(tmp_path, params)
     assert report.taken == ("decoder/query", "embedding/table", "head/kernel")
@@ -107,3 +107,40 @@ def test_init_from_nothing_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "checkpoints" / "1"):
         with pytest.raises(FileNotFoundError, match="whole"):
             init_from(path, make_state(1).params)
+
+
+# Each scheme that trains factors, and what it is with all of them at 1.
+FACTORS_AT_1 = {
+    "admin": "post_ln",
+    "admin_constant": "post_ln",
+    "layer_scale": "pre_ln",
+    "rezero": "t_fixup",
+}
+
+
+@pytest.mark.parametrize("residual", FACTORS_AT_1)
+def test_factors_that_a_scheme_adds_leave_the_function_as_it_was(tmp_path, residual):
+    """Also of Admin, whose draws are profiled. A stack that the checkpoint lacks keeps its own."""
+    old, new = tiny.config(FACTORS_AT_1[residual]), tiny.config(residual)
+    saved, drawn = tiny.random_parameters(old), tiny.random_parameters(new, seed=1)
+    _save(tmp_path, saved)
+    factors = {path for path, role in tiny.roles(new).items() if role.factor}
+    assert len(factors) == 5
+    params, report = init_from(tmp_path, drawn, factor_paths=factors)
+    assert set(report.ones) == set(report.new) == factors and not report.left
+    batch = tiny.packed_batch()
+    expected, found = tiny.logits(old, saved, batch), tiny.logits(new, params, batch)
+    np.testing.assert_array_equal(found, expected)
+    assert "at 1   encoder/" in format_report(report)
+
+    encoder = tmp_path / "encoder"
+    _save(encoder, {"encoder": saved["encoder"]})
+    params, report = init_from(encoder, drawn, factor_paths=factors)
+    assert {path.partition("/")[0] for path in report.ones} == {"encoder"}
+    assert bits(params["decoder"]) == bits(drawn["decoder"])
+
+
+def _save(workdir, params):
+    checkpoints = Checkpoints(workdir / "checkpoints", keep_last=1, best_metric="")
+    checkpoints.save(1, {"params": params}, {}, ORIGIN, {}, scheduled=True, records=0)
+    checkpoints.close()

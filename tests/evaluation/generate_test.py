@@ -125,7 +125,7 @@ def arguments(model, settings, key, limit):
         "start": model.start,
         "step": model.step,
         "settings": settings,
-        "eos_id": EOS,
+        "eos_ids": (EOS,),
         "pad_id": PAD,
         "key": jax.random.key(key),
         "limit": limit,
@@ -220,7 +220,7 @@ def test_room_that_is_made_as_it_is_needed_changes_nothing(method):
             step=model.step,
             settings=settings,
             rooms=rooms,
-            eos_id=EOS,
+            eos_ids=(EOS,),
             pad_id=PAD,
         )
         jax.effects_barrier()

@@ -95,7 +95,7 @@ def every_sequence(tables, bias, limit, alpha):
     return sorted(result, reverse=True)
 
 
-def slow_beam_search(tables, bias, limit, alpha, beam_size):
+def slow_beam_search(tables, bias, limit, alpha, beam_size, ends=(EOS,)):
     """[(score, tokens)]: never stops before the limit, and keeps all that finish."""
     alive, finished = [(0.0, ())], []
     for place in range(1, limit + 1):
@@ -108,9 +108,9 @@ def slow_beam_search(tables, bias, limit, alpha, beam_size):
         finished += [
             (penalised(total, place, alpha), sequence)
             for total, sequence in candidates[:beam_size]
-            if sequence[-1] == EOS
+            if sequence[-1] in ends
         ]
-        alive = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam_size]
+        alive = [candidate for candidate in candidates if candidate[1][-1] not in ends][:beam_size]
     return sorted(finished, reverse=True)
 
 
@@ -118,13 +118,15 @@ def padded(sequence):
     return [*sequence, *[PAD] * (LENGTH - len(sequence))]
 
 
-@functools.partial(jax.jit, static_argnames=("beam_size", "alpha", "num_results"))
-def search(tables, bias, limit, *, beam_size, alpha, num_results=None):
+@functools.partial(jax.jit, static_argnames=("beam_size", "alpha", "num_results", "ends"))
+def search(tables, bias, limit, *, beam_size, alpha, num_results=None, ends=(EOS,)):
     step = make_step(tables, bias)
-    return search_by(step, bias, limit, beam_size=beam_size, alpha=alpha, num_results=num_results)
+    return search_by(
+        step, bias, limit, beam_size=beam_size, alpha=alpha, num_results=num_results, ends=ends
+    )
 
 
-def search_by(step, bias, limit, *, beam_size, alpha, num_results):
+def search_by(step, bias, limit, *, beam_size, alpha, num_results, ends=(EOS,)):
     start = decode.begin_beams(
         first_tokens(bias),
         empty_cache(bias.shape[0]),
@@ -134,12 +136,12 @@ def search_by(step, bias, limit, *, beam_size, alpha, num_results):
         limit=limit,
         pad_id=PAD,
     )
-    extend = functools.partial(decode.extend_beams, step=step, length_penalty=alpha, eos_id=EOS)
+    extend = functools.partial(decode.extend_beams, step=step, length_penalty=alpha, eos_ids=ends)
     end = in_two_parts(start, extend)
     return Decoded(end.finished_tokens, end.finished_scores)
 
 
-def complete(tables, bias, limit, choose, num_results):
+def complete(tables, bias, limit, choose, num_results, ends=(EOS,)):
     start = decode.begin(
         first_tokens(bias),
         empty_cache(bias.shape[0]),
@@ -149,7 +151,7 @@ def complete(tables, bias, limit, choose, num_results):
         pad_id=PAD,
     )
     step = make_step(tables, bias)
-    extend = functools.partial(decode.extend, step=step, choose=choose, eos_id=EOS, pad_id=PAD)
+    extend = functools.partial(decode.extend, step=step, choose=choose, eos_ids=ends, pad_id=PAD)
     end = in_two_parts(start, extend)
     results = (bias.shape[0], num_results)
     return Decoded(end.tokens.reshape(*results, LENGTH), end.scores.reshape(results))
@@ -213,6 +215,25 @@ def test_early_stop_does_not_change_what_a_search_to_the_end_finds(beam_size, al
     ]
     decoded = search(tables, bias, limit, beam_size=beam_size, alpha=alpha, num_results=num_results)
     assert_same(decoded, expected)
+
+
+def test_several_ids_may_end_a_text():
+    """Each search finds what the slow one does; where the limit ends a text, the first id does."""
+    limit, ends = np.array([5] * 100 + [3] * 10), (EOS, 4)
+    tables, bias = make_model(0, len(limit), scale=3.0)
+    expected = [
+        slow_beam_search(tables, bias[row], limit[row], 0.6, 3, ends)[:2]
+        for row in range(len(limit))
+    ]
+    assert {4, EOS} == {sequence[-1] for found in expected for _, sequence in found}
+    assert_same(
+        search(tables, bias, limit, beam_size=3, alpha=0.6, num_results=2, ends=ends), expected
+    )
+    alone = [
+        slow_beam_search(tables, bias[row], limit[row], 0.0, 1, ends)[:1]
+        for row in range(len(limit))
+    ]
+    assert_same(complete(tables, bias, limit, decode.greedy, 1, ends), alone)
 
 
 def test_early_stop_saves_steps():

@@ -359,6 +359,12 @@ def bucket(relative_position: int, bidirectional: bool) -> int:
     return ret + min(max_exact + math.floor(growth + 1e-6), num_buckets - 1)
 
 
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """What a query of a head gives to each key; called in the order of computation."""
+    probabilities = np.exp(scores - scores.max())
+    return probabilities / probabilities.sum()
+
+
 def _attention(
     weights, queries, keys, config, causal=False, positioned=False, inner=False, first_seen=None
 ):
@@ -402,9 +408,7 @@ def _attention(
                 scores = scores + weights["table"][found, head]
             if first_seen:
                 scores[: first_seen(t)] = -np.inf
-            probabilities = np.exp(scores - scores.max())
-            probabilities /= probabilities.sum()
-            heads[t, head] = probabilities @ v[:end]
+            heads[t, head] = softmax(scores) @ v[:end]
     out = heads.reshape(len(queries), -1)
     if inner:
         out = _normalise(weights["inner_norm"], out, config.norm)

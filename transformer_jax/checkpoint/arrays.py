@@ -139,7 +139,9 @@ def map_paths(f: Callable[[str, Any], Any], tree: PyTree) -> PyTree:
 
 
 def _handler() -> ocp.PyTreeCheckpointHandler:
-    return ocp.PyTreeCheckpointHandler(multiprocessing_options=_all_hosts())
+    # Numbers of a model hardly get smaller by compression, which takes six times as long and as
+    # much memory again as they have.
+    return ocp.PyTreeCheckpointHandler(multiprocessing_options=_all_hosts(), use_compression=False)
 
 
 def _all_hosts() -> ocp.options.MultiprocessingOptions:

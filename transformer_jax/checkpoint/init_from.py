@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from transformer_jax.checkpoint import arrays
@@ -21,13 +22,14 @@ class InitReport(NamedTuple):
     """What became of the parameters of a model and of the checkpoint that it starts from, by path.
 
     taken: in both, with one shape. new: in the model alone, or not taken. left: in the checkpoint,
-    each with the reason why it was not taken.
+    each with the reason why it was not taken. ones: of the new ones, factors that start at 1.
     """
 
     checkpoint: str
     taken: tuple[str, ...]
     new: tuple[str, ...]
     left: dict[str, str]
+    ones: tuple[str, ...] = ()
 
 
 def init_from(
@@ -38,6 +40,7 @@ def init_from(
     labels: Sequence[str],
     token_paths: Collection[str],
     label_paths: Collection[str],
+    factor_paths: Collection[str],
 ) -> tuple[PyTree, InitReport]:
     """`params` with those of another run in the place of its own where they fit, and a report.
 
@@ -46,6 +49,8 @@ def init_from(
     token_paths: the parameters that mean something only together with the tokenizer, such as the
       embedding.
     label_paths: those that mean something only together with `labels`, such as a head's.
+    factor_paths: those with which the model computes at 1 what it does without them, such as
+      Admin's omega. Where the checkpoint lacks one, but has others of its stack, it starts at 1.
 
     A leaf is taken where path and shape are equal; it gets the dtype and sharding of the one that
     it replaces. Those of `token_paths` and `label_paths` are taken only where that run has the same
@@ -77,12 +82,16 @@ def init_from(
     wanted = arrays.map_paths(lambda path, leaf: leaf if path in taken else None, params)
     found = arrays.flat(arrays.load(folder, {name: wanted})[name])
 
+    stacks = {path.partition("/")[0] for path in taken}
+    new = tuple(path for path in ours if path not in found)
+    ones = tuple(path for path in new if path in factor_paths and path.partition("/")[0] in stacks)
+
     def replace(path: str, leaf: jax.Array) -> jax.Array:
+        if path in ones:
+            return jnp.ones_like(leaf)
         return found[path].astype(leaf.dtype) if path in found else leaf
 
-    result = arrays.map_paths(replace, params)
-    new = tuple(path for path in ours if path not in found)
-    return result, InitReport(str(folder), taken, new, left)
+    return arrays.map_paths(replace, params), InitReport(str(folder), taken, new, left, ones)
 
 
 def format_report(report: InitReport) -> str:
@@ -90,7 +99,7 @@ def format_report(report: InitReport) -> str:
 
     Where fewer than half of the parameters were taken, the last line warns of that.
     """
-    checkpoint, taken, new, left = report
+    checkpoint, taken, new, left, ones = report
     total = len(taken) + len(new)
     modules = collections.Counter(path.partition("/")[0] for path in taken)
     lines = [
@@ -98,7 +107,8 @@ def format_report(report: InitReport) -> str:
         f"{len(left)} left",
         "  taken  " + ", ".join(f"{count} of {module}" for module, count in modules.items()),
     ]
-    lines += _some("new", [path for path in new if path not in left])
+    lines += _some("new", [path for path in new if path not in left and path not in ones])
+    lines += _some("at 1", [f"{path}: it was not there, and at 1 changes nothing" for path in ones])
     lines += _some("left", [f"{path}: {reason}" for path, reason in left.items()])
     if 2 * len(taken) < total:
         lines.append(

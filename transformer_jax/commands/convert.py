@@ -39,12 +39,19 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
     if checkpoint is None:
         raise ValueError("--mode=import needs a --checkpoint: a folder with a config.json")
     folder = Path(checkpoint).expanduser()
+    if workdir.exists() and not workdir.is_dir():
+        raise ValueError(f"--workdir={workdir} is not a folder: choose another")
     if used := [name for name in (CONFIG, CHECKPOINTS) if (workdir / name).exists()]:
         raise ValueError(f"{workdir} has a {used[0]} already: choose another --workdir")
     found = safetensors.find(folder)
     family, settings = _read(folder, found)
     config = overrides.load(default.__file__, settings)
     tokenizer = special.tokenizer(folder)
+    if tokenizer is not None and tokenizer.vocab_size > config.model.vocab_size:
+        raise ValueError(
+            f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
+            f"{config.model.vocab_size}: they are not of one checkpoint"
+        )
     with built(config, None) as run:
         with progress.phase("Reading the tensors"):
             state = {"params": _parameters(found, family, run)}
@@ -113,8 +120,18 @@ def _read(folder: Path, found: dict[str, safetensors.Tensor]) -> tuple[Family, d
         raise ValueError(f"{path}: not a JSON object ({error})") from error
     if kind not in FAMILIES:
         raise ValueError(f"{path}: model_type={kind!r} is not one of {', '.join(FAMILIES)}")
+    if "quantization_config" in values:
+        raise ValueError(
+            f"{path}: the weights are quantised (quantization_config), which nothing here reads: "
+            "take the checkpoint that they were made of"
+        )
     family = FAMILIES[kind]
-    return family, family.settings(Settings(values, str(path), tensors.named(found, family)))
+    settings = family.settings(Settings(values, str(path), tensors.named(found, family)))
+    for key, value in settings.items():
+        # Tensors are missed by name below, but those of a million layers would take minutes.
+        if key.endswith("_layers") and isinstance(value, int) and value > max(len(found), 1000):
+            raise ValueError(f"{path}: {value} layers, but the files hold {len(found)} tensors")
+    return family, settings
 
 
 def _parameters(found: dict[str, safetensors.Tensor], family: Family, run: Any) -> Any:
@@ -133,6 +150,9 @@ def _write(folder: Path, settings: dict[str, Any], parts: Any, tokenizer: Any) -
         (unfinished / "config.json").write_text(json.dumps(settings, indent=1))
         tokenizer.save(unfinished / TOKENIZER)
         described = special.described(tokenizer)
+        if tokenizer.special.never:
+            generation = special.generation(tokenizer.special, settings)
+            (unfinished / "generation_config.json").write_text(json.dumps(generation, indent=1))
         (unfinished / "tokenizer_config.json").write_text(json.dumps(described, indent=1))
         if folder.exists():
             folder.rmdir()

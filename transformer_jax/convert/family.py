@@ -76,7 +76,7 @@ class Settings:
     def choose(self, name: str, table: Mapping[Any, Any], default: Any = None) -> Any:
         """What a setting's value means. Raises ValueError where it has no counterpart."""
         value = self.get(name, default)
-        if value not in table:
+        if isinstance(value, dict | list) or value not in table:
             known = ", ".join(map(repr, table))
             raise ValueError(
                 f"{self._name}: {name}={value!r} has no counterpart here, only {known}"
@@ -86,6 +86,20 @@ class Settings:
     def refuse(self, name: str, value: Any) -> None:
         """Raises ValueError unless a setting has this value, or is left out."""
         self.choose(name, {value: None}, value)
+
+    def number(self, name: str, default: float) -> float:
+        """A number that may be left out. Raises ValueError where it is none."""
+        value = self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{self._name}: {name}={value!r} is not a number")
+        return float(value)
+
+    def part(self, name: str) -> "Settings":
+        """The settings of an object in them, none where it is left out."""
+        values = self.get(name, {})
+        if not isinstance(values, dict):
+            raise ValueError(f"{self._name}: {name}={values!r} is not an object")
+        return Settings(values, self._name, self._tensors)
 
     def differ(self, first: str, second: str) -> bool:
         """Whether both tensors are there, and not the same."""
@@ -173,6 +187,11 @@ def linear(theirs: str, ours: str, stack: str | None, *, bias: bool) -> list[Row
     """A matrix (outputs, inputs) of theirs, and its bias."""
     rows = [turned(f"{theirs}.weight", ours, stack)]
     return rows + [as_it_is(f"{theirs}.bias", f"{ours}_bias", stack)] * bias
+
+
+def ends(ids: SpecialIds) -> int | list[int]:
+    """What ends a text, as their eos_token_id has it: a list where there are several."""
+    return [*ids.ends] if ids.other_eos else ids.eos
 
 
 def check(config: TransformerConfig, **values: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.convert.family import Family, Row, Settings, as_it_is, check, norm
+from transformer_jax.convert.family import Family, Row, Settings, as_it_is, check, ends, norm
 from transformer_jax.data.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
 
@@ -82,7 +82,7 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         "attn_pdrop": ours.attention_dropout_rate,
         "tie_word_embeddings": True,
         "bos_token_id": ids.bos,
-        "eos_token_id": ids.eos,
+        "eos_token_id": ends(ids),
     }
 
 

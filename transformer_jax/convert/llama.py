@@ -9,6 +9,7 @@ from transformer_jax.convert.family import (
     as_it_is,
     attention,
     check,
+    ends,
     linear,
     norm,
     turned,
@@ -23,9 +24,8 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     theirs.refuse("mlp_bias", False)
     theirs.refuse("hidden_act", "silu")
     theirs.refuse("rope_scaling", None)
-    rope = theirs.get("rope_parameters", {})
-    if (kind := rope.get("rope_type", "default")) != "default":
-        raise ValueError(f"config.json: rope_type={kind!r} has no counterpart here, only 'default'")
+    rope = theirs.part("rope_parameters")
+    rope.refuse("rope_type", "default")
     num_heads = theirs.need("num_attention_heads")
     positions = theirs.need("max_position_embeddings")
     return {
@@ -43,7 +43,7 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.d_ff": theirs.need("intermediate_size"),
         "model.activation": "swiglu",
         "model.positions": "rotary",
-        "model.rotary_base": float(rope.get("rope_theta") or theirs.get("rope_theta", 10_000.0)),
+        "model.rotary_base": rope.number("rope_theta", theirs.number("rope_theta", 10_000.0)),
         "model.embedding_scale": 1.0,
         "model.tied_embeddings": "all" if theirs.get("tie_word_embeddings", False) else "none",
         "model.vocab_size": theirs.need("vocab_size"),
@@ -94,7 +94,7 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         "attention_dropout": ours.attention_dropout_rate,
         "tie_word_embeddings": ours.tied_embeddings == "all",
         "bos_token_id": ids.bos,
-        "eos_token_id": ids.eos,
+        "eos_token_id": ends(ids),
     }
 
 

@@ -11,13 +11,25 @@ from transformer_jax.convert.family import (
     as_it_is,
     attention,
     check,
+    ends,
     linear,
     norm,
+    turned,
 )
 from transformer_jax.data.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
 
 _ACTIVATIONS = {"swish": "swish", "silu": "swish", "gelu": "gelu", "relu": "relu"}
+# The tables of each of our ways to tie them.
+_SIDES = (
+    ("model.encoder.embed_tokens.weight", "source_embedding/table"),
+    ("model.decoder.embed_tokens.weight", "target_embedding/table"),
+)
+_TABLES = {
+    "all": (("model.shared.weight", "embedding/table"),),
+    "decoder": _SIDES,
+    "none": _SIDES,
+}
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 
 
@@ -27,8 +39,12 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     theirs.refuse("decoder_attention_heads", num_heads)
     theirs.refuse("decoder_ffn_dim", d_ff)
     theirs.refuse("decoder_vocab_size", vocab_size)
-    theirs.refuse("share_encoder_decoder_embeddings", True)
-    theirs.refuse("tie_word_embeddings", True)
+    shared, tied = (
+        theirs.choose(name, {True: True, False: False}, True)
+        for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings")
+    )
+    if shared:
+        theirs.refuse("tie_word_embeddings", True)
     theirs.refuse("normalize_embedding", False)
     theirs.refuse("normalize_before", False)
     dropout, positions = theirs.get("dropout", 0.1), theirs.need("max_position_embeddings")
@@ -42,6 +58,7 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.num_heads": num_heads,
         "model.d_ff": d_ff,
         "model.activation": theirs.choose("activation_function", _ACTIVATIONS, "gelu"),
+        "model.tied_embeddings": "all" if shared else "decoder" if tied else "none",
         "model.embedding_scale": None if theirs.get("scale_embedding", False) else 1.0,
         "model.logits_bias": True,
         "model.vocab_size": vocab_size,
@@ -69,7 +86,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         qk_norm=False,
         positions="sinusoidal",
         embedding_norm=False,
-        tied_embeddings="all",
         logits_bias=True,
         kv_heads=ours.num_heads,
         head_dim=ours.d_model // ours.num_heads,
@@ -79,6 +95,8 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
     )
     if ours.activation not in activations:
         check(ours, activation="swish")
+    if ours.tied_embeddings not in _TABLES:
+        check(ours, tied_embeddings="all")
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
@@ -96,10 +114,10 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         "dropout": ours.dropout_rate,
         "attention_dropout": ours.attention_dropout_rate,
         "activation_dropout": ours.feed_forward_dropout_rate,
-        "share_encoder_decoder_embeddings": True,
-        "tie_word_embeddings": True,
+        "share_encoder_decoder_embeddings": ours.tied_embeddings == "all",
+        "tie_word_embeddings": ours.tied_embeddings != "none",
         "decoder_start_token_id": ids.bos,
-        "eos_token_id": ids.eos,
+        "eos_token_id": ends(ids),
         "pad_token_id": ids.pad,
         "is_encoder_decoder": True,
     }
@@ -109,7 +127,9 @@ def _rows(config: TransformerConfig) -> tuple[Row, ...]:
     bias = Row(
         ("final_logits_bias",), ("logits_bias/bias",), lambda x: (x[0],), lambda x: (x[None],)
     )
-    rows = [as_it_is("model.shared.weight", "embedding/table"), bias]
+    rows = [as_it_is(*names) for names in _TABLES[config.tied_embeddings]] + [bias]
+    if config.tied_embeddings == "none":
+        rows.append(turned("lm_head.weight", "logits/kernel"))
     for stack in ("encoder", "decoder"):
         layer = f"model.{stack}.layers.{{}}"
         kinds = {"self_attention": "self_attn"}
@@ -153,6 +173,7 @@ def _with_sinusoids_apart(row: Row, d_model: int) -> Row:
 _STREAM = {
     **dict.fromkeys(("query", "key", "value", "up", "output_bias", "down_bias", "scale"), 0),
     "bias": 0,
+    "kernel": 0,
     "logits_bias/bias": None,
     "output": 2,
     "down": 1,

@@ -24,8 +24,11 @@ def tokenizer(folder: Path) -> Tokenizer | None:
     def number(key: str, *tokens: str) -> int | None:
         """What the files say, in their order, or the id of a token that they name."""
         for values in (config, generation):
-            if (value := values.get(key)) is not None:
-                return value[0] if isinstance(value, list) else value
+            value = values.get(key)
+            if isinstance(value, list):
+                value = value[0] if value else None
+            if value is not None:
+                return value
         for token in tokens:
             name = names.get(token)
             text = name.get("content") if isinstance(name, dict) else name
@@ -33,7 +36,17 @@ def tokenizer(folder: Path) -> Tokenizer | None:
                 return value
         return None
 
+    def checked(what: str, value: int | None) -> int | None:
+        known = isinstance(value, int) and 0 <= value < library.vocab_size
+        if value is not None and not known:
+            raise ValueError(
+                f"{folder}: {what}={value!r} is no id of its {TOKENIZER}, which has "
+                f"{library.vocab_size}"
+            )
+        return value
+
     pad = number("pad_token_id", "pad_token")
+    pad = None if pad == -1 else checked("pad_token_id", pad)  # -1: old Llamas have none
     eos = number("eos_token_id", "eos_token", "sep_token")
     if config.get("is_encoder_decoder"):
         bos = number("decoder_start_token_id")
@@ -43,7 +56,22 @@ def tokenizer(folder: Path) -> Tokenizer | None:
     for what, value in (("eos_token_id", eos), ("bos_token_id", bos)):
         if value is None:
             raise ValueError(f"{folder}: none of {', '.join(_FILES)} names {what}")
+        checked(what, value)
     assert eos is not None and bos is not None
+    # Those that end what is generated may be more than those that end what is read.
+    lists = (values.get("eos_token_id") for values in (config, generation))
+    ends = [i for ids in lists for i in (ids if isinstance(ids, list) else [ids]) if i is not None]
+    for value in ends:
+        checked("eos_token_id", value)
+    never = []
+    for values in (config, generation):
+        for words in values.get("bad_words_ids") or ():
+            one = words[0] if isinstance(words, list) and len(words) == 1 else None
+            if (value := checked("bad_words_ids", one)) is None:
+                raise ValueError(
+                    f"{folder}: of bad_words_ids, {words!r} has no counterpart here, only [an id]"
+                )
+            never.append(value)
     unk = number("unk_token_id", "unk_token")
     special = SpecialIds(
         pad=pad,
@@ -51,6 +79,8 @@ def tokenizer(folder: Path) -> Tokenizer | None:
         bos=bos,
         unk=None if unk == eos else unk,  # GPT-2's, whose bytes leave nothing unknown
         mask=number("mask_token_id", "mask_token"),
+        other_eos=tuple(dict.fromkeys(i for i in ends if i != eos)),
+        never=tuple(dict.fromkeys(never)),
     )
     return load_tokenizer(folder / TOKENIZER, special)
 
@@ -67,6 +97,13 @@ def described(tokenizer: Tokenizer) -> dict[str, Any]:
     }
     found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     return found | {key: tokenizer.token(i) for key, i in named.items() if i is not None}
+
+
+def generation(special: SpecialIds, config: dict[str, Any]) -> dict[str, Any]:
+    """A generation_config.json of theirs, for what their config.json has no place for."""
+    ids = "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"
+    found: dict[str, Any] = {key: config[key] for key in ids if key in config}
+    return found | {"bad_words_ids": [[i] for i in special.never]}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from transformer_jax.convert.family import (
     as_it_is,
     attention,
     check,
+    ends,
     linear,
     norm,
     turned,
@@ -104,7 +105,7 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         "tie_word_embeddings": not own_head,
         "scale_decoder_outputs": ours.embedding_scale is None,
         "decoder_start_token_id": ids.bos,
-        "eos_token_id": ids.eos,
+        "eos_token_id": ends(ids),
         "pad_token_id": ids.pad,
         "is_encoder_decoder": True,
     }

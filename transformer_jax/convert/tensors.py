@@ -48,7 +48,7 @@ def read(
         for number, path in enumerate(row.ours):
 
             def layer(theirs: tuple[str, ...], row: Row = row, number: int = number) -> np.ndarray:
-                return row.read(*(tensors[name].read() for name in theirs))[number]
+                return row.read(*(_finite(name, tensors[name]) for name in theirs))[number]
 
             leaf, layers = shapes[path], list(_names(row, config))
             if row.stack is None:
@@ -56,6 +56,14 @@ def read(
             else:
                 found[path] = _stacked(leaf, [lambda n=n: layer(n) for n in layers])
     return arrays.map_paths(lambda path, _: found[path], abstract)
+
+
+def _finite(name: str, tensor: Tensor) -> np.ndarray:
+    values = tensor.read()
+    # NumPy calls bfloat16, which is not its own, a void: V.
+    if values.dtype.kind in "fV" and not np.isfinite(values).all():
+        raise ValueError(f"{tensor.path}: {name!r} has values that are not finite")
+    return values
 
 
 def written(

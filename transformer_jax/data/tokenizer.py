@@ -30,6 +30,8 @@ class SpecialIds(NamedTuple):
     eos ends texts, bos is what a decoder reads first, and unk stands for what the vocabulary lacks
     (None: it lacks nothing). mask stands for a token to be predicted (None: that of MASK, if any).
     pad fills rows up elsewhere; here whatever id does, since segments tell what is padding.
+    other_eos also end what a model writes, such as those of a turn in a dialogue. never is what it
+    does not write, whatever it thinks of it, such as Marian's pad, which it never saw as a target.
     """
 
     pad: int | None = PAD_ID
@@ -37,11 +39,18 @@ class SpecialIds(NamedTuple):
     bos: int = BOS_ID
     unk: int | None = UNK_ID
     mask: int | None = None
+    other_eos: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All that end a text, eos first."""
+        return self.eos, *self.other_eos
 
     @property
     def silent(self) -> tuple[int, ...]:
         """Those that are no part of a text."""
-        return tuple(i for i in (self.pad, self.eos, self.bos) if i is not None)
+        return tuple(i for i in (self.pad, *self.ends, self.bos) if i is not None)
 
 
 OWN_IDS = SpecialIds()  # of the tokenizers that are trained here
@@ -99,9 +108,9 @@ class Tokenizer:
         return [[ids[word] for word in sentence] for sentence in sentences]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids before the first eos; pad and bos are skipped, unk is written <unk>."""
-        before_eos = itertools.takewhile(lambda i: i != self.special.eos, map(int, ids))
-        kept = [i for i in before_eos if i not in self.special.silent]
+        """Text of the ids before any that ends it; pad and bos are skipped, unk is <unk>."""
+        before_end = itertools.takewhile(lambda i: i not in self.special.ends, map(int, ids))
+        kept = [i for i in before_end if i not in self.special.silent]
         return self._library.decode(kept, skip_special_tokens=False)
 
     def token_id(self, token: str) -> int | None:
@@ -197,8 +206,10 @@ def load_special_ids(path: str | Path) -> SpecialIds:
     if not file.is_file():
         return OWN_IDS
     try:
-        return SpecialIds(**json.loads(file.read_text()))
-    except (ValueError, TypeError) as error:
+        found = json.loads(file.read_text())
+        several = {name: tuple(found.get(name, ())) for name in ("other_eos", "never")}
+        return SpecialIds(**found | several)
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: not the special ids of a tokenizer ({error})") from error
 
 

@@ -34,7 +34,7 @@ def generate(
     start: StartFn,
     step: StepFn,
     settings: DecodeSettings,
-    eos_id: int,
+    eos_ids: tuple[int, ...],
     pad_id: int,
     key: Key[Array, ""],
     limit: LimitFn,
@@ -46,6 +46,7 @@ def generate(
     `step` stay the same objects. `settings.stop` is not looked at: `cut_at_stop` cuts the texts.
 
     Args:
+      eos_ids: that end a text; where the limit ends it, the first one stands.
       batches: as of pipeline's eval_batches or prompt_batches; only `inputs` keys are read.
       key: for sampling. Every sample of an example draws by the example's number and its own,
         whatever its batch.
@@ -64,12 +65,13 @@ def generate(
             step=step,
             settings=settings,
             rooms=rooms_of(prompts.length),
-            eos_id=eos_id,
+            eos_ids=eos_ids,
             pad_id=pad_id,
         )
 
     def before_eos(ids: list[int]) -> list[int]:
-        return ids[: ids.index(eos_id)] if eos_id in ids else []  # no eos: the limit was 0
+        ends = (place for place, i in enumerate(ids) if i in eos_ids)
+        return ids[: next(ends, 0)]  # no eos: the limit was 0
 
     results = {}
     for tokens, (_, numbers) in zip(fetch("Decoding", decode, batches), batches, strict=True):
@@ -86,7 +88,7 @@ def stream(
     start: StartFn,
     step: StepFn,
     settings: DecodeSettings,
-    eos_id: int,
+    eos_ids: tuple[int, ...],
     pad_id: int,
     key: Key[Array, ""],
     limit: LimitFn,
@@ -132,12 +134,12 @@ def stream(
             prompts.keys,
             step=step,
             settings=settings,
-            eos_id=eos_id,
+            eos_ids=eos_ids,
             pad_id=pad_id,
         )
         newest = np.asarray(hypotheses.last).tolist()
         for row in np.flatnonzero(~ended).tolist():
-            ended[row] = newest[row] == eos_id
+            ended[row] = newest[row] in eos_ids
             if not ended[row]:
                 ids[row].append(newest[row])
             text = decode(ids[row])
@@ -208,7 +210,7 @@ def decode_batch(
     step: StepFn,
     settings: DecodeSettings,
     rooms: Sequence[int],
-    eos_id: int,
+    eos_ids: tuple[int, ...],
     pad_id: int,
 ) -> Int[Array, "B R T"]:
     """The tokens of each row's samples, or of its best hypothesis.
@@ -226,7 +228,7 @@ def decode_batch(
         length=rooms[-1],
         pad_id=pad_id,
     )
-    names = {"settings": settings, "eos_id": eos_id, "pad_id": pad_id}
+    names = {"settings": settings, "eos_ids": eos_ids, "pad_id": pad_id}
     for room, larger in itertools.zip_longest(rooms, rooms[1:]):
         state, done = _advance(params, context, state, keys, step=step, until=room, **names)
         if larger is None or bool(done):
@@ -274,7 +276,7 @@ def _begin(
 # What is extended is donated, or each call would copy the cache.
 @functools.partial(
     jax.jit,
-    static_argnames=("step", "settings", "until", "eos_id", "pad_id"),
+    static_argnames=("step", "settings", "until", "eos_ids", "pad_id"),
     donate_argnames="state",
 )
 def _advance(
@@ -286,12 +288,12 @@ def _advance(
     step: StepFn,
     settings: DecodeSettings,
     until: int,
-    eos_id: int,
+    eos_ids: tuple[int, ...],
     pad_id: int,
 ) -> tuple[Any, Bool[Array, ""]]:
     """The state when all sentences are done or have so many tokens, and whether all are done."""
     next_logits = functools.partial(step, params, context)
-    extend = _extension(next_logits, settings, keys, eos_id, pad_id)
+    extend = _extension(next_logits, settings, keys, eos_ids, pad_id)
     end = decoding.advance(state, extend, until)
     return end, constrain(jnp.all(end.done))
 
@@ -307,7 +309,7 @@ _whole = jax.jit(constrain)
 # As above; of one token, whose text is wanted at once.
 @functools.partial(
     jax.jit,
-    static_argnames=("step", "settings", "eos_id", "pad_id"),
+    static_argnames=("step", "settings", "eos_ids", "pad_id"),
     donate_argnames="hypotheses",
 )
 def _extend(
@@ -318,11 +320,11 @@ def _extend(
     *,
     step: StepFn,
     settings: DecodeSettings,
-    eos_id: int,
+    eos_ids: tuple[int, ...],
     pad_id: int,
 ) -> Hypotheses:
     next_logits = functools.partial(step, params, context)
-    extended = _extension(next_logits, settings, keys, eos_id, pad_id)(hypotheses)
+    extended = _extension(next_logits, settings, keys, eos_ids, pad_id)(hypotheses)
     return extended._replace(last=constrain(extended.last))
 
 
@@ -330,7 +332,7 @@ def _extension(
     next_logits: decoding.StepFn,
     settings: DecodeSettings,
     keys: Key[Array, "N"],
-    eos_id: int,
+    eos_ids: tuple[int, ...],
     pad_id: int,
 ) -> Callable[[Any], Any]:
     """What makes the hypotheses of `settings.method` longer by one token."""
@@ -339,7 +341,7 @@ def _extension(
             decoding.extend_beams,
             step=next_logits,
             length_penalty=settings.length_penalty,
-            eos_id=eos_id,
+            eos_ids=eos_ids,
         )
     choose = decoding.greedy
     if settings.method == "sample":
@@ -350,5 +352,5 @@ def _extension(
             top_p=settings.top_p,
         )
     return functools.partial(
-        decoding.extend, step=next_logits, choose=choose, eos_id=eos_id, pad_id=pad_id
+        decoding.extend, step=next_logits, choose=choose, eos_ids=eos_ids, pad_id=pad_id
     )

@@ -15,6 +15,7 @@ limit of 0 decodes nothing. What is read before anything is decoded, `first`, is
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -200,7 +201,7 @@ def begin(
 
 
 def extend(
-    hypotheses: Hypotheses, step: StepFn, choose: ChooseFn, *, eos_id: int, pad_id: int
+    hypotheses: Hypotheses, step: StepFn, choose: ChooseFn, *, eos_ids: tuple[int, ...], pad_id: int
 ) -> Hypotheses:
     """Each hypothesis that is not done by one token, `last`; the others by padding.
 
@@ -210,7 +211,7 @@ def extend(
     logits, cache = step(hypotheses.cache, hypotheses.last, index, None)
     logits = logits.astype(jnp.float32)
     token = choose(logits, index).astype(jnp.int32)
-    token = jnp.where(index + 1 >= hypotheses.limit, eos_id, token)
+    token = jnp.where(index + 1 >= hypotheses.limit, eos_ids[0], token)
     logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
     log_prob = logit - jax.nn.logsumexp(logits, axis=-1)
     token = jnp.where(done, pad_id, token)
@@ -221,7 +222,7 @@ def extend(
         last=token,
         tokens=hypotheses.tokens.at[:, index].set(token),
         scores=jnp.where(done, hypotheses.scores, hypotheses.scores + log_prob),
-        done=done | (token == eos_id),
+        done=done | _is_any(token, eos_ids),
     )
 
 
@@ -275,7 +276,9 @@ def begin_beams(
     )
 
 
-def extend_beams(beams: Beams, step: StepFn, *, length_penalty: float, eos_id: int) -> Beams:
+def extend_beams(
+    beams: Beams, step: StepFn, *, length_penalty: float, eos_ids: tuple[int, ...]
+) -> Beams:
     """Keeps the K likeliest growing hypotheses of each sentence, longer by one token.
 
     A hypothesis finishes when its eos is among the K best continuations of its sentence; the alive
@@ -296,16 +299,16 @@ def extend_beams(beams: Beams, step: StepFn, *, length_penalty: float, eos_id: i
     ancestors = beams.ancestors.at[:, :, index].set(jnp.arange(beam_size)[None])
     logits, cache = step(beams.cache, beams.last.reshape(-1), index, ancestors)
     is_last = index + 1 == beams.limit
-    log_probs, ids = _continuations(logits, is_last, beam_size, eos_id)
+    log_probs, ids = _continuations(logits, is_last, beam_size, eos_ids)
 
-    # Of 2 K candidates at most K end with eos (one a beam), which leaves K to continue.
+    # Of (E + 1) K candidates at most E K end (one a beam and eos), which leaves K to continue.
     width = ids.shape[-1]
     log_probs = (beams.log_probs[:, :, None] + log_probs).reshape(batch_size, -1)
-    log_probs, chosen = lax.top_k(log_probs, 2 * beam_size)
+    log_probs, chosen = lax.top_k(log_probs, (1 + len(eos_ids)) * beam_size)
     ids = jnp.take_along_axis(ids.reshape(batch_size, -1), chosen, axis=1)
     parents = chosen // width
     tokens = _take_rows(beams.tokens, parents).at[:, :, index].set(ids)
-    is_eos = ids == eos_id
+    is_eos = _is_any(ids, eos_ids)
 
     finishes = (is_eos & (log_probs > IMPOSSIBLE / 2))[:, :beam_size] & ~beams.done[:, None]
     scores = jnp.where(finishes, penalised(log_probs[:, :beam_size], index + 1), IMPOSSIBLE)
@@ -340,23 +343,27 @@ def advance(start: Searched, extend: Callable[[Searched], Searched], until: int)
 
 
 def _continuations(
-    logits: Float[Array, "N V"], is_last: Bool[Array, "B"], beam_size: int, eos_id: int
+    logits: Float[Array, "N V"], is_last: Bool[Array, "B"], beam_size: int, eos_ids: tuple[int, ...]
 ) -> tuple[Float[Array, "B K W"], Int[Array, "B K W"]]:
     """Log probabilities and ids of each beam's W likeliest tokens: enough for K that are not eos.
 
-    Where the place is the last, eos takes the first slot and the others are impossible.
+    Where the place is the last, the first eos takes the first slot and the others are impossible.
     """
     logits = logits.astype(jnp.float32).reshape(is_last.shape[0], beam_size, -1)
     normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     by_row = logits.reshape(-1, logits.shape[-1])
-    width = min(beam_size + 1, logits.shape[-1])
+    width = min(beam_size + len(eos_ids), logits.shape[-1])
     values, ids = (
         found.reshape(*normaliser.shape[:2], width) for found in likeliest(by_row, width)
     )
-    only_eos = jnp.full_like(values, IMPOSSIBLE).at[:, :, 0].set(logits[:, :, eos_id])
+    only_eos = jnp.full_like(values, IMPOSSIBLE).at[:, :, 0].set(logits[:, :, eos_ids[0]])
     is_last = is_last[:, None, None]
     log_probs = jnp.where(is_last, only_eos, values) - normaliser
-    return log_probs, jnp.where(is_last, eos_id, ids)
+    return log_probs, jnp.where(is_last, eos_ids[0], ids)
+
+
+def _is_any(ids: Int[Array, "..."], wanted: tuple[int, ...]) -> Bool[Array, "..."]:
+    return functools.reduce(jnp.logical_or, [ids == one for one in wanted])
 
 
 def _take_rows(tokens: Int[Array, "B J T"], rows: Int[Array, "B K"]) -> Int[Array, "B K T"]:

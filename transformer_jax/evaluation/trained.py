@@ -169,8 +169,8 @@ class Trained:
 
     def _model(self) -> dict[str, Any]:
         """What decoding needs of the model."""
-        eos = self.data.special.eos
-        return {"start": self.start, "step": self.step, "eos_id": eos, "pad_id": PAD_ID}
+        ends = self.data.special.ends
+        return {"start": self.start, "step": self.step, "eos_ids": ends, "pad_id": PAD_ID}
 
     def _bounds(self) -> dict[str, Any]:
         """What decoding draws with, and where it ends."""

@@ -113,17 +113,19 @@ def with_memory(
 
 
 class Role(NamedTuple):
-    """What an optimizer has to know of a parameter.
+    """What others than the model have to know of a parameter.
 
     Attributes:
       matrix: how many of the last axes are a matrix's inputs and its outputs; None for a vector.
       decay: whether weight decay applies.
       stacked: whether the first axis counts layers.
+      factor: whether the model computes at 1 what one without this parameter does.
     """
 
     matrix: tuple[int, int] | None
     decay: bool
     stacked: bool
+    factor: bool = False
 
 
 def roles(boxed: PyTree[Any]) -> dict[str, Role]:
@@ -136,7 +138,10 @@ def roles(boxed: PyTree[Any]) -> dict[str, Role]:
     )
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): Role(
-            matrix=box.matrix, decay=box.decay, stacked="layers" in box.names
+            matrix=box.matrix,
+            decay=box.decay,
+            stacked="layers" in box.names,
+            factor=box.factor,
         )
         for path, box in leaves
     }

@@ -57,6 +57,7 @@ def test_draws_dropout_and_gradients_are_the_same(remat, shape, scheme):
     jax.tree.map(assert_close, found, expected)
 
 
+@pytest.mark.long
 def test_recomputing_at_least_halves_the_memory_of_a_deep_model():
     def temporaries(remat):
         config = tiny.config(**DEEP, **DROPOUT, remat=remat)

@@ -92,6 +92,7 @@ def to_hugging_face(params, config) -> dict[str, np.ndarray]:
     return state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_logits_and_gradients_equal_hugging_face(version):
     """Ours is the same model where its table is T5's over the root of D: 1.0 scales its logits by

@@ -96,6 +96,7 @@ def test_any_layout_restores_what_another_saved(folder, name):
         labels=ORIGIN.labels,
         token_paths=(),
         label_paths=(),
+        factor_paths=(),
     )
     assert report.taken == ("bias", "kernel")
     assert jax.tree.map(lambda leaf: leaf.sharding, params) == layout(name)["params"]

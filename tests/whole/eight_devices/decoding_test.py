@@ -60,7 +60,7 @@ def written(run, params):
         ),
         step=lambda params, *rest: model.apply({"params": params}, *rest, method="step"),
         settings=BEAM,
-        eos_id=1,
+        eos_ids=(1,),
         pad_id=0,
         key=jax.random.key(3),
         limit=lambda tokens: np.full_like(tokens, 6),

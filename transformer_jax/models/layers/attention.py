@@ -309,7 +309,8 @@ class Attention(nn.Module):
         weights = jax.nn.softmax(logits)
         # For each query; never computed unless a caller asks for it.
         entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
-        observe(self, entropy=entropy, largest_logit=jnp.max(logits, axis=-1))
+        largest = jnp.max(logits, axis=-1)
+        observe(self, weights=weights, entropy=entropy, largest_logit=largest)
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Parameters that say what they are: their axes, their matrix, and whether weights decay."""
+"""Parameters that say what they are: axes, matrix, whether weights decay, what changes nothing."""
 
 import functools
 
@@ -9,10 +9,11 @@ from jaxtyping import Array, Float
 
 @functools.partial(struct.dataclass, eq=False)
 class Boxed(nn.LogicallyPartitioned):
-    """A parameter with what `parameter` was told of it. A scan over depth keeps both fields."""
+    """A parameter with what `parameter` was told of it. A scan over depth keeps all fields."""
 
     matrix: tuple[int, int] | None = struct.field(default=None, pytree_node=False)
     decay: bool = struct.field(default=False, pytree_node=False)
+    factor: bool = struct.field(default=False, pytree_node=False)
 
 
 def parameter(
@@ -24,6 +25,7 @@ def parameter(
     *,
     matrix: tuple[int, int] | None = None,
     decay: bool | None = None,
+    factor: bool = False,
 ) -> Float[Array, "*shape"]:
     """`module.param`, boxed with what the mesh and the optimizer read.
 
@@ -34,10 +36,11 @@ def parameter(
       matrix: how many of the axes are inputs and how many, after those, are outputs of one matrix;
         None for a vector.
       decay: whether weight decay applies (None: to matrices).
+      factor: whether the model computes at 1 what one without this parameter does.
     """
     decays = matrix is not None if decay is None else decay
 
     def boxed(key, shape):
-        return Boxed(init(key, shape), axes, matrix=matrix, decay=decays)
+        return Boxed(init(key, shape), axes, matrix=matrix, decay=decays, factor=factor)
 
     return module.param(name, boxed, shape)  # pyright: ignore[reportReturnType] (Flax unboxes it)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.recurrent.cells import CELLS, Multiply, State
 from transformer_jax.models.recurrent.scan import multiplier, scan
@@ -159,7 +160,26 @@ class Recurrent(nn.Module):
         states, contexts = jax.tree.map(
             lambda x: constrain(jnp.swapaxes(x, 0, 1), "batch"), (states, contexts)
         )
+        if source is not None and self.is_mutable_collection("intermediates"):
+            assert segments is not None
+            weights = self._weights_of(states, starts, initial, source, segments)
+            observe(self, cross_attention=weights[:, None])
         return states, contexts, last
+
+    def _weights_of(
+        self,
+        states: Float[Array, "B T D"],
+        starts: Bool[Array, "B T"],
+        initial: Float[Array, "B T D"] | None,
+        source: Attended,
+        segments: Int[Array, "B T"],
+    ) -> Float[Array, "B T S"]:
+        """What each step of whole rows looked at, from the states that the scan has found."""
+        before = jnp.pad(states[:, :-1], [(0, 0), (1, 0), (0, 0)])
+        before = jnp.where(starts[..., None], 0.0 if initial is None else initial, before)
+        queries = multiplier(self.kernels, self.dtype)("query", before)
+        seen = source.segments[:, None] == segments[..., None]
+        return look(queries, source.keys, source.vector, seen & (source.segments > 0)[:, None])
 
     def step(
         self, x: Float[Array, "N I"], state: State, source: Attended | None = None

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.recurrent.cells import CELLS, Multiply
 from transformer_jax.models.recurrent.layers import (
@@ -107,7 +108,21 @@ class Reader(nn.Module):
         inputs = self._inputs(x, slots - jnp.maximum(positions, 0), slots)
         inputs = jax.tree.map(lambda x: constrain(jnp.swapaxes(x, 0, 1), None, "batch"), inputs)
         tape = _record(dict(self.kernels), self.vector, inputs, self.dtype)
+        if self.is_mutable_collection("intermediates"):
+            weights = self._weights_of(tape.slots, inputs)
+            observe(self, self_attention=weights[:, None])
         return tape.slots.hidden, tape
+
+    def _weights_of(self, slots: States, inputs: Inputs) -> Float[Array, "N T S"]:
+        """What each step looked at, from the states on the tape; the inputs have time in front."""
+        multiply = multiplier(self.kernels, self.dtype)
+
+        def step(read, x):
+            weights = _weights(multiply, self.vector, Tape(slots, read), x)
+            return jnp.einsum("NS,NSD->ND", weights, slots.hidden), weights
+
+        start = jnp.zeros_like(slots.hidden[:, 0])
+        return jnp.swapaxes(jax.lax.scan(step, start, inputs)[1], 0, 1)
 
     def step(
         self,
@@ -149,17 +164,24 @@ def _empty(rows: int, length: int, width: int) -> Tape:
     return Tape(States(zeros(length), zeros(length), zeros(length)), zeros())
 
 
+def _weights(
+    multiply: Multiply, vector: Float[Array, "D"], tape: Tape, x: Inputs
+) -> Float[Array, "N S"]:
+    """Those of the slots from `x.first` to before `x.end`; all are 0 where there are none."""
+    slots = jnp.arange(tape.slots.keys.shape[1])[None]
+    seen: Bool[Array, "N S"] = (slots >= x.first[:, None]) & (slots < x.end[:, None])
+    queries = x.queries + multiply("query", tape.read)
+    return jnp.where(
+        seen, look(queries[:, None], tape.slots.keys, vector, seen[:, None])[:, 0], 0.0
+    )
+
+
 def _advance(
     multiply: Multiply, vector: Float[Array, "D"], tape: Tape, x: Inputs
 ) -> tuple[States, Float[Array, "N D"]]:
     """The states of the step that sees the slots from `x.first` to before `x.end`, and what it
     read."""
-    slots = jnp.arange(tape.slots.keys.shape[1])[None]
-    seen: Bool[Array, "N S"] = (slots >= x.first[:, None]) & (slots < x.end[:, None])
-    queries = x.queries + multiply("query", tape.read)
-    weights = jnp.where(
-        seen, look(queries[:, None], tape.slots.keys, vector, seen[:, None])[:, 0], 0.0
-    )
+    weights = _weights(multiply, vector, tape, x)
     read = jnp.einsum("NS,NSD->ND", weights, tape.slots.hidden)
     memory = jnp.einsum("NS,NSD->ND", weights, tape.slots.cells)
     hidden, cell = CELLS["lstm"].update(x.products, (read, memory), multiply, {})

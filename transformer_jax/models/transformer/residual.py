@@ -81,7 +81,7 @@ class TrainedScale(nn.Module):
             return jnp.full(size, value)
 
         axes = ("embed",) * len(self.size)
-        return parameter(self, self.parameter_name, fill, self.size, axes)
+        return parameter(self, self.parameter_name, fill, self.size, axes, factor=True)
 
 
 class ResidualSublayer(nn.Module):
