@@ -1,0 +1,1 @@
+"""Which head ties "it" to its noun, and what is lost without it?"""

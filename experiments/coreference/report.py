@@ -1,0 +1,66 @@
+"""For each seed the heads that tell both nouns apart best, and the scores without heads."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.harness import figures, results
+from experiments.harness.results import Finished, Row
+
+
+def report(runs: Sequence[Finished], out: Path) -> str:
+    """Tables of where heads look and of what is lost without them; csv files have all heads."""
+    rows = results.rows(runs)
+    looks = [row for row in rows if row["what"] == "look"]
+    ablations = [row for row in rows if row["what"] == "ablation"]
+    results.write_csv(out / "looks.csv", looks)
+    results.write_csv(out / "ablations.csv", ablations)
+    best, without, numbers = [], [], {}
+    for (seed, stack), mine in results.group(looks, "seed", "stack").items():
+        heads = [row for row in mine if row["head"]]
+        means = [row for row in mine if not row["head"]]
+        for name, found in (("best head", heads), ("best layer's mean", means)):
+            top = max(found, key=lambda row: row["prefers_right"])
+            columns = ("layer", "head", "prefers_right", "right", "other")
+            values = {column: top[column] or "mean" for column in columns}
+            best.append({"seed": seed, "from": stack, "what": name, **values})
+            key = f"prefers_right/{stack}/{name}/{seed}".replace(" ", "_").replace("'", "")
+            numbers[key] = top["prefers_right"]
+    for (seed,), mine in results.group(ablations, "seed").items():
+        for stack in ("none", "encoder", "decoder"):
+            layers = [row for row in mine if row["stack"] == stack and not row["head"]]
+            heads = [row for row in mine if row["stack"] == stack and row["head"]]
+            worst = min(heads, key=_pronouns, default=None)
+            for row in (*([worst] if worst else []), *layers):
+                taken = f"head {row['head']}" if row["head"] else "all heads"
+                what = "nothing" if stack == "none" else f"layer {row['layer']}, {taken}"
+                scores = {name: row[name] for name in ("pronoun_accuracy", "exact_match")}
+                without.append({"seed": seed, "stack": stack, "without": what, **scores})
+                place = f"{stack}/{what}/{seed}".replace(" ", "_").replace(",", "")
+                numbers[f"pronoun_accuracy/{place}"] = row["pronoun_accuracy"]
+    results.write_summary(out, numbers)
+    ranked = [
+        {"seed": f"seed {seed}", "rank": rank, "prefers_right": share}
+        for (seed,), mine in results.group(looks, "seed").items()
+        for rank, share in enumerate(_shares(mine), start=1)
+    ]
+    figure = figures.lines(
+        ranked,
+        x="rank",
+        y="prefers_right",
+        by="seed",
+        xlabel="head of cross-attention, by rank",
+        ylabel="sentences where it prefers the right noun",
+    )
+    description = "Share of the sentences in which each head prefers the right noun, by rank"
+    shown = figures.save(figure, out, "heads", description)
+    return "\n\n".join([results.table(best), shown, results.table(without)])
+
+
+def _shares(rows: list[Row]) -> list[float]:
+    """Those of the decoder's heads, the largest first."""
+    heads = (row for row in rows if row["head"] and row["stack"] == "decoder")
+    return sorted((row["prefers_right"] for row in heads), reverse=True)
+
+
+def _pronouns(row: Row) -> float:
+    return row["pronoun_accuracy"]

@@ -1,0 +1,14 @@
+"""Where the experiment looks: at "it", the noun that it stands for, and the other one."""
+
+from experiments.coreference.measure import places
+from transformer_jax.data import grammar
+
+
+def test_it_and_both_nouns_are_found_in_every_sentence():
+    for example in grammar.examples("test", 500):
+        words = example["source"].split()
+        found = places(*(example[name] for name in ("source", "tags", "antecedent")))
+        it, right, other = (words[i] for i in found)
+        assert it.lower() == "it" and right == example["antecedent"] != other
+        # Of subject and object, the subject comes first.
+        assert (found[1] < found[2]) == (example["antecedent_role"] == "subject")
