@@ -5,7 +5,9 @@
 
 Rows are as short as the longest captions, since a step takes as long as the rows are.
 
-Not run to its end yet: no score. A step takes about 1.1 s of CPU time (AMD EPYC, 2026-11-22).
+Time: 77 min on 2 CPU cores (AMD EPYC, 2026-11-22) that did much other work; about 40 of CPU.
+Score on test_2016: BLEU 37.22 (nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0), chrF
+63.0; validation perplexity 6.25 of a word. One seed.
 """
 
 from configs import default, multi30k

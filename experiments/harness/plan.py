@@ -10,7 +10,7 @@ import jax
 
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run, part
-from transformer_jax import build, overrides, unused
+from transformer_jax import build, overrides, tasks, unused
 from transformer_jax.data import tokenizer
 from transformer_jax.devices.mesh import MeshSettings
 from transformer_jax.workdir import LABELS, TOKENIZER, write_atomically
@@ -49,9 +49,11 @@ def check(run: Run, folder: Path) -> build.Run:
     """
     with tempfile.TemporaryDirectory() as stand_ins:
         workdir = Path(stand_ins)
-        tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK]).save(workdir / TOKENIZER)
         write_atomically(workdir / LABELS, json.dumps(["a", "b"]))
         try:
+            task = tasks.choose(run.resolved.task.name, run.resolved.model.architecture)
+            extra_tokens = task.recipe.extra_tokens
+            tokenizer.train_tokenizer("bytes", (), 0, extra_tokens).save(workdir / TOKENIZER)
             unused.check(run.resolved, run.overrides)
             mesh = MeshSettings(**run.resolved.mesh.to_dict())
             built = build.build(run.resolved, workdir, jax.devices()[:1] * mesh.least)

@@ -100,7 +100,7 @@ def _decode(run: Run, *, tokens: int) -> Work:
             start=run.start,
             step=run.step,
             settings=run.decode,
-            eos_id=-1,  # no token, so that the limit alone ends a sentence
+            eos_ids=(-1,),  # no token, so that the limit alone ends a sentence
             pad_id=-2,
             key=jax.random.key(0),
             limit=lambda lengths: np.full_like(lengths, tokens),

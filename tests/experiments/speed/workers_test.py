@@ -14,7 +14,7 @@ SCRIPT = """
     import worker
 
     spec, answers = worker.start()
-    print("a library says hello")
+    print("a library says hello", flush=True)
     count = 0
 
     def work():

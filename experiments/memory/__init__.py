@@ -1,0 +1,1 @@
+"""What does memory of earlier segments bring a language model, and what does it cost to score?"""

@@ -1,0 +1,1 @@
+"""What does attention gain over recurrence, in the time of a step and in long sentences?"""
