@@ -128,6 +128,7 @@ def folder(tmp_path):
         ({"optimizer__decay_steps": -1}, ["optimizer.decay_steps=-1"]),
         ({"train__ema_decay": 1.0}, ["train.ema_decay=1.0"]),
         ({"task__mask_rate": 0.0}, ["task.mask_rate=0.0"]),
+        ({"data__train_share": 0.0}, ["data.train_share=0.0"]),
         ({"decode__num_samples": 2}, ["decode.num_samples", "beam", "sample"]),
         ({"decode__stop": ("",)}, ["decode.stop"]),
         ({"model__positions": "rotary", "model__head_dim": 3}, ["rotary", "model.head_dim"]),

@@ -220,6 +220,8 @@ def check(config: Config, task: Task) -> None:
             f"model.memory_length={config.model.memory_length} reads one text from beginning "
             "to end, and no data.mixture: set one of them to 0 or ()"
         )
+    if not 0 < data.train_share <= 1:
+        raise ValueError(f"data.train_share={data.train_share} does not lie in (0, 1]")
     if not 0 < config.task.mask_rate <= 1:
         raise ValueError(f"task.mask_rate={config.task.mask_rate} does not lie in (0, 1]")
     if config.task.mean_span_length < 1:

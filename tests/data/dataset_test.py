@@ -162,6 +162,18 @@ def test_examples_that_are_held_out_are_the_last_of_train(folder, task):
     assert {len(values) for values in held_out.values()} == {6}
 
 
+@pytest.mark.parametrize("task", ["translation", "tagging"])
+def test_a_share_of_train_is_spread_over_it_and_nothing_else_is_left_out(folder, task):
+    whole = concatenate(_dataset(folder, task)._all_pieces("train"))
+    data = _dataset(folder, task, train_share=0.25)
+    train = concatenate(data._all_pieces("train"))
+    assert train == {key: values[3::4] for key, values in whole.items()}
+    assert data.summaries()["train"].examples == len(next(iter(train.values())))
+    assert len(data.split("test").examples[TASKS[task].recipe.reads[0]]) == len(SENTENCES["test"])
+    with pytest.raises(ValueError, match=r"data.train_share=0.001 of \d+ examples"):
+        _ = _dataset(folder, task, train_share=0.001).tokenizer
+
+
 def test_characters_held_out_of_a_language_models_text_are_never_trained_on(folder):
     """Also where the cut falls into a document, and for the tokenizer."""
     whole = "".join(SENTENCES["train"])
@@ -248,7 +260,9 @@ def test_a_tokenizer_without_a_token_that_the_task_needs_is_refused(folder):
     train_tokenizer("bytes", (), 0).save(folder / "tokenizer.json")
     found = _dataset(folder, "causal_lm", tokenizer_file=folder / "tokenizer.json")
     assert found.tokenizer.vocab_size == 260
-    with pytest.raises(ValueError, match="'masked_lm' needs a tokenizer with < mask >"):
+    with pytest.raises(
+        ValueError, match="'masked_lm' needs a tokenizer with 1 special tokens, such as .< mask >"
+    ):
         _ = _dataset(folder, "masked_lm", tokenizer_file=folder / "tokenizer.json").tokenizer
 
 

@@ -193,6 +193,13 @@ def test_labelled_texts_and_tagged_words_of_files(tmp_path):
     assert found == {"words": [["a"]], "tags": [["X"]]}
 
 
+def test_labelled_texts_and_tagged_words_are_texts_to_pre_train_on_too(tmp_path):
+    write(tmp_path / "a.tsv", ["text\tlabel", "a b\tc"])
+    assert load("tsv", tmp_path, ("a.tsv",), TEXTS) == {"text": ["a b"]}
+    write(tmp_path / "conll", ["a\tO", "b\tB-x", "", "c\tO"])
+    assert load("conll", tmp_path, ("conll",), TEXTS) == {"text": ["a b", "c"]}
+
+
 @pytest.mark.parametrize("columns", FEATURES)
 def test_a_source_that_does_not_yield_the_columns_names_those_that_do(tmp_path, columns):
     serving = [name for name, readers in SOURCES.items() if columns in readers]

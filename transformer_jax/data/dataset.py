@@ -28,7 +28,7 @@ from transformer_jax.data.arrays import (
 )
 from transformer_jax.data.batches import NumberedBatch, eval_batches, prompt_batches
 from transformer_jax.data.cache import build_once, fingerprint
-from transformer_jax.data.examples import Examples, hold_out, sample
+from transformer_jax.data.examples import Examples, hold_out, sample, share
 from transformer_jax.data.readers import Endless, Readers, contiguous_batches
 from transformer_jax.data.recipe import Corrupt, Draw
 from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
@@ -88,8 +88,9 @@ class Dataset:
         missing = [token for token in recipe.extra_tokens if tokenizer.token_id(token) is None]
         if missing:
             raise ValueError(
-                f"task.name={recipe.name!r} needs a tokenizer with {', '.join(missing)}, and that "
-                "of the run which checkpoint.init_from names has none"
+                f"task.name={recipe.name!r} needs a tokenizer with {len(missing)} special tokens, "
+                f"such as {missing[0]!r}, and that of the run which checkpoint.init_from names "
+                "lacks them"
             )
         return tokenizer
 
@@ -355,11 +356,12 @@ class Dataset:
         """The examples of a set of a split, read from their beginning."""
         settings, held = self.settings, self._is_held_out(split)
         pieces = sources.read(part.source, settings.recipe.reads, part.files)
-        if held is None:
-            return pieces
-        documents = settings.recipe.documents
-        parts = hold_out(pieces, settings.validation_size, documents=documents)
-        return (piece for of_validation, piece in parts if of_validation == held)
+        if held is not None:
+            documents = settings.recipe.documents
+            parts = hold_out(pieces, settings.validation_size, documents=documents)
+            pieces = (piece for of_validation, piece in parts if of_validation == held)
+        used = settings.share(split)
+        return pieces if used == 1 else share(pieces, used)
 
     def _all_pieces(self, split: str) -> Iterator[Examples]:
         """The examples of all sets of a split."""
@@ -375,7 +377,10 @@ class Dataset:
         """What tells the examples of a set from others, without reading them."""
         settings, held = self.settings, self._is_held_out(split)
         version = sources.version(part.source, settings.recipe.reads, part.files)
-        return version if held is None else [version, settings.validation_size, held]
+        if held is not None:
+            version = [version, settings.validation_size, held]
+        used = settings.share(split)
+        return version if used == 1 else [version, used]
 
     def _versions(self, *splits: str) -> list[list[Any]]:
         return [self._version(split, part) for split in splits for part in self._parts(split)]

@@ -127,6 +127,22 @@ def _cut(documents: list[str], place: int) -> tuple[list[str], list[str]]:
     return [*documents[:number], document[:place]], [*rest, *documents[number + 1 :]]
 
 
+def share(pieces: Iterable[Examples], used: float) -> Iterator[Examples]:
+    """The pieces with this share of their examples, spread evenly over all.
+
+    Raises ValueError where that is not one example.
+    """
+    number, found = 0, False
+    for piece in pieces:
+        numbers = range(number, number := number + size(piece))
+        places = [k for k, n in enumerate(numbers) if int((n + 1) * used) > int(n * used)]
+        if places:
+            found = True
+            yield {key: [values[place] for place in places] for key, values in piece.items()}
+    if not found:
+        raise ValueError(f"data.train_share={used} of {number} examples in data.train is none")
+
+
 def sample(pieces: Iterable[Examples], most: int) -> Examples:
     """Examples of at most about `most` characters, spread evenly over all: all, where they fit.
 

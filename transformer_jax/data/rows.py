@@ -27,7 +27,8 @@ def batched_rows(
     draw_seed: int,
 ) -> grain.IterDataset:
     """One stream: batches of `rows` rows, packed or padded to `lengths`, with what is drawn."""
-    # The arrays are in memory: threads that read ahead would cost more than the reading.
+    # Files in use are in the page cache: threads that read ahead cost more than that reading (four
+    # leave 0.56 of 0.83 million tokens a second), though they help on a cold disk (0.34, not 0.2).
     stream = examples.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
     if packing:
         packed = grain.experimental.FirstFitPackIterDataset(

@@ -43,6 +43,7 @@ class DataSettings:
       parts: what the data is made of, in the place of `source` and `splits` ((): those alone).
       metrics: what texts are scored by, where there are no parts.
       contiguous: whether rows of training and scoring go on where those of the batch before ended.
+      train_share: the share of the training examples that is used.
       mask_rate: fraction of the tokens that are hidden, where the recipe hides some.
       mean_span_length: tokens of a span that is hidden, where the recipe hides spans.
       tokenizer_train_bytes: of text that a tokenizer is trained on at most.
@@ -60,6 +61,7 @@ class DataSettings:
     parts: tuple[Named, ...] = ()
     metrics: tuple[str, ...] = ()
     validation_size: int
+    train_share: float = 1.0
     tokenizer_kind: str
     tokenizer_vocab_size: int
     tokenizer_train_bytes: int
@@ -83,6 +85,10 @@ class DataSettings:
     def limits(self, too_long: TooLong) -> Limits:
         """Most tokens of an example."""
         return Limits(self.max_source_length, self.max_target_length, too_long)
+
+    def share(self, split: str) -> float:
+        """The share of a split's examples that is used."""
+        return self.train_share if split == "train" else 1
 
     @property
     def max_prompt_length(self) -> int:

@@ -1,7 +1,7 @@
 """Where examples come from: what is generated, files in a folder, TFDS's catalogue."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +95,16 @@ def _documents(settings: SourceSettings, path: Path) -> Iterator[tuple]:
     return ((text,) for text in lines.read_documents(path, separator, skip_bad=skip_bad))
 
 
+def _labelled(columns: Columns, reader: Files) -> dict[Columns, Files]:
+    """A reader of texts with their labels, and one of the texts alone, to pre-train on."""
+
+    def texts(settings: SourceSettings, *paths: Path) -> Iterator[tuple]:
+        for text, _ in reader.read(settings, *paths):
+            yield (text if isinstance(text, str) else " ".join(text),)
+
+    return {columns: reader, TEXTS: Files(texts, reader.reads)}
+
+
 _LANGUAGES = ("source_language", "target_language")
 _PAIR = (*_LANGUAGES, "prefix")
 _LABEL = ("text_feature", "label_feature")
@@ -102,7 +112,7 @@ _LINES = ("dir", "skip_bad_lines")
 _NAMED = {PAIRS: _LANGUAGES, TEXTS: ("text_feature",), LABELLED: _LABEL, TAGGED: _LABEL}
 
 # Which columns each source yields, and how. A task finds its source by the columns that it reads.
-SOURCES: dict[str, dict[Columns, Files | Generated]] = {
+SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     # The generated English-German grammar.
     "embedded": {
         PAIRS: _from_tfds("embedded", "read_embedded_pairs", *_PAIR),
@@ -136,15 +146,15 @@ SOURCES: dict[str, dict[Columns, Files | Generated]] = {
         TEXTS: Files(_reader(questions.read_fairytales), _LINES),
     },
     # Columns separated by tabs.
-    "tsv": {LABELLED: Files(_reader(files.read_table, *_LABEL), (*_LINES, *_LABEL))},
+    "tsv": _labelled(LABELLED, Files(_reader(files.read_table, *_LABEL), (*_LINES, *_LABEL))),
     # Lines "LABEL sentence".
-    "labelled": {LABELLED: Files(_reader(files.read_labelled), _LINES)},
+    "labelled": _labelled(LABELLED, Files(_reader(files.read_labelled), _LINES)),
     # A word and its tag a line.
-    "conll": {TAGGED: Files(_reader(files.read_conll), _LINES)},
+    "conll": _labelled(TAGGED, Files(_reader(files.read_conll), _LINES)),
     # CoNLL-U.
-    "conllu": {
-        TAGGED: Files(_reader(files.read_conllu, "label_feature"), (*_LINES, "label_feature"))
-    },
+    "conllu": _labelled(
+        TAGGED, Files(_reader(files.read_conllu, "label_feature"), (*_LINES, "label_feature"))
+    ),
     # A JSON object, or a dict of Python, a line.
     "json": {columns: _fields(files.read_json, *names) for columns, names in _NAMED.items()},
     # Columns of Parquet.
