@@ -15,6 +15,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 # For the processes that tests start
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+if jax.__version_info__ < (0, 11):  # later ones have the new emitters alone, and abort
+    # Of code that runs for a moment, the old ones make half as much work.
+    flags = os.environ.get("XLA_FLAGS"), "--xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
 
 
 def pytest_collection_modifyitems(items):
