@@ -431,4 +431,6 @@ def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
 def test_every_choice_belongs_to_a_key_whose_default_is_one():
     leaves = overrides.flatten(default.get_config())
     for key, choices in values.CHOICES.items():
-        assert leaves[key] is None or leaves[key] in choices
+        leaf = leaves[key]
+        named = leaf if isinstance(leaf, tuple) else (leaf,)
+        assert leaf is None or all(name in choices for name in named)

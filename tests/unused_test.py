@@ -44,7 +44,8 @@ def check(*given, file=DEFAULT):
         (["data.name=a/de-fr"], "data.source='embedded', only with 'tfds'"),
         (["data.dir=d"], "data.source='embedded', only with 'text' or 'scan'"),
         (["data.name=a"], "data.source='embedded', only with 'tfds'"),
-        (["data.label_feature=a"], "task.name='translation', only with 'classification' or 'tagg"),
+        (["evaluate.samples=('a',)", ENCODER], "task.name='masked_lm', only with"),
+        (["data.label_feature=a"], "task.name='translation', only with 'masked_lm' or 'causal_lm'"),
         (
             ["data.text_feature=a", "data.source=labelled", ENCODER, "task.name=classification"],
             "'tsv'",

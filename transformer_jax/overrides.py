@@ -36,6 +36,7 @@ FREE_TO_CHANGE = (
     "train.log_every",
     "train.evaluate_every",
     "train.diagnostics_every",
+    "log.",
     "data.dir",
     "data.cache_dir",
     "data.workers",
@@ -150,10 +151,10 @@ def is_free(key: str) -> bool:
 def check_workdir(saved: Config, config: Config) -> None:
     """Checks that a work directory made with `saved` may continue with `config`.
 
-    Free to change are intervals of logging, evaluation and saving, the settings of checkpoints,
-    evaluation and decoding, folders, and what decides how but not what is computed (the mesh,
-    what the backward pass computes again, the attention kernel). `train.steps` may grow under a
-    schedule whose learning rates do not depend on it.
+    Free to change are trackers, intervals of logging, evaluation and saving, the settings of
+    checkpoints, evaluation and decoding, folders, and what decides how but not what is computed
+    (the mesh, what the backward pass computes again, the attention kernel). `train.steps` may grow
+    under a schedule whose learning rates do not depend on it.
 
     Raises:
       ValueError: with the difference, when anything else has changed.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, PyTree
@@ -16,7 +17,7 @@ from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.readers import Endless
 from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import batch_sharding, local_rows
-from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.evaluation.search import IMPOSSIBLE, DecodeSettings
 from transformer_jax.evaluation.trained import EvalStep, Trained
 from transformer_jax.models.family import Model, Needs, Role, roles
 from transformer_jax.tasks.task import Task
@@ -57,6 +58,7 @@ class EvaluateSettings:
     batch_size: int
     bleu_tokenizer: str
     memory_length: int | None
+    samples: tuple[str, ...]
 
     def __post_init__(self):
         if self.memory_length is not None and self.memory_length < 0:
@@ -189,6 +191,19 @@ class Run:
             best_metric=self.checkpoint.best_metric,
         )
 
+    @functools.cached_property
+    def _writing_step(self) -> Callable[..., tuple]:
+        """`step`, whose logits leave out what is never written; always the same object."""
+        never = self.data.special.never
+        if not never:
+            return self.step
+
+        def step(*args: Any) -> tuple:
+            logits, cache = self.step(*args)
+            return logits.at[:, np.array(never)].set(IMPOSSIBLE), cache
+
+        return step
+
     def trained(self, params: Params) -> Trained:
         """What can be asked of these parameters, or of their shapes."""
         return Trained(
@@ -199,7 +214,7 @@ class Run:
             predict_step=self.predict_step,
             embed_step=self.embed_step,
             start=self.start,
-            step=self.step,
+            step=self._writing_step,
             limit=self.task.limit,
             most_positions=self.model.config.longest_row,
             decode=self.decode,

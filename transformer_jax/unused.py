@@ -166,4 +166,5 @@ def _read_by(task: Task) -> set[str]:
     keys = {*lengths, *task.settings}
     keys |= {f"data.{key}" for reads in _sources(task).values() for key in reads}
     keys |= {f"decode.{key}" for key in default.get_config().decode} if decodes else set()
+    keys |= {"evaluate.samples"} if task.results else set()
     return keys | ({"model.tied_embeddings"} if recipe.labels is None else set())

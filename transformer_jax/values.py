@@ -14,9 +14,10 @@ from transformer_jax.models.recurrent import config as recurrent
 from transformer_jax.models.transformer import config as transformer
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.tasks import TASKS
+from transformer_jax.trackers import TRACKERS
 from transformer_jax.training.optimizer import OPTIMIZERS, SCHEDULES
 
-# The settings that name one of a few things, and the tables whose keys these are.
+# The settings that name one of a few things, or some of them, and the tables whose keys these are.
 CHOICES: Mapping[str, Collection[str]] = {
     "data.source": SOURCES,
     "data.tokenizer.kind": TOKENIZERS,
@@ -24,6 +25,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "decode.method": METHODS,
     "evaluate.checkpoint": ("last", "best"),
     "evaluate.bleu_tokenizer": BLEU_TOKENIZERS,
+    "log.trackers": TRACKERS,
     "model.family": FAMILIES,
     "model.residual": SCHEMES,
     **{
@@ -100,12 +102,12 @@ def check(key: str, kind: Kind, value: Any) -> Any:
     if kind.type is tuple and isinstance(value, tuple | list):
         items = [_row(key, item) if key in ROWS else item for item in value]
         if all(isinstance(item, tuple if key in ROWS else str) for item in items):
+            for item in items:
+                _check_choice(key, item)
             return tuple(items)
-    choices = CHOICES.get(key)
-    if kind.type is str and isinstance(value, str) and choices is not None:
-        if value in choices:
-            return value
-        raise ValueError(f"{key}={show(value)} is not one of {', '.join(map(repr, choices))}")
+    if kind.type is str and isinstance(value, str) and key in CHOICES:
+        _check_choice(key, value)
+        return value
     # The text 'None' as a folder or a name is a slip of whoever meant to unset it.
     if kind.type is str and isinstance(value, str) and value != "None":
         return value
@@ -122,6 +124,12 @@ def check(key: str, kind: Kind, value: Any) -> Any:
     none = value is None or value == "None"
     unset = " or None" if kind.may_be_none else "; it cannot be None" if none else ""
     raise ValueError(f"{key}={show(value)} is not {expected}{unset}")
+
+
+def _check_choice(key: str, value: object) -> None:
+    choices = CHOICES.get(key)
+    if choices is not None and value not in choices:
+        raise ValueError(f"{key}={show(value)} is not one of {', '.join(map(repr, choices))}")
 
 
 def _number(kind: type, value: Any) -> Any:

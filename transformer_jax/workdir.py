@@ -21,10 +21,13 @@ LABELS = "labels.json"  # the classes or tags, where the model predicts such
 INIT_FROM = "init_from.json"  # what was taken from another run, where the config names one
 PROFILE = "profile.json"  # variances and omega of each sublayer, where the scheme measures them
 METRICS = "metrics.jsonl"  # the numbers of training, a step a line
+TRACKERS_FILE = "trackers.json"  # the ids of this run at W&B and MLflow
 TENSORBOARD = "tensorboard"  # the same numbers, for TensorBoard
 SPIKES = "spikes"  # STEP.npz: the batches whose losses spiked, the first of them
 RESULTS = "results.json"  # final scores, status, spikes and the first bad step
 SAMPLES = "samples.txt"  # a few results on the test split
+SAMPLED = "samples.jsonl"  # at each evaluation, the results of evaluate.samples
+REPLAY = "replay.json"  # what the last replay found
 CHECKPOINTS = "checkpoints"  # one folder a step
 ERROR = "error.log"  # the traceback of the last error that nobody expected
 LOCK = ".lock"  # held by the process that trains here, and naming it
@@ -165,6 +168,23 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
             ) from error
         records.append(record)
     return records
+
+
+def read_samples(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+    """What was written at each evaluation: "step", and "samples", pairs of a line and its results.
+
+    Raises ValueError, with the file, for a broken one.
+    """
+    path = Path(workdir) / SAMPLED
+    try:
+        lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        for record in found:
+            if not isinstance(record["step"], int) or not isinstance(record["samples"], list):
+                raise ValueError("a line has no step or no samples")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is broken ({error}): remove it") from error
+    return found
 
 
 def series(metrics: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[Any]]:

@@ -43,7 +43,7 @@ if case == "agree":
             time.sleep(0.02 + 0.02 * first)
     assert stop()
     print("stopped after", step, file=sys.stderr)
-    print("the first alone prints")
+    print("the first alone prints", flush=True)
     hosts.finish()
     time.sleep(first)  # so that the other need not do without it
     os.kill(os.getpid(), signal.SIGTERM)  # which ends it again

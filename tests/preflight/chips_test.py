@@ -91,3 +91,19 @@ def test_a_chip_with_two_devices_shares_its_speed_and_memory_between_them():
 def test_gpus_are_known_by_their_whole_names(kind, flops):
     peak = chips.local_peak(types.SimpleNamespace(device_kind=kind))
     assert (peak and peak.flops) == flops
+
+
+@pytest.mark.parametrize(
+    ("kind", "accelerator"),
+    [
+        ("TPU v4", "v4-8"),
+        ("TPU v5 lite", "v5e-4"),
+        ("TPU v5", "v5p-8"),
+        ("TPU v6 lite", "v6e-4"),
+        ("TPU7x", "tpu7x-8"),
+        ("TPU v3", None),
+    ],
+)
+def test_a_tpu_of_this_machine_has_the_peak_of_its_slice(kind, accelerator):
+    peak = chips.local_peak(types.SimpleNamespace(device_kind=kind))
+    assert peak == (chips.parse(accelerator).peak if accelerator else None)

@@ -14,7 +14,7 @@ from tests.preflight.small import CONFIGS, PEAK, PROGRAM, TINY, make
 from transformer_jax import overrides
 from transformer_jax.build import build
 from transformer_jax.devices.mesh import use
-from transformer_jax.preflight import hlo
+from transformer_jax.preflight import hlo, program
 from transformer_jax.preflight.program import (
     TooLarge,
     compile_decoding,
@@ -34,6 +34,13 @@ def test_model_flops_are_6_n_d_and_those_of_attention():
     tokens, length, width = 4 * 16, 16, 32
     expected = 6 * sum(sizes) * tokens + 12 * 3 * length * width * tokens
     assert model_flops(run) == expected
+
+
+def test_seconds_at_peak_are_the_model_flops_over_what_all_devices_can_do(monkeypatch):
+    run = make({})
+    assert program.seconds_at_peak(run) is None  # a CPU's peak is not known
+    monkeypatch.setattr(program, "local_peak", lambda device: PEAK)
+    assert program.seconds_at_peak(run) == model_flops(run) / (PEAK.flops * run.mesh.size)
 
 
 def test_flops_of_a_step_count_every_layer_and_what_is_computed_again():

@@ -95,7 +95,15 @@ def loop_step(log_every=3, accumulation_steps=1, ema_decay=0.0):
 
 
 def fit(
-    settings, state=None, streams=None, *, stop=lambda: False, train_step=None, diagnose=diagnose
+    settings,
+    state=None,
+    streams=None,
+    *,
+    stop=lambda: False,
+    train_step=None,
+    diagnose=diagnose,
+    seconds_at_peak=None,
+    sample=lambda step, params: None,
 ):
     log, saved = Log(), Saved()
     outcome = loop.fit(
@@ -110,6 +118,8 @@ def fit(
         save=saved,
         log=log,
         stop=stop,
+        seconds_at_peak=seconds_at_peak,
+        sample=sample,
     )
     return outcome, log, saved
 
@@ -157,6 +167,32 @@ def test_a_checkpoint_carries_no_scores_of_other_parameters():
     _, _, saved = fit(make_settings(evaluate_every=4, checkpoint_every=3))
     scores = {step: bool(metrics) for step, (_, _, metrics) in saved.checkpoints.items()}
     assert scores == {3: False, 6: False, 9: False, 10: True}
+
+
+def test_utilization_is_the_time_at_peak_over_the_time_that_steps_took():
+    _, log, _ = fit(make_settings(), seconds_at_peak=1e-3)
+    lines = {step: line for step, line in log.lines.items() if "train/loss" in line}
+    assert list(lines) == [3, 6, 9, 10]
+    for before, (step, line) in zip((0, 3, 6, 9), lines.items(), strict=True):
+        batches = [make_batch(n) for n in range(before + 1, step + 1)]
+        outputs = [apply(make_state().params, batch, None, ())[0] for batch in batches]
+        tokens = sum(float(LOSS(*pair)[1]) for pair in zip(outputs, batches, strict=True))
+        seconds = tokens / line["time/tokens_per_second"]
+        share = len(batches) * 1e-3 / seconds
+        assert line["time/model_flops_utilization"] == pytest.approx(share)
+
+
+def test_samples_are_of_the_parameters_that_are_evaluated():
+    sampled = {}
+    settings = make_settings(evaluate_every=4, checkpoint_every=4, ema_decay=0.9)
+
+    def sample(step, params):
+        sampled[step] = to_numpy(params)
+
+    _, _, saved = fit(settings, sample=sample)
+    assert list(sampled) == [4, 8, 10]
+    for step, params in sampled.items():
+        assert_trees_equal(params, saved.checkpoints[step][0]["ema_params"])
 
 
 def test_without_intervals_only_the_last_step_is_evaluated_and_saved():

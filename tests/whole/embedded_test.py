@@ -40,11 +40,6 @@ def test_a_classifier_finds_the_noun_of_it_in_triples_that_it_never_saw(cache, t
     assert results["test/accuracy"] >= 0.99
 
 
-def test_a_tagger_finds_the_parts_of_speech(cache, tmp_path):
-    _, results = _train("tag", cache, tmp_path)
-    assert results["test/accuracy"] >= 0.999
-
-
 def test_a_language_model_comes_within_0_05_nats_of_the_grammars_entropy(cache, tmp_path):
     """All sentences that are not held out are equally likely, so each has `entropy` nats."""
     config, results = _train("language_model", cache, tmp_path)

@@ -24,8 +24,8 @@ case "$*" in
     "-m venv --clear "*)
         rm -rf "${{@: -1}}" && mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
     *"-m pip "*) printf '%s\\n' "${{@: -1}}" >>"$PIP_CALLS"; eval "${{PIP_DOES:-}}" ;;
-    *"-m transformer_jax.main "* | *"-m transformer_jax.compare "* | *"-m experiments.run "* | \
-    *"-m tensorboard.main "*)
+    *"-m transformer_jax.main "* | *"-m transformer_jax.compare "* | \
+    *"-m transformer_jax.report "* | *"-m experiments.run "* | *"-m tensorboard.main "*)
         printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ;;
     "-P -c import "*) [[ -z "${{PYTHONDONTWRITEBYTECODE:-}}" ]] ;;
     "-m pytest "*) printf '%s\\n' "pytest ${{*: -3}}" ;;
@@ -200,9 +200,10 @@ def test_an_experiment_is_run_from_anywhere(clone: Clone):
     assert (status, out[-4:]) == (0, ["cpu", str(clone.cwd), "dependency", "--quick"])
 
 
-def test_runs_are_compared_from_anywhere_and_on_no_device(clone: Clone):
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_runs_are_compared_from_anywhere_and_on_no_device(clone: Clone, command):
     clone.add_command("nvidia-smi", "#!/bin/sh\necho 'GPU 0: a GPU'\n")
-    status, out, _ = clone.launch("compare", "runs/a b", "runs/c", "--output=x")
+    status, out, _ = clone.launch(command, "runs/a b", "runs/c", "--output=x")
     assert (status, out[-4:]) == (0, [str(clone.cwd), "runs/a b", "runs/c", "--output=x"])
     assert clone.installed() == [""]
 

@@ -76,6 +76,9 @@ def test_a_run_that_overflows_ends_before_it_saves_and_replay_names_the_first_te
     shown = capsys.readouterr().out
     assert f"from step {1 if every else 0} to 2" in shown and "Step 2 is bad" in shown
     assert "encoder/layer 1/self_attention/largest attention logits" in shown
+    found = json.loads((tmp_path / "replay.json").read_text())
+    assert found["step"] == 2 and found["found"] in shown and "largest attention" in found["found"]
+    (tmp_path / "replay.json").unlink()
     assert files(tmp_path) == before
 
     # A rerun comes to the same end.

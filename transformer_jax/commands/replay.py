@@ -1,23 +1,26 @@
 """Trains a run's steps again, to see what went wrong."""
 
+import json
 from pathlib import Path
 
 from configs.default import Config
 from transformer_jax.build import built
 from transformer_jax.commands.restore import check, resume
 from transformer_jax.commands.start import begin
+from transformer_jax.devices import hosts
+from transformer_jax.inspection.replay import BadStep
 from transformer_jax.inspection.replay import replay as train_again
 from transformer_jax.models import FAMILIES
 from transformer_jax.preflight import memory
 from transformer_jax.run import Run
-from transformer_jax.workdir import CONFIG
+from transformer_jax.workdir import CONFIG, REPLAY, is_writable, write_atomically
 
 
 def replay(config: Config, workdir: Path, step: int | None) -> int:
     """Trains again up to a step, in float32, and names what became non-finite first.
 
     Starts from the last checkpoint before the step, or where there is none from the beginning.
-    Writes nothing.
+    What it finds is kept in replay.json, if the work directory can be written.
     """
     if not (workdir / CONFIG).exists():
         raise FileNotFoundError(f"there is no run in {workdir} to replay: train there first")
@@ -40,14 +43,22 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         streams = run.train_streams()
         state = resume(run, newest, streams).state if newest else begin(run, streams).state
         print(f"Replaying from step {int(state.step)} to {step} in float32.")
-        bad = train_again(run, state, streams, step)
-        if bad is None:
-            print("Everything is finite.", _why_finite(run))
-            return 0
-        print(f"Step {bad.step} is bad: loss {bad.loss}, gradient norm {bad.gradient_norm}.")
-        missing = "none, when its parts are computed one by one"
-        print(f"Its first tensor that is not finite: {bad.tensor or missing}")
+        found = _told(run, train_again(run, state, streams, step))
+        print(found)
+        if hosts.is_first() and is_writable(workdir):
+            record = {"step": step, "found": found}
+            write_atomically(workdir / REPLAY, json.dumps(record, indent=1) + "\n")
         return 0
+
+
+def _told(run: Run, bad: BadStep | None) -> str:
+    if bad is None:
+        return f"Everything is finite. {_why_finite(run)}"
+    tensor = bad.tensor or "none, when its parts are computed one by one"
+    return (
+        f"Step {bad.step} is bad: loss {bad.loss}, gradient norm {bad.gradient_norm}.\n"
+        f"Its first tensor that is not finite: {tensor}"
+    )
 
 
 def _why_finite(run: Run) -> str:

@@ -97,6 +97,7 @@ def begin(run: Run, streams: Endless) -> Beginning:
         labels=run.data.labels,
         token_paths={row.path for row in rows if "vocab" in row.axes},
         label_paths={row.path for row in rows if "labels" in row.axes},
+        factor_paths={path for path, role in run.roles.items() if role.factor},
     )
     # A copy for the moving average: the training step donates both.
     ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)

@@ -12,7 +12,7 @@ import jax
 from absl import logging
 
 from configs.default import Config
-from transformer_jax import interrupt, overrides, progress, run_log, unused
+from transformer_jax import interrupt, overrides, progress, run_log, trackers, unused
 from transformer_jax.build import built
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
@@ -24,7 +24,9 @@ from transformer_jax.data.readers import Endless
 from transformer_jax.data.summary import report
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
+from transformer_jax.models import FAMILIES
 from transformer_jax.preflight import memory
+from transformer_jax.preflight.program import seconds_at_peak
 from transformer_jax.run import Params, Run
 from transformer_jax.run_log import NoLog, RunLog
 from transformer_jax.training import loop
@@ -48,10 +50,11 @@ def train(config: Config, workdir: Path) -> int:
         for line in unused.told(config) if hosts.is_first() else ():
             logging.warning("%s", line)
         lock(workdir)
+        hosts.first(lambda: trackers.check(config.log.trackers))  # before anything is compiled
         with built(config, workdir) as run:
             status = _train(config, workdir, run)
     if hosts.is_first():
-        _show(workdir)
+        _show(config, workdir)
     return _EXIT_CODES[status]
 
 
@@ -73,7 +76,13 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
 
     restored_step, total_steps = int(state.step), run.train.steps
     log = (
-        RunLog(workdir, restored_step=restored_step, total_steps=total_steps)
+        RunLog(
+            workdir,
+            restored_step=restored_step,
+            total_steps=total_steps,
+            trackers=config.log.trackers,
+            config=overrides.flatten(config),
+        )
         if hosts.is_first()
         else NoLog()
     )
@@ -88,7 +97,12 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
             def validation(params: Params) -> dict[str, float]:
                 return run.task.losses(run.trained(params), splits["validation"])
 
-            outcome = _fit(config, run, state, streams, checkpoints, log, validation, stop)
+            def sample(step: int, params: Params) -> None:
+                lines = run.evaluate.samples
+                if lines and run.task.results:
+                    log.samples(step, lines, run.task.results(run.trained(params), lines))
+
+            outcome = _fit(config, run, state, streams, checkpoints, log, validation, sample, stop)
             status, spikes = outcome.status, run_log.read_spikes(workdir)
             bad_step = outcome.step if status == "diverged" else None
             log.results({"steps": outcome.step, "first_bad_step": bad_step, "spikes": spikes})
@@ -137,6 +151,7 @@ def _fit(
     checkpoints: Checkpoints,
     log: RunLog | NoLog,
     validation: Callable[[Params], dict[str, float]],
+    sample: Callable[[int, Params], None],
     stop: Callable[[], bool],
 ) -> loop.Outcome:
     origin = Origin(
@@ -160,6 +175,8 @@ def _fit(
         save=save_checkpoint,
         log=log,
         stop=stop,
+        seconds_at_peak=seconds_at_peak(run),
+        sample=sample,
     )
     checkpoints.wait()
     return outcome
@@ -209,7 +226,7 @@ def _mesh_line(run: Run) -> str:
     return f"{line} Not divided as they should be: {'; '.join(whole[:3])}{more}."
 
 
-def _show(workdir: Path) -> None:
+def _show(config: Config, workdir: Path) -> None:
     results = read_results(workdir)
     print(run_log.format_scores(results))
     if is_scored(results):
@@ -218,7 +235,7 @@ def _show(workdir: Path) -> None:
             print(f"\n{samples.read_text('utf-8', 'replace')}")
         else:
             print(f"\nThere is no {samples}; --mode=evaluate shows samples again.")
-    elif results["status"] == "diverged":
+    elif results["status"] == "diverged" and FAMILIES[config.model.family].inspected:
         where, step = shlex.quote(str(workdir.resolve())), results["first_bad_step"]
         print("\nWhat became non-finite first is found by")
         print(f"  {_replay()} --workdir={where} --step={step}")

@@ -72,6 +72,17 @@ _GPUS = {
     "B200": Peak(2250e12, 8000e9, 900e9),
     "L4": Peak(121e12, 300e9),
 }
+# What `device_kind` of a TPU says behind "TPU", by generation.
+_KINDS = {
+    " v4": "v4",
+    " v5 lite": "v5e",
+    " v5e": "v5e",
+    " v5": "v5p",
+    " v5p": "v5p",
+    " v6 lite": "v6e",
+    " v6e": "v6e",
+    "7x": "tpu7x",
+}
 _PLANES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 _SMALL_BLOCKS = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
 
@@ -94,8 +105,7 @@ class Slice:
     @property
     def peak(self) -> Peak:
         """The most that one device can do."""
-        tpu = _TPUS[self.generation]
-        return Peak(*(value / tpu.devices for value in dataclasses.astuple(tpu.peak)))
+        return _device_peak(self.generation)
 
     @property
     def memory(self) -> float:
@@ -161,8 +171,17 @@ def parse(name: str) -> Slice:
 
 def local_peak(device: Any) -> Peak | None:
     """The most that a device of this machine can do; None where it is not known, as for a CPU."""
-    names = re.findall(r"\w+", device.device_kind)  # an L40S is not an L4
+    kind = device.device_kind
+    if kind.startswith("TPU") and (generation := _KINDS.get(kind.removeprefix("TPU"))):
+        return _device_peak(generation)
+    names = re.findall(r"\w+", kind)  # an L40S is not an L4
     return next((peak for name, peak in _GPUS.items() if name in names), None)
+
+
+def _device_peak(generation: str) -> Peak:
+    """The share of a chip's peak that one of its devices has."""
+    tpu = _TPUS[generation]
+    return Peak(*(value / tpu.devices for value in dataclasses.astuple(tpu.peak)))
 
 
 def _shape(chips: int, dimensions: int) -> str | None:

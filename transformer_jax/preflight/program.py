@@ -12,7 +12,7 @@ import jax
 from transformer_jax.devices.mesh import use
 from transformer_jax.models.family import with_memory
 from transformer_jax.preflight import explain, hlo
-from transformer_jax.preflight.chips import Peak
+from transformer_jax.preflight.chips import Peak, local_peak
 from transformer_jax.preflight.explain import Move
 from transformer_jax.run import Run
 
@@ -151,6 +151,17 @@ def model_flops(run: Run) -> float:
     with use(run.mesh):
         traced = jax.jit(forward).trace(state.params, run.abstract_batch(), state.memory)
     return 3 * product_flops(traced)
+
+
+def seconds_at_peak(run: Run) -> float | None:
+    """The time that `model_flops` of a training step take at the devices' peak.
+
+    None where the peak is not known, as for CPUs. Model FLOPs utilisation is this over the time
+    that the step took.
+    """
+    devices = list(run.mesh.devices.flat)
+    peak = local_peak(devices[0])
+    return model_flops(run) / (len(devices) * peak.flops) if peak else None
 
 
 def product_flops(traced: Any) -> float:

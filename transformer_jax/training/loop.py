@@ -76,6 +76,8 @@ def fit(
     save: Callable[..., None],
     log: Log,
     stop: Callable[[], bool],
+    seconds_at_peak: float | None = None,
+    sample: Callable[[int, Any], None] = lambda step, params: None,
 ) -> Outcome:
     """Trains from `state.step` to `settings.steps`; `streams` must stand where `state` left them.
 
@@ -96,9 +98,12 @@ def fit(
       where they were not evaluated), and `scheduled` says whether the step is a multiple of
       `checkpoint_every`. A last step that is none is not, since a longer run would not save it.
     stop: asked after every step; once true, training saves and ends as "preempted".
+    seconds_at_peak: what the model's FLOPs of a step take at the devices' peak. The share of it in
+      the time that a step took is logged as "time/model_flops_utilization" (None: not known).
+    sample: called with the step and the parameters that are evaluated, after each evaluation.
     """
     step = int(state.step)
-    report = _Report(settings, log)
+    report = _Report(settings, log, seconds_at_peak)
     compiling = progress.phase("Compiling the training step")  # which its first call does
     newest = None  # what belongs to the last step, while nothing of it is read
     try:
@@ -132,6 +137,8 @@ def fit(
                     values |= _prefixed("diagnostics", found)
                 scores = _prefixed("validation", evaluate(state.evaluated)) if evaluating else {}
                 _write(log, step, values | scores)
+                if evaluating:
+                    sample(step, state.evaluated)
                 if saving:
                     save(step, state, streams=streams_after, metrics=scores, scheduled=scheduled)
                 if stopping:
@@ -153,15 +160,17 @@ class _Diverged(Exception):
 class _Report:
     """Reads the numbers of one step after another: refuses bad ones, notes spikes and the speed."""
 
-    def __init__(self, settings: TrainSettings, log: Log):
+    def __init__(self, settings: TrainSettings, log: Log, seconds_at_peak: float | None):
         self._settings = settings
         self._log = log
+        self._seconds_at_peak = seconds_at_peak
         self._started = time.perf_counter()
         self.restart_clock()
 
     def restart_clock(self):
         self._lap_started = time.perf_counter()
         self._lap_tokens = 0.0
+        self._lap_steps = 0
 
     def read(
         self, step: int, batch: Batch, metrics: Metrics, streams: dict[str, Any]
@@ -177,11 +186,16 @@ class _Report:
             raise _Diverged(step, loss, gradient_norm, finite_parameters)
         now = time.perf_counter()
         self._lap_tokens += float(metrics["weight"])
-        tokens_per_second = self._lap_tokens / (now - self._lap_started)
+        self._lap_steps += 1
+        lap_seconds = now - self._lap_started
+        tokens_per_second = self._lap_tokens / lap_seconds
         self._log.progress(step, f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s")
         line = self._spike(step, batch, metrics)
         if not (_due(step, self._settings.log_every) or step == self._settings.steps):
             return line
+        if self._seconds_at_peak is not None:
+            share = self._lap_steps * self._seconds_at_peak / lap_seconds
+            line = line | {"time/model_flops_utilization": share}
         self.restart_clock()
         return line | {
             **_prefixed("train", means(metrics["window"])),
