@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import default
-from transformer_jax import comments
+from transformer_jax import comments, overrides
 from transformer_jax.data import sources
 from transformer_jax.models.recurrent import config as recurrent
 from transformer_jax.models.transformer import schemes
@@ -145,10 +145,11 @@ def configuration_tables() -> str:
 
 def choices_table() -> str:
     """The settings that name one of several things."""
+    defaults = overrides.flatten(default.get_config())
     rows = [
         (_code(key), ", ".join(map(_code, names)))
         for key, names in CHOICES.items()
-        if not key.endswith("coder_residual")
+        if not (key.endswith("coder_residual") or isinstance(defaults[key], tuple))
     ]
     return _table(("Key", "Values"), rows)
 
