@@ -67,7 +67,7 @@ def test_they_draw_alike_and_drop_alike(runs):
     trees, masks = {}, {}
     for residual, run in runs.items():
         batch = jax.tree.map(np.asarray, next(run.data.train_streams()))
-        params = nn.unbox(jax.jit(run.init)(jax.random.key(run.seed), batch))
+        params = nn.unbox(tiny.exact_jit(run.init)(jax.random.key(run.seed), batch))
         trees[residual] = tiny.flat(params)
         apply = functools.partial(
             run.model.apply, deterministic=False, rngs={"dropout": jax.random.key(1)},
