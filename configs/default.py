@@ -52,6 +52,7 @@ def get_config(arg: str = "") -> Config:
     optimizer.schedule = "noam"
     optimizer.learning_rate = 1.0  # the peak; of "noam" a factor on d_model^-0.5 * warmup^-0.5
     optimizer.warmup_steps = 4000  # steps of linear growth (0: none)
+    optimizer.burn_in_steps = 0  # before all that: at a rate of 0, while Adam's moments fill up
     optimizer.decay_steps = 0  # of "warmup_stable_decay": the last steps, which decay linearly
     # At the last step of "cosine", "linear" and "warmup_stable_decay".
     optimizer.final_learning_rate = 0.0
@@ -63,6 +64,9 @@ def get_config(arg: str = "") -> Config:
     # Rows (glob of parameter paths, factor on the learning rate, weight decay), as
     # ("embedding/*", 0.1, 0.0): the first that fits a parameter counts. A factor of 0 freezes.
     optimizer.groups = ()
+    # Rows (glob of parameter paths, first layer, last layer, steps), as ("decoder/*", 10, 12, 200):
+    # a linear warm-up of these layers alone, from 1 on and besides that of all.
+    optimizer.layer_warm_ups = ()
 
     config.train = train = config_dict.ConfigDict()
     train.steps = 100_000  # updates of the parameters
@@ -71,6 +75,7 @@ def get_config(arg: str = "") -> Config:
     train.log_every = 100  # steps; logged values are means over this many
     train.evaluate_every = 1000  # steps (0: only after the last)
     train.diagnostics_every = 0  # steps between measurements inside the model (0: none)
+    train.sharpness_every = 0  # steps between measurements of the loss's curvature (0: none)
 
     config.log = log = config_dict.ConfigDict()
     # Services that get what metrics.jsonl does: "wandb" (Weights & Biases) and "mlflow", whose
@@ -193,6 +198,11 @@ def _model() -> Config:
     # Of "depth_scaled": branches are scaled by (layers / 2)^-depth_exponent, 1 as in CompleteP, 0.5
     # as in Depth-muP.
     model.depth_exponent = 1.0
+    # How draws, multipliers and learning rates follow the sizes from those at which a learning rate
+    # was found, the base.
+    model.parameterization = "standard"
+    model.base_width = config_dict.placeholder(int)  # d_model there
+    model.base_depth = config_dict.placeholder(int)  # layers of a stack there
     model.num_layers = 6  # of the encoder, and of the decoder
     model.num_encoder_layers = config_dict.placeholder(int)  # None: num_layers
     model.num_decoder_layers = config_dict.placeholder(int)  # None: num_layers

@@ -19,7 +19,7 @@ from configs import default
 from transformer_jax import comments, overrides
 from transformer_jax.data import sources
 from transformer_jax.models.recurrent import config as recurrent
-from transformer_jax.models.transformer import schemes
+from transformer_jax.models.transformer import parameterizations, schemes
 from transformer_jax.tasks import TASKS
 from transformer_jax.values import CHOICES
 
@@ -80,6 +80,29 @@ def schemes_table() -> str:
             constants.append("ω at first: profiled on the first batch")
         rows.append((_code(name), _equation(row), "; ".join(constants), notes[name]))
     return _table(("Scheme", "Output", "Constants", "Source and notes"), rows)
+
+
+def parameterizations_table() -> str:
+    """The parameterisations: by role the powers of width and depth, and the source."""
+    notes = _row_comments(parameterizations, "PARAMETERIZATIONS")
+    roles = ("embedding", "hidden", "output", "vector")
+    rows = []
+    for name, row in parameterizations.PARAMETERIZATIONS.items():
+        cells = [_growth(getattr(row, role)) if row else "" for role in roles]
+        branch = _powers(N=row.branch) if row else ""
+        rows.append((_code(name), *cells, branch, notes[name]))
+    columns = ("Embedding", "Matrices of layers", "Matrix to logits", "Vectors of layers")
+    return _table(("Row", *columns, "Branches", "Source and notes"), rows)
+
+
+def _growth(growth: parameterizations.Growth) -> str:
+    """Draw; multiplier; learning rate; epsilon, as powers of n and N."""
+    pairs = (growth.draw, 0.0), (growth.multiplier, 0.0), growth.learning_rate, growth.epsilon
+    return "; ".join(_powers(n=width, N=depth) for width, depth in pairs)
+
+
+def _powers(**exponents: float) -> str:
+    return " ".join(f"{name}^{power:g}" for name, power in exponents.items() if power) or "1"
 
 
 def _equation(row: schemes.ResidualScheme) -> str:
@@ -228,6 +251,7 @@ def modules_tree() -> str:
 
 PARTS = {
     "schemes": schemes_table,
+    "parameterizations": parameterizations_table,
     "recurrences": recurrences_table,
     "configuration": configuration_tables,
     "choices": choices_table,

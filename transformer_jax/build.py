@@ -55,7 +55,8 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     evaluate = EvaluateSettings(**evaluate)
     if evaluate.checkpoint == "best" and not checkpoint.best_metric:
         raise ValueError('evaluate.checkpoint="best" needs a checkpoint.best_metric')
-    build_data.at_least("train", config.train, evaluate_every=0, diagnostics_every=0)
+    names = ("evaluate_every", "diagnostics_every", "sharpness_every")
+    build_data.at_least("train", config.train, **dict.fromkeys(names, 0))
     build_data.at_least("checkpoint", config.checkpoint, every=0)
     decode = DecodeSettings(**config.decode.to_dict())
     task = tasks.choose(config.task.name, config.model.architecture)
@@ -203,29 +204,47 @@ def _optimizer(
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
     settings = config.optimizer
     names = ("learning_rate", "final_learning_rate", "warmup_steps")
-    names += ("decay_steps", "epsilon", "weight_decay", "clip_norm")
+    names += ("burn_in_steps", "decay_steps", "epsilon", "weight_decay", "clip_norm")
     build_data.at_least("optimizer", settings, **dict.fromkeys(names, 0))
     for name in ("beta1", "beta2"):
         if not 0 <= settings[name] < 1:
             raise ValueError(f"optimizer.{name}={settings[name]} does not lie in [0, 1)")
+    row = optimizer.OPTIMIZERS.get(settings.name)
+    if row and row.independent and not settings.learning_rate:
+        raise ValueError(
+            f"optimizer.name={settings.name!r} decays by its schedule's share of its peak, and "
+            "optimizer.learning_rate=0 has none: use 'adamw'"
+        )
+    return make_optimizer(config, roles, settings.learning_rate)
+
+
+def make_optimizer(
+    config: Config, roles: optimizer.Roles, learning_rate: Any
+) -> tuple[optax.Schedule, optax.GradientTransformation]:
+    """The schedule and the optimizer of a config, with a learning rate that may be traced."""
+    settings = config.optimizer
+    warm_up = learning_rate, settings.warmup_steps, config.model.d_model
     schedule = optimizer.make_schedule(
         name=settings.schedule,
         decay_steps=settings.decay_steps,
-        learning_rate=settings.learning_rate,
+        learning_rate=learning_rate,
         warmup_steps=settings.warmup_steps,
         steps=config.train.steps,
         final_learning_rate=settings.final_learning_rate,
         d_model=config.model.d_model,
+        burn_in_steps=settings.burn_in_steps,
     )
     transform = optimizer.make_optimizer(
         name=settings.name,
         schedule=schedule,
+        peak=optimizer.peak_rate(settings.schedule, *warm_up),
         beta1=settings.beta1,
         beta2=settings.beta2,
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
         groups=settings.groups,
+        layer_warm_ups=settings.layer_warm_ups,
         roles=roles,
     )
     return schedule, transform

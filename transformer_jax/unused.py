@@ -16,6 +16,7 @@ from transformer_jax.evaluation.search import METHODS
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.settings import ARCHITECTURES
+from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.overrides import changes, flatten
 from transformer_jax.tasks import TASKS
@@ -114,6 +115,7 @@ def _choices(config: Config) -> list[Choice]:
         + ("rotary_base",) * (row.rotation is not None)
         for name, row in POSITIONS.items()
     }
+    bases = {name: row.reads if row else () for name, row in PARAMETERIZATIONS.items()}
     remembers = {True: ("memory_length",), False: ()}
     rows = {True: ("row_source_length", "row_target_length"), False: ()}
     return [
@@ -125,6 +127,7 @@ def _choices(config: Config) -> list[Choice]:
         Choice(
             "model.residual", scheme, _in("model", {n: row.reads for n, row in SCHEMES.items()})
         ),
+        Choice("model.parameterization", model.parameterization, _in("model", bases)),
         Choice("model.family", model.family, _in("model", _FAMILIES)),
         Choice("model.architecture", model.architecture, _in("model", _STACKS)),
         Choice("data.tokenizer.kind", data.tokenizer.kind, _in("data.tokenizer", sizes)),

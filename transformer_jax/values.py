@@ -39,6 +39,7 @@ CHOICES: Mapping[str, Collection[str]] = {
 # The keys whose tuples hold rows instead of texts, with an example.
 ROWS = {
     "optimizer.groups": (("embedding/*", 0.1, 0.0),),
+    "optimizer.layer_warm_ups": (("decoder/*", 10, 12, 200),),
     "data.mixture": (("json", "~/web", "part-*.json", 3.0),),
     "data.parts": (("reverse", 1.0, "data.source_language=de", "data.target_language=en"),),
 }

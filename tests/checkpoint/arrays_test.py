@@ -27,6 +27,7 @@ def make_optimizer(name):
     return optimizer.make_optimizer(
         name=name,
         schedule=lambda count: 0.1 / (1 + count),
+        peak=1.0,
         beta1=0.9,
         beta2=0.99,
         epsilon=1e-8,

@@ -56,6 +56,7 @@ def test_there_and_back(tmp_path, capsys):
     [
         ({"model.positions": "relative", "model.architecture": "decoder_only"}, "no counterpart"),
         ({"model.family": "recurrent"}, "model.family='recurrent'"),
+        ({"model.parameterization": "mup", "model.base_width": 64}, "'mup' has multipliers"),
     ],
 )
 def test_what_no_family_of_theirs_has_is_not_exported(tmp_path, changes, words):

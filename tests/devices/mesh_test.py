@@ -171,6 +171,7 @@ def followed(name):
     transform = optimizer.make_optimizer(
         name=name,
         schedule=optax.constant_schedule(0.1),
+        peak=1.0,
         beta1=0.9,
         beta2=0.98,
         epsilon=1e-9,

@@ -22,9 +22,11 @@ ROOM = LENGTH + 2  # more than is used, so that unused slots are seen to stay un
 OTHERS = (
     dict(),
     dict(embedding_norm=True, tied_embeddings="decoder", logits_bias=True, embedding_scale=1.5),
-    dict(norm="rms_norm", tied_embeddings="none", num_kv_heads=1),
+    dict(norm="rms_norm", tied_embeddings="none", num_kv_heads=1, parameterization="ntk")
+    | dict(base_width=4),
     dict(attention_score="additive", qk_norm=True),
-    dict(attention_score="dot_product", num_decoder_layers=3),
+    dict(attention_score="dot_product", num_decoder_layers=3, parameterization="completep")
+    | dict(base_width=4, base_depth=1),
 )
 # Hypotheses of each row, and choices: every scheme once, while all else takes turns.
 CASES = [

@@ -12,6 +12,7 @@ import pytest
 from optax import contrib
 
 from transformer_jax.models.family import Role
+from transformer_jax.models.layers.parameter import Share
 from transformer_jax.training import optimizer
 
 
@@ -78,7 +79,17 @@ def test_a_schedule_that_ends_has_the_final_rate_and_no_other_depends_on_the_end
         assert all(rate(schedule, s) == rate(longer, s) for s in range(1, 60))
 
 
+@pytest.mark.parametrize("name", optimizer.SCHEDULES)
+def test_a_burn_in_comes_before_all_that(name):
+    schedule, later = make_schedule(name), make_schedule(name, steps=23, burn_in_steps=3)
+    assert [rate(later, s) for s in (1, 2, 3)] == [0, 0, 0]
+    for s in range(1, 21):
+        assert rate(later, s + 3) == pytest.approx(rate(schedule, s), rel=1e-6)
+
+
 def test_schedule_mistakes_are_named():
+    with pytest.raises(ValueError, match="burn_in_steps=20 does not lie in 0 to steps=20"):
+        make_schedule("noam", burn_in_steps=20)
     with pytest.raises(ValueError, match="'cosin'.*cosine"):
         make_schedule("cosin")
     with pytest.raises(ValueError, match="-1"):
@@ -115,6 +126,7 @@ ROLES = {
 def make_optimizer(name, **changes):
     settings: dict[str, Any] = dict(
         schedule=lambda count: RATE * (count + 1),
+        peak=RATE,
         beta1=BETA1,
         beta2=BETA2,
         epsilon=EPSILON,
@@ -199,6 +211,42 @@ def test_equals_the_papers_algorithm(name, direction, weight_decay):
         np.testing.assert_allclose(result["dense"][leaf], expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("peak", [RATE, 10 * RATE])
+def test_an_independent_decay_follows_the_schedule_and_not_its_peak(peak):
+    """What decays in a step is the share of the peak that the schedule has left times the decay."""
+    params, gradients = make_case()
+    schedule, decay = (lambda count: peak * 0.5**count), 0.3
+    changes = dict(schedule=schedule, peak=peak, groups=(("dense/kernel", 0.5, decay),))
+    result = run(make_optimizer("adamw_independent", **changes), params, gradients)
+    m = v = np.zeros(params["dense"]["kernel"].shape)
+    expected = np.array(params["dense"]["kernel"], np.float64)
+    for t, gradient in enumerate(gradients, start=1):
+        g = np.array(gradient["dense"]["kernel"], np.float64)
+        m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g * g
+        step = adam_direction(m / (1 - BETA1**t), v / (1 - BETA2**t), t)
+        left = 0.5 ** (t - 1)
+        expected = expected - left * (peak * 0.5 * step + decay * expected)
+    np.testing.assert_allclose(result["dense"]["kernel"], expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", optimizer.OPTIMIZERS)
+def test_shares_of_a_parameterisation_are_factors_on_rate_and_epsilon(name):
+    """Of Adam's and Lion's rate as they are; steps of Adafactor and LAMB have the parameter's size
+    already, and Muon's matrices a norm that grows as the root of the width. RAdam's first steps are
+    of the momentum alone, which the factor on epsilon scales."""
+    params, gradients = make_stack()
+    own = Share(deviation=0.5, learning_rate=0.125, epsilon=0.25, width=4.0)
+    shared = {path: role._replace(share=own) for path, role in ROLES.items()}
+    scaled = make_optimizer(name, roles=lambda: shared)
+    plain = make_optimizer(name, epsilon=EPSILON * own.epsilon)
+    found, expected = (first_update(t, params, gradients[0]) for t in (scaled, plain))
+    for path, update in jax.tree_util.tree_leaves_with_path(found):
+        factor = {"adafactor": 0.25, "lamb": 0.25, "radam": 0.5}.get(name, 0.125)
+        if name == "muon" and path[-1].key in AXES:
+            factor = 0.25
+        np.testing.assert_allclose(update, factor * at(path, expected), rtol=1e-4, atol=1e-7)
+
+
 def test_radam_passes_through_both_of_its_branches():
     rho_inf = 2 / (1 - BETA2) - 1
     rho = [rho_inf - 2 * t * BETA2**t / (1 - BETA2**t) for t in range(1, 13)]
@@ -210,10 +258,11 @@ def test_decay_is_for_the_parameters_whose_role_says_so(name):
     """Without a gradient, all that moves a parameter is its decay."""
     params, _ = make_stack()
     transform = make_optimizer(name, weight_decay=0.5)
+    rate = 1.0 if optimizer.OPTIMIZERS[name].independent else RATE
     moved = first_update(transform, params, jax.tree.map(jnp.zeros_like, params))
     for path, update in jax.tree_util.tree_leaves_with_path(moved):
         role = ROLES[jax.tree_util.keystr(path, simple=True, separator="/")]
-        decay = RATE * 0.5 if role.decay else 0.0
+        decay = rate * 0.5 if role.decay else 0.0
         np.testing.assert_allclose(update, -decay * at(path, params), rtol=1e-5, atol=1e-7)
 
 
@@ -378,6 +427,87 @@ def test_adafactor_of_one_matrix_is_that_of_optax():
     expected = run(optax.adafactor(lambda count: RATE * (count + 1)), params, gradients)
     result = run(make_optimizer("adafactor"), params, gradients)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), result, expected)
+
+
+def scaled_adam_reference(scale):
+    """Adam whose direction is multiplied by scale(direction, gradient, v_hat, param)."""
+
+    def reference(param, gradients):
+        x, m, v = np.array(param, np.float64), np.zeros(param.shape), np.zeros(param.shape)
+        for t, g in enumerate(gradients, start=1):
+            g = np.array(g, np.float64)
+            m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2
+            v_hat = v / (1 - BETA2**t)
+            u = adam_direction(m / (1 - BETA1**t), v_hat, t)
+            x = x - RATE * t * u * scale(u, g, v_hat, x)
+        return x
+
+    return reference
+
+
+def over_ratio(u, g, v_hat, x):
+    """Algorithm 2 of Wortsman et al. 2023 (2304.13013)."""
+    return 1 / max(1.0, np.sqrt(np.mean(g**2 / np.maximum(v_hat, EPSILON**2))))
+
+
+def share_of_norm(u, g, v_hat, x):
+    """The ratio of You et al. 2019 (1904.00962), algorithm 2; 1 where one of both is 0."""
+    norms = np.linalg.norm(x), np.linalg.norm(u)
+    return norms[0] / norms[1] if all(norms) else 1.0
+
+
+@pytest.mark.parametrize(("name", "scale"), [("stable_adamw", over_ratio), ("lamb", share_of_norm)])
+def test_each_matrix_of_each_layer_is_scaled_as_in_the_paper(name, scale):
+    params, gradients = make_stack()
+    gradients[1] = jax.tree.map(lambda g: 7 * g, gradients[1])  # more than is known of its size
+    result = run(make_optimizer(name), params, gradients)
+    reference = scaled_adam_reference(scale)
+    assert_each_leaf(lambda path: reference, params, gradients, result, rtol=1e-3, atol=1e-5)
+    plain = run(make_optimizer("adamw"), params, gradients)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+        assert not np.allclose(leaf, at(path, plain), rtol=1e-3, atol=1e-5)
+
+
+def test_gi_adam_is_adam_whose_second_moment_begins_with_the_first_square():
+    """Under a constant gradient it is the bias correction of Adam that divides it."""
+    params, gradients = make_case()
+    constant = [gradients[0]] * 5
+    result = run(make_optimizer("gi_adam"), params, constant)
+    for leaf in ("kernel", "query_bias"):
+        g = np.array(gradients[0]["dense"][leaf], np.float64)
+        x, m, v = np.array(params["dense"][leaf], np.float64), np.zeros(g.shape), g**2
+        for t in range(1, 6):
+            m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2
+            v_hat = v / (1 - BETA2**t)
+            x = x - RATE * t * adam_direction(m / (1 - BETA1**t), v_hat, t)
+        np.testing.assert_allclose(result["dense"][leaf], x, rtol=1e-4)
+
+
+def test_a_warm_up_of_layers_is_of_their_updates_alone():
+    params, gradients = make_stack(steps=1)
+    rows = (("encoder/self_attention/*", 2, 2, 4), ("encoder/*/output", 1, 2, 2))
+    transform = make_optimizer("adamw", layer_warm_ups=rows)
+    plain = make_optimizer("adamw")
+    state, other = transform.init(params), plain.init(params)
+    for s in range(1, 6):
+        found, state = transform.update(gradients[0], state, params)
+        expected, other = plain.update(gradients[0], other, params)
+        leaves: Any = jax.tree_util.tree_leaves_with_path(found)
+        for path, update in leaves:
+            factor = np.ones(L) if path[0].key == "encoder" else np.ones(1)
+            if path[1].key == "self_attention":
+                factor[1] *= min(s / 4, 1)
+            if path[-1].key == "output":
+                factor *= min(s / 2, 1)
+            own = factor.reshape(-1, *[1] * (update.ndim - 1))
+            wanted = np.asarray(at(path, expected)) * own
+            np.testing.assert_allclose(update, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("row", [("encoder/*", 1, 3, 5), ("embedding/*", 1, 1, 5), ("*", 1, 1, 0)])
+def test_a_warm_up_of_layers_names_layers_and_steps(row):
+    with pytest.raises(ValueError, match="layer_warm_ups: .* has to name layers"):
+        make_optimizer("adamw", layer_warm_ups=(row,)).init(make_stack()[0])
 
 
 def muon_reference(param, gradients):

@@ -29,6 +29,7 @@ MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
 OPTIMIZER = optimizer.make_optimizer(
     name="adamw",
     schedule=SCHEDULE,
+    peak=1.0,
     beta1=0.9,
     beta2=0.98,
     epsilon=1e-3,  # large, so that rounding of a zero gradient makes no step

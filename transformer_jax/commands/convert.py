@@ -98,6 +98,11 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
             f"model.positions={model.positions!r} has no counterpart there, only a transformer of "
             f"{known}"
         )
+    if model.parameterization != "standard":
+        raise ValueError(
+            f"model.parameterization={model.parameterization!r} has multipliers, which have no "
+            "counterpart there, only 'standard'"
+        )
     with built(config, workdir) as run:
         ours = run.model.config
         tokenizer = run.data.tokenizer

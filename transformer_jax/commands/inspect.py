@@ -8,9 +8,12 @@ from transformer_jax import overrides, unused
 from transformer_jax.build import built
 from transformer_jax.data.summary import report
 from transformer_jax.devices import mesh
+from transformer_jax.models.family import Role
+from transformer_jax.models.layers.parameter import Share
 from transformer_jax.preflight import memory
 from transformer_jax.preflight.program import product_flops
 from transformer_jax.run import Run
+from transformer_jax.training.optimizer import OPTIMIZERS
 from transformer_jax.training.state import Parameter
 
 _ROWS = 2000  # of training data that are packed to see how full they are
@@ -29,7 +32,8 @@ def inspect(config: Config, workdir: Path | None) -> int:
         width = max(len(row.path) for row in table)
         print("\nParameters:")
         for row in table:
-            print(f"  {row.path:{width}}  {row.count:>13,}  {_dimensions(run, row)}")
+            text = _dimensions(run, row) + _share(run.roles[row.path], config.optimizer.name)
+            print(f"  {row.path:{width}}  {row.count:>13,}  {text}")
         print(f"  {'total':{width}}  {sum(row.count for row in table):>13,}")
 
         traced = run.train_step().trace(run.abstract_state(), run.abstract_batch())
@@ -56,6 +60,14 @@ def _data(run: Run) -> str:
         if run.data.has(split) and (shared := run.data.shared_with_train(split)):
             lines.append(f"{split}: {shared:,} examples are in train too, word for word")
     return "\n".join(lines)
+
+
+def _share(role: Role, optimizer: str) -> str:
+    """What the model's parameterisation makes of a parameter's draw and steps, if anything."""
+    share, rate = role.share, OPTIMIZERS[optimizer].rate(role)
+    if share == Share():
+        return ""
+    return f"; draw * {share.draw:.4g}, learning rate * {rate:.4g}, epsilon * {share.epsilon:.4g}"
 
 
 def _dimensions(run: Run, row: Parameter) -> str:

@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, Int, Key, PyTree
 
 from transformer_jax.devices.machine import Need
-from transformer_jax.models.layers.parameter import Boxed
+from transformer_jax.models.layers.parameter import Boxed, Share
 
 Batch = dict[str, Int[Array, "B _"]]
 
@@ -120,12 +120,14 @@ class Role(NamedTuple):
       decay: whether weight decay applies.
       stacked: whether the first axis counts layers.
       factor: whether the model computes at 1 what one without this parameter does.
+      share: what the model's parameterisation makes of it.
     """
 
     matrix: tuple[int, int] | None
     decay: bool
     stacked: bool
     factor: bool = False
+    share: Share = Share()
 
 
 def roles(boxed: PyTree[Any]) -> dict[str, Role]:
@@ -142,6 +144,7 @@ def roles(boxed: PyTree[Any]) -> dict[str, Role]:
             decay=box.decay,
             stacked="layers" in box.names,
             factor=box.factor,
+            share=box.share,
         )
         for path, box in leaves
     }

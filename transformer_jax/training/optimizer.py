@@ -14,9 +14,12 @@ import optax
 from optax import contrib
 
 from transformer_jax.models.family import Role
+from transformer_jax.models.layers.parameter import times
 
 # A glob of parameter paths, a factor on the learning rate, and the weight decay.
 Group = tuple[str, float, float]
+# A glob of parameter paths, the first and the last of some layers, from 1, and steps.
+LayerWarmUp = tuple[str, int, int, int]
 # What each parameter is, by its path; asked for only when a state is made or updated.
 Roles = Callable[[], Mapping[str, Role]]
 
@@ -92,25 +95,30 @@ SCHEDULES = {
 def make_schedule(
     *,
     name: str,
-    learning_rate: float,
+    learning_rate: Any,
     warmup_steps: int,
     decay_steps: int,
     steps: int,
     final_learning_rate: float,
     d_model: int,
+    burn_in_steps: int = 0,
 ) -> optax.Schedule:
     """Returns count -> learning rate, where `count` updates have been made before this one.
 
     Each row of `SCHEDULES` grows linearly as s / w while s = count + 1 is less than w =
     `warmup_steps`, so that the first update moves the parameters; 0 means that there is no warm-up.
+    With `burn_in_steps` all this begins so many steps later, of which each has a rate of 0.
 
     Raises:
-      ValueError: for a name that has no row, a negative warm-up, or a final decay that is empty or
-        overlaps the warm-up.
+      ValueError: for a name that has no row, a negative warm-up or burn-in, or a final decay that
+        is empty or overlaps the warm-up.
     """
     row = _row_of(SCHEDULES, "schedule", name)
     if warmup_steps < 0:
         raise ValueError(f"warmup_steps must be 0 (no warm-up) or more, got {warmup_steps}")
+    if not 0 <= burn_in_steps < steps:
+        raise ValueError(f"burn_in_steps={burn_in_steps} does not lie in 0 to steps={steps} less 1")
+    steps -= burn_in_steps
     if row.decays_last and not 0 < decay_steps <= steps - warmup_steps:
         raise ValueError(
             f"{name} needs a decay of 1 to {steps - warmup_steps} steps, what is left of {steps} "
@@ -118,15 +126,22 @@ def make_schedule(
         )
     # Without warm-up the peak is the first step.
     span = Span(max(warmup_steps, 1), steps, decay_steps)
-    peak = learning_rate * (d_model * span.peak) ** -0.5 if row.by_width else learning_rate
+    peak = peak_rate(name, learning_rate, warmup_steps, d_model)
     floor = final_learning_rate if row.ends else 0.0
 
     def schedule(count):
-        s = jnp.asarray(count, jnp.float32) + 1
+        s = jnp.asarray(count, jnp.float32) + 1 - burn_in_steps
         decayed = floor + (peak - floor) * row.remains(s, span)
-        return jnp.where(s < span.peak, peak * s / span.peak, decayed)
+        rate = jnp.where(s < span.peak, peak * s / span.peak, decayed)
+        return jnp.where(s < 1, 0.0, rate) if burn_in_steps else rate
 
     return schedule
+
+
+def peak_rate(name: str, learning_rate: Any, warmup_steps: int, d_model: int) -> Any:
+    """The learning rate at which a schedule's warm-up ends."""
+    factor = (d_model * max(warmup_steps, 1)) ** -0.5
+    return learning_rate * factor if SCHEDULES[name].by_width else learning_rate
 
 
 class Moments(NamedTuple):
@@ -139,6 +154,39 @@ class Moments(NamedTuple):
 
 def _adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
     return optax.scale_by_adam(*moments)
+
+
+def _gi_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    def rises(count):
+        return jnp.sqrt(1 - moments.beta2 ** (jnp.asarray(count, jnp.float32) + 1))
+
+    return optax.chain(_adam(moments, roles), optax.scale_by_schedule(rises))
+
+
+def _stable_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    adam = optax.scale_by_adam(*moments)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        directions, state = adam.update(updates, state, params)
+        correction = 1 - moments.beta2**state.count
+
+        def clipped(path, direction, gradient, second):
+            """Over the root mean square of gradient / sqrt(second moment), where that exceeds 1."""
+            ratios = jnp.square(gradient) / jnp.maximum(second / correction, moments.epsilon**2)
+            own = _unfold(roles()[_name(path)], ratios)
+            rms = jnp.sqrt(jnp.mean(own, axis=range(1, own.ndim), keepdims=True))
+            return (_unfold(roles()[_name(path)], direction) / jnp.maximum(1.0, rms)).reshape(
+                direction.shape
+            )
+
+        return jax.tree_util.tree_map_with_path(clipped, directions, updates, state.nu), state
+
+    return optax.GradientTransformation(adam.init, update)
+
+
+def _lamb(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    ratio = _each_matrix(optax.scale_by_trust_ratio(), roles)
+    return optax.chain(_adam(moments, roles), ratio)
 
 
 def _radam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
@@ -172,13 +220,13 @@ def _muon(moments: Moments, roles: Roles) -> optax.GradientTransformation:
 
     def label(name: str) -> str:
         role = roles()[name]
-        return "muon" if role.matrix and role.stacked else "adam"
+        return "muon" if _is_orthogonalised(role) else "adam"
 
     rules: dict[Any, Any] = {"muon": _each_matrix(one_matrix, roles), "adam": _adam(moments, roles)}
     transform = optax.partition(rules, _by_name(label))
 
     def init(params: Any) -> Any:
-        if not any(role.matrix and role.stacked for role in roles().values()):
+        if not any(map(_is_orthogonalised, roles().values())):
             raise ValueError(
                 'optimizer "muon" steps the matrices of scanned layers, of which this model has '
                 'none: use "adam" or "adamw"'
@@ -188,34 +236,77 @@ def _muon(moments: Moments, roles: Roles) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, transform.update)
 
 
+def _by_entry(role: Role) -> float:
+    """Steps of Adam's size in each entry."""
+    return role.share.learning_rate
+
+
+def _by_size(role: Role) -> float:
+    """Steps in proportion to the parameter."""
+    return role.share.learning_rate / role.share.deviation
+
+
+def _by_spectrum(role: Role) -> float:
+    """Orthogonal matrices of Adam's size in each entry, whose norm grows as the root of the width;
+    that of Adam's grows as the width."""
+    steps = role.share.learning_rate
+    return steps * role.share.width**0.5 if _is_orthogonalised(role) else steps
+
+
+def _is_orthogonalised(role: Role) -> bool:
+    return role.matrix is not None and role.stacked
+
+
 class Optimizer(NamedTuple):
-    """One row. decays: whether it takes a weight decay, apart from the gradient. reads: which
-    `Moments` have an effect.
+    """One row.
+
+    Attributes:
+      decays: whether it takes a weight decay, apart from the gradient.
+      independent: whether what decays does not depend on the peak of the learning rate, but on its
+        schedule alone.
+      adam: whether all steps are Adam's, momentum over a diagonal that the second moments give.
+      reads: which `Moments` have an effect.
+      rate: what a parameterisation makes of a parameter's learning rate.
     """
 
     scale: Callable[[Moments, Roles], optax.GradientTransformation]
     decays: bool = True
+    independent: bool = False
+    adam: bool = False
     reads: tuple[str, ...] = Moments._fields
+    rate: Callable[[Role], float] = _by_entry
 
 
 OPTIMIZERS = {
     # Kingma and Ba 2014, algorithm 1
-    "adam": Optimizer(_adam, decays=False),
+    "adam": Optimizer(_adam, decays=False, adam=True),
     # Adam, and every step takes learning rate * weight_decay * parameter off the parameters whose
     # role says so (Loshchilov and Hutter 2017); so do all that follow
-    "adamw": Optimizer(_adam),
+    "adamw": Optimizer(_adam, adam=True),
+    # Adam, and every step takes weight_decay * parameter off, times what the schedule has left of
+    # its peak (Loshchilov and Hutter 2017, algorithm 2; Wortsman et al. 2023, 2309.14322, 3.2)
+    "adamw_independent": Optimizer(_adam, independent=True, adam=True),
+    # Adam whose second moment begins as the first gradient's square, which is a factor of
+    # sqrt(1 - beta2^s) on its learning rate (Kalra and Barkeshli 2024, 2406.09405, GI-Adam)
+    "gi_adam": Optimizer(_gi_adam),
+    # Wortsman et al. 2023 (2304.13013), algorithm 2: AdamW, whose update of a matrix is smaller
+    # where its second moments have not seen gradients as large as these
+    "stable_adamw": Optimizer(_stable_adam),
+    # You et al. 2019 (1904.00962), algorithm 2: the step of each matrix and vector is a share of
+    # its norm, which is the learning rate
+    "lamb": Optimizer(_lamb, rate=_by_size),
     # Liu et al. 2019, algorithm 2: while the variance is not tractable it steps by the momentum
     # alone
     "radam": Optimizer(_radam),
     # Shazeer and Stern 2018, algorithm 4, where the schedule is the relative step size rho. Second
     # moments of matrices of at least 128 x 128 are factored
-    "adafactor": Optimizer(_adafactor, reads=()),
+    "adafactor": Optimizer(_adafactor, reads=(), rate=_by_size),
     # Chen et al. 2023, algorithm 2
     "lion": Optimizer(_lion, reads=("beta1", "beta2")),
     # Jordan et al. 2024 with Nesterov momentum beta1, for the matrices of stacks; Adam for all
     # else. Steps are scaled by 0.2 sqrt(longer side) to the size of Adam's (Liu et al. 2025,
     # equation 4), so that one learning rate serves both
-    "muon": Optimizer(_muon),
+    "muon": Optimizer(_muon, rate=_by_spectrum),
 }
 
 
@@ -223,6 +314,7 @@ def make_optimizer(
     *,
     name: str,
     schedule: optax.Schedule,
+    peak: Any,
     beta1: float,
     beta2: float,
     epsilon: float,
@@ -230,22 +322,27 @@ def make_optimizer(
     clip_norm: float,
     groups: Sequence[Group],
     roles: Roles,
+    layer_warm_ups: Sequence[LayerWarmUp] = (),
 ) -> optax.GradientTransformation:
     """Clips by the global norm (0: not), scales by a row of `OPTIMIZERS`, decays, sets the rate.
 
     Adafactor and Muon see the true matrices, (D, H K) of attention, and each layer's on its own.
+    Where roles have shares of a parameterisation, these are factors on learning rate and epsilon.
 
     Args:
+      peak: the schedule's, which an independent weight decay is a share of.
       groups: the first row whose glob fits a parameter's path, such as "encoder/feed_forward/up"
         ("*" also stands for "/"), gives a factor on its learning rate and its weight decay, where
         its role lets it decay. A factor of 0 freezes: such a parameter has no optimizer state and
         no part in the global norm that is clipped.
       roles: what each parameter is (`models.family.roles`).
+      layer_warm_ups: each row gives the layers of its parameters a linear warm-up of their own,
+        besides that of the schedule, of which their rates are s / steps in step s.
 
     Raises:
       ValueError: for a name that has no row, when "adam" is asked to decay, for a negative factor
-        or decay; and by the result's `init`, for a row that no parameter takes, or where "muon" has
-        nothing to step.
+        or decay, for layers or steps below 1; and by the result's `init`, for a row that no
+        parameter takes, or where "muon" has nothing to step.
     """
     row = _row_of(OPTIMIZERS, "optimizer", name)
     rows = (*groups, ("*", 1.0, weight_decay))
@@ -260,12 +357,15 @@ def make_optimizer(
                 f'optimizer "{name}" has no weight decay, got weight_decay={decay} for {glob!r}: '
                 'use "adamw", which decays apart from the gradient'
             )
+    clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
     transform = optax.chain(
-        optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
+        optax.chain(clip, _over_epsilon(roles)),
         row.scale(Moments(beta1, beta2, epsilon), roles),
-        _decay_and_factor(rows, roles),
+        _decay_and_factor(rows, roles, row, peak),
         optax.scale_by_learning_rate(schedule),
     )
+    if layer_warm_ups:
+        transform = optax.chain(transform, _warm_layers_up(layer_warm_ups, roles))
     if any(factor == 0 for _, factor, _ in rows):
         transform = optax.partition(
             {"trained": transform, "frozen": optax.set_to_zero()},
@@ -274,9 +374,75 @@ def make_optimizer(
 
     def init(params):
         _check_rows_are_taken(groups, params)
+        _check_layers(layer_warm_ups, params, roles)
         return transform.init(params)
 
     return optax.GradientTransformation(init, transform.update)
+
+
+def _warm_layers_up(rows: Sequence[LayerWarmUp], roles: Roles) -> optax.GradientTransformation:
+    """Updates of the rows' layers times s / steps in step s, up to 1."""
+
+    def init(params):
+        return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
+
+    def update(updates, state, params=None):
+        s = jnp.asarray(state.count, jnp.float32) + 1
+
+        def scaled(path, update):
+            if not roles()[_name(path)].stacked:
+                return update
+            factor = jnp.ones(update.shape[0])
+            for glob, first, last, steps in rows:
+                if fnmatch.fnmatchcase(_name(path), glob):
+                    factor = factor.at[first - 1 : last].mul(jnp.minimum(s / steps, 1.0))
+            return update * factor.reshape(-1, *[1] * (update.ndim - 1))
+
+        updates = jax.tree_util.tree_map_with_path(scaled, updates)
+        return updates, optax.ScaleByScheduleState(optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(init, update)
+
+
+def _check_layers(rows: Sequence[LayerWarmUp], params: Any, roles: Roles) -> None:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    layers = {_name(p): leaf.shape[0] for p, leaf in leaves if roles()[_name(p)].stacked}
+    for glob, first, last, steps in rows:
+        most = max((n for p, n in layers.items() if fnmatch.fnmatchcase(p, glob)), default=0)
+        if not 1 <= first <= last <= most or steps < 1:
+            raise ValueError(
+                f"optimizer.layer_warm_ups: {(glob, first, last, steps)!r} has to name layers from "
+                f"1 to {most}, of which {glob!r} has so many, and at least one step"
+            )
+
+
+def adam_preconditioner(
+    opt_state: optax.OptState,
+    row: Optimizer,
+    roles: Mapping[str, Role],
+    *,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> Any:
+    """P of Adam's steps, learning rate * P^-1 * momentum: (1 - beta1^t) (sqrt(v^) + epsilon).
+
+    Where a parameterisation has factors on learning rates, P is divided by them. The optimizer is a
+    row whose steps are all Adam's, and has made one.
+    """
+    adam = next(s for s in jax.tree.leaves(opt_state, is_leaf=_is_adam) if _is_adam(s))
+    t = adam.count
+
+    def one(path, nu):
+        role = roles[_name(path)]
+        size = jnp.sqrt(nu / (1 - beta2**t)) + epsilon
+        return (1 - beta1**t) * role.share.epsilon * size / row.rate(role)
+
+    return jax.tree_util.tree_map_with_path(one, adam.nu)
+
+
+def _is_adam(state: Any) -> bool:
+    return isinstance(state, optax.ScaleByAdamState)
 
 
 def _row_of(table: Mapping[str, Any], what: str, name: str) -> Any:
@@ -299,14 +465,32 @@ def _group(rows: Sequence[Group], name: str) -> Group:
     return next(row for row in rows if fnmatch.fnmatchcase(name, row[0]))
 
 
-def _decay_and_factor(rows: Sequence[Group], roles: Roles) -> optax.GradientTransformation:
-    """Adds each parameter's weight decay to its update, and multiplies both by its factor."""
+def _over_epsilon(roles: Roles) -> optax.GradientTransformation:
+    """Gradients over their factors on epsilon, which is all that their size matters for."""
+
+    def update(path, update, _):
+        return times(1 / roles()[_name(path)].share.epsilon, update)
+
+    return optax.stateless(
+        lambda updates, params: jax.tree_util.tree_map_with_path(update, updates, params)
+    )
+
+
+def _decay_and_factor(
+    rows: Sequence[Group], roles: Roles, row: Optimizer, peak: Any
+) -> optax.GradientTransformation:
+    """Multiplies each parameter's update by what its parameterisation says, adds its weight decay,
+    and multiplies both by its group's factor; but what is independent of the learning rate."""
 
     def update(path, update, param):
+        role = roles()[_name(path)]
         _, factor, decay = _group(rows, _name(path))
-        if decay and roles()[_name(path)].decay:
-            update = update + decay * param
-        return factor * update
+        update = times(row.rate(role), update)
+        if not (decay and role.decay):
+            return factor * update
+        if row.independent:
+            return factor * update + decay / peak * param
+        return factor * (update + decay * param)
 
     return optax.stateless(
         lambda updates, params: jax.tree_util.tree_map_with_path(update, updates, params)

@@ -104,13 +104,21 @@ def test_a_context_is_at_least_one_token():
         tiny.config(context_length=0)
 
 
-def test_schemes_of_two_stacks_fit_together():
-    with pytest.raises(ValueError, match="encoder_residual='admin'.*'deepnorm' do not go together"):
-        tiny.config(encoder_residual="admin", decoder_residual="deepnorm")
-    tiny.config(encoder_residual="admin_constant", decoder_residual="deepnorm")
-    # The scheme of a stack that is not there does not matter.
-    sizes = dict(architecture="decoder_only", decoder_residual="deepnorm")
-    tiny.config(**sizes, encoder_residual="admin")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(parameterization="mup"), "'mup' needs model.base_width"),
+        (dict(parameterization="completep", base_width=8), "'completep' needs model.base_depth"),
+        (dict(parameterization="mup", base_width=0), "model.base_width=0 must be at least 1"),
+        (
+            dict(parameterization="ntk", base_width=8),
+            "model.tied_embeddings='all' makes one: set it to 'inputs' or 'none'",
+        ),
+    ],
+)
+def test_a_parameterisation_has_its_base_and_tables_that_it_can_step(changes, words):
+    with pytest.raises(ValueError, match=words):
+        tiny.config(**changes)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -127,11 +127,12 @@ def test_omega_of_one_is_post_ln_bit_for_bit():
 
 @pytest.mark.parametrize("residual", ["admin", "admin_constant"])
 def test_a_group_of_the_optimizer_fixes_omega(residual):
-    optimizer = make_optimizer(
-        name="adam", schedule=optax.constant_schedule(0.1), beta1=0.9, beta2=0.98, epsilon=1e-9,
-        weight_decay=0.0, clip_norm=0.0, groups=(("*/omega", 0.0, 0.0),), roles=dict,
-    )  # fmt: skip
     config = tiny.config(residual=residual, architecture="encoder_only")
+    optimizer = make_optimizer(
+        name="adam", schedule=optax.constant_schedule(0.1), peak=0.1, beta1=0.9, beta2=0.98,
+        epsilon=1e-9, weight_decay=0.0, clip_norm=0.0, groups=(("*/omega", 0.0, 0.0),),
+        roles=lambda: tiny.roles(config),
+    )  # fmt: skip
     params = tiny.random_parameters(config)
     gradients = jax.tree.map(jnp.ones_like, params)
 

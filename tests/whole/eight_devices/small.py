@@ -155,6 +155,7 @@ class Small:
         return optimizer.make_optimizer(
             name=self.optimizer,
             schedule=_schedule,
+            peak=1.0,
             beta1=0.9,
             beta2=0.98,
             # Gradients that are rounding alone are 1e-11 here; with 1e-9 they would make steps.

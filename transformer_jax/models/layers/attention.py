@@ -14,7 +14,7 @@ from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
-from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.parameter import parameter, times
 from transformer_jax.models.layers.positions import Distances, Rotation, rotate, skew
 from transformer_jax.models.layers.stack import keep
 
@@ -35,7 +35,7 @@ class AdditiveScore(nn.Module):
         # Drawn as a kernel of K inputs and one output is.
         init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 1, (), 0)
         size, axes = keys.shape[-2:], ("heads", "head_dim")
-        vector = parameter(self, "vector", init, size, axes, decay=True)
+        vector = parameter(self, "vector", init, size, axes, decay=True, role="vector")
         sums = jnp.tanh(queries[:, :, None] + keys[:, None])
         vector = vector.astype(sums.dtype)
         return jnp.einsum("BTSHK,HK->BHTS", sums, vector, preferred_element_type=jnp.float32)
@@ -95,6 +95,7 @@ class Attention(nn.Module):
         2302.05442, section 2).
       inner_norm: the heads' outputs are normalised before they are projected.
       dropout_rate: on the attention weights.
+      multiplier: on every matrix.
     """
 
     d_model: int
@@ -112,6 +113,7 @@ class Attention(nn.Module):
     inner_norm: bool = False
     dropout_rate: float = 0.0
     kernel: str = "xla"
+    multiplier: float = 1.0
 
     # The parameters that are multiplied by what queries, and what keys and values are made from.
     query_kernels: ClassVar[tuple[str, ...]] = ("query",)
@@ -124,10 +126,12 @@ class Attention(nn.Module):
         inward = nn.initializers.variance_scaling(self.gain**2, "fan_avg", "uniform", 0, (1, 2))
 
         def kernel(name, size):
-            return parameter(self, name, inward, size, axes, matrix=(1, 2))
+            drawn = parameter(self, name, inward, size, axes, matrix=(1, 2), role="hidden")
+            return times(self.multiplier, drawn)
 
         def bias(name, size, axes):
-            return parameter(self, name, nn.initializers.zeros, size, axes) if self.bias else None
+            zeros = nn.initializers.zeros
+            return parameter(self, name, zeros, size, axes, role="vector") if self.bias else None
 
         self.query = kernel("query", size)
         self.query_bias = bias("query_bias", size[1:], axes[1:])
@@ -137,7 +141,8 @@ class Attention(nn.Module):
             self.distance = kernel("distance", size)
         self.value_bias = bias("value_bias", kv_size[1:], axes[1:])
         outward = (*size[1:], size[0]), (*axes[1:], axes[0])
-        self.output = parameter(self, "output", _OUTWARD, *outward, matrix=(2, 1))
+        output = parameter(self, "output", _OUTWARD, *outward, matrix=(2, 1), role="hidden")
+        self.output = times(self.multiplier, output)
         self.output_bias = bias("output_bias", size[:1], axes[:1])
         self.dropout = Dropout(self.dropout_rate)
         if module := SCORES[self.score].module:
@@ -298,6 +303,7 @@ class Attention(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "B H T S"]:
         """The weights after dropout, in the keys' dtype; diagnostics may ask for what they are."""
+        sizes = _sizes(queries, keys, mask)
         queries, bias = self._by_distance(queries, bias, keys.shape[1])
         if SCORES[self.score].module:
             scores = self.scores(queries, keys)
@@ -310,8 +316,21 @@ class Attention(nn.Module):
         # For each query; never computed unless a caller asks for it.
         entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
         largest = jnp.max(logits, axis=-1)
-        observe(self, weights=weights, entropy=entropy, largest_logit=largest)
+        observe(self, weights=weights, entropy=entropy, largest_logit=largest, **sizes)
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)
+
+
+def _sizes(
+    queries: Float[Array, "B T H K"], keys: Float[Array, "B S H K"], mask: Bool[Array, "#B #T S"]
+) -> dict[str, Float[Array, "B H T"]]:
+    """The norm of each query, scaled as the score has it, and the mean one of the keys it sees."""
+    of_queries, of_keys = (
+        jnp.linalg.norm(x.astype(jnp.float32), axis=-1).swapaxes(1, 2) for x in (queries, keys)
+    )
+    shown = jnp.broadcast_to(mask, (keys.shape[0], queries.shape[1], keys.shape[1]))
+    means = jnp.einsum("BTS,BHS->BHT", shown.astype(jnp.float32), of_keys)
+    counts = jnp.maximum(jnp.sum(shown, axis=-1), 1)
+    return {"query_norm": of_queries, "key_norm": means / counts[:, None]}
 
 
 def _of_all(x: Float[Array, "N T H _"], hypotheses: int) -> Float[Array, "N Q H _"]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.devices.mesh import constrain
-from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.parameter import parameter, times
 
 
 class Tying(NamedTuple):
@@ -62,26 +62,29 @@ class TokenTable(nn.Module):
     """One row a token, drawn from N(0, 1/D) (Vaswani et al. 2017, section 3.4).
 
     Attributes:
-      scale: on the rows that are looked up; None: sqrt(D), which brings them to unit variance.
+      scale: on the rows that are looked up; sqrt(D) brings them to unit variance.
+      multiplier: on the logits.
     """
 
     vocab_size: int
     d_model: int
     dtype: jnp.dtype
-    scale: float | None = None
+    scale: float
+    multiplier: float = 1.0
 
     def setup(self):
         init = nn.initializers.normal(self.d_model**-0.5)
         size = (self.vocab_size, self.d_model)
-        self.table = parameter(self, "table", init, size, ("vocab", "embed"), matrix=(1, 1))
+        axes = ("vocab", "embed")
+        self.table = parameter(self, "table", init, size, axes, matrix=(1, 1), role="embedding")
 
     def embed(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Rows times the scale."""
-        return look_up(self.table, ids) * (self.d_model**0.5 if self.scale is None else self.scale)
+        return look_up(self.table, ids) * self.scale
 
     def project(self, x: Float[Array, "B T D"]) -> Unprojected:
         """Products with every row: the tied output projection."""
-        return Unprojected(x.astype(self.dtype), self.table)
+        return Unprojected(times(self.multiplier, x).astype(self.dtype), self.table)
 
 
 def look_up(table: Float[Array, "V D"], ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
@@ -99,7 +102,8 @@ class LogitsBias(nn.Module):
 
     @nn.compact
     def __call__(self) -> Float[Array, "V"]:
-        return parameter(self, "bias", nn.initializers.zeros, (self.vocab_size,), ("vocab",))
+        zeros, size = nn.initializers.zeros, (self.vocab_size,)
+        return parameter(self, "bias", zeros, size, ("vocab",), role="vector")
 
 
 def shift_right(
@@ -110,13 +114,15 @@ def shift_right(
 
 
 class OutputProjection(nn.Module):
-    """Logits from a kernel of their own, without bias."""
+    """Logits from a kernel of their own, without bias, times `multiplier`."""
 
     vocab_size: int
     dtype: jnp.dtype
+    multiplier: float = 1.0
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"]) -> Unprojected:
         init, size = nn.initializers.xavier_uniform(), (x.shape[-1], self.vocab_size)
-        kernel = parameter(self, "kernel", init, size, ("embed", "vocab"), matrix=(1, 1))
-        return Unprojected(x.astype(self.dtype), kernel.T)
+        axes = ("embed", "vocab")
+        kernel = parameter(self, "kernel", init, size, axes, matrix=(1, 1), role="output")
+        return Unprojected(times(self.multiplier, x).astype(self.dtype), kernel.T)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.norm import Norm
-from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.parameter import parameter, times
 from transformer_jax.models.layers.stack import keep
 
 
@@ -42,6 +42,7 @@ class FeedForward(nn.Module):
       activation: a key of `ACTIVATIONS`.
       bias: whether every matrix has one.
       norm: a key of `NORMS`: normalises the hidden layer before W_down. None: no norm.
+      multiplier: on every matrix.
     """
 
     d_ff: int
@@ -51,6 +52,7 @@ class FeedForward(nn.Module):
     norm: str | None
     norm_epsilon: float = 1e-5
     bias: bool = True
+    multiplier: float = 1.0
 
     input_kernels: ClassVar[tuple[str, ...]] = ("up", "gate")  # what x is multiplied by
 
@@ -59,11 +61,13 @@ class FeedForward(nn.Module):
         d_model, init = x.shape[-1], nn.initializers.xavier_uniform()
 
         def project(x, name, axes, size, dtype):
-            kernel = parameter(self, name, init, size, axes, matrix=(1, 1))
+            kernel = parameter(self, name, init, size, axes, matrix=(1, 1), role="hidden")
+            kernel = times(self.multiplier, kernel)
             y = jnp.matmul(x, kernel.astype(self.dtype), preferred_element_type=dtype)
             if not self.bias:
                 return y
-            bias = parameter(self, f"{name}_bias", nn.initializers.zeros, size[1:], axes[1:])
+            zeros = nn.initializers.zeros
+            bias = parameter(self, f"{name}_bias", zeros, size[1:], axes[1:], role="vector")
             return y + bias.astype(dtype)[None, None]
 
         def inward(name):

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.models.layers.norm import Norm
-from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.parameter import RoleName, parameter, times
 
 # The projection to the logits of tokens, by a token table or a kernel of its own.
 Project = Callable[[Float[Array, "B T D"]], Unprojected]
@@ -22,6 +22,9 @@ class MaskedTokenHead(nn.Module):
 
     The head of BERT (Devlin et al. 2019, section 3.1 and its code), where `project` is the product
     with the token table. It drops nothing.
+
+    Attributes:
+      multiplier: on W.
     """
 
     size: int
@@ -29,36 +32,45 @@ class MaskedTokenHead(nn.Module):
     norm: str
     dropout_rate: float
     norm_epsilon: float = 1e-5
+    multiplier: float = 1.0
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
     ) -> Unprojected:
-        kernel, transform_bias = _affine(self, "transform", x.shape[-1], x.shape[-1], "embed_out")
+        size, axis = x.shape[-1], "embed_out"
+        kernel, transform_bias = _affine(self, "transform", x.shape[-1], size, axis, "hidden")
+        kernel = times(self.multiplier, kernel)
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
         x = jnp.einsum("BTD,DE->BTE", x, kernel, preferred_element_type=jnp.float32)
         x = x + transform_bias[None, None]
         x = Norm(self.norm, self.norm_epsilon, name="norm")(jax.nn.gelu(x, approximate=False))
-        bias = parameter(self, "logits_bias", nn.initializers.zeros, (self.size,), ("vocab",))
+        zeros, size = nn.initializers.zeros, (self.size,)
+        bias = parameter(self, "logits_bias", zeros, size, ("vocab",), role="vector")
         return project(x)._replace(bias=bias)
 
 
 class LabelHead(nn.Module):
-    """Logits of the labels, C of them, at every token: x W + b after dropout."""
+    """Logits of the labels, C of them, at every token: x W + b after dropout.
+
+    Attributes:
+      multiplier: on W.
+    """
 
     size: int
     dtype: jnp.dtype
     norm: str
     dropout_rate: float
     norm_epsilon: float = 1e-5
+    multiplier: float = 1.0
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
     ) -> Unprojected:
         x = Dropout(self.dropout_rate, name="dropout")(x, deterministic=deterministic)
-        kernel, bias = _affine(self, "labels", x.shape[-1], self.size, "labels")
-        return Unprojected(x.astype(self.dtype), kernel.T, bias)
+        kernel, bias = _affine(self, "labels", x.shape[-1], self.size, "labels", "output")
+        return Unprojected(times(self.multiplier, x).astype(self.dtype), kernel.T, bias)
 
 
 class Head(NamedTuple):
@@ -69,7 +81,8 @@ class Head(NamedTuple):
       module: (size, dtype, norm, dropout rate, norm's epsilon) -> an encoder's head, called as (x,
         project, deterministic). A decoder has `project` alone.
       name: the module's, and so its parameters'.
-      labels: whether its outputs are labels, and not the tokens of the vocabulary.
+      labels: whether its outputs are labels, and not the tokens of the vocabulary. Then its matrix
+        is the model's output, otherwise one more hidden matrix.
       pooled: whether it reads, at each token, what stands for the whole text.
     """
 
@@ -89,12 +102,13 @@ HEADS = {
 
 
 def _affine(
-    module: nn.Module, name: str, width: int, size: int, axis: str
+    module: nn.Module, name: str, width: int, size: int, axis: str, role: RoleName
 ) -> tuple[Float[Array, "D E"], Float[Array, "E"]]:
     """The parameters W and b of x W + b."""
     init = nn.initializers.xavier_uniform()
-    kernel = parameter(module, name, init, (width, size), ("embed", axis), matrix=(1, 1))
-    return kernel, parameter(module, f"{name}_bias", nn.initializers.zeros, (size,), (axis,))
+    axes, zeros = ("embed", axis), nn.initializers.zeros
+    kernel = parameter(module, name, init, (width, size), axes, matrix=(1, 1), role=role)
+    return kernel, parameter(module, f"{name}_bias", zeros, (size,), (axis,), role="vector")
 
 
 def _mean(x, mask, positions):

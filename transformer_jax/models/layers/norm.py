@@ -39,8 +39,10 @@ class Norm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        role = "head_vector" if self.axis == "head_dim" else "vector"
+
         def broadcast(name, init):
-            vector = parameter(self, name, init, x.shape[-1:], (self.axis,))
+            vector = parameter(self, name, init, x.shape[-1:], (self.axis,), role=role)
             return jnp.expand_dims(vector, range(x.ndim - 1))
 
         x = x.astype(jnp.float32)

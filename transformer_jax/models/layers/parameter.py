@@ -1,10 +1,33 @@
 """Parameters that say what they are: axes, matrix, whether weights decay, what changes nothing."""
 
 import functools
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 from flax import struct
 from jaxtyping import Array, Float
+
+# What a parameter does, by which a parameterisation tells how its draw and its steps depend on the
+# width: vectors for each token or place, matrices between layers, those to logits, and biases and
+# gains of the width or of a head.
+RoleName = Literal["embedding", "hidden", "output", "vector", "head_vector"]
+
+
+class Share(NamedTuple):
+    """What a parameterisation makes of a parameter: factors, all 1 where there is none.
+
+    Attributes:
+      draw: on what is drawn.
+      deviation: on the deviation that a draw has at the base sizes.
+      learning_rate, epsilon: on these, for Adam. Weight decay has no factor.
+      width: over the base width.
+    """
+
+    draw: float = 1.0
+    deviation: float = 1.0
+    learning_rate: float = 1.0
+    epsilon: float = 1.0
+    width: float = 1.0
 
 
 @functools.partial(struct.dataclass, eq=False)
@@ -14,6 +37,8 @@ class Boxed(nn.LogicallyPartitioned):
     matrix: tuple[int, int] | None = struct.field(default=None, pytree_node=False)
     decay: bool = struct.field(default=False, pytree_node=False)
     factor: bool = struct.field(default=False, pytree_node=False)
+    role: RoleName | None = struct.field(default=None, pytree_node=False)
+    share: Share = struct.field(default=Share(), pytree_node=False)
 
 
 def parameter(
@@ -26,6 +51,7 @@ def parameter(
     matrix: tuple[int, int] | None = None,
     decay: bool | None = None,
     factor: bool = False,
+    role: RoleName | None = None,
 ) -> Float[Array, "*shape"]:
     """`module.param`, boxed with what the mesh and the optimizer read.
 
@@ -37,10 +63,17 @@ def parameter(
         None for a vector.
       decay: whether weight decay applies (None: to matrices).
       factor: whether the model computes at 1 what one without this parameter does.
+      role: for a family whose models are parameterised; a factor has none.
     """
     decays = matrix is not None if decay is None else decay
 
     def boxed(key, shape):
-        return Boxed(init(key, shape), axes, matrix=matrix, decay=decays, factor=factor)
+        value = init(key, shape)
+        return Boxed(value, axes, matrix=matrix, decay=decays, factor=factor, role=role)
 
     return module.param(name, boxed, shape)  # pyright: ignore[reportReturnType] (Flax unboxes it)
+
+
+def times(multiplier: float, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The product; x itself where the multiplier is 1, so that nothing is computed."""
+    return x if multiplier == 1.0 else multiplier * x

@@ -116,7 +116,8 @@ class Positions(nn.Module):
                     "positions: raise model.max_length or shorten the rows"
                 )
             init, size = nn.initializers.normal(0.02), (self.max_length, d_model)
-            table = parameter(self, "table", init, size, ("positions", "embed"), matrix=(1, 1))
+            axes = ("positions", "embed")
+            table = parameter(self, "table", init, size, axes, matrix=(1, 1), role="embedding")
             x = x + look_up(table, positions)
         if row.vectors:
             x = x + jnp.asarray(row.vectors(length, d_model))[positions]
@@ -185,7 +186,7 @@ class RelativeBias(nn.Module):
         their places in the row.
         """
         init, size = nn.initializers.normal(self.deviation), (_BUCKETS, self.num_heads)
-        table = parameter(self, "table", init, size, ("positions", "heads"))
+        table = parameter(self, "table", init, size, ("positions", "heads"), role="vector")
         distances = jnp.arange(queries + keys - 1) - (queries - 1) - first
         bias = table[buckets(distances, bidirectional=self.bidirectional)].T
         bias = skew(jnp.broadcast_to(bias[:, None], (len(bias), queries, queries + keys - 1)))
@@ -228,7 +229,8 @@ class DistanceVectors(nn.Module):
         """See `RelativeBias`. R is concat[sin, cos], as in the paper's code."""
         init, size = nn.initializers.normal(0.02), (self.num_heads, self.head_dim)
         content, distance = (
-            parameter(self, name, init, size, ("heads", "head_dim")) for name in ("u", "v")
+            parameter(self, name, init, size, ("heads", "head_dim"), role="vector")
+            for name in ("u", "v")
         )
         count = queries + keys - 1
         if self.causal and isinstance(first, int):

@@ -286,7 +286,8 @@ def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
 
 
 def _table(config: RecurrentConfig) -> TokenTable:
-    return TokenTable(config.vocab_size, config.d_model, config.compute_dtype)
+    scale = config.d_model**0.5
+    return TokenTable(config.vocab_size, config.d_model, config.compute_dtype, scale)
 
 
 def _set_up_logits(model: Model) -> None:

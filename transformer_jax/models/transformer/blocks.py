@@ -14,7 +14,12 @@ from transformer_jax.models.layers.attention import Attention, Slots
 from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import POSITIONS, Rotation
-from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
+from transformer_jax.models.transformer.config import (
+    TransformerConfig,
+    depth,
+    multipliers,
+    scheme,
+)
 from transformer_jax.models.transformer.residual import Carry, ResidualSublayer, Scales
 from transformer_jax.models.transformer.schemes import Kind, Stack
 
@@ -181,6 +186,7 @@ def attention(
         inner_norm=inner_norm,
         dropout_rate=config.attention_dropout_rate,
         kernel=config.attention_kernel,
+        multiplier=multipliers(config).hidden,
     )
 
 
@@ -194,6 +200,7 @@ def feed_forward(config: TransformerConfig, inner_norm: bool = False) -> FeedFor
         norm=config.norm if inner_norm else None,
         norm_epsilon=config.norm_epsilon,
         bias=config.bias,
+        multiplier=multipliers(config).hidden,
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -21,6 +22,7 @@ from transformer_jax.models.layers.settings import (
     check_sizes,
 )
 from transformer_jax.models.layers.stack import REMAT
+from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Ratios
 from transformer_jax.models.transformer.schemes import (
     SCHEMES,
     Depth,
@@ -35,6 +37,7 @@ CHOICES: dict[str, Collection[str]] = {
     "head": HEADS,
     "encoder_residual": SCHEMES,
     "decoder_residual": SCHEMES,
+    "parameterization": PARAMETERIZATIONS,
     "attention_score": SCORES,
     "activation": ACTIVATIONS,
     "norm": NORMS,
@@ -65,7 +68,8 @@ class TransformerConfig:
     Raises:
       ValueError: a choice that its table lacks, a size below 1, a rate outside [0, 1), an odd size
         that positions need even, a kernel that cannot do what is asked, a head that does not fit
-        the architecture, or schemes of two stacks that do not go together.
+        the architecture, or a parameterisation without its base sizes or with tied embeddings that
+        it steps differently.
     """
 
     architecture: str
@@ -83,6 +87,9 @@ class TransformerConfig:
     num_labels: int = 0
     context_length: int | None = None
     depth_exponent: float = 1.0
+    parameterization: str = "standard"
+    base_width: int | None = None
+    base_depth: int | None = None
     attention_score: str = "scaled_dot_product"
     attention_gain: float = 1.0
     qk_norm: bool = False
@@ -142,7 +149,7 @@ class TransformerConfig:
         self._check_memory()
         self._check_kernel()
         check_head(self)
-        self._check_schemes()
+        self._check_parameterization()
 
     def _check_memory(self) -> None:
         if self.memory_length < 0:
@@ -193,14 +200,25 @@ class TransformerConfig:
                 f"set it to {' or '.join(map(repr, kernel.dtypes))}"
             )
 
-    def _check_schemes(self) -> None:
-        """Admin's profile would be of draws that the other stack's gains do not scale yet."""
-        rows = [scheme(self, stack) for stack in stacks(self)]
-        if any(row.profiled for row in rows) and any(row.gained for row in rows):
+    def _check_parameterization(self) -> None:
+        name, row = self.parameterization, PARAMETERIZATIONS[self.parameterization]
+        if row is None:
+            return
+        for key in row.reads:
+            value = getattr(self, key)
+            if value is None:
+                raise ValueError(
+                    f"model.parameterization={name!r} needs model.{key}, that of the model whose "
+                    "learning rate is to be that of this one"
+                )
+            if value < 1:
+                raise ValueError(f"model.{key}={value} must be at least 1")
+        tied = TIED_EMBEDDINGS[self.tied_embeddings].logits and not HEADS[self.head].labels
+        if tied and not row.tied:
+            fitting = " or ".join(repr(key) for key, t in TIED_EMBEDDINGS.items() if not t.logits)
             raise ValueError(
-                f"model.encoder_residual={self.encoder_residual!r} and model.decoder_residual="
-                f"{self.decoder_residual!r} do not go together: one is profiled before the draws "
-                "of the other are scaled; take admin_constant in place of admin"
+                f"model.parameterization={name!r} steps embeddings and logits differently, which "
+                f"model.tied_embeddings={self.tied_embeddings!r} makes one: set it to {fitting}"
             )
 
     @property
@@ -266,3 +284,42 @@ def depth(config: TransformerConfig, stack: Stack) -> Depth:
     if both and stack == "decoder":
         kinds = ("self_attention", "cross_attention", "feed_forward")
     return Depth(stack, kinds, own, other if both else 0, config.depth_exponent)
+
+
+def ratios(config: TransformerConfig, stack: Stack | None = None) -> Ratios:
+    """What the model is larger by than the base of its parameterisation.
+
+    stack: the one that a parameter is of, if any.
+    """
+    row = PARAMETERIZATIONS[config.parameterization]
+    if row is None or config.base_width is None:
+        return Ratios()
+    width = config.d_model / config.base_width
+    if stack is None or config.base_depth is None or "base_depth" not in row.reads:
+        return Ratios(width)
+    return Ratios(width, depth(config, stack).layers / config.base_depth)
+
+
+class Multipliers(NamedTuple):
+    """What parameters are multiplied by where they are used."""
+
+    embedding: float
+    hidden: float
+    output: float
+
+
+def multipliers(config: TransformerConfig) -> Multipliers:
+    """Those of the model's parameterisation. An embedding's is sqrt(D) at the base width."""
+    row, width = PARAMETERIZATIONS[config.parameterization], ratios(config).width
+    scale = config.embedding_scale
+    scale = (config.d_model / width) ** 0.5 if scale is None else scale
+    if row is None:
+        return Multipliers(scale, 1.0, 1.0)
+    hidden, output = row.hidden.multiplier, row.output.multiplier
+    return Multipliers(scale * width**row.embedding.multiplier, width**hidden, width**output)
+
+
+def branch_multiplier(config: TransformerConfig, stack: Stack) -> float:
+    """What the residual branches of a stack are multiplied by, besides what their scheme does."""
+    row = PARAMETERIZATIONS[config.parameterization]
+    return 1.0 if row is None else ratios(config, stack).depth ** row.branch

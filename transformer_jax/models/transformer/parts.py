@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.models.layers.embeddings import TokenTable
+from transformer_jax.models.layers.embeddings import OutputProjection, TokenTable
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import (
@@ -18,7 +18,13 @@ from transformer_jax.models.layers.positions import (
 )
 from transformer_jax.models.layers.stack import stack
 from transformer_jax.models.transformer.blocks import Block, Layer
-from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
+from transformer_jax.models.transformer.config import (
+    TransformerConfig,
+    depth,
+    multipliers,
+    ratios,
+    scheme,
+)
 from transformer_jax.models.transformer.residual import Carry, Scales
 from transformer_jax.models.transformer.schemes import Stack
 
@@ -33,9 +39,14 @@ def mask(
 
 def table(config: TransformerConfig) -> TokenTable:
     """A module of one vector a token."""
-    return TokenTable(
-        config.vocab_size, config.d_model, config.compute_dtype, config.embedding_scale
-    )
+    scale, _, multiplier = multipliers(config)
+    return TokenTable(config.vocab_size, config.d_model, config.compute_dtype, scale, multiplier)
+
+
+def logits(config: TransformerConfig) -> OutputProjection:
+    """A module of a kernel of its own for the logits of tokens."""
+    multiplier = multipliers(config).output
+    return OutputProjection(config.vocab_size, config.compute_dtype, multiplier)
 
 
 def add_positions(config: TransformerConfig, stack: Stack) -> Positions:
@@ -75,8 +86,9 @@ def rotation(config: TransformerConfig, positions: Int[Array, "B T"]) -> Rotatio
 def relative_bias(config: TransformerConfig, stack: Stack) -> RelativeBias | DistanceVectors | None:
     """The module of what a stack's layers share of distances, where positions tell them."""
     row, causal = POSITIONS[config.positions], stack == "decoder"
-    if row.biased:  # drawn as Hugging Face's T5 draws
-        return RelativeBias(config.num_heads, config.d_model**-0.5, bidirectional=not causal)
+    if row.biased:  # drawn as Hugging Face's T5 draws, at the base width
+        deviation = (config.d_model / ratios(config).width) ** -0.5
+        return RelativeBias(config.num_heads, deviation, bidirectional=not causal)
     if row.distances:
         sizes = config.num_heads, config.head_dim, config.d_model
         return DistanceVectors(*sizes, causal=causal, most=config.max_distance)

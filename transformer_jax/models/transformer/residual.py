@@ -15,9 +15,14 @@ from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
-from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.parameter import parameter, times
 from transformer_jax.models.layers.stack import keep
-from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
+from transformer_jax.models.transformer.config import (
+    TransformerConfig,
+    branch_multiplier,
+    depth,
+    scheme,
+)
 from transformer_jax.models.transformer.schemes import ResidualScheme, Stack, by_sublayer
 
 
@@ -128,12 +133,12 @@ class ResidualSublayer(nn.Module):
         if row.trained_branch:
             size = x.shape[-1:] if row.trained_branch == "vector" else ()
             scale = TrainedScale("scale", size, name="branch_scale")(scale)
-        branch = _scaled(scale, branch)
+        branch = times(branch_multiplier(config, self.stack), _scaled(scale, branch))
         skip = omega if row.profiled else scales.skip
         if row.trained_skip:
             skip = TrainedScale("omega", x.shape[-1:], name="shortcut")(skip)
         shortcut = _scaled(skip, x)
-        if row.profiled and self.is_initializing():
+        if row.profiled and self.is_mutable_collection("params"):
             omega = jnp.sqrt(variance(shortcut, real) + variance(branch, real))
         if row.layer_shortcut and self.index == len(depth(config, self.stack).kinds) - 1:
             shortcut = shortcut + kept

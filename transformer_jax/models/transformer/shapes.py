@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from transformer_jax.models.layers.embeddings import (
     TIED_EMBEDDINGS,
     LogitsBias,
-    OutputProjection,
     TokenTable,
     Unprojected,
     shift_right,
@@ -22,15 +21,24 @@ from transformer_jax.models.layers.heads import HEADS, pool
 from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
+from transformer_jax.models.layers.parameter import Boxed
 from transformer_jax.models.layers.positions import (
     Positions,
 )
 from transformer_jax.models.transformer import parts
 from transformer_jax.models.transformer.blocks import Rows, Step
-from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
+from transformer_jax.models.transformer.config import (
+    TransformerConfig,
+    depth,
+    multipliers,
+    ratios,
+    scheme,
+    stacks,
+)
 from transformer_jax.models.transformer.memory import Memory
+from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, share
 from transformer_jax.models.transformer.residual import Carry, finish
-from transformer_jax.models.transformer.schemes import by_sublayer
+from transformer_jax.models.transformer.schemes import Stack, by_sublayer
 from transformer_jax.models.transformer.stepping import (
     Cache,
     Prompt,
@@ -61,7 +69,7 @@ class EncoderDecoder(nn.Module):
             self.target_embedding = parts.table(config)
             self.source_table, self.target_table = self.source_embedding, self.target_embedding
         if not tied.logits:
-            self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
+            self.logits = parts.logits(config)
         if config.logits_bias:
             self.logits_bias = LogitsBias(config.vocab_size)
         self.source_positions = parts.add_positions(config, "encoder")
@@ -172,10 +180,11 @@ class EncoderOnly(nn.Module):
             norm=config.norm,
             norm_epsilon=config.norm_epsilon,
             dropout_rate=config.dropout_rate,
+            multiplier=multipliers(config).output if row.labels else multipliers(config).hidden,
             name=row.name,
         )
         if not row.labels and not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-            self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
+            self.logits = parts.logits(config)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
         """Float32 logits of `outputs`."""
@@ -219,7 +228,7 @@ class DecoderOnly(nn.Module):
         if scheme(config, "decoder").ends_in_norm:
             self.decoder_norm = Norm(config.norm, config.norm_epsilon)
         if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-            self.logits = OutputProjection(config.vocab_size, config.compute_dtype)
+            self.logits = parts.logits(config)
         if config.logits_bias:
             self.logits_bias = LogitsBias(config.vocab_size)
 
@@ -352,25 +361,45 @@ MODELS: dict[str, type[Model]] = {
 def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
     """Draws the model's parameters, boxed with their logical axes.
 
-    The draws are those of `model.init` in training mode, on which the residual schemes' gains are
-    multiplied: so all schemes share the draw of every parameter that they have in common. Admin's
-    omegas are what `batch` says.
+    The draws are those of `model.init` in training mode, on which the gains of residual schemes and
+    the factors of a parameterisation are multiplied: so all share the draw of every parameter that
+    they have in common. Admin's omegas are what `batch` says then.
     """
     params, dropout = jax.random.split(key)
     rngs = {"params": params, "dropout": dropout}
+    config, row = model.config, PARAMETERIZATIONS[model.config.parameterization]
     drawn = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
+    scaled = False
 
-    def gained(path, draw):
-        gain = draw_gain(model.config, tuple(entry.key for entry in path))
+    def finished(path, draw):
+        nonlocal scaled
+        keys = tuple(entry.key for entry in path)
+        gain = draw_gain(config, keys)
+        if row is not None:
+            own = share(row, draw, ratios(config, _stack_of(config, keys)))
+            draw = draw.replace(share=own)
+            gain = gain if own.draw == 1.0 else own.draw * (1.0 if gain is None else gain)
         if gain is None:
             return draw
+        scaled = True
         values = draw.unbox()
-        gain = jnp.reshape(gain, (-1,) + (1,) * (values.ndim - 1))
+        gain = jnp.reshape(jnp.asarray(gain, jnp.float32), (-1,) + (1,) * (values.ndim - 1))
         return draw.replace_boxed(gain * values)
 
-    return jax.tree_util.tree_map_with_path(
-        gained, drawn, is_leaf=lambda leaf: isinstance(leaf, nn.Partitioned)
+    result = jax.tree_util.tree_map_with_path(
+        finished, drawn, is_leaf=lambda leaf: isinstance(leaf, Boxed)
     )
+    if not (scaled and config.profiled):
+        return result
+    # What was measured is of draws before they were scaled: measured anew where it is left out.
+    _, measured = model.apply(
+        {"params": _without_omegas(result)},
+        batch,
+        deterministic=False,
+        rngs=rngs,
+        mutable="params",
+    )
+    return measured["params"]
 
 
 def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndarray, "*L"] | None:
@@ -389,6 +418,20 @@ def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndar
             if any(fnmatch.fnmatchcase(name, glob) for glob in row.gained):
                 return by_sublayer(row.gain, at)[:, [*at.kinds].index(kind)]
     return None
+
+
+def _stack_of(config: TransformerConfig, path: tuple[str, ...]) -> Stack | None:
+    """The stack whose layers a parameter is of, if any."""
+    return next((stack for stack in stacks(config) if stack == path[0]), None)
+
+
+def _without_omegas(tree: PyTree) -> PyTree:
+    """Parameters without those of Admin's shortcuts."""
+    return {
+        key: _without_omegas(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if key != "shortcut"
+    }
 
 
 def _encode(

@@ -1,0 +1,304 @@
+"""Parameterisations: what each parameter gets, what changes nothing, and what trains alike."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+from tests.models import tiny
+from transformer_jax.models import family
+from transformer_jax.models.layers.parameter import Boxed, Share
+from transformer_jax.models.transformer import parameterizations, shapes
+from transformer_jax.models.transformer.config import branch_multiplier, multipliers
+from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Growth, share
+from transformer_jax.training import optimizer
+
+ROWS = {name: row for name, row in PARAMETERIZATIONS.items() if row}
+WIDTH, LAYERS = tiny.SIZES["d_model"], tiny.SIZES["num_encoder_layers"]
+APART = dict(tied_embeddings="none")
+
+# By row and kind of parameter: exponents of the width on deviation, multiplier, learning rate and
+# epsilon (Yang et al. 2021, table 9; Everett et al. 2024, tables 1 and 4).
+WIDTHS = {
+    "standard_by_layer": dict(
+        embedding=(0, 0, 0, -0.5), hidden=(-0.5, 0, -1, -0.5), output=(-0.5, 0, -1, 0)
+    ),
+    "ntk": dict(
+        embedding=(0, 0, 0, -0.5), hidden=(0, -0.5, -0.5, -1), output=(0, -0.5, -0.5, -0.5)
+    ),
+    "mup": dict(embedding=(0, 0, 0, -1), hidden=(-0.5, 0, -1, -1), output=(0, -1, 0, -1)),
+    "mean_field": dict(
+        embedding=(0, 0, 0, -1), hidden=(0, -0.5, -0.5, -1.5), output=(0, -1, 0, -1)
+    ),
+}
+WIDTHS |= dict.fromkeys(("completep", "depth_mup"), WIDTHS["mup"])
+# Dey et al. 2025, table 1.
+ALPHAS = {"completep": 1.0, "depth_mup": 0.5}
+
+
+def kind(path):
+    """embedding, hidden, output, gain of a head; vector of a layer; other: vectors outside."""
+    *_, module, name = path.split("/")
+    if name in ("omega",) or module == "branch_scale":
+        return "other"
+    if name == "table" and "bias" not in module:
+        return "embedding"
+    if name in ("kernel", "labels"):
+        return "output"
+    if name in ("query", "key", "value", "distance", "output", "up", "down", "gate", "transform"):
+        return "hidden"
+    if module in ("query_norm", "key_norm"):
+        return "head"
+    return "vector" if path.startswith(("encoder/", "decoder/")) else "other"
+
+
+def sized(name, factor=1, layers=LAYERS, **changes):
+    """The tiny model, so many times as wide and of so many layers, at the tiny one's base."""
+    widths = {key: factor * tiny.SIZES[key] for key in ("d_model", "num_heads", "d_ff")}
+    depths = dict(num_encoder_layers=layers, num_decoder_layers=layers)
+    base = dict(base_width=WIDTH, base_depth=LAYERS) if name in ROWS else {}
+    return tiny.config(**(widths | depths | base | APART | changes), parameterization=name)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(("factor", "layers"), [(1, 2), (2, 2), (4, 6)])
+def test_each_kind_of_parameter_has_the_factors_of_its_row(name, factor, layers):
+    own = dict(residual="admin", qk_norm=True, positions="learned", logits_bias=True)
+    config = sized(name, factor, layers, **own)
+    alpha, depth = ALPHAS.get(name, 0.0), layers / LAYERS
+    kinds = set()
+    for path, role in tiny.roles(config).items():
+        kinds.add(own := kind(path))
+        *_, rate, epsilon = WIDTHS[name].get(own, (0, 0, 0, 0))
+        if own in ("vector", "head"):
+            epsilon = WIDTHS[name]["embedding"][3] + (own == "head")
+        in_stack = path.startswith(("encoder/", "decoder/")) and own != "other"
+        deep = alpha > 0 and in_stack
+        expected = factor**rate * (depth ** (alpha - 1) if deep else 1)
+        assert role.share.learning_rate == pytest.approx(expected), path
+        expected = factor**epsilon * (depth**-alpha if deep else 1)
+        assert role.share.epsilon == pytest.approx(expected), path
+    assert kinds == {"embedding", "hidden", "output", "head", "vector", "other"}
+    branch = branch_multiplier(config, "encoder")
+    assert branch == pytest.approx(depth**-alpha if alpha else 1)
+    expected = [factor ** WIDTHS[name][role][1] for role in ("embedding", "hidden", "output")]
+    expected[0] *= WIDTH**0.5
+    assert multipliers(config) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [*((name, "encoder_decoder") for name in ROWS), ("mup", "masked_tokens"), ("mup", "tags")],
+)
+def test_draws_have_the_deviation_of_the_row(name, shape):
+    factor, checked = 4, set()
+    sizes: Any = dict(vocab_size=200, positions="learned") | tiny.SHAPES[shape]
+    small, large = (
+        tiny.flat(tiny.initial_parameters(config))
+        for config in (sized("standard", **sizes), sized(name, factor, **sizes))
+    )
+    for path, leaf in large.items():
+        if (own := kind(path)) not in WIDTHS[name] or leaf.ndim < 2:
+            continue
+        checked.add(own)
+        expected = np.std(small[path]) * factor ** WIDTHS[name][own][0]
+        # The one of the small model is a sample, too.
+        error = 4 * (0.5 / small[path].size + 0.5 / leaf.size) ** 0.5
+        assert abs(np.std(leaf) / expected - 1) < error, path
+    assert checked == {"embedding", "hidden", "output"}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_at_the_base_nothing_changes(name):
+    plain, based = sized("standard"), sized(name)
+    for role in tiny.roles(based).values():
+        assert role.share == Share()
+    assert multipliers(based) == multipliers(plain)
+
+    def draw(config):
+        call = functools.partial(shapes.initialise, tiny.model(config))
+        return str(jax.make_jaxpr(call)(jax.random.key(0), tiny.packed_batch()))
+
+    def program(config):
+        params = nn.unbox(tiny.abstract_parameters(config))
+        call = functools.partial(tiny.logits, config)
+        return str(jax.make_jaxpr(call)(params, tiny.packed_batch()))
+
+    other = sized(name, base_width=WIDTH // 2)
+    for of in (draw, program):
+        assert of(based) == of(plain)
+    assert program(other) != program(plain) or draw(other) != draw(plain)
+
+
+def resolved(config):
+    return {path: role.share for path, role in tiny.roles(config).items()}
+
+
+@pytest.mark.parametrize(("shape", "residual", "positions"), tiny.TURNS)
+def test_every_parameter_has_one_share(shape, residual, positions):
+    sizes = tiny.SHAPES[shape] | dict(residual=residual, positions=positions, qk_norm=True)
+    _check_shares(sizes)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", tiny.SHAPES)
+@pytest.mark.parametrize("residual", tiny.SCHEMES)
+def test_every_parameter_of_every_shape_has_one_share(shape, residual):
+    _check_shares(tiny.SHAPES[shape] | dict(residual=residual))
+
+
+def _check_shares(sizes):
+    """Of each row; and what has no role would be told."""
+    boxes = tiny.flat(
+        tiny.abstract_parameters(sized("standard", **sizes)), lambda leaf: isinstance(leaf, Boxed)
+    )
+    for row in ROWS.values():
+        for box in boxes.values():
+            assert isinstance(share(row, box, parameterizations.Ratios(2.0, 3.0)), Share)
+    if any(box.role for box in boxes.values()):
+        box = next(box for box in boxes.values() if box.role)
+        with pytest.raises(ValueError, match="has no role"):
+            share(ROWS["mup"], box.replace(role=None), parameterizations.Ratios())
+
+
+@pytest.mark.parametrize("shape", tiny.SHAPES)
+@pytest.mark.parametrize("name", ["ntk", "mup"])
+def test_multipliers_are_those_of_parameters(shape, name):
+    config = sized(name, 2, **tiny.SHAPES[shape])
+    plain = sized(
+        "standard", 2, **tiny.SHAPES[shape], embedding_scale=multipliers(config).embedding
+    )
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+
+    def scaled(path, leaf):
+        own = kind("/".join(key.key for key in path))
+        return leaf * getattr(multipliers(config), own) if own in ("hidden", "output") else leaf
+
+    expected = tiny.apply_function(plain)(jax.tree_util.tree_map_with_path(scaled, params), batch)
+    found = tiny.apply_function(config)(params, batch)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(tiny.apply_function(plain)(params, batch), expected, rtol=1e-2)
+
+
+def test_branches_over_depth_are_those_of_depth_scaled():
+    config = sized("completep", residual="pre_ln", layers=4)
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+    scheme = sized("standard", residual="depth_scaled", layers=4)
+    found, expected = (tiny.apply_function(c)(params, batch) for c in (config, scheme))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    plain = tiny.apply_function(sized("standard", residual="pre_ln", layers=4))(params, batch)
+    assert not np.allclose(plain, expected, rtol=1e-2)
+
+
+# Table 9 by the symmetry of Adam, as tables 3 and 8 have it; epsilons are the gradients' exponents.
+_hidden = ROWS["mup"].hidden
+BY_SYMMETRY = {
+    "table_3": dict(output=Growth(draw=-1.0, learning_rate=(-1.0, 0.0))),
+    "table_8": dict(
+        embedding=Growth(-0.5, 0.5, (-0.5, 0.0), (-0.5, 0.0)),
+        output=Growth(-0.5, -0.5, (-0.5, 0.0), (-0.5, 0.0)),
+    ),
+}
+
+
+@functools.cache
+def trajectory(name, row, steps=8):
+    """Logits before each step of Adam, with an epsilon and a decay that matter, four times as wide.
+
+    row: of the table, so that what a test puts into it is known by its content.
+    """
+    config = sized(name, 4, 1, architecture="decoder_only", residual="pre_ln")
+    batch = tiny.read_by(config, tiny.packed_batch())
+    params = tiny.initial_parameters(config)
+    side = tiny.side_of_logits(config)
+    transform = optimizer.make_optimizer(
+        name="adamw_independent",
+        schedule=lambda count: 3e-3,
+        peak=3e-3,
+        beta1=0.9,
+        beta2=0.95,
+        epsilon=1e-3,
+        weight_decay=0.01,
+        clip_norm=0.0,
+        groups=(),
+        roles=lambda: tiny.roles(config),
+    )
+
+    @jax.jit
+    def step(params, state):
+        def loss(params):
+            logits = tiny.logits(config, params, batch)
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch[side])
+            return jnp.sum(losses * (batch[f"{side}_segment_ids"] > 0)), logits
+
+        gradients, logits = jax.grad(loss, has_aux=True)(params)
+        updates, state = transform.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, logits
+
+    state, found = transform.init(params), []
+    for _ in range(steps):
+        params, state, logits = step(params, state)
+        found.append(logits)
+    return np.stack(found)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("mup", "table_3"),
+        ("mup", "table_8"),
+        ("mup", "mean_field"),
+        ("ntk", "standard_by_layer"),
+    ],
+)
+def test_what_the_symmetry_of_adam_makes_one_trains_alike(monkeypatch, one, other):
+    """With a decay that is independent of the learning rate."""
+    for name, changes in BY_SYMMETRY.items():
+        row = parameterizations.dataclasses.replace(ROWS["mup"], **changes)
+        monkeypatch.setitem(PARAMETERIZATIONS, name, row)
+    monkeypatch.setitem(ROWS, other, PARAMETERIZATIONS[other])
+    found, expected, standard = (
+        trajectory(name, PARAMETERIZATIONS[name]) for name in (other, one, "standard")
+    )
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
+    assert np.abs(expected[-1] - expected[0]).max() > 0.1
+    assert not np.allclose(standard, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("residual", ["admin", ("deepnorm", "admin"), ("admin", "deepnorm")])
+@pytest.mark.parametrize("name", ["standard", "ntk"])
+def test_admin_is_profiled_on_the_draws_that_it_trains_from(residual, name):
+    """Multipliers of what is drawn larger leave the variances as they are: omega too. And a second
+    profile of the same parameters is the first one."""
+    one, other = (residual, residual) if isinstance(residual, str) else residual
+    own = dict(encoder_residual=one, decoder_residual=other)
+    config, plain = sized(name, 2, **own), sized("standard", 2, **own)
+    params = tiny.initial_parameters(config)
+    found, expected = (tiny.flat(p) for p in (params, tiny.initial_parameters(plain)))
+    omegas = [path for path in found if path.endswith("omega")]
+    assert omegas
+    for path in omegas:
+        np.testing.assert_allclose(found[path], expected[path], rtol=1e-4, err_msg=path)
+    made, batch = tiny.model(config), tiny.packed_batch()
+    _, again = made.apply(
+        {"params": shapes._without_omegas(params)},
+        batch,
+        deterministic=True,
+        mutable="params",
+        rngs={"params": jax.random.key(7)},
+    )
+    again = tiny.flat(nn.unbox(again["params"]))
+    for path in omegas:
+        np.testing.assert_allclose(again[path], found[path], rtol=1e-4, err_msg=path)
+
+
+def test_roles_carry_the_share_of_their_parameter():
+    config = sized("mup", 2)
+    boxes = tiny.flat(tiny.abstract_parameters(config), lambda leaf: isinstance(leaf, Boxed))
+    for path, role in family.roles(tiny.abstract_parameters(config)).items():
+        assert role.share == boxes[path].share
