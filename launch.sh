@@ -21,6 +21,7 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   import         --checkpoint=FOLDER --workdir=DIR: a model of Hugging Face (GPT-2, BERT, T5, Marian, Llama)
   export         --workdir=DIR --output=FOLDER [--checkpoint=...]: such a folder of one of ours
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
+  check_parameterization --config=FILE: do activations keep their size as the model grows?
   replay         --workdir=DIR --step=N: up to a bad step, in float32, to see what went wrong
   preflight      --config=FILE [--config.mesh.topology=v5e-16] [--search|--explain]: fit, speed
   compare        RUN [RUN ...] [--output=NAME]: what differs in their configs, scores, and curves
@@ -207,8 +208,8 @@ case $command in
     help) usage && exit ;;
     test | setup | compare | report | tensorboard) device=${device:-cpu} ;;
     preflight) device=${device:-cpu} venv+=-preflight ;;
-    quickstart | prepare | train | evaluate | generate | embed | look | import | export | inspect | replay | configs | keys | experiment) ;;
-    *) fail "unknown command '$command': expected prepare, train, evaluate, generate, embed, look, import, export, inspect, replay, \
+    quickstart | prepare | train | evaluate | generate | embed | look | import | export | inspect | check_parameterization | replay | configs | keys | experiment) ;;
+    *) fail "unknown command '$command': expected prepare, train, evaluate, generate, embed, look, import, export, inspect, check_parameterization, replay, \
 preflight, compare, report, tensorboard, configs, keys, experiment, tpu, test or setup, or none for the \
 quickstart. See launch.sh --help." ;;
 esac

@@ -36,6 +36,7 @@ FREE_TO_CHANGE = (
     "train.log_every",
     "train.evaluate_every",
     "train.diagnostics_every",
+    "train.sharpness_every",
     "log.",
     "data.dir",
     "data.cache_dir",

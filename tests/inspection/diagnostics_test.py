@@ -20,13 +20,13 @@ from tests.models import tiny
 from transformer_jax.inspection import diagnostics
 from transformer_jax.inspection.dependency import own_dependency
 from transformer_jax.inspection.observed import (
-    attention_entropy,
     branch_variance,
     largest_logit,
+    mean_over_queries,
     output_change,
     token_similarity,
 )
-from transformer_jax.inspection.steps import update_ratio
+from transformer_jax.inspection.steps import update
 from transformer_jax.tasks import TASKS
 
 
@@ -49,8 +49,10 @@ def test_training_can_log_the_diagnostics_of_every_shape(shape):
     for stack, kinds in tiny.stacks(config).items():
         of_sublayers = ("branch_variance", "dependency", "output_gradient_norm", "token_similarity")
         expected |= {f"{stack}/{name}": (2 * len(kinds),) for name in of_sublayers}
-        expected |= {f"{stack}/update_ratio": (2,), f"{stack}/output_change": ()}
-        names = ("entropy", "largest_logit")
+        updates = dict.fromkeys(("update_ratio", "update_rms", "update_angle"), (2,))
+        expected |= {f"{stack}/{name}": shape for name, shape in updates.items()}
+        expected |= {f"{stack}/output_change": (), "log_z": ()}
+        names = ("entropy", "largest_logit", "query_norm", "key_norm")
         expected |= {f"{stack}/{kind}/{name}": (2,) for kind in kinds[:-1] for name in names}
     assert {name: values.shape for name, values in found.items()} == expected
 
@@ -65,21 +67,26 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
     found = diagnostics.make_diagnose(make(POST_LN), LOSS, roles)(before, after, batch)
 
     look = observe_function(POST_LN)
-    (_, olds), (_, news) = look(before, packed), look(after, packed)
+    (logits, olds), (_, news) = look(before, packed), look(after, packed)
     norms, _ = gradient_function()(before, packed)
-    ratios = update_ratio(before, after, roles)
-    expected = {}
+    updates = update(before, after, roles)
+    real = packed["targets_segment_ids"] > 0
+    expected = {"log_z": np.mean(jax.nn.logsumexp(logits, axis=-1)[real])}
     for stack, old in olds.items():
         expected |= {
             f"{stack}/branch_variance": branch_variance(old),
             f"{stack}/dependency": own_dependency(POST_LN, before, stack, old),
             f"{stack}/output_gradient_norm": norms[stack],
             f"{stack}/token_similarity": token_similarity(old),
-            f"{stack}/update_ratio": ratios[stack],
+            f"{stack}/update_ratio": updates[stack].ratio,
+            f"{stack}/update_rms": updates[stack].rms,
+            f"{stack}/update_angle": updates[stack].angle,
             f"{stack}/output_change": output_change(old, news[stack]),
         }
         for kind in old.entropy:
-            expected[f"{stack}/{kind}/entropy"] = attention_entropy(old, kind)
+            for name in ("entropy", "query_norm", "key_norm"):
+                values = getattr(old, name)[kind]
+                expected[f"{stack}/{kind}/{name}"] = mean_over_queries(old, values)
             expected[f"{stack}/{kind}/largest_logit"] = largest_logit(old, kind)
     assert set(found) == set(expected)
     for name, values in expected.items():

@@ -20,9 +20,9 @@ from tests.inspection.seen import (
 )
 from tests.models import reference, tiny
 from transformer_jax.inspection.observed import (
-    attention_entropy,
     branch_variance,
     largest_logit,
+    mean_over_queries,
     token_similarity,
 )
 from transformer_jax.models.layers import attention
@@ -72,19 +72,21 @@ def test_branch_variance_is_over_the_entries_of_real_tokens():
 def test_attention_is_measured_at_every_real_query():
     params, _, observed = jax.device_get(seen(POST_LN))
     expected = slow_attention(POST_LN, params, observed, tiny.packed_batch())
-    for (stack, kind), (entropy, largest) in expected.items():
+    for (stack, kind), slow in expected.items():
         shown = observed[stack]
-        np.testing.assert_allclose(attention_entropy(shown, kind), entropy, rtol=1e-4)
-        np.testing.assert_allclose(largest_logit(shown, kind), largest, rtol=1e-4)
+        np.testing.assert_allclose(largest_logit(shown, kind), slow.pop("largest"), rtol=1e-4)
+        for name, values in slow.items():
+            found = mean_over_queries(shown, getattr(shown, name)[kind])
+            np.testing.assert_allclose(found, values, rtol=1e-4, err_msg=name)
 
 
 def slow_attention(config, params, observed, batch):
-    """{(stack, kind): ([mean entropy of each layer], [largest logit of each layer])}."""
+    """{(stack, kind): {reading: its value in each layer}}."""
     found = {}
     for stack, kinds in tiny.stacks(config).items():
         side = "inputs" if stack == "encoder" else "targets"
         for index, kind in enumerate(kinds[:-1]):
-            entropies, largest = [], []
+            rows = []
             for layer in range(2):
                 weights = {name: w[layer] for name, w in params[stack][kind].items()}
                 stream = observed[stack].inputs[layer * len(kinds) + index]
@@ -92,23 +94,33 @@ def slow_attention(config, params, observed, batch):
                 encoded = reference.by_example(batch, "inputs", observed["encoder"].final)
                 others = encoded if kind == "cross_attention" else xs
                 causal = stack == "decoder" and kind == "self_attention"
-                logits = [
-                    row[: t + 1] if causal else row
+                pairs = [
+                    (query, keys[: t + 1] if causal else keys)
                     for x, other in zip(xs, others, strict=True)
-                    for head in range(config.num_heads)
-                    for t, row in enumerate(slow_logits(weights, x, other, head))
+                    for queries, keys in slow_heads(weights, x, other)
+                    for t, query in enumerate(queries)
                 ]
+                logits = [keys @ query for query, keys in pairs]
                 shares = [np.exp(row) / np.sum(np.exp(row)) for row in logits]
-                entropies.append(np.mean([-np.sum(p * np.log(p)) for p in shares]))
-                largest.append(max(np.max(row) for row in logits))
-            found[stack, kind] = entropies, largest
+                rows.append(
+                    {
+                        "entropy": np.mean([-np.sum(p * np.log(p)) for p in shares]),
+                        "largest": max(np.max(row) for row in logits),
+                        "query_norm": np.mean([np.linalg.norm(query) for query, _ in pairs]),
+                        "key_norm": np.mean(
+                            [np.mean(np.linalg.norm(keys, axis=-1)) for _, keys in pairs]
+                        ),
+                    }
+                )
+            found[stack, kind] = {name: [row[name] for row in rows] for name in rows[0]}
     return found
 
 
-def slow_logits(weights, x, other, head):
-    queries = x @ weights["query"][:, head] + weights["query_bias"][head]
-    keys = other @ weights["key"][:, head]
-    return queries @ keys.T / math.sqrt(queries.shape[-1])
+def slow_heads(weights, x, other):
+    """Queries, scaled as their products are, and keys of each head."""
+    for head in range(weights["query"].shape[1]):
+        queries = x @ weights["query"][:, head] + weights["query_bias"][head]
+        yield queries / math.sqrt(queries.shape[-1]), other @ weights["key"][:, head]
 
 
 def test_token_similarity_is_the_mean_cosine_of_pairs_of_a_text():

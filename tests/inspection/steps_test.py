@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import numpy as np
+import pytest
 
 from tests.inspection.seen import POST_LN, observe_function, seen
 from tests.models import reference, tiny
@@ -10,7 +11,7 @@ from transformer_jax.inspection.observed import output_change
 from transformer_jax.inspection.steps import (
     gradient_sign_step,
     random_sign_step,
-    update_ratio,
+    update,
 )
 
 
@@ -69,18 +70,34 @@ def test_output_change_is_by_token_entry_and_square_of_the_step():
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_update_ratio_is_of_the_kernels_of_a_layer():
+@pytest.mark.parametrize("size", [1.0, 1e-5])
+def test_an_update_is_measured_over_the_kernels_of_a_layer(size):
     config = tiny.config("admin")
     before, after = (jax.device_get(tiny.random_parameters(config, seed)) for seed in (0, 1))
-    found = update_ratio(before, after, tiny.roles(config))
+    after = jax.tree.map(lambda old, new: old + np.float32(size) * new, before, after)
+    found = update(before, after, tiny.roles(config))
     assert set(found) == {"encoder", "decoder"}
     kernels = ("query", "key", "value", "output", "up", "down")
-    for stack, ratios in found.items():
+    for stack, measured in found.items():
         paths = [path for path in tiny.flat(before[stack]) if path.endswith(kernels)]
-        for layer, ratio in enumerate(ratios):
+        for layer in range(2):
             old, new = (
                 np.concatenate([np.ravel(tiny.flat(tree[stack])[path][layer]) for path in paths])
                 for tree in (before, after)
             )
-            expected = np.linalg.norm(new - old) / np.linalg.norm(old)
-            np.testing.assert_allclose(ratio, expected, rtol=1e-5)
+            old, new = old.astype(np.float64), new.astype(np.float64)
+            expected = {
+                "ratio": np.linalg.norm(new - old) / np.linalg.norm(old),
+                "rms": np.mean((new - old) ** 2) ** 0.5,
+                "angle": _angle(old, new),
+            }
+            for name, value in expected.items():
+                own = getattr(measured, name)[layer]
+                np.testing.assert_allclose(own, value, rtol=1e-2 if size < 1 else 1e-5)
+
+
+def _angle(old, new):
+    """By the part of one that is orthogonal to the other."""
+    along = new @ old / np.linalg.norm(old)
+    across = np.linalg.norm(new - along * old / np.linalg.norm(old))
+    return np.arctan2(across, along)

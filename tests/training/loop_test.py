@@ -103,6 +103,7 @@ def fit(
     train_step=None,
     diagnose=diagnose,
     seconds_at_peak=None,
+    sharpness=lambda state, batch: {},
     sample=lambda step, params: None,
 ):
     log, saved = Log(), Saved()
@@ -119,6 +120,7 @@ def fit(
         log=log,
         stop=stop,
         seconds_at_peak=seconds_at_peak,
+        sharpness=sharpness,
         sample=sample,
     )
     return outcome, log, saved
@@ -167,6 +169,21 @@ def test_a_checkpoint_carries_no_scores_of_other_parameters():
     _, _, saved = fit(make_settings(evaluate_every=4, checkpoint_every=3))
     scores = {step: bool(metrics) for step, (_, _, metrics) in saved.checkpoints.items()}
     assert scores == {3: False, 6: False, 9: False, 10: True}
+
+
+def test_sharpness_is_asked_of_the_state_after_a_step_and_its_batch():
+    asked = {}
+
+    def sharpness(state, batch):
+        asked[int(state.step)] = to_numpy(batch)
+        return {"sharpness": float(state.step)}
+
+    settings = make_settings(log_every=100, sharpness_every=4)
+    _, log, _ = fit(settings, sharpness=sharpness)
+    assert list(asked) == [4, 8]
+    for step, batch in asked.items():
+        assert_trees_equal(batch, to_numpy(make_batch(step)))
+        assert log.lines[step]["diagnostics/sharpness"] == step
 
 
 def test_utilization_is_the_time_at_peak_over_the_time_that_steps_took():

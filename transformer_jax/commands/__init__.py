@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from transformer_jax.commands.check_parameterization import check_parameterization
 from transformer_jax.commands.configs import configs
 from transformer_jax.commands.convert import export, import_
 from transformer_jax.commands.embed import embed
@@ -43,6 +44,9 @@ COMMANDS = {
     "embed": Command(embed, ("checkpoint", "input", "output")),
     "look": Command(look, ("checkpoint", "input", "output")),
     "inspect": Command(inspect, needs_workdir=False),
+    "check_parameterization": Command(
+        check_parameterization, needs_workdir=False, joins_hosts=False
+    ),
     "replay": Command(replay, ("step",)),
     "import": Command(import_, ("checkpoint",), makes_config=True),
     "export": Command(export, ("checkpoint", "output")),

@@ -1,6 +1,7 @@
 """Trains a run, or continues it, and scores what came of it."""
 
 import contextlib
+import functools
 import json
 import shlex
 import sys
@@ -24,6 +25,7 @@ from transformer_jax.data.readers import Endless
 from transformer_jax.data.summary import report
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.sharpness import make_sharpness
 from transformer_jax.models import FAMILIES
 from transformer_jax.preflight import memory
 from transformer_jax.preflight.program import seconds_at_peak
@@ -31,6 +33,7 @@ from transformer_jax.run import Params, Run
 from transformer_jax.run_log import NoLog, RunLog
 from transformer_jax.training import loop
 from transformer_jax.training.losses import means
+from transformer_jax.training.optimizer import OPTIMIZERS, Moments, adam_preconditioner
 from transformer_jax.training.state import State
 from transformer_jax.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
 
@@ -172,6 +175,7 @@ def _fit(
         train_step=run.train_step(),
         evaluate=validation,
         diagnose=diagnostics.make_diagnose(run.model, run.loss, run.roles),
+        sharpness=_sharpness(config, run),
         save=save_checkpoint,
         log=log,
         stop=stop,
@@ -180,6 +184,22 @@ def _fit(
     )
     checkpoints.wait()
     return outcome
+
+
+def _sharpness(config: Config, run: Run) -> Callable[[State, Any], dict[str, Any]]:
+    def loss(params: Params, batch: Any) -> Any:
+        outputs, _ = run.outputs(params, batch, None, ())
+        loss_sum, weight, _ = run.loss(outputs, batch)
+        return loss_sum / weight
+
+    settings = config.optimizer
+    row = OPTIMIZERS[settings.name]
+    moments = {name: settings[name] for name in Moments._fields}
+    frozen = any(factor == 0 for _, factor, _ in settings.groups)
+    preconditioner = None
+    if row.adam and not frozen:
+        preconditioner = functools.partial(adam_preconditioner, row=row, roles=run.roles, **moments)
+    return make_sharpness(loss, preconditioner)
 
 
 def _prospect(checkpoints: Checkpoints) -> str:

@@ -11,15 +11,15 @@ from transformer_jax.devices.mesh import constrain
 from transformer_jax.inspection.dependency import own_dependency, shortcut_variance, skip_scales
 from transformer_jax.inspection.observed import (
     Observed,
-    attention_entropy,
     branch_variance,
     largest_logit,
+    mean_over_queries,
     observe,
     output_change,
     output_gradient_norms,
     token_similarity,
 )
-from transformer_jax.inspection.steps import update_ratio
+from transformer_jax.inspection.steps import update
 from transformer_jax.models.family import Model, Role
 from transformer_jax.models.transformer.config import depth, scheme
 from transformer_jax.models.transformer.schemes import Stack
@@ -37,31 +37,37 @@ def make_diagnose(
 
     For each stack: "decoder/branch_variance", "decoder/dependency" (beta_ii),
     "decoder/output_gradient_norm", "decoder/token_similarity" (n,); "decoder/update_ratio",
-    "decoder/self_attention/entropy", "decoder/self_attention/largest_logit" (L,); and
-    "decoder/output_change" () by this step, with a size of 1. All but the update ratio and the
-    output change are of the parameters before the step, without dropout, on the first `ROWS` rows
-    of the batch.
+    "decoder/update_rms", "decoder/update_angle", "decoder/self_attention/entropy",
+    "decoder/self_attention/largest_logit", ".../query_norm", ".../key_norm" (L,); and
+    "decoder/output_change" () by this step, with a size of 1. "log_z" () is the mean of the log of
+    the sum of the exponentials of logits. All but the update's and the output change are of the
+    parameters before the step, without dropout, on the first `ROWS` rows of the batch.
     """
 
     def diagnose(before, after, batch):
         batch = jax.tree.map(lambda rows: rows[:ROWS], batch)
-        _, observed = observe(model, before, batch)
+        logits, observed = observe(model, before, batch)
         _, moved = observe(model, after, batch)
         gradient_norms = output_gradient_norms(model, loss, before, batch)
-        ratios = update_ratio(before, after, roles)
-        found = {}
+        updates = update(before, after, roles)
+        *_, last = observed.values()
+        found = {"log_z": jnp.mean(jax.nn.logsumexp(logits, axis=-1), where=last.real)}
         for stack, seen in observed.items():
             found |= {
                 f"{stack}/branch_variance": branch_variance(seen),
                 f"{stack}/dependency": own_dependency(model.config, before, stack, seen),
                 f"{stack}/output_gradient_norm": gradient_norms[stack],
                 f"{stack}/token_similarity": token_similarity(seen),
-                f"{stack}/update_ratio": ratios[stack],
+                f"{stack}/update_ratio": updates[stack].ratio,
+                f"{stack}/update_rms": updates[stack].rms,
+                f"{stack}/update_angle": updates[stack].angle,
                 f"{stack}/output_change": output_change(seen, moved[stack]),
             }
             for kind in seen.entropy:
-                found[f"{stack}/{kind}/entropy"] = attention_entropy(seen, kind)
                 found[f"{stack}/{kind}/largest_logit"] = largest_logit(seen, kind)
+                for name in ("entropy", "query_norm", "key_norm"):
+                    mean = mean_over_queries(seen, getattr(seen, name)[kind])
+                    found[f"{stack}/{kind}/{name}"] = mean
         return jax.tree.map(constrain, found)
 
     return jax.jit(diagnose)

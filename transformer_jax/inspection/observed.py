@@ -27,6 +27,7 @@ class Observed(NamedTuple):
       final: what leaves the stack, after its last norm.
       segments: the number of each token's text in its row; 0 is padding.
       entropy, largest_logit: one number for each query of each kind of attention, in nats.
+      query_norm, key_norm: of each query, scaled as the score has it, and of the keys it sees.
     """
 
     inputs: Float[Array, "n B T D"]
@@ -36,6 +37,8 @@ class Observed(NamedTuple):
     segments: Int[Array, "B T"]
     entropy: dict[Kind, Float[Array, "L B H T"]]
     largest_logit: dict[Kind, Float[Array, "L B H T"]]
+    query_norm: dict[Kind, Float[Array, "L B H T"]]
+    key_norm: dict[Kind, Float[Array, "L B H T"]]
 
     @property
     def real(self) -> Bool[Array, "B T"]:
@@ -78,14 +81,20 @@ def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch)
     attentions: dict[Kind, Any] = {
         kind: shown[stack][kind] for kind in depth(config, stack).kinds if kind != "feed_forward"
     }
+
+    def of_queries(name: str) -> dict[Kind, Float[Array, "L B H T"]]:
+        return {kind: attention[name] for kind, attention in attentions.items()}
+
     return Observed(
         inputs=in_order([residual["input"] for residual in shown_by_residuals]),
         branches=in_order([residual["branch"] for residual in shown_by_residuals]),
         outputs=in_order([residual["output"] for residual in shown_by_residuals]),
         final=shown[f"{stack}_output"],
         segments=batch[f"{side}_segment_ids"],
-        entropy={kind: attention["entropy"] for kind, attention in attentions.items()},
-        largest_logit={kind: attention["largest_logit"] for kind, attention in attentions.items()},
+        entropy=of_queries("entropy"),
+        largest_logit=of_queries("largest_logit"),
+        query_norm=of_queries("query_norm"),
+        key_norm=of_queries("key_norm"),
     )
 
 
@@ -186,9 +195,9 @@ def token_similarity(observed: Observed) -> Float[Array, "n"]:
     return jax.lax.map(mean_cosine, observed.outputs)
 
 
-def attention_entropy(observed: Observed, kind: Kind) -> Float[Array, "L"]:
-    """Mean entropy of attention over heads and queries, in nats; "feed_forward" has none."""
-    return jnp.mean(observed.entropy[kind], axis=(1, 2, 3), where=_queries(observed))
+def mean_over_queries(observed: Observed, values: Float[Array, "L B H T"]) -> Float[Array, "L"]:
+    """The mean of one of an attention's readings, such as its entropy, over heads and queries."""
+    return jnp.mean(values, axis=(1, 2, 3), where=_queries(observed))
 
 
 def largest_logit(observed: Observed, kind: Kind) -> Float[Array, "L"]:

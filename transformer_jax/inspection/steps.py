@@ -4,8 +4,10 @@ They concern the kernels of the stacks' sublayers: the parameters of layers that
 applies to. Embeddings and heads are not in a stack; biases, norms and omega are not kernels.
 """
 
+import functools
 import zlib
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,21 +45,46 @@ def gradient_sign_step(
     return _map_kernels(move, roles, params, gradient)
 
 
-def update_ratio(
-    before: Params, after: Params, roles: Mapping[str, Role]
-) -> dict[str, Float[Array, "L"]]:
-    """|W' - W| / |W| of each layer of each stack, over all its kernels together."""
+class Update(NamedTuple):
+    """What a step did to each layer of a stack, over all its kernels together.
 
-    def norms(kernels):
-        axes = [tuple(range(1, kernel.ndim)) for kernel in kernels]
-        squares = [jnp.sum(jnp.square(k), axis=a) for k, a in zip(kernels, axes, strict=True)]
-        return jnp.sqrt(sum(squares))
+    Attributes:
+      ratio: |W' - W| / |W|.
+      rms: the root mean square of W' - W.
+      angle: between W and W', in radians.
+    """
 
-    update = _kernels(jax.tree.map(jnp.subtract, after, before), roles)
-    return {
-        stack: norms(update[stack]) / norms(kernels)
-        for stack, kernels in _kernels(before, roles).items()
-    }
+    ratio: Float[Array, "L"]
+    rms: Float[Array, "L"]
+    angle: Float[Array, "L"]
+
+
+def update(before: Params, after: Params, roles: Mapping[str, Role]) -> dict[str, Update]:
+    """What a step did, by stack."""
+    changes = _kernels(jax.tree.map(jnp.subtract, after, before), roles)
+    news = _kernels(after, roles)
+    found = {}
+    for stack, olds in _kernels(before, roles).items():
+        change = jnp.sqrt(_products(changes[stack], changes[stack]))
+        old, new = (jnp.sqrt(_products(x, x)) for x in (olds, news[stack]))
+        count = sum(kernel[0].size for kernel in olds)
+        # |u - u'| = 2 sin(angle / 2) for unit vectors: a cosine near 1 would be rounded away
+        both = zip(olds, news[stack], strict=True)
+        units = [a / _by_layer(old, a) - b / _by_layer(new, b) for a, b in both]
+        angle = 2 * jnp.arcsin(jnp.minimum(jnp.sqrt(_products(units, units)) / 2, 1))
+        found[stack] = Update(change / old, change / count**0.5, angle)
+    return found
+
+
+def _products(a: list[Array], b: list[Array]) -> Float[Array, "L"]:
+    """Of each layer's kernels, the sum over all entries."""
+    axes = [tuple(range(1, kernel.ndim)) for kernel in a]
+    sums = [jnp.sum(x * y, axis=own) for x, y, own in zip(a, b, axes, strict=True)]
+    return functools.reduce(jnp.add, sums)
+
+
+def _by_layer(x: Float[Array, "L"], kernel: Array) -> Array:
+    return x.reshape(-1, *[1] * (kernel.ndim - 1))
 
 
 def _map_kernels(

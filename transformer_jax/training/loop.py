@@ -73,6 +73,7 @@ def fit(
     train_step: StepFn,
     evaluate: Callable[[Any], dict[str, float]],
     diagnose: Callable[[Any, Any, Batch], dict[str, Any]],
+    sharpness: Callable[[State, Batch], dict[str, Any]] = lambda state, batch: {},
     save: Callable[..., None],
     log: Log,
     stop: Callable[[], bool],
@@ -92,6 +93,8 @@ def fit(
       as "validation/loss".
     diagnose: parameters before a step, those after it, and its batch -> numbers or vectors, logged
       as "diagnostics/..."; asked every `diagnostics_every` steps. Only then are parameters copied.
+    sharpness: the state after a step and its batch -> numbers, logged likewise every
+      `sharpness_every` steps.
     save: called as save(step, state, streams=..., metrics=..., scheduled=...), every
       `checkpoint_every` steps, after the last, and before a stop; `streams` is the state of the
       streams after this step's batch, `metrics` holds the scores of exactly these parameters (empty
@@ -111,6 +114,7 @@ def fit(
             while step < settings.steps:
                 batch, streams_after = next(batches)
                 diagnosing = _due(step + 1, settings.diagnostics_every)
+                curving = _due(step + 1, settings.sharpness_every)
                 # A copy, since the step takes its state.
                 before = jax.tree.map(jnp.copy, state.params) if diagnosing else None
                 previous = newest
@@ -129,12 +133,14 @@ def fit(
                 evaluating = last or _due(step, settings.evaluate_every)
                 scheduled = _due(step, settings.checkpoint_every)
                 saving = last or stopping or scheduled
-                if not (evaluating or diagnosing or saving):
+                if not (evaluating or diagnosing or curving or saving):
                     continue
                 values, newest = report.read(step, *newest), None
                 if diagnosing:
                     found = diagnose(before, state.params, batch)
                     values |= _prefixed("diagnostics", found)
+                if curving:
+                    values |= _prefixed("diagnostics", sharpness(state, batch))
                 scores = _prefixed("validation", evaluate(state.evaluated)) if evaluating else {}
                 _write(log, step, values | scores)
                 if evaluating:

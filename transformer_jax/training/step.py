@@ -35,6 +35,7 @@ class TrainSettings:
     evaluate_every: int  # 0: only after the last step
     checkpoint_every: int  # 0: only after the last step
     diagnostics_every: int  # 0: never
+    sharpness_every: int = 0  # 0: never
 
     def __post_init__(self):
         for name in ("steps", "accumulation_steps", "log_every"):

@@ -1,0 +1,67 @@
+"""Sizes of activations against those of a pass, and slopes against the powers they are made of."""
+
+import numpy as np
+import pytest
+
+from tests.inspection.seen import POST_LN, make, observe_function
+from tests.models import tiny
+from transformer_jax.inspection import coordinates
+
+
+def test_sizes_are_means_over_real_tokens():
+    batch = tiny.packed_batch()
+    before, after = (tiny.random_parameters(POST_LN, seed) for seed in (0, 1))
+    found = coordinates.sizes(make(POST_LN), before, after, batch)
+    look = observe_function(POST_LN)
+    (old_logits, olds), (logits, news) = look(before, batch), look(after, batch)
+    pairs = {"logits": (old_logits, logits, batch["targets_segment_ids"] > 0)}
+    for stack, seen in news.items():
+        real = seen.real
+        pairs[f"{stack} input"] = olds[stack].inputs[0], seen.inputs[0], real
+        pairs[f"{stack} output"] = olds[stack].final, seen.final, real
+    expected = {}
+    for name, (old, new, real) in pairs.items():
+        expected[name] = np.mean(np.abs(np.asarray(new)[real]))
+        expected[f"change of {name}"] = np.mean(np.abs(np.asarray(new - old)[real]))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+
+def sizes_of(powers, scales=(1, 2, 4, 8), seeds=3):
+    """Sizes that are these powers of the scale, times what a seed adds."""
+    return [
+        [
+            {name: np.array([scale**p * (1 + 0.1 * seed) for p in row])}
+            | {"nothing": np.zeros(len(row))}
+            for seed in range(seeds)
+            for name, row in powers.items()
+        ]
+        for scale in scales
+    ]
+
+
+def test_slopes_are_the_powers():
+    powers = {"x": [0.0, -0.5, 1.25]}
+    found = coordinates.slopes((1, 2, 4, 8), sizes_of(powers))
+    np.testing.assert_allclose(found["x"], powers["x"], atol=1e-12)
+    assert np.isnan(found["nothing"]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "slopes", "expected"),
+    [
+        ("decoder output", [9.0] * 8 + [0.04, -0.05, 0.0], None),
+        ("decoder output", [0.0] * 8 + [0.04, -0.07, 0.06], -0.07),
+        ("change of decoder output", [0.0] * 9 + [0.2, 0.1], 0.2),
+        ("logits", [0.0] * 8 + [-0.5, -0.3, -0.2], None),
+        ("change of logits", [0.0] * 8 + [0.1, 0.06, 0.0], 0.1),
+        ("decoder input", [0.0] * 10 + [np.nan], np.nan),
+    ],
+)
+def test_what_grows_from_the_eighth_step_on_is_told(name, slopes, expected):
+    found = coordinates.grown({name: np.array(slopes)})
+    if expected is None:
+        assert found == {}
+    else:
+        np.testing.assert_equal(found, {name: expected})

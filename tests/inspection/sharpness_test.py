@@ -1,0 +1,106 @@
+"""The largest curvature, against dense Hessians and spectra that are known."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from transformer_jax.inspection import sharpness
+from transformer_jax.models.family import Role
+from transformer_jax.models.layers.parameter import Share
+from transformer_jax.training import optimizer
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def quadratic(values, seed=0):
+    """A symmetric matrix of this spectrum, and its last eigenvector."""
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(values),) * 2))
+    matrix = (basis * values) @ basis.T
+    return jnp.asarray(matrix, jnp.float32), basis[:, -1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.linspace(-3, 7, 200),
+        np.r_[-50.0 * np.ones(5), np.zeros(90), 1.0, 20.0],  # the largest is not the largest size
+        np.r_[np.linspace(0, 1, 96), 30.0, 30.5],
+        np.array([2.0]),
+        np.r_[np.zeros(30), 4.0],  # an invariant space of two vectors
+    ],
+)
+def test_lanczos_finds_the_largest_eigenvalue_of_a_quadratic(values):
+    matrix, expected = quadratic(values)
+    find = functools.partial(sharpness.lanczos, lambda v: matrix @ v, iterations=40)
+    value, vector = jax.jit(find)(draw(len(values), seed=1))
+    np.testing.assert_allclose(value, values[-1], rtol=1e-4)
+    np.testing.assert_allclose(jnp.linalg.norm(vector), 1, rtol=1e-4)
+    if len(values) < 2 or values[-1] - values[-2] > 5:
+        np.testing.assert_allclose(abs(vector @ expected), 1, rtol=1e-3)
+
+
+def network():
+    """A network of 516 parameters, its loss on 40 examples, and its dense Hessian."""
+    params = {"inner": draw(10, 28), "bias": draw(28, seed=2), "outer": draw(28, 8, seed=3) / 5}
+    x, y = draw(40, 10, seed=4), draw(40, 8, seed=5)
+    params = params | {"last": draw(8, seed=6) * np.ones((), np.float32)}
+
+    def loss(params):
+        hidden = jnp.tanh(x @ params["inner"] + params["bias"][None])
+        return jnp.mean(jnp.square(hidden @ params["outer"] + params["last"][None] - y))
+
+    flat, restore = ravel_pytree(params)
+    return params, loss, np.array(jax.jit(jax.hessian(lambda f: loss(restore(f))))(flat))
+
+
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_sharpness_is_that_of_the_dense_hessian(preconditioned):
+    params, loss, dense = network()
+    assert 500 <= dense.shape[0] <= 540
+    scales = jax.tree.map(lambda leaf: 0.1 + jnp.abs(jnp.sin(7 * leaf)), params)
+    flat = np.asarray(ravel_pytree(scales)[0], np.float64) ** -0.5
+    flat = flat if preconditioned else np.ones_like(flat)
+    values, vectors = np.linalg.eigh(flat[:, None] * dense * flat)
+    own = scales if preconditioned else None
+    find = jax.jit(functools.partial(sharpness.sharpness, loss, iterations=60))
+    found = find(params, draw(dense.shape[0], seed=9), own)
+    np.testing.assert_allclose(found.value, values[-1], rtol=1e-4)
+    gradient = flat * np.asarray(ravel_pytree(jax.grad(loss)(params))[0])
+    expected = (vectors[:, -1] @ gradient) ** 2 / (gradient @ gradient)
+    np.testing.assert_allclose(found.alignment, expected, rtol=1e-2)
+
+
+def test_the_preconditioner_is_what_a_step_of_adam_divides_by():
+    """Without momentum, a step is learning rate * gradient / P."""
+    share = Share(learning_rate=0.25, epsilon=0.5)
+    roles = {"w": Role((1, 1), False, False, share=share), "b": Role(None, False, False)}
+    params = {"w": jnp.asarray(draw(3, 4)), "b": jnp.asarray(draw(4, seed=1))}
+    settings: dict[str, Any] = dict(beta1=0.0, beta2=0.9, epsilon=0.3)
+    transform = optimizer.make_optimizer(
+        name="adam",
+        schedule=lambda count: 0.7,
+        peak=0.7,
+        weight_decay=0.0,
+        clip_norm=0.0,
+        groups=(),
+        roles=lambda: roles,
+        **settings,
+    )
+    state = transform.init(params)
+    for number in range(3):
+        gradients = jax.tree.map(lambda leaf, n=number: jnp.cos(n + 3 * leaf), params)
+        updates, state = transform.update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+    row = optimizer.OPTIMIZERS["adam"]
+    found = optimizer.adam_preconditioner(state, row, roles, **settings)
+    steps: Any = updates
+    for name, step in steps.items():
+        np.testing.assert_allclose(-0.7 * gradients[name] / found[name], step, rtol=1e-4)

@@ -1,0 +1,100 @@
+"""Checks whether a learning rate of a config would carry over to larger models."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from configs.default import Config
+from transformer_jax import overrides, progress
+from transformer_jax.build import built
+from transformer_jax.devices.mesh import place
+from transformer_jax.inspection import coordinates
+from transformer_jax.models import FAMILIES
+from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
+from transformer_jax.tables import aligned
+from transformer_jax.training.optimizer import peak_rate
+
+_SCALES = (1, 2, 4, 8)
+_SEEDS = 3
+_STEPS = 10
+_SHOWN = (0, 1, 4, 8, 10)
+_SIZES = {
+    "width": ("d_model", "num_heads", "num_kv_heads", "d_ff"),
+    "depth": ("num_layers", "num_encoder_layers", "num_decoder_layers"),
+}
+
+
+def check_parameterization(config: Config, workdir: Path | None) -> int:
+    """Trains ten steps at 1, 2, 4 and 8 times the width, then depth; prints how activations grow.
+
+    By three seeds, at the peak of the config's learning rate. The exit status is 1 where any of
+    them still grows or shrinks with a size that the config's parameterisation follows ("standard":
+    with any).
+
+    Raises:
+      ValueError: of the family's models, nobody knows the inside.
+    """
+    family = config.model.family
+    if not FAMILIES[family].inspected:
+        raise ValueError(f"model.family={family!r} shows nothing of its activations")
+    row = PARAMETERIZATIONS[config.model.parameterization]
+    failed = False
+    for what, keys in _SIZES.items():
+        sizes = []
+        for scale in _SCALES:
+            changes = _larger(config, keys, scale)
+            with progress.phase(f"Training at {scale} times the {what}"):
+                sizes.append([_train(config, workdir, changes, seed) for seed in range(_SEEDS)])
+        found = coordinates.slopes(_SCALES, sizes)
+        grown = coordinates.grown(found)
+        follows = row is None or f"base_{what}" in row.reads
+        failed |= follows and bool(grown)
+        print(f"Slopes over {what}, log2 of mean |x| over log2 of {what}, after steps:")
+        rows = [["", *map(str, _SHOWN)]]
+        rows += [[name, *(f"{slope[n]:+.2f}" for n in _SHOWN)] for name, slope in found.items()]
+        print(*aligned(rows), sep="\n")
+        verdict = "; ".join(f"{name} {slope:+.2f}" for name, slope in grown.items())
+        flat = f"Flat within {coordinates.FLAT} from step {coordinates.FIRST_STEP} on"
+        beside = "" if follows else f" ({config.model.parameterization!r} does not follow {what}.)"
+        print(f"{flat}.\n" if not grown else f"Not flat: {verdict}.{beside}\n")
+    return int(failed)
+
+
+def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]:
+    """Changes of the config: larger, and at the peak of its learning rate from the first step."""
+    optimizer, model = config.optimizer, config.model
+    peak = peak_rate(
+        optimizer.schedule, optimizer.learning_rate, optimizer.warmup_steps, model.d_model
+    )
+    changes: dict[str, Any] = {
+        "optimizer.schedule": "constant",
+        "optimizer.learning_rate": peak,
+        "optimizer.warmup_steps": 0,
+        "train.steps": _STEPS,
+    }
+    # Heads keep their size.
+    if model.head_dim is None:
+        changes["model.head_dim"] = model.d_model // model.num_heads
+    return changes | {f"model.{key}": scale * model[key] for key in keys if model[key] is not None}
+
+
+def _train(
+    config: Config, workdir: Path | None, changes: dict[str, Any], seed: int
+) -> dict[str, np.ndarray]:
+    """The sizes on the first batch, before the first step and after each."""
+    changes = changes | {"seed": config.seed + seed}
+    with built(overrides.replace(config, changes), workdir) as run:
+        streams, step = run.train_streams(), run.train_step()
+        measure = jax.jit(coordinates.sizes, static_argnums=0)
+        first = place(run.mesh, next(streams))
+        batch, found = first, []
+        state = run.new_state(first)
+        initial = jax.tree.map(np.array, state.params)
+        for _ in range(_STEPS):
+            found.append(measure(run.model, initial, state.params, first))
+            state, _ = step(state, batch)
+            batch = place(run.mesh, next(streams))
+        found.append(measure(run.model, initial, state.params, first))
+        return {name: np.array([sizes[name] for sizes in found]) for name in found[0]}

@@ -1,0 +1,81 @@
+"""Whether activations keep their size as a model grows, in the first steps of training.
+
+The coordinate check of Yang et al. 2021 (2203.03466, appendix D.1): where a learning rate is to
+carry over, no activation grows or shrinks with the width or the depth once training has begun.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from transformer_jax.inspection.observed import observe
+from transformer_jax.models.family import Model
+from transformer_jax.models.transformer.shapes import Batch, Params
+
+# The slope that counts as none, from this step on.
+FLAT = 0.05
+FIRST_STEP = 8
+
+
+def sizes(
+    model: Model, initial: Params, params: Params, batch: Batch
+) -> dict[str, Float[Array, ""]]:
+    """Mean |x| of what enters and what leaves each stack, of the logits, and of their change.
+
+    Of real tokens, without dropout. initial: the parameters that training began with.
+    """
+    before, after = (_activations(model, p, batch) for p in (initial, params))
+    found = {}
+    for name, (x, real) in after.items():
+        found[name] = _mean_size(x, real)
+        found[f"change of {name}"] = _mean_size(x - before[name][0], real)
+    return found
+
+
+def slopes(
+    scales: Sequence[float], sizes: Sequence[Sequence[Mapping[str, Float[np.ndarray, "steps"]]]]
+) -> dict[str, Float[np.ndarray, "steps"]]:
+    """Of log2 of each size over log2 of the scale, at each step; NaN where a size is 0.
+
+    sizes: of each scale, of each seed; the mean of the logarithms counts.
+    """
+    x = np.log2(scales)
+    x = x - np.mean(x)
+    found = {}
+    for name in sizes[0][0]:
+        values = np.array([[seed[name] for seed in seeds] for seeds in sizes], np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            y = np.mean(np.log2(values), axis=1)
+            found[name] = x @ (y - np.mean(y, axis=0)) / (x @ x)
+    return found
+
+
+def grown(found: Mapping[str, Float[np.ndarray, "steps"]]) -> dict[str, float]:
+    """The slopes that are not flat from `FIRST_STEP` on: of each, the one that is furthest off.
+
+    Logits may shrink: where training begins they do so as the root of the width, by the law of
+    large numbers, which it takes more than a few steps to outgrow.
+    """
+    late = {name: slope[FIRST_STEP:] for name, slope in found.items()}
+    worst = {name: float(slope[np.argmax(np.abs(slope))]) for name, slope in late.items()}
+    return {
+        name: slope
+        for name, slope in worst.items()
+        if not abs(slope) <= FLAT and not (name.endswith("logits") and slope < 0)
+    }
+
+
+def _activations(model: Model, params: Params, batch: Batch) -> dict[str, tuple[Array, Array]]:
+    logits, observed = observe(model, params, batch)
+    found = {}
+    for stack, seen in observed.items():
+        found[f"{stack} input"] = seen.inputs[0], seen.real
+        found[f"{stack} output"] = seen.final, seen.real
+    *_, last = observed.values()
+    return found | {"logits": (logits, last.real)}
+
+
+def _mean_size(x: Float[Array, "B T _"], real: Bool[Array, "B T"]) -> Float[Array, ""]:
+    return jnp.mean(jnp.mean(jnp.abs(x), axis=-1), where=real)

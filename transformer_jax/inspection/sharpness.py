@@ -1,0 +1,130 @@
+"""The largest curvature of the loss, as it is and as Adam's steps meet it.
+
+A step of gradient descent overshoots along a direction whose curvature is above 2 / learning rate;
+one of Adam above (2 + 2 beta1) / ((1 - beta1) learning rate), of the Hessian over the
+preconditioner (Cohen et al. 2022, 2207.14484).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from transformer_jax.devices.mesh import constrain
+from transformer_jax.training.losses import Batch
+from transformer_jax.training.state import State
+
+ITERATIONS = 25
+
+
+class Sharpness(NamedTuple):
+    """The largest eigenvalue, its unit vector, and the cosine of vector and gradient, squared."""
+
+    value: Float[Array, ""]
+    vector: Float[Array, "P"]
+    alignment: Float[Array, ""]
+
+
+def lanczos(
+    product: Callable[[Float[Array, "P"]], Float[Array, "P"]],
+    start: Float[Array, "P"],
+    iterations: int = ITERATIONS,
+) -> tuple[Float[Array, ""], Float[Array, "P"]]:
+    """The largest eigenvalue of a symmetric matrix and its unit vector.
+
+    Each vector is made orthogonal to all before it, twice, so that rounding brings no copies of
+    eigenvalues (Golub and Van Loan 2013, section 10.3).
+
+    Args:
+      product: of the matrix with a vector.
+      start: not orthogonal to the eigenvector that is sought, such as the one of some steps before.
+      iterations: how many products; the memory of as many vectors is needed.
+    """
+    iterations = min(iterations, start.size)
+
+    def step(number, carry):
+        basis, diagonal, beside = carry
+        vector = basis[number]
+        new = product(vector)
+        diagonal = diagonal.at[number].set(new @ vector)
+        for _ in range(2):
+            new = new - basis.T @ (basis @ new)
+        norm = jnp.linalg.norm(new)
+        # What is left of an invariant space is rounding.
+        kept = norm > 1e-6 * jnp.max(jnp.abs(diagonal))
+        new, norm = jnp.where(kept, new / norm, 0.0), jnp.where(kept, norm, 0.0)
+        return basis.at[number + 1].set(new, mode="drop"), diagonal, beside.at[number].set(norm)
+
+    basis = jnp.zeros((iterations, start.size)).at[0].set(start / jnp.linalg.norm(start))
+    zeros = jnp.zeros(iterations)
+    basis, diagonal, beside = jax.lax.fori_loop(0, iterations, step, (basis, zeros, zeros))
+    small = jnp.diag(diagonal) + jnp.diag(beside[:-1], 1) + jnp.diag(beside[:-1], -1)
+    values, vectors = jnp.linalg.eigh(small)
+    return values[-1], vectors[:, -1] @ basis
+
+
+def sharpness(
+    loss: Callable[[PyTree], Float[Array, ""]],
+    params: PyTree,
+    start: Float[Array, "P"],
+    preconditioner: PyTree | None = None,
+    iterations: int = ITERATIONS,
+) -> Sharpness:
+    """The largest eigenvalue of the loss's Hessian H, or of P^-1 H.
+
+    The latter by P^-1/2 H P^-1/2, which has the same eigenvalues; its vector and the gradient are
+    those in the scaled parameters.
+
+    Args:
+      start: as of `lanczos`.
+      preconditioner: the diagonal of P, as the parameters are.
+    """
+    flat, restore = ravel_pytree(params)
+    scale = jnp.ones_like(flat)
+    if preconditioner is not None:
+        scale = ravel_pytree(preconditioner)[0] ** -0.5
+
+    def gradient(flat):
+        return jax.grad(lambda flat: loss(restore(flat)))(flat)
+
+    def product(vector):
+        return scale * jax.jvp(gradient, (flat,), (scale * vector,))[1]
+
+    value, vector = lanczos(product, start, iterations)
+    at = scale * gradient(flat)
+    return Sharpness(value, vector, (vector @ at) ** 2 / jnp.maximum(at @ at, 1e-30))
+
+
+def make_sharpness(
+    loss: Callable[[PyTree, Batch], Float[Array, ""]],
+    preconditioner: Callable[[Any], PyTree] | None,
+) -> Callable[[State, Batch], dict[str, Float[Array, ""]]]:
+    """Compiles what training logs: (state after a step, its batch) -> numbers.
+
+    "sharpness", "gradient_alignment", and where there is a preconditioner
+    "preconditioned_sharpness".
+
+    Args:
+      loss: (params, batch) -> the mean loss, without dropout.
+      preconditioner: the optimizer's state -> the diagonal of P.
+    """
+
+    def measure(params, opt_state, batch):
+        size = sum(leaf.size for leaf in jax.tree.leaves(params))
+        start = jax.random.normal(jax.random.key(0), (size,))
+
+        def own(params):
+            return loss(params, batch)
+
+        plain = sharpness(own, params, start)
+        found = {"sharpness": plain.value, "gradient_alignment": plain.alignment}
+        if preconditioner is not None:
+            met = sharpness(own, params, start, preconditioner(opt_state))
+            found["preconditioned_sharpness"] = met.value
+        return jax.tree.map(constrain, found)
+
+    compiled = jax.jit(measure)
+    return lambda state, batch: compiled(state.params, state.opt_state, batch)
