@@ -110,7 +110,8 @@ def test_spikes_are_among_the_results_with_their_batches(folder, tmp_path, monke
 
 
 def test_the_profile_of_admin_and_diagnoses_are_among_the_files(folder, tmp_path):
-    train(folder, tmp_path, {"model.residual": "admin", "train.diagnostics_every": 3})
+    every = {"train.diagnostics_every": 3, "train.sharpness_every": 6}
+    train(folder, tmp_path, {"model.residual": "admin"} | every)
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert [len(profile[stack]) for stack in ("encoder", "decoder")] == [2, 3]
     for rows in profile.values():
@@ -122,7 +123,11 @@ def test_the_profile_of_admin_and_diagnoses_are_among_the_files(folder, tmp_path
         record["step"]: {name for name in record if name.startswith("diagnostics/")}
         for record in logged
     }
-    assert list(diagnoses) == [2, 3, 4, 6] and diagnoses[3] == diagnoses[6]
+    curvature = ("sharpness", "preconditioned_sharpness", "gradient_alignment")
+    curvature = {f"diagnostics/{name}" for name in curvature}
+    assert list(diagnoses) == [2, 3, 4, 6] and diagnoses[3] | curvature == diagnoses[6]
+    assert not diagnoses[3] & curvature
+    assert logged[-1]["diagnostics/preconditioned_sharpness"] > 0
     assert not diagnoses[2] | diagnoses[4]
     assert "diagnostics/decoder/branch_variance" in diagnoses[3]
     assert len(logged[-1]["diagnostics/decoder/branch_variance"]) == 3

@@ -369,27 +369,27 @@ def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
     rngs = {"params": params, "dropout": dropout}
     config, row = model.config, PARAMETERIZATIONS[model.config.parameterization]
     drawn = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
-    scaled = False
+    factors = []
 
     def finished(path, draw):
-        nonlocal scaled
         keys = tuple(entry.key for entry in path)
         gain = draw_gain(config, keys)
         if row is not None:
             own = share(row, draw, ratios(config, _stack_of(config, keys)))
             draw = draw.replace(share=own)
-            gain = gain if own.draw == 1.0 else own.draw * (1.0 if gain is None else gain)
+            if own.draw != 1.0:
+                gain = own.draw * (np.float32(1) if gain is None else gain)
         if gain is None:
             return draw
-        scaled = True
+        factors.append(gain)
         values = draw.unbox()
-        gain = jnp.reshape(jnp.asarray(gain, jnp.float32), (-1,) + (1,) * (values.ndim - 1))
+        gain = jnp.reshape(gain, (-1,) + (1,) * (values.ndim - 1))
         return draw.replace_boxed(gain * values)
 
     result = jax.tree_util.tree_map_with_path(
         finished, drawn, is_leaf=lambda leaf: isinstance(leaf, Boxed)
     )
-    if not (scaled and config.profiled):
+    if not (factors and config.profiled):
         return result
     # What was measured is of draws before they were scaled: measured anew where it is left out.
     _, measured = model.apply(
