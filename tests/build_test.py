@@ -78,8 +78,8 @@ def folder(tmp_path):
     ("changes", "parts"),
     [
         (
-            {"model__encoder_residual": "admin", "model__decoder_residual": "deepnorm"},
-            ["model.encoder_residual='admin'", "'deepnorm'", "admin_constant"],
+            {"model__parameterization": "ntk", "model__base_width": 8},
+            ["model.parameterization='ntk'", "model.tied_embeddings='all'", "'inputs' or 'none'"],
         ),
         ({"model__d_model": 9}, ["model.d_model=9", "model.num_heads=2"]),
         ({"model__num_encoder_layers": 0}, ["num_encoder_layers=0"]),

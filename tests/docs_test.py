@@ -80,7 +80,7 @@ def help_of(*command: str) -> str:
 
 @functools.cache
 def launch_commands() -> tuple[str, ...]:
-    return tuple(re.findall(r"^  ([a-z]+) ", help_of("./launch.sh", "--help"), re.MULTILINE))
+    return tuple(re.findall(r"^  ([a-z_]+) ", help_of("./launch.sh", "--help"), re.MULTILINE))
 
 
 def values_of(arguments: Sequence[str]) -> dict[str, str]:

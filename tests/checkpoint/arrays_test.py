@@ -44,7 +44,7 @@ def make_optimizer(name):
 
 @pytest.mark.parametrize(
     ("name", "ema"),
-    [(name, False) for name in "adam adamw radam adafactor lion muon".split()] + [("adam", True)],
+    [*((name, False) for name in optimizer.OPTIMIZERS), ("adam", True)],
 )
 def test_every_optimizer_continues_from_its_state_bit_for_bit(tmp_path, name, ema):
     transform = make_optimizer(name)

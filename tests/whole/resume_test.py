@@ -65,7 +65,7 @@ MIXED = {
 # Each shape: how often it is killed, and its config.
 SHAPES = {
     "encoder_decoder": (
-        5,
+        3,
         {
             "data.validation_size": 9,
             "data.tokenizer.kind": "unigram",  # which takes a while to train

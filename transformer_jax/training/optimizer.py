@@ -374,7 +374,8 @@ def make_optimizer(
 
     def init(params):
         _check_rows_are_taken(groups, params)
-        _check_layers(layer_warm_ups, params, roles)
+        if layer_warm_ups:
+            _check_layers(layer_warm_ups, params, roles)
         return transform.init(params)
 
     return optax.GradientTransformation(init, transform.update)

@@ -40,7 +40,7 @@ def shapes(config):
 @pytest.mark.parametrize(
     ("remat", "shape", "scheme"),
     [
-        ("full", "encoder_decoder", "admin"),
+        ("full", "decoder_only", "admin"),
         ("dots", "decoder_only", "pre_ln"),
         ("inward", "masked_tokens", "post_ln"),
         ("hidden", "masked_tokens", "post_ln"),

