@@ -13,8 +13,8 @@ A model that is pre-trained on the training text before, by span corruption:
 
 The references are those of both annotators, the best counts ("..._mean": their mean).
 
-Not run yet: no time, no score. The sentence of the context that shares most words with the question has
-ROUGE-1, -2 and -L of 21.4, 14.5 and 20.3 on test.
+Not run yet: no time, no score. The sentence of the context that shares most words with the
+question has ROUGE-1, -2 and -L of 21.4, 14.5 and 20.3 on test.
 """
 
 from configs import default
