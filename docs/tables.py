@@ -24,6 +24,8 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.values import CHOICES
 
 ROOT = Path(__file__).resolve().parents[1]
+VERDICTS = ("held", "held in part", "not seen", "contradicted")
+_CLAIM = ("Claim", "Source", "Verdict", "Size")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
 
 
@@ -208,26 +210,48 @@ def sources_table() -> str:
 
 
 def experiments_table() -> str:
-    """The experiments: question, sweeps, and the beginning of the README's conclusion."""
+    """The experiments: question and sweeps."""
     rows = []
-    for folder in sorted(path.parent for path in ROOT.glob("experiments/*/report.py")):
+    for folder in _experiments():
         question = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8")))
         tree = ast.parse((folder / "sweep.py").read_text("utf-8"))
         sweeps = [key for key, _, _ in _dict_rows(tree, "SWEEPS")]
-        link = f"[{folder.name}]({folder.name}/README.md)"
-        rows.append((link, question or "", ", ".join(map(_code, sweeps)), _headline(folder)))
-    return _table(("Folder", "Question", "Sweeps", "Finding"), rows)
+        rows.append((_link(folder), question or "", ", ".join(map(_code, sweeps))))
+    return _table(("Folder", "Question", "Sweeps"), rows)
 
 
-def _headline(folder: Path) -> str:
-    """The first sentence of the conclusion, with what its colon introduces."""
-    text = (folder / "README.md").read_text("utf-8")
-    paragraphs = text.split("## Conclusion\n")[1].split("\n## ")[0].strip()
-    paragraphs = re.sub(r"\n+- ", "\n\n- ", paragraphs).split("\n\n")
-    first = comments.first_sentence(paragraphs[0].removeprefix("- "))
-    if first.endswith(":"):
-        return f"{first} {comments.first_sentence(paragraphs[1].removeprefix('- '))}"
-    return first
+def claims_table() -> str:
+    """The claims that the experiments put to the test, from the conclusions of their READMEs."""
+    rows = [
+        (*claim, _link(folder))
+        for folder in _experiments()
+        for claim in claims((folder / "README.md").read_text("utf-8"))
+    ]
+    return _table((*_CLAIM, "Folder"), rows)
+
+
+def claims(readme: str) -> list[tuple[str, ...]]:
+    """The rows of the table that the conclusion of an experiment's README begins with.
+
+    Raises ValueError where there is none, or a verdict is none of VERDICTS.
+    """
+    conclusion = readme.split("## Conclusion\n", 1)[1].lstrip()
+    lines = conclusion.split("\n\n")[0].splitlines()
+    if lines[:1] != [f"| {' | '.join(_CLAIM)} |"]:
+        raise ValueError(f"the conclusion begins with {lines[:1]}: expected a table of {_CLAIM}")
+    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines[2:]]
+    for row in rows:
+        if len(row) != len(_CLAIM) or row[_CLAIM.index("Verdict")] not in VERDICTS:
+            raise ValueError(f"{row} is no claim with one of the verdicts {', '.join(VERDICTS)}")
+    return rows
+
+
+def _experiments() -> list[Path]:
+    return sorted(path.parent for path in ROOT.glob("experiments/*/report.py"))
+
+
+def _link(folder: Path) -> str:
+    return f"[{folder.name}]({folder.name}/README.md)"
 
 
 def modules_tree() -> str:
@@ -258,6 +282,7 @@ PARTS = {
     "tasks": tasks_table,
     "sources": sources_table,
     "experiments": experiments_table,
+    "claims": claims_table,
     "modules": modules_tree,
 }
 

@@ -315,6 +315,26 @@ def test_a_part_is_rewritten_and_its_surroundings_stay(tables):
         tables.generate(text.replace("choices", "nothing"))
 
 
+def test_claims_are_read_from_the_conclusions_and_no_verdict_is_made_up(tables):
+    readme = (
+        "## Conclusion\n\n| Claim | Source | Verdict | Size |\n|---|---|---|---|\n{}\n\n- Text."
+    )
+    found = tables.claims(readme.format("| So it is | Noether 1918 | held in part | 2 times |"))
+    assert found == [("So it is", "Noether 1918", "held in part", "2 times")]
+    with pytest.raises(ValueError, match="perhaps"):
+        tables.claims(readme.format("| So it is | Noether 1918 | perhaps | 2 times |"))
+    with pytest.raises(ValueError, match="expected a table"):
+        tables.claims("## Conclusion\n\nSo it is.\n")
+
+
+def test_every_experiment_says_what_became_of_its_claims(tables):
+    table = tables.claims_table()
+    for path in REPORTS:
+        if (path.parent / "report.py").exists():
+            assert tables.claims(path.read_text("utf-8")), path
+            assert f"[{path.parent.name}]" in table
+
+
 def test_every_config_key_is_in_the_table_with_its_default(tables):
     rows = dict(re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", tables.configuration_tables(), re.M))
     assert rows.keys() == overrides.flatten(default.get_config()).keys()

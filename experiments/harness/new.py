@@ -45,6 +45,9 @@ What do you want to know?
 
 ## Conclusion
 
+| Claim | Source | Verdict | Size |
+|---|---|---|---|
+
 ## What it does not show
 """
 
