@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
 
 from configs.default import Config
@@ -26,6 +27,7 @@ from transformer_jax.data.summary import report
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.inspection.sharpness import make_sharpness
+from transformer_jax.inspection.spikes import spike_score
 from transformer_jax.models import FAMILIES
 from transformer_jax.preflight import memory
 from transformer_jax.preflight.program import seconds_at_peak
@@ -109,6 +111,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
             status, spikes = outcome.status, run_log.read_spikes(workdir)
             bad_step = outcome.step if status == "diverged" else None
             log.results({"steps": outcome.step, "first_bad_step": bad_step, "spikes": spikes})
+            log.results(_spike_scores(workdir))
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores
         # From here on a signal ends the process at once, since the rerun scores too.
@@ -208,6 +211,20 @@ def _prospect(checkpoints: Checkpoints) -> str:
         "the step under way is finished and saved first. A second signal ends the run at once, and "
         f"the same command then continues from step {checkpoints.newest_step()}."
     )
+
+
+def _spike_scores(workdir: Path) -> dict[str, dict[str, float]]:
+    """The "spike_score" of the loss and of the gradient's norm, where each step was logged."""
+    steps = [r for r in run_log.read_metrics(workdir) if "train/loss" in r]
+    if [record["step"] for record in steps] != [*range(1, len(steps) + 1)]:
+        return {}
+    series = {
+        name: np.array([record[f"train/{name}"] for record in steps], np.float64)
+        for name in ("loss", "gradient_norm")
+    }
+    scores = {name: spike_score(values) for name, values in series.items()}
+    known = {name: score for name, score in scores.items() if not np.isnan(score)}
+    return {"spike_score": known} if known else {}
 
 
 def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
