@@ -35,7 +35,7 @@ def test_replay_is_offered_where_it_can_be_had(tmp_path, monkeypatch, capsys, fa
 
 
 def test_steps_that_were_all_logged_get_spike_scores(tmp_path):
-    losses = [3.0 + 0.01 * (step % 3) for step in range(300)]
+    losses: list[float | None] = [3.0 + 0.01 * (step % 3) for step in range(300)]
     losses[150:153] = 9.0, None, 9.0  # null stands for what is not finite
     records = [
         {"step": step, "train/loss": loss, "train/gradient_norm": 1.0 + 0.1 * (step % 2)}
