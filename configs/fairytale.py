@@ -13,8 +13,12 @@ A model that is pre-trained on the training text before, by span corruption:
 
 The references are those of both annotators, the best counts ("..._mean": their mean).
 
-Not run yet: no time, no score. The sentence of the context that shares most words with the
-question has ROUGE-1, -2 and -L of 21.4, 14.5 and 20.3 on test.
+Time: pre-training 21 min, training 25 min, from scratch 24 min, on 1 CPU core (AMD EPYC,
+2026-11-23). ROUGE-1, -2 and -L on test, in percent: pre-trained 12.7, 1.7, 12.2, from scratch 9.7,
+1.1, 9.3; means of the references 10.2, 1.3, 9.8 and 7.8, 0.9, 7.5. One seed. The sentence of the
+context that shares most words with the question has 21.4, 14.5, 20.3 (18.1, 11.9, 17.3): a model of
+2.4 million parameters that has read 8,548 questions and nothing else says a likely word, not what
+the story says.
 """
 
 from configs import default
@@ -55,15 +59,16 @@ def get_config(arg: str = "") -> default.Config:
     config.model.num_heads = 4
     config.model.d_ff = 512
 
-    config.optimizer.name = "adamw"
+    # AdamW at 1e-3 needs 600 steps of pre-training for what this has after 150.
+    config.optimizer.name = "muon"
     config.optimizer.schedule = "linear"
-    config.optimizer.learning_rate = 1e-3
-    config.optimizer.warmup_steps = 200
+    config.optimizer.learning_rate = 3e-3
+    config.optimizer.warmup_steps = 60
     config.optimizer.weight_decay = 0.01
     config.optimizer.clip_norm = 1.0
-    config.train.steps = 4000 if arg == "pretrain" else 2000
-    config.train.evaluate_every = 500
-    config.checkpoint.every = 500
+    config.train.steps = 600  # eight epochs of the pieces, about two of the questions
+    config.train.evaluate_every = 150
+    config.checkpoint.every = 150
     config.checkpoint.keep_last = 2
     config.evaluate.checkpoint = "best"
     if arg != "pretrain":
