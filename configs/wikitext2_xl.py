@@ -7,7 +7,11 @@ subwords, with the states of the 128 before them as memory.
 FOLDER_OF_WIKITEXT2 as of configs/wikitext2.py. With --config.model.memory_length=0 it is the plain
 model of equal segments and parameters.
 
-Not run yet: no time, no score.
+Its 2,500 steps were not run yet. With `--config.train.steps=600` and
+`--config.optimizer.warmup_steps=60`, about one epoch, on 1 CPU core (AMD EPYC, 2026-11-23) that
+shared its machine: 30 min, word perplexity 278.3 on test; without memory 22 min and 267.8. In one
+epoch, rows drawn from all of the text teach more than memory brings, as few rows did in
+`experiments/memory`. One seed.
 """
 
 from configs import default, wikitext2

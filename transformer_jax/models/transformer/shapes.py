@@ -22,9 +22,7 @@ from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import Boxed
-from transformer_jax.models.layers.positions import (
-    Positions,
-)
+from transformer_jax.models.layers.positions import Positions
 from transformer_jax.models.transformer import parts
 from transformer_jax.models.transformer.blocks import Rows, Step
 from transformer_jax.models.transformer.config import (
