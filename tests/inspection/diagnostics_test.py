@@ -30,9 +30,10 @@ from transformer_jax.inspection.steps import update
 from transformer_jax.tasks import TASKS
 
 
+@pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("shape", tiny.SHAPES)
-def test_training_can_log_the_diagnostics_of_every_shape(shape):
-    config = tiny.config("admin", **tiny.SHAPES[shape])
+def test_training_can_log_the_diagnostics_of_every_shape(shape, qk_norm):
+    config = tiny.config("admin", qk_norm=qk_norm, **tiny.SHAPES[shape])
     params = nn.unbox(tiny.abstract_parameters(config))
     batch = tiny.read_by(config, tiny.packed_batch())
     if shape != "encoder_decoder" and "targets" not in batch:

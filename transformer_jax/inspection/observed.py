@@ -93,8 +93,8 @@ def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch)
         segments=batch[f"{side}_segment_ids"],
         entropy=of_queries("entropy"),
         largest_logit=of_queries("largest_logit"),
-        query_norm=of_queries("query_norm"),
-        key_norm=of_queries("key_norm"),
+        query_norm=of_queries("query_size"),
+        key_norm=of_queries("key_size"),
     )
 
 

@@ -323,7 +323,10 @@ class Attention(nn.Module):
 def _sizes(
     queries: Float[Array, "B T H K"], keys: Float[Array, "B S H K"], mask: Bool[Array, "#B #T S"]
 ) -> dict[str, Float[Array, "B H T"]]:
-    """The norm of each query, scaled as the score has it, and the mean one of the keys it sees."""
+    """The norm of each query, scaled as the score has it, and the mean one of the keys it sees.
+
+    "query_norm" and "key_norm" are layers here, which share their names with nothing.
+    """
     of_queries, of_keys = (
         jnp.linalg.norm(x.astype(jnp.float32), axis=-1).swapaxes(1, 2) for x in (queries, keys)
     )
@@ -331,7 +334,7 @@ def _sizes(
     # A sum and no product, of which a model's cost is counted
     every = jnp.broadcast_to(of_keys[:, :, None], (*of_queries.shape, keys.shape[1]))
     sums, counts = jnp.sum(every, axis=-1, where=shown), jnp.sum(shown, axis=-1)
-    return {"query_norm": of_queries, "key_norm": sums / jnp.maximum(counts, 1)}
+    return {"query_size": of_queries, "key_size": sums / jnp.maximum(counts, 1)}
 
 
 def _of_all(x: Float[Array, "N T H _"], hypotheses: int) -> Float[Array, "N Q H _"]:
