@@ -23,7 +23,7 @@ def get_config(arg: str = "") -> default.Config:
 
     config.model.num_layers = 2
     config.model.d_model = 128
-    config.model.num_heads = 4
+    config.model.num_heads = 2
     config.model.d_ff = 512
     # No sentence is seen twice.
     config.model.dropout_rate = 0.0

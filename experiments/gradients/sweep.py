@@ -20,6 +20,7 @@ def cpu(quick: bool) -> list[Run]:
                 "model.encoder_residual": row["encoder"],
                 "model.decoder_residual": row["decoder"],
                 "model.num_layers": row["layers"],
+                "model.num_heads": 4,
                 "model.vocab_size": 1000,
                 "model.dropout_rate": 0.0,
                 "model.embedding_dropout_rate": 0.0,

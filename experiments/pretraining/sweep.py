@@ -35,6 +35,7 @@ def _run(row: dict[str, Any], quick: bool) -> Run:
     common = {
         "train.evaluate_every": 0,
         "checkpoint.every": 0,
+        "checkpoint.average_last": 1,
         "checkpoint.best_metric": "",
         "seed": row["seed"],
     }

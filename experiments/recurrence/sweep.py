@@ -27,6 +27,7 @@ _TRANSFORMER = {
     "data.row_target_length": 32,
     "data.batch_size": 64,
     "model.d_model": 96,
+    "model.num_heads": 4,
     "model.d_ff": 384,
 }
 

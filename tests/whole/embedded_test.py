@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from configs import default
+from experiments.coreference.measure import CROSS, weights_of_it
+from experiments.harness import lab
 from transformer_jax import commands, overrides
 from transformer_jax.build import build
 from transformer_jax.data import grammar
+from transformer_jax.devices import mesh
 
 pytestmark = pytest.mark.long
 
@@ -50,3 +54,16 @@ def test_a_language_model_comes_within_0_05_nats_of_the_grammars_entropy(cache, 
     print(f"{entropy:.4f} nats per token of the grammar, {results['validation/loss']:.4f} measured")
     # It is below the entropy by chance alone: no two sentences of the corpus are alike.
     assert entropy - 0.01 < results["validation/loss"] < entropy + 0.05
+
+
+def test_a_head_of_the_quickstarts_model_looks_from_the_pronoun_at_the_noun_of_it(cache, tmp_path):
+    """All sentences of test have two nouns in a triple that training lacks. Guessing is 0.5."""
+    config, results = _train("quickstart", cache, tmp_path)
+    assert results["test/pronoun_accuracy"] >= 0.99
+    run = build(config, tmp_path)
+    with mesh.use(run.mesh):
+        found = weights_of_it(run, lab.trained(run, tmp_path), run.data.split("test"))
+    right, other = np.moveaxis(found[CROSS], -1, 0)
+    share = np.mean(right > other, axis=0)
+    print(f"share of the sentences, by layer and head: {share}")
+    assert np.max(share) >= 0.95
