@@ -1,0 +1,1 @@
+"""Do residual scheme and position kind decide what a Transformer generalises to on SCAN?"""
