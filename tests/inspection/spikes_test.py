@@ -43,6 +43,14 @@ def test_a_value_that_is_not_finite_spikes_and_enters_no_mean(series):
     assert found > spike_score(np.delete(series, [500, 501, 2_000]))
 
 
+@pytest.mark.parametrize("outlier", [1e8, 1e14])
+def test_one_huge_value_is_one_spike(series, outlier):
+    series[1_700] = outlier
+    found = spike_score(series)
+    assert found == pytest.approx(_slow_spike_score(series, 1_000, 7))
+    assert found < 5
+
+
 def test_an_even_series_has_no_spike_and_a_short_one_no_score():
     assert spike_score(np.full(2_000, 3.0)) == 0
     assert spike_score(np.linspace(5, 1, 2_000)) == 0

@@ -15,9 +15,9 @@ def spike_score(
     all that are not finite, which enter no mean. NaN where no value has enough before it.
     """
     finite = np.isfinite(values)
-    known = np.where(finite, values, 0.0).astype(np.float64)
-    # Around their mean, so that squares of large values do not swallow small deviations.
-    known = np.where(finite, known - known.sum() / max(finite.sum(), 1), 0.0)
+    # Around their median, so that squares of large values do not swallow small deviations.
+    middle = np.median(values[finite]) if finite.any() else 0.0
+    known = np.where(finite, values - middle, 0.0).astype(np.float64)
     counts = _before(finite.astype(np.float64), window)
     with np.errstate(invalid="ignore", divide="ignore"):
         means = _before(known, window) / counts
@@ -29,7 +29,15 @@ def spike_score(
 
 
 def _before(values: Float[np.ndarray, " N"], window: int) -> Float[np.ndarray, " N"]:
-    """The sum of the up to `window` values before each."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    ends = np.arange(len(values))
-    return sums[ends] - sums[np.maximum(ends - window, 0)]
+    """The sum of the up to `window` values before each, by additions alone.
+
+    A difference of sums over all values would be rounding for as long as one value is far larger
+    than the others. So values are cut into blocks of `window`, and each sum is of the end of one
+    block and the beginning of the next.
+    """
+    blocks = np.pad(values, (0, -len(values) % window)).reshape(-1, window)
+    to_end = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1].ravel()
+    up_to = np.cumsum(blocks, axis=1).ravel()
+    place = np.arange(len(values))
+    older = np.where(place < window, 0.0, to_end[np.maximum(place - window, 0)])
+    return older + np.where(place % window == 0, 0.0, up_to[np.maximum(place - 1, 0)])
