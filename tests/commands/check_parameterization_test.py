@@ -42,7 +42,8 @@ def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
         return {"x": np.full(11, scale**0.5)}
 
     monkeypatch.setattr(command, "_train", train)
-    config, found = check(changes)
+    slow = {"optimizer.burn_in_steps": 20, "optimizer.layer_warm_ups": (("decoder/*", 1, 2, 9),)}
+    config, found = check(changes | slow)
     assert found == status and words in capsys.readouterr().out.splitlines()
     peak = peak_rate("noam", 1.0, 4000, 512)
     assert {seed for _, seed in trained} == {0, 1, 2}
@@ -51,6 +52,7 @@ def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
         assert model.head_dim == 64 and model.d_model == 64 * model.num_heads
         assert model.d_ff == 4 * model.d_model
         assert larger.optimizer.schedule == "constant"
+        assert larger.optimizer.burn_in_steps == 0 and larger.optimizer.layer_warm_ups == ()
         assert larger.optimizer.learning_rate == pytest.approx(peak)
     sizes = {(larger.model.d_model, larger.model.num_layers) for larger, _ in trained}
     assert sizes == {(512 * n, 6) for n in (1, 2, 4, 8)} | {(512, 6 * n) for n in (1, 2, 4, 8)}

@@ -63,7 +63,7 @@ def check_parameterization(config: Config, workdir: Path | None) -> int:
 
 
 def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]:
-    """Changes of the config: larger, and at the peak of its learning rate from the first step."""
+    """Changes of the config: larger, and all at the peak of its learning rate from step 1 on."""
     optimizer, model = config.optimizer, config.model
     peak = peak_rate(
         optimizer.schedule, optimizer.learning_rate, optimizer.warmup_steps, model.d_model
@@ -72,6 +72,8 @@ def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]
         "optimizer.schedule": "constant",
         "optimizer.learning_rate": peak,
         "optimizer.warmup_steps": 0,
+        "optimizer.burn_in_steps": 0,
+        "optimizer.layer_warm_ups": (),
         "train.steps": _STEPS,
     }
     # Heads keep their size.
