@@ -245,6 +245,7 @@ def make_optimizer(
         clip_norm=settings.clip_norm,
         groups=settings.groups,
         layer_warm_ups=settings.layer_warm_ups,
+        burn_in_steps=settings.burn_in_steps,
         roles=roles,
     )
     return schedule, transform

@@ -48,7 +48,7 @@ def check(config: Config, given: Iterable[str]) -> None:
 
 def told(config: Config) -> list[str]:
     """What is to say of a config before it is trained with: a line each."""
-    lines, steps, warmup_steps = [], config.train.steps, config.optimizer.warmup_steps
+    lines, steps, optimizer = [], config.train.steps, config.optimizer
     if start := config.checkpoint.init_from:
         lines.append(
             f"data.tokenizer has no effect: the tokenizer is that of checkpoint.init_from={start!r}"
@@ -56,10 +56,15 @@ def told(config: Config) -> list[str]:
     keys = {key for key in flatten(config) if not (start and key.startswith("data.tokenizer."))}
     if ignored := _without_effect(config, keys):
         lines.append(ignored)
-    if warmup_steps >= steps:
+    if optimizer.burn_in_steps + optimizer.warmup_steps >= steps:
+        named = f"optimizer.warmup_steps={optimizer.warmup_steps} is"
+        if optimizer.burn_in_steps:
+            named = (
+                f"optimizer.burn_in_steps={optimizer.burn_in_steps} and {named[:-3]} together are"
+            )
         lines.append(
-            f"optimizer.warmup_steps={warmup_steps} is not less than train.steps={steps}: the "
-            "learning rate grows up to the last step"
+            f"{named} not less than train.steps={steps}: the learning rate grows up to the last "
+            "step"
         )
     return lines
 

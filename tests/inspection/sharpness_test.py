@@ -84,13 +84,14 @@ def test_the_preconditioner_is_what_a_step_of_adam_divides_by():
     roles = {"w": Role((1, 1), False, False, share=share), "b": Role(None, False, False)}
     params = {"w": jnp.asarray(draw(3, 4)), "b": jnp.asarray(draw(4, seed=1))}
     settings: dict[str, Any] = dict(beta1=0.0, beta2=0.9, epsilon=0.3)
+    groups = (("w", 0.2, 0.0),)
     transform = optimizer.make_optimizer(
         name="adam",
         schedule=lambda count: 0.7,
         peak=0.7,
         weight_decay=0.0,
         clip_norm=0.0,
-        groups=(),
+        groups=groups,
         roles=lambda: roles,
         **settings,
     )
@@ -100,7 +101,7 @@ def test_the_preconditioner_is_what_a_step_of_adam_divides_by():
         updates, state = transform.update(gradients, state, params)
         params = optax.apply_updates(params, updates)
     row = optimizer.OPTIMIZERS["adam"]
-    found = optimizer.adam_preconditioner(state, row, roles, **settings)
+    found = optimizer.adam_preconditioner(state, row, roles, groups=groups, **settings)
     steps: Any = updates
     for name, step in steps.items():
         np.testing.assert_allclose(-0.7 * gradients[name] / found[name], step, rtol=1e-4)

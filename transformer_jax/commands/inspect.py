@@ -67,7 +67,13 @@ def _share(role: Role, optimizer: str) -> str:
     share, rate = role.share, OPTIMIZERS[optimizer].rate(role)
     if share == Share():
         return ""
-    return f"; draw * {share.draw:.4g}, learning rate * {rate:.4g}, epsilon * {share.epsilon:.4g}"
+    factors = {
+        "draw": share.draw,
+        "multiplier": share.multiplier,
+        "learning rate": rate,
+        "epsilon": share.epsilon,
+    }
+    return "; " + ", ".join(f"{name} * {factor:.4g}" for name, factor in factors.items())
 
 
 def _dimensions(run: Run, row: Parameter) -> str:

@@ -29,6 +29,7 @@ from transformer_jax.inspection import diagnostics
 from transformer_jax.inspection.sharpness import make_sharpness
 from transformer_jax.inspection.spikes import spike_score
 from transformer_jax.models import FAMILIES
+from transformer_jax.models.family import with_memory
 from transformer_jax.preflight import memory
 from transformer_jax.preflight.program import seconds_at_peak
 from transformer_jax.run import Params, Run
@@ -190,8 +191,11 @@ def _fit(
 
 
 def _sharpness(config: Config, run: Run) -> Callable[[State, Any], dict[str, Any]]:
+    # Kernels of attention have no second derivative.
+    model = run.model.clone(config=run.model.config.plain())
+
     def loss(params: Params, batch: Any) -> Any:
-        outputs, _ = run.outputs(params, batch, None, ())
+        outputs, _ = with_memory(model, params, batch, None, ())
         loss_sum, weight, _ = run.loss(outputs, batch)
         return loss_sum / weight
 
@@ -200,8 +204,10 @@ def _sharpness(config: Config, run: Run) -> Callable[[State, Any], dict[str, Any
     moments = {name: settings[name] for name in Moments._fields}
     frozen = any(factor == 0 for _, factor, _ in settings.groups)
     preconditioner = None
-    if row.adam and not frozen:
-        preconditioner = functools.partial(adam_preconditioner, row=row, roles=run.roles, **moments)
+    if row.adam and not frozen and not settings.layer_warm_ups:
+        preconditioner = functools.partial(
+            adam_preconditioner, row=row, roles=run.roles, groups=settings.groups, **moments
+        )
     return make_sharpness(loss, preconditioner)
 
 

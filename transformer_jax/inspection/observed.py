@@ -4,6 +4,7 @@ A stack's n sublayers come in the order in which they run. Means are over real t
 not count.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -59,6 +60,8 @@ def observe(
       rng: the key of dropout; None is deterministic.
       perturbations: what to add to the sublayers' outputs, as `no_perturbations` has it.
     """
+    # Other kernels never hold a query's weights.
+    model = model.clone(config=dataclasses.replace(model.config, attention_kernel="xla"))
     variables = {"params": params}
     if perturbations is not None:
         variables["perturbations"] = perturbations

@@ -290,10 +290,10 @@ OPTIMIZERS = {
     # sqrt(1 - beta2^s) on its learning rate (Kalra and Barkeshli 2024, 2406.09405, GI-Adam)
     "gi_adam": Optimizer(_gi_adam),
     # Wortsman et al. 2023 (2304.13013), algorithm 2: AdamW, whose update of a matrix is smaller
-    # where its second moments have not seen gradients as large as these
+    # where its second moments have not seen gradients as large as these; what decays is not
     "stable_adamw": Optimizer(_stable_adam),
-    # You et al. 2019 (1904.00962), algorithm 2: the step of each matrix and vector is a share of
-    # its norm, which is the learning rate
+    # You et al. 2019 (1904.00962), algorithm 2, with decoupled decay: the step of each matrix and
+    # vector is a share of its norm, which is the learning rate
     "lamb": Optimizer(_lamb, rate=_by_size),
     # Liu et al. 2019, algorithm 2: while the variance is not tractable it steps by the momentum
     # alone
@@ -323,6 +323,7 @@ def make_optimizer(
     groups: Sequence[Group],
     roles: Roles,
     layer_warm_ups: Sequence[LayerWarmUp] = (),
+    burn_in_steps: int = 0,
 ) -> optax.GradientTransformation:
     """Clips by the global norm (0: not), scales by a row of `OPTIMIZERS`, decays, sets the rate.
 
@@ -338,6 +339,7 @@ def make_optimizer(
       roles: what each parameter is (`models.family.roles`).
       layer_warm_ups: each row gives the layers of its parameters a linear warm-up of their own,
         besides that of the schedule, of which their rates are s / steps in step s.
+      burn_in_steps: of the schedule, after which layers begin to warm up.
 
     Raises:
       ValueError: for a name that has no row, when "adam" is asked to decay, for a negative factor
@@ -365,7 +367,7 @@ def make_optimizer(
         optax.scale_by_learning_rate(schedule),
     )
     if layer_warm_ups:
-        transform = optax.chain(transform, _warm_layers_up(layer_warm_ups, roles))
+        transform = optax.chain(transform, _warm_layers_up(layer_warm_ups, roles, burn_in_steps))
     if any(factor == 0 for _, factor, _ in rows):
         transform = optax.partition(
             {"trained": transform, "frozen": optax.set_to_zero()},
@@ -381,14 +383,16 @@ def make_optimizer(
     return optax.GradientTransformation(init, transform.update)
 
 
-def _warm_layers_up(rows: Sequence[LayerWarmUp], roles: Roles) -> optax.GradientTransformation:
-    """Updates of the rows' layers times s / steps in step s, up to 1."""
+def _warm_layers_up(
+    rows: Sequence[LayerWarmUp], roles: Roles, burn_in_steps: int
+) -> optax.GradientTransformation:
+    """Updates of the rows' layers times s / steps in step s after the burn-in, up to 1."""
 
     def init(params):
         return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None):
-        s = jnp.asarray(state.count, jnp.float32) + 1
+        s = jnp.maximum(jnp.asarray(state.count, jnp.float32) + 1 - burn_in_steps, 0.0)
 
         def scaled(path, update):
             if not roles()[_name(path)].stacked:
@@ -425,19 +429,22 @@ def adam_preconditioner(
     beta1: float,
     beta2: float,
     epsilon: float,
+    groups: Sequence[Group] = (),
 ) -> Any:
     """P of Adam's steps, learning rate * P^-1 * momentum: (1 - beta1^t) (sqrt(v^) + epsilon).
 
-    Where a parameterisation has factors on learning rates, P is divided by them. The optimizer is a
-    row whose steps are all Adam's, and has made one.
+    Where a parameterisation or a group has factors on learning rates, P is divided by them. The
+    optimizer is a row whose steps are all Adam's, and has made one; no group's factor is 0.
     """
+    rows = (*groups, ("*", 1.0, 0.0))
     adam = next(s for s in jax.tree.leaves(opt_state, is_leaf=_is_adam) if _is_adam(s))
     t = adam.count
 
     def one(path, nu):
         role = roles[_name(path)]
         size = jnp.sqrt(nu / (1 - beta2**t)) + epsilon
-        return (1 - beta1**t) * role.share.epsilon * size / row.rate(role)
+        rate = row.rate(role) * _group(rows, _name(path))[1]
+        return (1 - beta1**t) * role.share.epsilon * size / rate
 
     return jax.tree_util.tree_map_with_path(one, adam.nu)
 

@@ -11,7 +11,6 @@ import pytest
 from flax import linen as nn
 
 from tests.models import tiny
-from transformer_jax.models import family
 from transformer_jax.models.layers.parameter import Boxed, Share
 from transformer_jax.models.transformer import parameterizations, shapes
 from transformer_jax.models.transformer.config import branch_multiplier, multipliers
@@ -74,11 +73,12 @@ def test_each_kind_of_parameter_has_the_factors_of_its_row(name, factor, layers)
     kinds = set()
     for path, role in tiny.roles(config).items():
         kinds.add(own := kind(path))
-        *_, rate, epsilon = WIDTHS[name].get(own, (0, 0, 0, 0))
+        _, multiplier, rate, epsilon = WIDTHS[name].get(own, (0, 0, 0, 0))
         if own in ("vector", "head"):
             epsilon = WIDTHS[name]["embedding"][3] + (own == "head")
         in_stack = path.startswith(("encoder/", "decoder/")) and own != "other"
         deep = alpha > 0 and in_stack
+        assert role.share.multiplier == pytest.approx(factor**multiplier), path
         expected = factor**rate * (depth ** (alpha - 1) if deep else 1)
         assert role.share.learning_rate == pytest.approx(expected), path
         expected = factor**epsilon * (depth**-alpha if deep else 1)
@@ -133,10 +133,6 @@ def test_at_the_base_nothing_changes(name):
     for of in (draw, program):
         assert of(based) == of(plain)
     assert program(other) != program(plain) or draw(other) != draw(plain)
-
-
-def resolved(config):
-    return {path: role.share for path, role in tiny.roles(config).items()}
 
 
 @pytest.mark.parametrize(("shape", "residual", "positions"), tiny.TURNS)
@@ -309,10 +305,3 @@ def test_admin_is_profiled_on_the_draws_that_it_trains_from(residual, name):
     again = tiny.flat(nn.unbox(again["params"]))
     for path in omegas:
         np.testing.assert_allclose(again[path], found[path], rtol=1e-4, err_msg=path)
-
-
-def test_roles_carry_the_share_of_their_parameter():
-    config = sized("mup", 2)
-    boxes = tiny.flat(tiny.abstract_parameters(config), lambda leaf: isinstance(leaf, Boxed))
-    for path, role in family.roles(tiny.abstract_parameters(config)).items():
-        assert role.share == boxes[path].share

@@ -19,12 +19,14 @@ class Share(NamedTuple):
     Attributes:
       draw: on what is drawn.
       deviation: on the deviation that a draw has at the base sizes.
+      multiplier: on the parameter, where it is used.
       learning_rate, epsilon: on these, for Adam. Weight decay has no factor.
       width: over the base width.
     """
 
     draw: float = 1.0
     deviation: float = 1.0
+    multiplier: float = 1.0
     learning_rate: float = 1.0
     epsilon: float = 1.0
     width: float = 1.0

@@ -156,6 +156,7 @@ def share(row: Parameterization, box: Boxed, ratios: Ratios) -> Share:
     return Share(
         draw=_at_base(box, box.role, width) * deviation,
         deviation=deviation,
+        multiplier=width**growth.multiplier,
         learning_rate=width ** growth.learning_rate[0] * depth ** growth.learning_rate[1],
         epsilon=width ** growth.epsilon[0] * depth ** growth.epsilon[1],
         width=width,

@@ -216,7 +216,8 @@ SCHEMES: dict[str, ResidualScheme] = {
         gained=_ALL,
     ),
     # Dey et al. 2025 (2505.01618, CompleteP), section 3; Yang et al. 2023 (2310.02244) with an
-    # exponent of 0.5. Their rules for learning rates belong to optimizer.groups.
+    # exponent of 0.5. Branches alone: with their rules for draws and learning rates they are
+    # model.parameterization="completep" and "depth_mup", with "pre_ln".
     "depth_scaled": ResidualScheme(
         pre_norm=True,
         final_norm=True,
