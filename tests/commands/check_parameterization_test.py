@@ -1,12 +1,13 @@
 """What the check of a parameterisation trains, says and returns."""
 
 import importlib
+import re
+from typing import Any
 
 import numpy as np
 import pytest
 
 from configs import default
-from tests.whole.command_line import CONFIG
 from transformer_jax import overrides
 from transformer_jax.training.optimizer import peak_rate
 
@@ -65,13 +66,26 @@ def test_a_family_that_shows_nothing_is_refused():
 
 
 @pytest.mark.long
-def test_trainings_of_a_tiny_model_tell_their_sizes(monkeypatch, tmp_path, capsys):
-    text = "".join(f"{'abcd'[n % 4]} {'efg'[n % 3]}\n" for n in range(60))
-    for name in ("train.en", "train.de", "test.en", "test.de"):
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(command, "_SCALES", (1, 2))
-    monkeypatch.setattr(command, "_SEEDS", 1)
-    folders = {"data.dir": str(tmp_path), "data.cache_dir": str(tmp_path / "cache")}
-    _, status = check(CONFIG | folders)
-    shown = capsys.readouterr().out
-    assert status == 1 and "change of encoder output" in shown and "logits" in shown
+@pytest.mark.parametrize("name", ["standard", "mup"])
+def test_mup_stays_flat_where_standard_grows(monkeypatch, tmp_path, capsys, name):
+    """At four times the width. Of few seeds slopes are rougher than the check's own; logits may
+    shrink."""
+    monkeypatch.setattr(command, "_SCALES", (1, 4))
+    monkeypatch.setattr(command, "_SEEDS", 2)
+    monkeypatch.setattr(command, "_SIZES", {"width": command._SIZES["width"]})
+    sizes = {"d_model": 32, "num_heads": 2, "d_ff": 128, "num_layers": 2}
+    sizes |= {"tied_embeddings": "none", "parameterization": name}
+    sizes |= {"base_width": 32} if name == "mup" else {}
+    changes: dict[str, Any] = {f"model.{key}": value for key, value in sizes.items()}
+    changes |= {"data.cache_dir": str(tmp_path), "data.batch_size": 16}
+    config = overrides.load("configs/language_model.py", changes)
+    status = command.check_parameterization(config, None)
+    lines = re.findall(r"^(.+?)((?: +[+-](?:nan|\d\.\d\d)){5})$", capsys.readouterr().out, re.M)
+    late = {key: float(slopes.split()[-1]) for key, slopes in lines}
+    assert len(late) == 6 and np.isfinite(list(late.values())).all()
+    if name == "mup":
+        assert max(late.values()) < 0.1
+        assert min(slope for key, slope in late.items() if not key.endswith("logits")) > -0.1
+    else:
+        assert status == 1
+        assert late["change of decoder input"] > 0.25 and late["logits"] > 0.25

@@ -1,5 +1,6 @@
 """What a pass shows and what it tells, against slow NumPy."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -23,6 +24,7 @@ from transformer_jax.inspection.observed import (
     branch_variance,
     largest_logit,
     mean_over_queries,
+    observe,
     token_similarity,
 )
 from transformer_jax.models.layers import attention
@@ -40,6 +42,13 @@ def test_observing_changes_no_logits_and_numbers_sublayers_as_they_run():
     np.testing.assert_allclose(shown.inputs + shown.branches, shown.outputs, rtol=1e-5, atol=1e-5)
     final = shown.final[shown.real] @ np.asarray(params["embedding"]["table"]).T
     np.testing.assert_allclose(final, logits[shown.real], rtol=1e-4, atol=1e-5)
+
+
+def test_a_kernel_that_holds_no_weights_shows_the_same():
+    config = dataclasses.replace(PRE_LN, attention_kernel="splash")
+    params, batch = tiny.random_parameters(PRE_LN), tiny.packed_batch()
+    found, expected = (observe(make(c), params, batch) for c in (config, PRE_LN))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_what_is_not_asked_for_is_not_computed(monkeypatch):
