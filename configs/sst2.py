@@ -4,9 +4,12 @@
 
 FOLDER_OF_SST holds GLUE's `glue_sst2/train_full.tsv` and `dev.tsv`, plain or .gz.
 
-Time: 8 min 9 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work too.
-Score on the 872 dev sentences: accuracy 0.8039, Matthews 0.6078, with the last parameters. It
-varied between 0.787 and 0.805 during training; its standard error is 0.013. One seed.
+Time: 4 min on 1 CPU core (AMD EPYC, 2026-11-23) that shared its machine.
+Score on the 872 dev sentences, by which the sizes were chosen: accuracy 0.8085, 0.8062 and 0.8073
+with seeds 0, 1 and 2; standard error 0.013. On the 1,821 sentences of SST's own test, as a .tsv
+with --config.data.test: 0.7919, 0.8062 and 0.8072 (mean 0.8018). Two layers of 128 with dropout 0.3
+have 0.8039 on dev after 2,500 steps, with 0.5 on embeddings 0.7993; BPE of 8,000 pieces in place of
+words 0.8073. Masked LM before brings nothing (experiments/pretraining).
 """
 
 from configs import default
@@ -32,12 +35,12 @@ def get_config(arg: str = "") -> default.Config:
     config.task.name = "classification"
     config.task.label_smoothing = 0.1
     config.model.residual = "pre_ln"
-    config.model.num_layers = 2
-    config.model.d_model = 128
+    config.model.num_layers = 1
+    config.model.d_model = 256
     config.model.num_heads = 4
-    config.model.d_ff = 256
-    config.model.dropout_rate = 0.3
-    config.model.embedding_dropout_rate = 0.3
+    config.model.d_ff = 512
+    config.model.dropout_rate = 0.5
+    config.model.embedding_dropout_rate = 0.5
 
     config.optimizer.name = "adamw"
     config.optimizer.schedule = "linear"
@@ -45,8 +48,9 @@ def get_config(arg: str = "") -> default.Config:
     config.optimizer.warmup_steps = 200
     config.optimizer.weight_decay = 0.1
 
-    config.train.steps = 2500
+    config.train.steps = 1500
     config.train.evaluate_every = 250
     config.checkpoint.every = 250
-    config.checkpoint.keep_last = 3
+    config.checkpoint.keep_last = 4
+    config.checkpoint.average_last = 4
     return config

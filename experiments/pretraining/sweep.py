@@ -9,6 +9,11 @@ _SETS: dict[str, dict[str, Any]] = {
         "data.train": ("sst/glue_sst2/train_full.tsv",),
         "data.validation": ("sst/glue_sst2/dev.tsv",),
         "data.test": (),
+        "model.num_layers": 2,
+        "model.d_model": 128,
+        "model.d_ff": 256,
+        "model.dropout_rate": 0.3,
+        "model.embedding_dropout_rate": 0.3,
     },
     "ewt": {
         "data.train": ("ud_english_ewt/en_ewt-ud-train.conllu",),
