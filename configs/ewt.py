@@ -10,10 +10,10 @@ A model that is pre-trained on the training text before, by masked LM:
     ./launch.sh train --config=configs/ewt.py --workdir=runs/ewt_tuned \\
         --config.data.dir=FOLDER_OF_EWT --config.checkpoint.init_from=runs/ewt_pretrain
 
-Score on test: UPOS accuracy 0.9316 and macro F1 0.8918 pre-trained (dev: accuracy 0.9318), in
-14 and 7 min on 1 CPU core (AMD EPYC, 2026-11-23) that shared its machine; 0.9260 and 0.8858 from
-scratch, with the last parameters alone (dev: 0.9305), in 11 min on 2 cores (2026-11-20). One seed
-each.
+Score on test: UPOS accuracy 0.9316 and 0.9312, macro F1 0.8918 and 0.8912 by two seeds from one
+pre-training (dev: accuracy 0.9318 and 0.9314), in 14 and 7 min on 1 CPU core (AMD EPYC, 2026-11-23)
+that shared its machine; 0.9260 and 0.8858 from scratch, with the last parameters alone (dev:
+0.9305), one seed, in 11 min on 2 cores (2026-11-20).
 """
 
 from configs import default
