@@ -48,6 +48,11 @@ def test_closed_streams_are_named(monkeypatch):
         lines.read_lines("-")
 
 
+def test_an_input_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"--input={tmp_path}/nowhere is not there"):
+        lines.read_lines(f"{tmp_path}/nowhere")
+
+
 def test_a_file_is_replaced_as_a_whole(tmp_path):
     (tmp_path / "out").write_text("longer than before\n")
     (tmp_path / "link").symlink_to(tmp_path / "out")

@@ -1,7 +1,10 @@
 """The attention page's data, and the page in a browser that has no network."""
 
+import dataclasses
 import re
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from tests.models import tiny
 from tests.whole import conftest as whole
 from tests.whole.command_line import call
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.pages import look
 from transformer_jax.pages.look import chances, labels
 from transformer_jax.pages.page import array, numbers, page
 from transformer_jax.pages.positions import by_distance, figures, similarity, turned
@@ -30,7 +34,43 @@ def test_chances_add_up_and_are_ordered():
 def test_every_token_has_a_label_that_is_seen(kind):
     tokenizer = train_tokenizer(kind, ["a ü\tb"], 300)
     ids = list(range(tokenizer.vocab_size))
-    assert all(label.strip() and "\ufffd" not in label for label in labels(tokenizer, ids))
+    found = labels(tokenizer, ids)
+    assert all(label.strip() and label.isprintable() and "\ufffd" not in label for label in found)
+    assert {"U+0000", "U+001B", "␣"} <= set(found) or kind == "words"
+
+
+@dataclasses.dataclass
+class _Decode:
+    num_samples: int
+
+
+@dataclasses.dataclass
+class _Writer:
+    """Writes three tokens and has room for so many, the end included."""
+
+    room: int
+    decode: _Decode
+
+    def generate(self, batches):
+        return [[[5, 6, 7]] * self.decode.num_samples]
+
+    def most_written(self, prompt_tokens):
+        return np.full_like(prompt_tokens, self.room)
+
+
+@pytest.mark.parametrize(("room", "end"), [(3, []), (4, []), (5, [1])])
+def test_what_ends_for_lack_of_room_is_shown_without_an_end(room, end):
+    prompt = {"inputs": np.array([[2, 8, 9]]), "inputs_segment_ids": np.ones((1, 3), int)}
+    data = types.SimpleNamespace(
+        prompts=lambda lines: [(prompt, [0])], special=types.SimpleNamespace(eos=1)
+    )
+    run: Any = types.SimpleNamespace(
+        data=data,
+        model=types.SimpleNamespace(config=types.SimpleNamespace(architecture="decoder_only")),
+    )
+    writer: Any = _Writer(room, _Decode(num_samples=4))
+    (text,) = look._texts(run, writer, ["a b"])
+    assert text.targets == [8, 9, 5, 6, 7, *end] and text.given == 2
 
 
 @pytest.mark.parametrize("kind", tiny.POSITIONS)
@@ -56,7 +96,7 @@ def test_similarity_is_the_cosine_and_its_mean_by_distance():
     np.testing.assert_allclose(by_distance(found), [1, 0.5**0.5, 0], atol=1e-12)
 
 
-def _synthetic(layers, heads, length, words):
+def _synthetic(layers, heads, length, words, **changes):
     weights = np.random.default_rng(0).random((layers, heads, length, length), np.float32)
     weights /= weights.sum(-1, keepdims=True)
     tokens = [words[i % len(words)] for i in range(length)]
@@ -71,6 +111,7 @@ def _synthetic(layers, heads, length, words):
     chance = {"probability": 0.5, "rank": 1, "best": [[word, 0.1] for word in words]}
     text = {"line": " ".join(words), "maps": [one], "given": 2, "targets": tokens}
     text |= {"written": tokens, "chances": [chance] * length}
+    text |= changes
     shown = figures(tiny.config(), {}, 12)
     data = {"texts": [text, text | {"line": "second"}], "positions": shown}
     return page(words[0], data, styles=["look.css"], scripts=["plots.js", "look.js"])
@@ -128,6 +169,50 @@ def test_texts_of_any_kind_are_texts_and_mouse_and_keys_switch(opened, names_of)
     assert svg.startswith("<svg") and "data:image/png" in svg and "<script" not in svg
     names = names_of(tab)
     assert names and all(name.strip() for name in names)
+
+
+@pytest.mark.long
+def test_segments_are_divided_by_lines_and_what_lies_in_the_memory_is_dashed(opened):
+    tab = opened(_synthetic(1, 1, 5, ["a", "b"], segment=2))
+    lines = tab.locator("svg.matrix line")
+    assert lines.count() == 2  # before the third and the fifth token
+    assert lines.evaluate_all("all => all.every((line) => line.getTotalLength() > 0)")
+    assert "Dashed" in tab.locator("main").inner_text()
+    queries, keys = (
+        tab.get_by_role("group", name=name).get_by_role("button") for name in ("Queries", "Keys")
+    )
+
+    def dashed():
+        return [keys.nth(i).evaluate("x => x.className") == "given" for i in range(5)]
+
+    queries.nth(3).click()
+    assert dashed() == [True, True, False, False, False]
+    queries.nth(4).hover()
+    assert dashed() == [True, True, True, True, False]
+
+
+@pytest.mark.long
+def test_keys_leave_the_focus_where_it_was(opened):
+    tab = opened(_synthetic(2, 2, 5, ["a", "b"]))
+    for name, key in [("Keys", "."), ("Queries", "."), ("Keys", "n")]:
+        group = tab.get_by_role("group", name=name)
+        group.get_by_role("button").nth(1).focus()
+        tab.keyboard.press(key)
+        assert group.evaluate("x => x.contains(document.activeElement)")
+    tab.get_by_role("button", name="Layer 2, head 1").focus()
+    tab.keyboard.press("n")
+    assert tab.evaluate("document.activeElement.ariaLabel") == "Layer 2, head 1"
+
+
+@pytest.mark.long
+def test_a_model_without_attention_shows_what_it_writes(opened):
+    tab = opened(_synthetic(1, 1, 3, ["a", "b"], maps=[]))
+    shown = tab.locator("main").inner_text()
+    assert "no attention" in shown and "What it writes" in shown
+    assert "layers and heads" not in shown and "entropy" not in shown.lower()
+    tab.keyboard.press("s")  # there is nothing to save, and no error
+    tab.get_by_role("group", name="Written tokens").get_by_role("button").nth(1).click()
+    assert "probability 0.5000" in tab.locator("#runners-up").inner_text()
 
 
 @pytest.mark.long

@@ -107,6 +107,24 @@ def test_what_became_of_a_run_is_told_with_what_replay_found(tmp_path):
     assert report.outcome(work.read(new)) == ["has not begun to train"]
 
 
+def test_replay_is_no_advice_for_what_it_does_not_look_into(tmp_path):
+    run = make(tmp_path / "run", results={"status": "diverged", "steps": 4, "first_bad_step": 4})
+    config = json.loads((run / "config.json").read_text())
+    config["model"]["family"] = "recurrent"
+    (run / "config.json").write_text(json.dumps(config))
+    assert "replay" not in " ".join(report.outcome(work.read(run)))
+
+
+def test_a_group_whose_settings_fill_a_line_is_called_by_its_first_run(tmp_path):
+    folders = [make(tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 1), ("c", 0))]
+    for folder, length in zip(folders, (1, 1, 80), strict=True):
+        config = json.loads((folder / "config.json").read_text())
+        config["data"] = {"train": ["x" * length]}
+        (folder / "config.json").write_text(json.dumps(config))
+    groups = report.data([work.read(folder) for folder in folders])["groups"]
+    assert [group["name"] for group in groups] == ["a (2 seeds)", "c"]
+
+
 def test_samples_are_those_of_each_evaluation_and_of_the_end(tmp_path):
     run = make(tmp_path / "run", samples="1   source")
     lines = [{"step": step, "samples": [[NASTY, [f"is {step}"]]]} for step in (10, 20)]
@@ -212,3 +230,21 @@ def test_a_browser_shows_twenty_runs(tmp_path, opened, names_of):
     assert slider.get_attribute("aria-valuetext") == "step 2"
     names = names_of(tab)
     assert names and all(name.strip() for name in names)
+
+
+@pytest.mark.long
+def test_a_run_that_breaks_off_after_its_last_record_has_a_cross(tmp_path, opened):
+    bad = {"status": "diverged", "steps": 9, "first_bad_step": 10}
+    run = make(tmp_path / "run", steps=9, results=bad)
+    page = tmp_path / "report.html"
+    assert command.main([str(run), f"--output={page}"]) == 0
+    # A plot that only notes where strokes begin, for steps from 1 to 9 at pixels 10 to 90.
+    begun = opened(page.read_text("utf-8")).evaluate("""() => {
+      const begun = [];
+      const ctx = {beginPath() {}, lineTo() {}, fill() {}, stroke() { begun.push(this.x); },
+        moveTo(x) { this.x = x; }};
+      const bbox = {left: 10, top: 0, width: 80, height: 50};
+      charts.marks({ctx, bbox, valToPos: (step) => 10 * step, data: [[1, 5, 9]]});
+      return begun.map((x) => x + 5 * devicePixelRatio);
+    }""")
+    assert begun == [90]

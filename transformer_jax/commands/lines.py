@@ -18,6 +18,8 @@ def read_lines(source: str) -> list[str]:
 def _lines(source: str) -> list[str]:
     if source == "-" and sys.stdin is None:
         raise ValueError("standard input is closed: name a file with --input=FILE")
+    if source != "-" and not Path(source).exists():
+        raise FileNotFoundError(f'--input={source} is not there: name a file, or "-"')
     data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     return decode_lines(data, source) if data else []
 

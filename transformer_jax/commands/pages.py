@@ -7,6 +7,7 @@ from transformer_jax.build import built
 from transformer_jax.commands import restore
 from transformer_jax.commands.lines import check_target, read_lines, write
 from transformer_jax.commands.status import check_trained
+from transformer_jax.devices import hosts
 from transformer_jax.pages import look as look_page
 from transformer_jax.preflight import memory
 
@@ -26,4 +27,6 @@ def look(config: Config, workdir: Path, checkpoint: str | None, source: str, tar
         run.data.warn_of_unknown_words(lines)
         text = look_page.look(run, trained, lines, f"Attention of {workdir.name}")
     write(target, text)
+    if target != "-" and hosts.is_first():
+        print(f"The page is {target} ({len(text.encode()) / 1e6:.1f} MB)")
     return 0

@@ -160,7 +160,7 @@ class Trained:
         keys = jax.eval_shape(
             lambda: jax.random.split(jax.random.key(0), rows * self.decode.num_samples)
         )
-        longest = int(np.max(self._limit(np.arange(1, width + 1))))
+        longest = int(np.max(self.most_written(np.arange(1, width + 1))))
         decode = functools.partial(
             generate.decode_batch, settings=self.decode, rooms=(longest,), **self._model()
         )
@@ -174,10 +174,11 @@ class Trained:
 
     def _bounds(self) -> dict[str, Any]:
         """What decoding draws with, and where it ends."""
-        limit: LimitFn = self._limit
+        limit: LimitFn = self.most_written
         return {"key": jax.random.key(self.seed), "limit": limit}
 
-    def _limit(self, prompt_tokens: Int[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
+    def most_written(self, prompt_tokens: Int[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
+        """How many tokens are written at most after prompts of so many, what ends them included."""
         assert self.limit is not None  # only tasks that decode ask
         return self.limit(prompt_tokens, self.decode.extra_length, self.most_positions)
 

@@ -23,6 +23,8 @@
   const said = page.element("p", {id: "said", "aria-live": "polite"});
   const queries = page.element("div", {class: "tokens", role: "group", "aria-label": "Queries"});
   const keys = page.element("div", {class: "tokens", role: "group", "aria-label": "Keys"});
+  const of_memory = page.element("p", {class: "quiet"},
+    "Dashed keys lie in the memory. Lines in the picture divide the segments.");
   const written = page.element("section", {});
   const table = page.element("div", {});
   const step = (name, change) => () =>
@@ -32,10 +34,9 @@
     [",", ""], [".", "token"], ["k", "kind"], ["p", ""], ["n", "input"], ["s", "save as SVG"]]) {
     help.append(page.element("kbd", {}, key), ` ${what} `);
   }
-  document.querySelector("main").append(
-    place(button("Previous input", step("text", -1)), choose, button("Next input", step("text", 1))),
-    line, kinds, help,
-    page.element("h2", {}, "All layers and heads"), grid,
+  // What there is of each kind of attention.
+  const attention = page.element("section", {},
+    kinds, help, page.element("h2", {}, "All layers and heads"), grid,
     page.element("p", {class: "quiet"}, "The colour grows with the square root of a weight."),
     title,
     place(button("Previous layer", step("layer", -1)), button("Next layer", step("layer", 1)),
@@ -43,9 +44,13 @@
       button("Mean of heads", () => show({head: MEAN})), button("Save as SVG", save)),
     page.element("div", {class: "one"}, picture, page.element("div", {class: "lists"},
       page.element("h3", {}, "Queries: who looks"), queries,
-      page.element("h3", {}, "Keys: what is looked at"), keys, said)),
-    written,
+      page.element("h3", {}, "Keys: what is looked at"), keys, of_memory, said)));
+  const sizes = page.element("section", {},
     page.element("h2", {}, "Entropy and largest logit of each head"), table);
+  const none = page.element("p", {}, "This model has no attention.");
+  document.querySelector("main").append(
+    place(button("Previous input", step("text", -1)), choose, button("Next input", step("text", 1))),
+    line, none, attention, written, sizes);
 
   // Values of a map are decoded once, when it is first shown.
   function weights(map) {
@@ -88,8 +93,10 @@
     const {maps} = texts[state.text];
     line.textContent = texts[state.text].line;
     choose.value = String(state.text);
+    none.hidden = maps.length > 0;
+    attention.hidden = sizes.hidden = !maps.length;
+    of_memory.hidden = !texts[state.text].segment;
     if (!maps.length) {
-      title.textContent = "This model has no attention";
       chances();
       return;
     }
@@ -127,7 +134,9 @@
         made.push(one);
       }
     }
+    const focused = [...grid.children].indexOf(document.activeElement);
     grid.replaceChildren(...made);
+    if (focused >= 0) made[within(focused, made.length)].focus();
   }
 
   function drawTable() {
@@ -166,7 +175,7 @@
     : Array.from({length: rows}, (_, query) => at(query, state.token));
 
   function drawTokens(now) {
-    const {names, map, text} = now;
+    const {names} = now;
     const found = given(now);
     for (const [side, list] of [["query", queries], ["key", keys]]) {
       const made = names[side].map((name, number) => {
@@ -174,15 +183,11 @@
         const one = button(name, () => show({side, token: number}),
           {dir: "auto", "aria-pressed": String(chosen)});
         one.addEventListener("mouseenter", () => shade(side, number));
-        if (text.segment && side === "key") {
-          const start = Math.floor(state.token / text.segment) * text.segment;
-          if (state.side === "query" && number < start) one.classList.add("given");
-        }
         return one;
       });
-      const focused = list.contains(document.activeElement);
+      const focused = [...list.children].indexOf(document.activeElement);
       list.replaceChildren(...made);
-      if (focused && side === state.side) made[state.token].focus();
+      if (focused >= 0) made[side === state.side ? state.token : within(focused, made.length)].focus();
     }
     color(state.side, found);
     say(now);
@@ -211,6 +216,10 @@
       one.style.background = `color-mix(in srgb, var(--accent) ${percent * 0.6}%, var(--panel))`;
       one.title = found[number].toFixed(4);
     });
+    const {segment} = texts[state.text];
+    const start = segment ? Math.floor(state.token / segment) * segment : 0;
+    [...keys.children].forEach((one, number) =>
+      one.classList.toggle("given", side === "query" && number < start));
   }
 
   // The largest weights in words.
@@ -248,7 +257,9 @@
     if (state.side === "query") frame(left, top + state.token * cell, columns * cell, cell);
     else frame(left + state.token * cell, top, cell, rows * cell);
     for (let row = text.segment; row < rows; row += text.segment ?? Infinity) {
-      frame(left, top + row * cell, columns * cell, 0); // where a segment with memory begins
+      const y = top + row * cell; // where a segment with memory begins
+      svg.append(plots.svg("line", {x1: left, x2: left + columns * cell, y1: y, y2: y,
+        stroke: page.colour("other"), "stroke-width": 1.5}));
     }
     if (labelled) {
       const short = (name) => (name.length > 20 ? `${name.slice(0, 19)}…` : name);
@@ -270,7 +281,8 @@
   }
 
   function save() {
-    const svg = picture.querySelector("svg").cloneNode(true);
+    const svg = picture.querySelector("svg");
+    if (!svg) return;
     const xml = new XMLSerializer().serializeToString(svg);
     page.save(`${title.textContent.replace(/\W+/g, "_")}.svg`, "image/svg+xml", xml);
   }

@@ -77,8 +77,7 @@ def _texts(run: Run, trained: Trained, lines: Sequence[str]) -> list[Text]:
     written = [ids for (ids,) in once.generate(batches)]
     texts = []
     for line, prompt, ids in zip(lines, prompts, written, strict=True):
-        assert trained.limit is not None  # as it generates
-        most = int(trained.limit(np.array([len(prompt)]), trained.decode.extra_length, None)[0])
+        most = int(trained.most_written(np.array([len(prompt)]))[0])
         # What ends for lack of room does not end by a choice of the model.
         ended = [run.data.special.eos] * (len(ids) + 1 < most)
         if architecture == "encoder_decoder":
@@ -100,6 +99,11 @@ def views(run: Run, trained: Trained, texts: Sequence[Text]) -> list[dict[str, A
     with progress.phase("Looking"):
         for text in texts:
             logits, looks = _observe(run, trained, text, longest, passed)
+            if not np.isfinite(logits).all():
+                raise ValueError(
+                    f"the model's logits of {text.line!r} are not finite, so that there is nothing "
+                    "to show: choose an earlier --checkpoint"
+                )
             found.append(_view(run, text, logits, looks))
     return found
 
@@ -257,7 +261,13 @@ def labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
         name = tokenizer.token(number) or f"#{number}"
         if not text or "\ufffd" in text:
             text = name
-        elif not text.strip():
-            text = "".join(_BLANKS.get(character, repr(character)[1:-1]) for character in text)
-        found.append(text)
+        blank = not text.strip()
+        found.append("".join(_seen(character, blank) for character in text))
     return found
+
+
+def _seen(character: str, blank: bool) -> str:
+    """A character as a reader sees it. blank: whether there are only spaces around it."""
+    if character in _BLANKS and (blank or character != " "):
+        return _BLANKS[character]
+    return character if character.isprintable() else f"U+{ord(character):04X}"

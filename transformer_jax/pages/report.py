@@ -16,6 +16,7 @@ from transformer_jax.workdir import REPLAY, SAMPLES, read_samples, series
 # What two runs may differ in and still be seeds of one.
 _SEED = ("seed", "data.dir", "data.cache_dir", "data.workers")
 _DIAGNOSTICS = "diagnostics/"
+_LONGEST = 60  # characters of a group's name
 _SPIKE = "spike/loss"
 
 Curve = dict[str, Any]  # "steps" and "values", of equal length; None: not finite
@@ -85,7 +86,7 @@ def outcome(run: Record) -> list[str]:
     replayed = read_json(run.folder / REPLAY)
     if replayed:
         told.append(f"replay up to step {replayed['step']:,}: {replayed['found']}")
-    elif results.get("first_bad_step") is not None:
+    elif results.get("first_bad_step") and run.config["model.family"] == "transformer":
         step = results["first_bad_step"]
         told.append(f"launch.sh replay --workdir={run.folder} --step={step} says what it was")
     return told
@@ -100,7 +101,7 @@ def _groups(runs: Sequence[Record], called: Sequence[str]) -> list[dict[str, Any
     groups = list(members.values())
     shared = [_shared_labels(runs, group, keys) for group in groups]
     found = tables.short_names(shared) if len(groups) > 1 else []
-    if len(set(found)) < len(groups) or not all(found):
+    if len(set(found)) < len(groups) or not all(0 < len(name) <= _LONGEST for name in found):
         found = [called[group[0]] for group in groups]
     return [
         {"name": called[group[0]] if len(group) == 1 else f"{name} ({len(group)} seeds)"}

@@ -95,7 +95,9 @@ const charts = {
         ctx.lineTo(x, bbox.top + 9 * unit);
         ctx.fill();
       }
-      const x = run.bad === null ? NaN : plot.valToPos(run.bad, "x", true);
+      // A run that breaks off between two records is beyond its last one, which is where x ends.
+      const end = plot.data[0][plot.data[0].length - 1];
+      const x = run.bad === null ? NaN : plot.valToPos(Math.min(run.bad, end), "x", true);
       if (!(x >= bbox.left && x <= bbox.left + bbox.width)) return;
       const y = bbox.top + bbox.height - 8 * unit;
       ctx.beginPath();
