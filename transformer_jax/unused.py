@@ -57,13 +57,11 @@ def told(config: Config) -> list[str]:
     if ignored := _without_effect(config, keys):
         lines.append(ignored)
     if optimizer.burn_in_steps + optimizer.warmup_steps >= steps:
-        named = f"optimizer.warmup_steps={optimizer.warmup_steps} is"
+        named = f"optimizer.warmup_steps={optimizer.warmup_steps}"
         if optimizer.burn_in_steps:
-            named = (
-                f"optimizer.burn_in_steps={optimizer.burn_in_steps} and {named[:-3]} together are"
-            )
+            named = f"{named}, after optimizer.burn_in_steps={optimizer.burn_in_steps},"
         lines.append(
-            f"{named} not less than train.steps={steps}: the learning rate grows up to the last "
+            f"{named} is not less than train.steps={steps}: the learning rate grows up to the last "
             "step"
         )
     return lines

@@ -73,6 +73,13 @@ def test_what_ends_for_lack_of_room_is_shown_without_an_end(room, end):
     assert text.targets == [8, 9, 5, 6, 7, *end] and text.given == 2
 
 
+def test_logits_that_are_not_finite_are_told_with_their_line(monkeypatch):
+    monkeypatch.setattr(look, "_observe", lambda *_: (np.array([[0.0, np.nan]]), {}))
+    run: Any = None
+    with pytest.raises(ValueError, match="logits of 'a b' are not finite.*earlier --checkpoint"):
+        look.views(run, run, [look.Text("a b", None, [1])])
+
+
 @pytest.mark.parametrize("kind", tiny.POSITIONS)
 def test_positions_of_every_kind_are_shown_in_finite_numbers(kind):
     config = tiny.config(positions=kind)

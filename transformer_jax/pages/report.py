@@ -86,6 +86,7 @@ def outcome(run: Record) -> list[str]:
     replayed = read_json(run.folder / REPLAY)
     if replayed:
         told.append(f"replay up to step {replayed['step']:,}: {replayed['found']}")
+    # As `inspected` of the families says, which only JAX can be asked for.
     elif results.get("first_bad_step") and run.config["model.family"] == "transformer":
         step = results["first_bad_step"]
         told.append(f"launch.sh replay --workdir={run.folder} --step={step} says what it was")
