@@ -32,6 +32,7 @@ from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import optimizer
 from transformer_jax.training.losses import Loss
+from transformer_jax.training.schedule import make_schedule, peak_rate
 from transformer_jax.training.step import TrainSettings
 
 
@@ -224,7 +225,7 @@ def make_optimizer(
     """The schedule and the optimizer of a config, with a learning rate that may be traced."""
     settings = config.optimizer
     warm_up = learning_rate, settings.warmup_steps, config.model.d_model
-    schedule = optimizer.make_schedule(
+    schedule = make_schedule(
         name=settings.schedule,
         decay_steps=settings.decay_steps,
         learning_rate=learning_rate,
@@ -237,7 +238,7 @@ def make_optimizer(
     transform = optimizer.make_optimizer(
         name=settings.name,
         schedule=schedule,
-        peak=optimizer.peak_rate(settings.schedule, *warm_up),
+        peak=peak_rate(settings.schedule, *warm_up),
         beta1=settings.beta1,
         beta2=settings.beta2,
         epsilon=settings.epsilon,

@@ -24,7 +24,7 @@ from configs import default
 from configs.default import Config
 from transformer_jax import values
 from transformer_jax.data.lines import decode_lines
-from transformer_jax.training.optimizer import SCHEDULES
+from transformer_jax.training.schedule import SCHEDULES
 from transformer_jax.values import Kind, shorten
 
 CONFIGS = Path(default.__file__).parent

@@ -9,7 +9,7 @@ import pytest
 
 from configs import default
 from transformer_jax import overrides
-from transformer_jax.training.optimizer import peak_rate
+from transformer_jax.training.schedule import peak_rate
 
 # The package has the function of this name.
 command = importlib.import_module("transformer_jax.commands.check_parameterization")

@@ -11,12 +11,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.models.family import Role
 from transformer_jax.training import cross_entropy, losses, optimizer, state, step
+from transformer_jax.training.schedule import make_schedule
 from transformer_jax.training.step import TrainSettings
 
 B, T, V, D = 4, 6, 9, 5
 LOSS = functools.partial(losses.next_token_loss, label_smoothing=0.1, z_loss=0.0)
 METRICS = (*cross_entropy.METRICS, "gradient_norm")
-SCHEDULE = optimizer.make_schedule(
+SCHEDULE = make_schedule(
     name="inverse_sqrt",
     learning_rate=0.05,
     warmup_steps=3,

@@ -14,7 +14,7 @@ from transformer_jax.inspection import coordinates
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.tables import aligned
-from transformer_jax.training.optimizer import peak_rate
+from transformer_jax.training.schedule import peak_rate
 
 _SCALES = (1, 2, 4, 8)
 _SEEDS = 3

@@ -1,0 +1,129 @@
+"""The learning rate's schedule: SCHEDULES is the list."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+
+class Span(NamedTuple):
+    """Steps count from 1. peak: where warm-up ends; last: the last one; decay: of a final decay."""
+
+    peak: int
+    last: int
+    decay: int
+
+
+def _inverse_sqrt(s, span):
+    return jnp.sqrt(span.peak / s)
+
+
+def _line_down(s, first, last):
+    """1 until step `first`, then a line to 0 at the last step."""
+    return 1 - jnp.clip((s - first) / max(last - first, 1), 0, 1)
+
+
+def _linear(s, span):
+    return _line_down(s, span.peak, span.last)
+
+
+def _half_cosine(s, span):
+    return (1 - jnp.cos(jnp.pi * _linear(s, span))) / 2
+
+
+def _constant(s, span):
+    return jnp.ones_like(s)
+
+
+def _final_line(s, span):
+    return _line_down(s, span.last - span.decay, span.last)
+
+
+class Schedule(NamedTuple):
+    """One row.
+
+    Attributes:
+      remains: (step, span) -> how much is left of the peak, from 1 on.
+      ends: whether it comes down to the final learning rate at the last step; otherwise the rate at
+        a step does not depend on the number of steps to come.
+      decays_last: whether it reads `decay_steps`.
+      by_width: whether the learning rate is a factor on (d_model * peak step)^-0.5.
+    """
+
+    remains: Callable[[Any, Span], Any]
+    ends: bool = False
+    decays_last: bool = False
+    by_width: bool = False
+
+
+# With s = 1 for the first update, s = `steps` for the last one, and w = `warmup_steps`:
+SCHEDULES = {
+    # learning_rate * d_model^-0.5 * min(s^-0.5, s * w^-1.5) (Vaswani et al. 2017, equation 3, which
+    # is learning_rate = 1)
+    "noam": Schedule(_inverse_sqrt, by_width=True),
+    # learning_rate * sqrt(w / s): the peak is at s = w (fairseq's)
+    "inverse_sqrt": Schedule(_inverse_sqrt),
+    # half a cosine from learning_rate at s = w to final_learning_rate at `steps`
+    "cosine": Schedule(_half_cosine, ends=True),
+    # a line between the same two points
+    "linear": Schedule(_linear, ends=True),
+    "constant": Schedule(_constant),
+    # learning_rate until s = steps - decay_steps, then a line to final_learning_rate at `steps` (Hu
+    # et al. 2024; a line is Haegele et al. 2024's)
+    "warmup_stable_decay": Schedule(_final_line, ends=True, decays_last=True),
+}
+
+
+def make_schedule(
+    *,
+    name: str,
+    learning_rate: Any,
+    warmup_steps: int,
+    decay_steps: int,
+    steps: int,
+    final_learning_rate: float,
+    d_model: int,
+    burn_in_steps: int = 0,
+) -> optax.Schedule:
+    """Returns count -> learning rate, where `count` updates have been made before this one.
+
+    Each row of `SCHEDULES` grows linearly as s / w while s = count + 1 is less than w =
+    `warmup_steps`, so that the first update moves the parameters; 0 means that there is no warm-up.
+    With `burn_in_steps` all this begins so many steps later, of which each has a rate of 0.
+
+    Raises:
+      ValueError: for a name that has no row, a negative warm-up or burn-in, or a final decay that
+        is empty or overlaps the warm-up.
+    """
+    if name not in SCHEDULES:
+        raise ValueError(f"unknown schedule {name!r}: expected one of {', '.join(SCHEDULES)}")
+    row = SCHEDULES[name]
+    if warmup_steps < 0:
+        raise ValueError(f"warmup_steps must be 0 (no warm-up) or more, got {warmup_steps}")
+    if not 0 <= burn_in_steps < steps:
+        raise ValueError(f"burn_in_steps={burn_in_steps} does not lie in 0 to steps={steps} less 1")
+    steps -= burn_in_steps
+    if row.decays_last and not 0 < decay_steps <= steps - warmup_steps:
+        raise ValueError(
+            f"{name} needs a decay of 1 to {steps - warmup_steps} steps, what is left of {steps} "
+            f"after {warmup_steps} of warm-up; got decay_steps={decay_steps}"
+        )
+    # Without warm-up the peak is the first step.
+    span = Span(max(warmup_steps, 1), steps, decay_steps)
+    peak = peak_rate(name, learning_rate, warmup_steps, d_model)
+    floor = final_learning_rate if row.ends else 0.0
+
+    def schedule(count):
+        s = jnp.asarray(count, jnp.float32) + 1 - burn_in_steps
+        decayed = floor + (peak - floor) * row.remains(s, span)
+        rate = jnp.where(s < span.peak, peak * s / span.peak, decayed)
+        return jnp.where(s < 1, 0.0, rate) if burn_in_steps else rate
+
+    return schedule
+
+
+def peak_rate(name: str, learning_rate: Any, warmup_steps: int, d_model: int) -> Any:
+    """The learning rate at which a schedule's warm-up ends."""
+    factor = (d_model * max(warmup_steps, 1)) ** -0.5
+    return learning_rate * factor if SCHEDULES[name].by_width else learning_rate
