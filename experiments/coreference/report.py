@@ -1,5 +1,6 @@
 """For each seed the heads that tell both nouns apart best, and the scores without heads."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,18 +26,28 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             best.append({"seed": seed, "from": stack, "what": name, **values})
             key = f"prefers_right/{stack}/{name}/{seed}".replace(" ", "_").replace("'", "")
             numbers[key] = top["prefers_right"]
-    for (seed,), mine in results.group(ablations, "seed").items():
-        for stack in ("none", "encoder", "decoder"):
-            layers = [row for row in mine if row["stack"] == stack and not row["head"]]
-            heads = [row for row in mine if row["stack"] == stack and row["head"]]
-            worst = min(heads, key=_pronouns, default=None)
-            for row in (*([worst] if worst else []), *layers):
-                taken = f"head {row['head']}" if row["head"] else "all heads"
-                what = "nothing" if stack == "none" else f"layer {row['layer']}, {taken}"
-                scores = {name: row[name] for name in ("pronoun_accuracy", "exact_match")}
-                without.append({"seed": seed, "stack": stack, "without": what, **scores})
-                place = f"{stack}/{what}/{seed}".replace(" ", "_").replace(",", "")
-                numbers[f"pronoun_accuracy/{place}"] = row["pronoun_accuracy"]
+    for (seed, stack), mine in results.group(looks, "seed", "stack").items():
+        that = max((row for row in mine if row["head"]), key=lambda row: row["prefers_right"])
+        place = that["layer"], that["head"]
+        scores = {
+            (row["layer"], row["head"]): row["pronoun_accuracy"]
+            for row in ablations
+            if row["seed"] == seed and row["stack"] in (stack, "none")
+        }
+        others = [scores[key] for key in scores if key[1] and key != place]
+        found = {
+            "nothing": scores[0, 0],
+            "that head": scores[place],
+            "another (median)": results.median(others),
+            "another (worst)": min(others, default=math.nan),
+            "its layer": scores[place[0], 0],
+        }
+        head = f"layer {place[0]}, head {place[1]}"
+        without.append({"seed": seed, "stack": stack, "that head is": head, **found})
+        numbers |= {
+            f"pronoun_accuracy/{stack}/without/{what}/{seed}".replace(" ", "_"): value
+            for what, value in found.items()
+        }
     results.write_summary(out, numbers)
     ranked = [
         {"seed": f"seed {seed}", "rank": rank, "prefers_right": share}
@@ -60,7 +71,3 @@ def _shares(rows: list[Row]) -> list[float]:
     """Those of the decoder's heads, the largest first."""
     heads = (row for row in rows if row["head"] and row["stack"] == "decoder")
     return sorted((row["prefers_right"] for row in heads), reverse=True)
-
-
-def _pronouns(row: Row) -> float:
-    return row["pronoun_accuracy"]
