@@ -1,7 +1,6 @@
 """Trains a run, or continues it, and scores what came of it."""
 
 import contextlib
-import functools
 import json
 import shlex
 import sys
@@ -15,7 +14,7 @@ from absl import logging
 
 from configs.default import Config
 from transformer_jax import interrupt, overrides, progress, run_log, trackers, unused
-from transformer_jax.build import built
+from transformer_jax.build import built, make_sharpness
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
 from transformer_jax.commands.files import lock, save
@@ -26,17 +25,14 @@ from transformer_jax.data.readers import Endless
 from transformer_jax.data.summary import report
 from transformer_jax.devices import hosts, mesh
 from transformer_jax.inspection import diagnostics
-from transformer_jax.inspection.sharpness import make_sharpness
 from transformer_jax.inspection.spikes import spike_score
 from transformer_jax.models import FAMILIES
-from transformer_jax.models.family import with_memory
 from transformer_jax.preflight import memory
 from transformer_jax.preflight.program import seconds_at_peak
 from transformer_jax.run import Params, Run
 from transformer_jax.run_log import NoLog, RunLog
 from transformer_jax.training import loop
 from transformer_jax.training.losses import means
-from transformer_jax.training.optimizer import OPTIMIZERS, Moments, adam_preconditioner
 from transformer_jax.training.state import State
 from transformer_jax.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
 
@@ -179,7 +175,7 @@ def _fit(
         train_step=run.train_step(),
         evaluate=validation,
         diagnose=diagnostics.make_diagnose(run.model, run.loss, run.roles),
-        sharpness=_sharpness(config, run),
+        sharpness=make_sharpness(config, run),
         save=save_checkpoint,
         log=log,
         stop=stop,
@@ -188,27 +184,6 @@ def _fit(
     )
     checkpoints.wait()
     return outcome
-
-
-def _sharpness(config: Config, run: Run) -> Callable[[State, Any], dict[str, Any]]:
-    # Kernels of attention have no second derivative.
-    model = run.model.clone(config=run.model.config.plain())
-
-    def loss(params: Params, batch: Any) -> Any:
-        outputs, _ = with_memory(model, params, batch, None, ())
-        loss_sum, weight, _ = run.loss(outputs, batch)
-        return loss_sum / weight
-
-    settings = config.optimizer
-    row = OPTIMIZERS[settings.name]
-    moments = {name: settings[name] for name in Moments._fields}
-    frozen = any(factor == 0 for _, factor, _ in settings.groups)
-    preconditioner = None
-    if row.adam and not frozen and not settings.layer_warm_ups:
-        preconditioner = functools.partial(
-            adam_preconditioner, row=row, roles=run.roles, groups=settings.groups, **moments
-        )
-    return make_sharpness(loss, preconditioner)
 
 
 def _prospect(checkpoints: Checkpoints) -> str:
