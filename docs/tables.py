@@ -233,9 +233,12 @@ def claims_table() -> str:
 def claims(readme: str) -> list[tuple[str, ...]]:
     """The rows of the table that the conclusion of an experiment's README begins with.
 
-    Raises ValueError where there is none, or a verdict is none of VERDICTS.
+    There are none while the runs, and so the conclusion, are still to come. Raises ValueError where
+    there is no table, or a verdict is none of VERDICTS.
     """
     conclusion = readme.split("## Conclusion\n", 1)[1].lstrip()
+    if conclusion.startswith("None yet.\n"):
+        return []
     lines = conclusion.split("\n\n")[0].splitlines()
     if lines[:1] != [f"| {' | '.join(_CLAIM)} |"]:
         raise ValueError(f"the conclusion begins with {lines[:1]}: expected a table of {_CLAIM}")

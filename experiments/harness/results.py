@@ -88,6 +88,23 @@ class Line(NamedTuple):
     r_squared: float
 
 
+class Difference(NamedTuple):
+    """Of two means, and its standard error; NaN where nothing was run twice."""
+
+    value: float
+    error: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether it lies beyond two standard errors."""
+        return abs(self.value) > 2 * self.error
+
+    def __format__(self, form: str) -> str:
+        """As "+0.5 ± 0.2", with two standard errors."""
+        more = f" ± {2 * self.error:{form.lstrip('+')}}" if math.isfinite(self.error) else ""
+        return f"{self.value:{form}}{more}"
+
+
 def load(run: Run, workdir: Path) -> Finished:
     """Reads what a finished run has left in its work directory."""
     measured = dict(read_json(workdir / "measurements.json"))
@@ -200,6 +217,25 @@ def paired_differences(
     if alone := first.keys() ^ second.keys():
         raise ValueError(f"rows without a partner in {column}: {sorted(alone, key=str)}")
     return [first[key] - second[key] for key in first]
+
+
+def pooled_deviation(groups: Iterable[ArrayLike]) -> float:
+    """The standard deviation within groups that share one; NaN where none has two values."""
+    arrays = [np.asarray(values, np.float64) for values in groups]
+    squares = sum(float(np.sum((values - values.mean()) ** 2)) for values in arrays)
+    freedom = sum(values.size - 1 for values in arrays)
+    return math.sqrt(squares / freedom) if freedom else math.nan
+
+
+def difference(values: ArrayLike, others: ArrayLike, deviation: float | None = None) -> Difference:
+    """The mean of the values minus that of the others.
+
+    deviation: of both, from more groups than these two; None: pooled over them.
+    """
+    a, b = (np.asarray(each, np.float64) for each in (values, others))
+    if deviation is None:
+        deviation = pooled_deviation([a, b])
+    return Difference(float(a.mean() - b.mean()), deviation * math.sqrt(1 / a.size + 1 / b.size))
 
 
 def parting(metrics: Iterable[Row], others: Iterable[Row], tolerance: float = 0.0) -> int | None:

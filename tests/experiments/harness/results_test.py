@@ -212,3 +212,28 @@ def test_the_provenance_says_how_many_where_and_when(tmp_path):
     assert text.startswith("2 runs, 3 minutes in all")
     assert "Some CPU, 1 core a run" in text and "NVIDIA H100" in text and "JAX 1.2.3" in text
     assert "2026-01-02" in text
+
+
+def test_the_pooled_deviation_is_that_of_an_analysis_of_variance():
+    rng = np.random.default_rng(0)
+    groups = [rng.normal(mean, 2.0, size) for mean, size in ((0, 3), (50, 7), (-9, 1))]
+    squares = sum(np.sum((values - np.mean(values)) ** 2) for values in groups)
+    assert results.pooled_deviation(groups) == pytest.approx(np.sqrt(squares / (2 + 6)))
+    assert np.isnan(results.pooled_deviation([[1.0], [2.0]]))
+
+
+def test_a_difference_has_the_standard_error_of_students_test():
+    rng = np.random.default_rng(1)
+    values, others = rng.normal(0, 1, 5), rng.normal(1, 1, 8)
+    found = results.difference(values, others)
+    t, _ = stats.ttest_ind(values, others)
+    assert found.value / found.error == pytest.approx(t)
+    known = results.difference([1.0], [3.0], deviation=0.5)
+    assert known == (-2.0, pytest.approx(0.5 * np.sqrt(2)))
+
+
+def test_a_difference_counts_beyond_two_standard_errors():
+    assert results.Difference(-2.1, 1.0).counts and not results.Difference(1.9, 1.0).counts
+    assert not results.Difference(5.0, np.nan).counts
+    assert f"{results.Difference(0.5, 0.125):+.2f}" == "+0.50 ± 0.25"
+    assert f"{results.Difference(0.5, np.nan):+.2f}" == "+0.50"

@@ -1,0 +1,43 @@
+"""Validation losses by learning rate and seed, and what depth does before training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from configs.default import Config
+from experiments.harness.trainings import Made, Trainings
+from transformer_jax.inspection import observed
+
+
+def measure(
+    config: Config, workdir: Path, *, learning_rates: Sequence[float], seeds: int
+) -> list[dict[str, Any]]:
+    """A row for each learning rate and seed, as of `Trainings.row`, with what the model of that
+    seed shows before training on the first batch, after its last sublayer:
+
+    stream, branch: variances of the residual stream and of what is added to it.
+    token_cosine: between different tokens of a text.
+    """
+    trainings = Trainings(config)
+    look = jax.jit(lambda params, batch: _look(trainings, params, batch))
+    rows = []
+    for seed in range(seeds):
+        found: dict[str, Any] = {}
+
+        def watch(made: Made, found: dict[str, Any] = found) -> None:
+            if made.step == 0 and not found:
+                found.update(jax.device_get(look(made.state.params, made.batch)))
+
+        rows += [trainings.row(rate, seed, watch) | found for rate in learning_rates]
+    return rows
+
+
+def _look(trainings: Trainings, params: Any, batch: Any) -> dict[str, Any]:
+    shown = observed.observe(trainings.run.model, params, batch)[1]["decoder"]
+    return {
+        "stream": observed.variances(shown.outputs, shown.real)[-1],
+        "branch": observed.branch_variance(shown)[-1],
+        "token_cosine": observed.token_similarity(shown)[-1],
+    }

@@ -1,0 +1,135 @@
+"""Losses by learning rate: the best one, what it costs to take another, and how much it matters.
+
+Of rows {learning_rate, seed, loss, initial, ...}, as `Trainings.row` gives them; a loss that is
+missing (None or NaN) is that of a training that diverged.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.harness.results import Row, group
+
+# The largest loss, of the best one's multiples, that still lies near the optimum.
+_NEAR = 1.2
+
+
+class Optimum(NamedTuple):
+    """The best learning rate of one seed.
+
+    Attributes:
+      log2_rate: where the parabola through the losses around the least one is least.
+      loss: the least one, as measured.
+      inside: whether the grid goes on to both sides of it; where it does not, or the next training
+        diverged, log2_rate is that of the least loss, and the optimum may lie beyond.
+    """
+
+    log2_rate: float
+    loss: float
+    inside: bool
+
+
+def optimum(losses: Mapping[float, float | None]) -> Optimum:
+    """The best of a grid of learning rates -> losses.
+
+    The parabola, of log2 of the rate, goes through the least loss and up to two on each side, as
+    far as they are without a gap below 1.2 times the least one.
+
+    Raises:
+      ValueError: no training has a loss.
+    """
+    rates = sorted(losses)
+    values = np.array([_number(losses[rate]) for rate in rates])
+    if not np.isfinite(values).any():
+        raise ValueError(f"no training has a loss, at none of the learning rates {rates}")
+    least = int(np.nanargmin(values))
+    near = values <= _NEAR * values[least]
+    first = last = least
+    while first > max(0, least - 2) and near[first - 1]:
+        first -= 1
+    while last < min(len(rates) - 1, least + 2) and near[last + 1]:
+        last += 1
+    x, loss = np.log2(rates), float(values[least])
+    if not first < least < last:
+        return Optimum(float(x[least]), loss, False)
+    a, b, _ = np.polyfit(x[first : last + 1], values[first : last + 1], 2)
+    if a <= 0:  # flat, or not like a parabola: the nearest three are, since the middle is least
+        first, last = least - 1, least + 1
+        a, b, _ = np.polyfit(x[first : last + 1], values[first : last + 1], 2)
+    at = -b / (2 * a) if a > 0 else x[least]
+    return Optimum(float(np.clip(at, x[first], x[last])), loss, True)
+
+
+def optima(rows: Iterable[Row]) -> dict[int, Optimum]:
+    """The optimum of each seed, but those of which nothing trained."""
+    grids = {seed: grid(own) for (seed,), own in group(rows, "seed").items()}
+    trained = {seed: own for seed, own in grids.items() if any(map(_is_loss, own.values()))}
+    return {seed: optimum(own) for seed, own in trained.items()}
+
+
+def best_rate(rows: Sequence[Row]) -> float | None:
+    """The learning rate of the grid with the least mean loss over seeds; None where there is none
+    at which all seeds trained."""
+    means = {
+        rate: float(np.mean([_number(row["loss"]) for row in own]))
+        for (rate,), own in group(rows, "learning_rate").items()
+    }
+    finite = {rate: mean for rate, mean in means.items() if math.isfinite(mean)}
+    return min(finite, key=finite.__getitem__, default=None)
+
+
+def penalty(rows: Sequence[Row], rate: float) -> float | None:
+    """What is lost by a learning rate of the grid against the best one, mean over seeds.
+
+    Infinite where a seed diverges at it; None where at no rate all seeds trained.
+    """
+    best = best_rate(rows)
+    if best is None:
+        return None
+    at, at_best = (
+        [_number(row["loss"]) for row in rows if row["learning_rate"] == each]
+        for each in (rate, best)
+    )
+    lost = float(np.mean(at) - np.mean(at_best))
+    return lost if math.isfinite(lost) else math.inf
+
+
+def sensitivity(losses: Mapping[float, float | None], initial: float) -> float:
+    """The mean over learning rates of min(loss, initial) - least loss (Wortsman et al. 2023, 2.2).
+
+    One that diverged counts as the initial loss.
+    """
+    values = [
+        min(_number(loss), initial) if _is_loss(loss) else initial for loss in losses.values()
+    ]
+    return float(np.mean(values) - min(values))
+
+
+def first_failing(losses: Mapping[float, float | None], limit: float) -> float:
+    """The smallest learning rate above the best one from which on all of the grid fail.
+
+    To fail is to diverge, or to end above the limit: what is only slow, at small rates, does not
+    count. Infinite where the largest one of the grid trains.
+    """
+    failing = math.inf
+    for rate in sorted(losses, reverse=True):
+        loss = losses[rate]
+        if _is_loss(loss) and _number(loss) <= limit:
+            break
+        failing = rate
+    return failing
+
+
+def grid(rows: Iterable[Row]) -> dict[float, float | None]:
+    """learning rate -> loss, of the rows of one seed."""
+    return {row["learning_rate"]: row["loss"] for row in rows}
+
+
+def _number(loss: float | None) -> float:
+    return math.nan if loss is None else loss
+
+
+def _is_loss(loss: float | None) -> bool:
+    return loss is not None and math.isfinite(loss)

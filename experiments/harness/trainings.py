@@ -1,0 +1,127 @@
+"""Short trainings in this process: one compiled step for all learning rates and seeds.
+
+A run of the command line takes seconds to start and to compile, which is as long as these train.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from configs.default import Config
+from transformer_jax import build
+from transformer_jax.devices.mesh import place
+from transformer_jax.run import Params, Run
+from transformer_jax.training.losses import Batch
+from transformer_jax.training.state import State
+from transformer_jax.training.step import Metrics, train_step
+
+# A global batch before it is on the devices.
+HostBatch = Mapping[str, np.ndarray]
+
+
+class Made(NamedTuple):
+    """What a step has made.
+
+    Attributes:
+      step: its number from 1; 0 before the first, which has no metrics.
+      state: after it; gone once the next step is asked for.
+      batch: that the step was made on; of 0, that of the first.
+    """
+
+    step: int
+    state: State
+    batch: Batch
+    metrics: Metrics
+
+
+class Trainings:
+    """The trainings of a config, whatever its learning rate and its seed."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.run = build.build(config)
+
+        @functools.partial(jax.jit, donate_argnums=0)
+        def step(state: State, batch: Batch, learning_rate: Any) -> tuple[State, Metrics]:
+            schedule, optimizer = build.make_optimizer(
+                config, lambda: self.run.roles, learning_rate
+            )
+            return train_step(
+                state,
+                batch,
+                loss=self.run.loss,
+                apply=self.run.outputs,
+                optimizer=optimizer,
+                schedule=schedule,
+                accumulation_steps=1,
+                ema_decay=0.0,
+                log_every=1,
+            )
+
+        self._step = step
+        self._first = jax.jit(lambda seed, batch: self._seeded(seed).new_state(batch))
+
+    def steps(
+        self, learning_rate: float, seed: int, batches: Iterable[HostBatch] | None = None
+    ) -> Iterator[Made]:
+        """Trains: the state before the first step, and then what each step made, to the last one.
+
+        Ends before a step whose loss, gradient or parameters are not finite: it has diverged.
+
+        batches: in place of the training data in the order of this seed.
+        """
+        run = self.run
+        placed = (place(run.mesh, batch) for batch in batches or self.batches(seed))
+        first = next(placed)
+        state = self._first(seed, first)
+        yield Made(0, state, first, {})
+        every = itertools.chain([first], placed)
+        numbered = zip(range(1, run.train.steps + 1), every, strict=False)
+        for number, batch in numbered:
+            state, metrics = self._step(state, batch, learning_rate)
+            finite = math.isfinite(metrics["loss"]) and math.isfinite(metrics["gradient_norm"])
+            if not (finite and metrics["finite_parameters"]):
+                return
+            yield Made(number, state, batch, metrics)
+
+    def batches(self, seed: int) -> Iterator[HostBatch]:
+        """The training data in the order of this seed, without end."""
+        settings = dataclasses.replace(self.run.data.settings, seed=seed)
+        data = dataclasses.replace(self.run.data, settings=settings)
+        return iter(data.train_streams())
+
+    def validation_loss(self, params: Params) -> float:
+        """Nats a token, without label smoothing and z-loss."""
+        return self.run.trained(params).losses(self._validation)["token_loss"]
+
+    @functools.cached_property
+    def _validation(self) -> Any:
+        return self.run.data.split("validation")
+
+    def row(
+        self,
+        learning_rate: float,
+        seed: int,
+        watch: Callable[[Made], None] = lambda made: None,
+    ) -> dict[str, Any]:
+        """One training: its learning_rate and seed, and the validation loss before and after it.
+
+        loss: NaN where training diverged. watch: shown every step.
+        """
+        row = {"learning_rate": learning_rate, "seed": seed, "loss": math.nan}
+        for made in self.steps(learning_rate, seed):
+            watch(made)
+            if made.step == 0:
+                row["initial"] = self.validation_loss(made.state.params)
+            if made.step == self.run.train.steps:
+                row["loss"] = self.validation_loss(made.state.params)
+        return row
+
+    def _seeded(self, seed: Any) -> Run:
+        return dataclasses.replace(self.run, seed=seed)

@@ -1,0 +1,106 @@
+"""Trainings in this process are those of the command line's step, by rate and seed."""
+
+import itertools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.harness.small import CONFIG, small
+from experiments.harness.sweep import ROOT
+from experiments.harness.trainings import Trainings
+from transformer_jax import build, overrides
+from transformer_jax.devices.mesh import place
+
+STEPS, RATE, SEED = 4, 0.01, 3
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
+    (folder / "input.txt").write_text(text)
+    changes = {
+        "data.dir": str(folder),
+        "data.cache_dir": str(folder),
+        "data.validation_size": 200,
+        "data.max_target_length": 8,
+        "data.batch_size": 8,
+        "model.d_ff": 16,
+        "evaluate.batch_size": 8,
+        "optimizer.warmup_steps": 2,
+    }
+    shapes = small(d_model=16, num_layers=1, steps=STEPS)
+    return overrides.load(str(ROOT / CONFIG), shapes | changes)
+
+
+@pytest.fixture(scope="module")
+def trainings(config):
+    return Trainings(config)
+
+
+def _params(made):
+    return jax.tree.map(np.array, made.state.params)
+
+
+def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
+    changed = overrides.replace(config, {"optimizer.learning_rate": RATE, "seed": SEED})
+    run = build.build(changed)
+    streams, step = run.train_streams(), run.train_step()
+    batch = place(run.mesh, next(streams))
+    state = run.new_state(batch)
+    for made in trainings.steps(RATE, SEED):
+        jax.tree.map(np.testing.assert_array_equal, dict(made.batch), batch)
+        close = jax.tree.map(
+            lambda a, b: np.allclose(a, b, atol=1e-6), made.state.params, state.params
+        )
+        assert all(jax.tree.leaves(close)), made.step
+        if made.step:
+            batch = place(run.mesh, next(streams))
+        if made.step < STEPS:
+            state, metrics = step(state, batch)
+    assert made.step == STEPS
+
+
+def test_rates_and_seeds_differ(trainings):
+    last = {}
+    for rate, seed in itertools.product([0.001, 0.01], [0, 1]):
+        *_, made = trainings.steps(rate, seed)
+        last[rate, seed] = float(made.metrics["loss"])
+    assert len(set(last.values())) == 4
+
+
+def test_batches_can_be_given(trainings):
+    batch = next(trainings.batches(0))
+    for made in trainings.steps(RATE, 0, itertools.repeat(batch)):
+        np.testing.assert_array_equal(made.batch["targets"], batch["targets"])
+    assert made.step == STEPS
+
+
+def test_a_training_that_diverges_ends_before_the_bad_step(trainings):
+    made = [made.step for made in trainings.steps(math.inf, 0)]
+    assert made == [0]
+    row = trainings.row(math.inf, 0)
+    assert math.isnan(row["loss"]) and math.isfinite(row["initial"])
+
+
+def test_a_row_holds_the_validation_loss_before_and_after(trainings):
+    seen = []
+    row = trainings.row(RATE, SEED, lambda made: seen.append(made.step))
+    assert seen == list(range(STEPS + 1))
+    first, *_, last = (_params(made) for made in trainings.steps(RATE, SEED))
+    for params, name in ((first, "initial"), (last, "loss")):
+        assert row[name] == pytest.approx(_loss(trainings.run, params), rel=1e-5)
+    assert (row["learning_rate"], row["seed"]) == (RATE, SEED)
+
+
+def _loss(run, params):
+    """Nats a token of the validation split, by its definition."""
+    losses, count = 0.0, 0
+    for batch, _ in run.data.split("validation").batches:
+        log_p = jax.nn.log_softmax(run.apply(params, batch, None))
+        picked = np.take_along_axis(np.asarray(log_p), batch["targets"][..., None], axis=-1)[..., 0]
+        real = batch["targets_segment_ids"] > 0
+        losses, count = losses - picked[real].sum(), count + real.sum()
+    return losses / count

@@ -1,0 +1,92 @@
+"""Shifts of made-up optima by rule and size."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.harness import transfer
+
+GRID = [2.0**exponent for exponent in range(-9, 0)]
+
+
+def _rows(rule, width, optima, grid=GRID):
+    return [
+        {
+            "rule": rule,
+            "width": width,
+            "learning_rate": rate,
+            "seed": seed,
+            "loss": 2 + 0.05 * (math.log2(rate) - at) ** 2 if at is not None else None,
+            "initial": 5.0,
+        }
+        for seed, at in enumerate(optima)
+        for rate in grid
+    ]
+
+
+@pytest.fixture
+def shifts():
+    rows = [
+        *_rows("one rate", 32, [-4.0, -4.2]),
+        *_rows("one rate", 64, [-5.0, -5.2]),
+        *_rows("one rate", 128, [-6.0]),
+        *_rows("by layer", 64, [-4.0, -4.4]),
+        *_rows("by layer", 128, [None]),
+    ]
+    return transfer.shifts(transfer.with_base(rows, "width"), "width")
+
+
+def _one(shifts, rule, width):
+    (found,) = (row for row in shifts if (row["rule"], row["width"]) == (rule, width))
+    return found
+
+
+def test_rules_without_a_base_have_that_of_the_first(shifts):
+    base = _one(shifts, "by layer", 32)
+    assert base["optimum"] == pytest.approx(_one(shifts, "one rate", 32)["optimum"])
+    own = [*_rows("a", 3, [-4.0]), *_rows("b", 3, [-5.0])]
+    assert sorted(map(str, transfer.with_base(own, "width"))) == sorted(map(str, own))
+
+
+def test_a_shift_is_that_of_the_means_with_the_deviation_of_all_sizes(shifts):
+    row = _one(shifts, "one rate", 64)
+    assert row["shift"] == pytest.approx(-1.0)
+    # Two deviations of 0.1 around two means: s^2 = (2 * 0.01 + 2 * 0.01) / 2.
+    deviation = math.sqrt(0.02)
+    assert row["error"] == pytest.approx(deviation * math.sqrt(1 / 2 + 1 / 2))
+    assert _one(shifts, "one rate", 128)["error"] == pytest.approx(deviation * math.sqrt(1 + 1 / 2))
+
+
+def test_the_penalty_is_that_of_the_bases_best_rate(shifts):
+    # The grid's best rate of the base is 2^-4, of the others 2^-5 and 2^-6.
+    losses = {at: np.mean([0.05 * (at - best) ** 2 for best in (-5.0, -5.2)]) for at in (-4, -5)}
+    assert _one(shifts, "one rate", 64)["penalty"] == pytest.approx(losses[-4] - losses[-5])
+    assert _one(shifts, "one rate", 128)["penalty"] == pytest.approx(0.05 * 4)
+
+
+def test_where_nothing_trained_the_table_says_so(shifts):
+    row = _one(shifts, "by layer", 128)
+    assert (row["trained"], row["runs"]) == (0, len(GRID)) and "optimum" not in row
+    line = transfer.table(shifts, "width").splitlines()[-1]
+    assert f"0 of {len(GRID)}" in line and "by layer" in line
+
+
+def test_a_base_that_never_trains_leaves_the_others_without_a_shift():
+    rows = [*_rows("post_ln", 3, [None]), *_rows("post_ln", 6, [-4.0])]
+    row = _one(transfer.shifts(rows, "width"), "post_ln", 6)
+    assert "shift" not in row and "penalty" not in row and row["optimum"] == pytest.approx(-4.0)
+    transfer.table([row], "width")
+
+
+def test_an_end_of_the_grid_is_named():
+    rows = [*_rows("a", 3, [-4.0]), *_rows("a", 6, [-12.0])]
+    text = transfer.table(transfer.shifts(rows, "width"), "width")
+    assert "(end of the grid)" in text and "(of an end of the grid)" in text
+
+
+def test_what_diverged_is_drawn_at_the_loss_before_training():
+    rows = [*_rows("a", 3, [-4.0]), *_rows("a", 6, [None])]
+    (ax, *_) = transfer.curves(rows, "width").axes
+    _, diverged = ax.get_lines()
+    assert set(diverged.get_ydata()) == {5.0}
