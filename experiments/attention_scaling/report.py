@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness import figures, results
+from experiments.harness import figures, rates, results
 from experiments.harness.results import Finished, Row
 
 _SCORES = {
@@ -19,7 +19,9 @@ _FOUND = 1.3  # nats per word, below which no model gets without looking at the 
 
 
 def report(runs: list[Finished], out: Path) -> str:
-    """Writes trained.csv, curves.csv, start.csv, cost.csv, figures and the numbers; the text."""
+    """Writes csv files, figures and the numbers; returns the text."""
+    if "learning_rate" in runs[0].labels:
+        return _by_rate(_named([_trained(run) for run in runs]), out)
     trained = _named([_trained(run) for run in runs if run.run.train])
     curves = _named([point for run in runs if run.run.train for point in run.curve("train/loss")])
     measured = results.rows(runs)
@@ -63,6 +65,52 @@ def report(runs: list[Finished], out: Path) -> str:
                 "cost",
                 "Time and memory of additive attention, as multiples of the scaled dot product's",
             ),
+        ]
+    )
+
+
+def _by_rate(trained: Sequence[Row], out: Path) -> str:
+    """What the best learning rate of each head size and score gives."""
+    results.write_csv(out / "rates.csv", trained)
+    score_of = {title: score for score, title in _SCORES.items()}
+    lines, numbers = [], {}
+    for (head_dim, score), own in results.group(trained, "head_dim", "score").items():
+        grid = sorted({row["learning_rate"] for row in own})
+        best = rates.best_rate(own)
+        chosen = [row for row in own if row["learning_rate"] == best]
+        at_end = " (end of the grid)" * (best in (grid[0], grid[-1]))
+        losses = [row["loss"] for row in chosen]
+        lines.append(
+            {
+                "d_k": head_dim,
+                "score": score,
+                "best rate": "none" if best is None else f"{best:g}{at_end}",
+                "step": _step(chosen) if chosen else "",
+                "loss": results.interval(losses, ".2f") if chosen else "",
+            }
+        )
+        name = f"{score_of[score]}/d_k={head_dim}"
+        numbers[f"best_rate/{name}"] = best
+        numbers[f"best_loss/{name}"] = results.median(losses) if chosen else None
+    results.write_summary(out, numbers)
+    figure = figures.lines(
+        [{**row, "d_k": row["head_dim"]} for row in trained],
+        x="learning_rate",
+        y="loss",
+        by="score",
+        panel="d_k",
+        xscale="log",
+        xlabel="learning rate",
+        ylabel="validation loss (nats a word)",
+    )
+    description = "Validation loss by learning rate, a panel for each d_k; none where it diverged"
+    return "\n\n".join(
+        [
+            "At the best learning rate of each score and size: the step at which the training "
+            f"loss is first below {_FOUND} nats a word, and the validation loss at the end; "
+            "medians over seeds, and their intervals.",
+            results.table(lines),
+            figures.save(figure, out, "rates", description),
         ]
     )
 
@@ -123,13 +171,15 @@ def _training_table(trained: Sequence[Row]) -> str:
     for (queries, head_dim), members in results.group(trained, "queries", "head_dim").items():
         row: dict[str, Any] = {"queries": queries, "d_k": head_dim}
         for (score,), runs in results.group(members, "score").items():
-            found = [run["found"] for run in runs]
-            row[f"step, {score}"] = (
-                "never" if math.isinf(np.median(found)) else f"{np.median(found):.0f}"
-            )
+            row[f"step, {score}"] = _step(runs)
             row[f"loss, {score}"] = results.interval((run["loss"] for run in runs), ".2f")
         rows.append(row)
     return results.table(rows)
+
+
+def _step(rows: Sequence[Row]) -> str:
+    found = np.median([row["found"] for row in rows])
+    return "never" if math.isinf(found) else f"{found:.0f}"
 
 
 def _start_table(start: Sequence[Row]) -> str:

@@ -28,7 +28,7 @@ def _run(labels: dict[str, Any], quick: bool, **arguments: Any) -> Run:
             "model.qk_norm": labels.get("queries") == "normalised",
             "model.attention_score": labels.get("score", "scaled_dot_product"),
             "data.batch_size": 16,
-            "optimizer.learning_rate": 3e-3,
+            "optimizer.learning_rate": labels.get("learning_rate", 3e-3),
             "optimizer.warmup_steps": 50,
             "train.steps": 400 if quick else 1000,
             "train.log_every": 40,
@@ -72,4 +72,19 @@ def cpu(quick: bool) -> list[Run]:
     return [*trained, *start, cost]
 
 
-SWEEPS = {"cpu": cpu}
+def rates(quick: bool) -> list[Run]:
+    """Normalised queries and keys by learning rate; additive attention of 1024 would take hours."""
+    return [
+        _run(row, quick)
+        for row in grid(
+            queries=["normalised"],
+            head_dim=HEAD_DIMS[:1] if quick else HEAD_DIMS,
+            score=SCORES,
+            learning_rate=[1e-3, 3e-3] if quick else [3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
+            seed=range(1 if quick else 2),
+        )
+        if (row["score"], row["head_dim"]) != ("additive", HEAD_DIMS[-1])
+    ]
+
+
+SWEEPS = {"cpu": cpu, "rates": rates}

@@ -11,6 +11,7 @@ TITLES = {
     "as_one": "Depth: logits by a kernel of their own; query, key and value drawn as one matrix",
     "depth": "Depth: logits by a kernel of their own; query, key and value drawn each for itself",
     "tied": "Depth: logits by the token table",
+    "long": "Depth, 2000 steps: logits by a kernel of their own; drawn as one matrix",
     "grid": "Learning rate and beta2, 6 layers, logits by the token table",
     "multi30k": "Multi30k",
     "gpu": "Multi30k, 18-18 layers, d_model 512",

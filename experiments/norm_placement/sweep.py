@@ -43,6 +43,22 @@ def cpu(quick: bool) -> list[Run]:
     return by_depth + by_optimizer
 
 
+def long(quick: bool) -> list[Run]:
+    """The first part of `cpu` for 2000 steps, in which what is only late has time."""
+    changes = {
+        "model.tied_embeddings": "none",
+        "model.attention_gain": FUSED,
+        "train.steps": 100 if quick else 2000,
+        "train.log_every": 20,
+    }
+    rows = grid(
+        seed=range(1 if quick else 2),
+        layers=[6] if quick else [6, 18, 36],
+        scheme=[*PAPER, "deepnorm"],
+    )
+    return [_bigram_copy({"part": "long", **row}, changes) for row in rows]
+
+
 def multi30k(quick: bool) -> list[Run]:
     """A small translator, deep for its width, for a few hundred steps; needs --data_dir."""
     return [
@@ -101,4 +117,4 @@ def _bigram_copy(labels: dict[str, Any], overrides: dict[str, Any]) -> Run:
     )
 
 
-SWEEPS = {"cpu": cpu, "multi30k": multi30k, "gpu": gpu}
+SWEEPS = {"cpu": cpu, "long": long, "multi30k": multi30k, "gpu": gpu}

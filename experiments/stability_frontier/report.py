@@ -10,7 +10,8 @@ from experiments.harness.results import Finished, Row
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
-    """Writes frontier.csv and the figure; returns the table of the frontier and the figure."""
+    """Writes a sweep's grid and its figure; returns the table of the frontier and the figure."""
+    name = runs[0].labels.get("part", "frontier")
     rows = [
         {
             **run.labels,
@@ -21,14 +22,14 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         }
         for run in runs
     ]
-    results.write_csv(out / "frontier.csv", rows)
+    results.write_csv(out / f"{name}.csv", rows)
     lines, numbers = [], {}
     for (scheme,), mine in results.group(rows, "scheme").items():
         line = {"scheme": figures.title(scheme)}
         for (layers, warmup), row in results.group(mine, "layers", "warmup").items():
             largest = _frontier(row)
             line[_setting(layers, warmup)] = _cell(largest, row)
-            numbers[f"frontier/{scheme}/{layers}/{warmup}"] = largest
+            numbers[f"{name}/{scheme}/{layers}/{warmup}"] = largest
         lines.append(line)
     results.write_summary(out, numbers)
     description = (
@@ -36,7 +37,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         "cells without a number did not train: '-' plateaued, 'x' diverged"
     )
     figure = _draw(rows, unigram=runs[0].results.get("unigram_entropy"))
-    return f"{results.table(lines)}\n\n{figures.save(figure, out, 'frontier', description)}"
+    return f"{results.table(lines)}\n\n{figures.save(figure, out, name, description)}"
 
 
 def _frontier(rows: Sequence[Row]) -> float | None:
