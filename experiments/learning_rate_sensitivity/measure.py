@@ -1,0 +1,112 @@
+"""Validation losses by learning rate, and what logits and the first block's gradients do then."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from configs.default import Config
+from experiments.harness.trainings import Made, Trainings
+from transformer_jax.inspection import observed
+from transformer_jax.training.state import State
+
+# Of warm-up, where the largest logit foretells (Wortsman et al.: step 2,000 of 5,000).
+WARM_UP_SHARE = 0.4
+# The last of these that a training reaches is its end: one that diverges has one, too.
+_LOOKS = 20
+
+
+def measure(
+    config: Config,
+    workdir: Path,
+    *,
+    learning_rates: Sequence[float],
+    seed: int,
+    gain: float | None = None,
+) -> list[dict[str, Any]]:
+    """A row for each learning rate, as of `Trainings.row`, with
+
+    unigram_entropy: of the text, in nats a character.
+    made: the last step before it diverged, or of all.
+    MOMENT/QUANTITY: what `_look` sees in "warm_up" and at the "end", the last look.
+
+    gain: of QK-norm before training, in place of 1.
+
+    Raises ValueError where there is no learning rate.
+    """
+    if not learning_rates:
+        raise ValueError(
+            "results/summary.json names no learning rate for the larger model: run the sweep "
+            "cpu first"
+        )
+    trainings = Trainings(config)
+    if gain is not None:
+        trainings.run = dataclasses.replace(trainings.run, init=_with_gain(trainings.run, gain))
+    look = jax.jit(lambda state, batch: _look(trainings, state, batch))
+    steps = trainings.run.train.steps
+    in_warm_up = max(1, round(WARM_UP_SHARE * config.optimizer.warmup_steps))
+    rows = []
+    for rate in learning_rates:
+        found: dict[str, Any] = {"unigram_entropy": trainings.run.data.unigram_entropy}
+
+        def watch(made: Made, found: dict[str, Any] = found) -> None:
+            found["made"] = made.step
+            moments = {
+                "warm_up": made.step == in_warm_up,
+                "end": made.step > 0 and made.step % max(1, steps // _LOOKS) == 0,
+            }
+            if any(moments.values()):
+                seen = jax.device_get(look(made.state, made.batch))
+                for moment, now in moments.items():
+                    if now:
+                        found |= {f"{moment}/{name}": value for name, value in seen.items()}
+
+        rows.append(trainings.row(rate, seed, watch) | found)
+    return rows
+
+
+def _look(trainings: Trainings, state: State, batch: Any) -> dict[str, Any]:
+    """What the model is after a step, on the batch of that step.
+
+    largest_logit: of the first block's attention. query_norm, key_norm: means over its queries, of
+      the query as the score has it and the keys that it sees. alignment: mean over its queries of
+      the size of their largest logit over the product of the two norms.
+    log_z: mean over tokens of the log of the sum of the exponentials of the logits.
+    gradient_rms, update_rms: of the first block's first feed-forward matrix; of the gradients
+      that Adam sees, by its second moments, and of its update before the learning rate.
+    """
+    logits, stacks = observed.observe(trainings.run.model, state.params, batch)
+    seen, kind = stacks["decoder"], "self_attention"
+    query, key = seen.query_norm[kind], seen.key_norm[kind]
+    alignment = jnp.abs(seen.largest_logit[kind]) / (query * key)
+
+    parts = jax.tree.leaves(state.opt_state, is_leaf=lambda part: hasattr(part, "nu"))
+    adam = next(part for part in parts if hasattr(part, "nu"))
+    settings = trainings.config.optimizer
+    first, second = (tree["decoder"]["feed_forward"]["up"][0] for tree in (adam.mu, adam.nu))
+    first = first / (1 - settings.beta1**adam.count)
+    second = second / (1 - settings.beta2**adam.count)
+    update = first / (jnp.sqrt(second) + settings.epsilon)
+    return {
+        "largest_logit": observed.largest_logit(seen, kind)[0],
+        "query_norm": observed.mean_over_queries(seen, query)[0],
+        "key_norm": observed.mean_over_queries(seen, key)[0],
+        "alignment": observed.mean_over_queries(seen, alignment)[0],
+        "log_z": jnp.mean(jax.nn.logsumexp(logits, axis=-1), where=seen.real),
+        "gradient_rms": jnp.sqrt(jnp.mean(second)),
+        "update_rms": jnp.sqrt(jnp.mean(jnp.square(update))),
+    }
+
+
+def _with_gain(run: Any, gain: float) -> Any:
+    """The run's `init`, with this gain of QK-norm."""
+
+    def scaled(path: Any, leaf: Any) -> Any:
+        name = jax.tree_util.keystr(path)
+        return gain * leaf if "query_norm" in name or "key_norm" in name else leaf
+
+    init = run.init
+    return lambda key, batch: jax.tree_util.tree_map_with_path(scaled, init(key, batch))

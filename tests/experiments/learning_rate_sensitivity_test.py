@@ -1,0 +1,409 @@
+"""Sensitivities and predictions of made-up trainings, and what is measured of tiny ones."""
+
+import collections
+import functools
+import itertools
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.harness import lab
+from experiments.harness.results import Finished
+from experiments.harness.small import CONFIG, small
+from experiments.harness.sweep import ROOT, Run
+from experiments.harness.trainings import Trainings
+from experiments.learning_rate_sensitivity import measure, prediction, report, shown, sizes, sweep
+from transformer_jax import overrides
+from transformer_jax.data.tokenizer import BOS_ID
+
+MODELS = [(3, 32), (6, 64), (6, 128)]
+ENTROPY, INITIAL = 3.3, 5.5
+
+
+def _trainings(model, seed, losses, logits=None, **labels):
+    """A row for each learning rate of {rate: loss}, with logits {rate: in warm-up}."""
+    layers, width = model
+    return [
+        {
+            "layers": layers,
+            "width": width,
+            "model": shown.model(layers, width),
+            "qk_norm": False,
+            "seed": seed,
+            "learning_rate": rate,
+            "loss": loss,
+            "initial": INITIAL,
+            "unigram_entropy": ENTROPY,
+            "warm_up/largest_logit": None if logits is None else logits[rate],
+        }
+        | labels
+        for rate, loss in losses.items()
+    ]
+
+
+def _runs(part, rows):
+    """As a sweep would leave them, with what JSON makes of numbers."""
+    columns = ("layers", "width", "qk_norm", "z_loss", "kappa")
+    read = json.loads(json.dumps(rows))
+    return [
+        Finished(
+            run=Run(
+                config=CONFIG,
+                overrides={},
+                labels={"part": part} | {name: row[name] for name in columns if name in row},
+                train=False,
+                measure={},
+            ),
+            workdir=ROOT,
+            record={},
+            results={},
+            metrics=[],
+            measurements=[row],
+            measured_on={},
+        )
+        for row in read
+    ]
+
+
+def _power_law(model, rate):
+    return 3 * rate * prediction.kernels(*model) ** 0.5
+
+
+def _ladder(fails_above, models=MODELS, seeds=2, **labels):
+    """Logits of a power law, by which trainings fail."""
+    rows = []
+    for model, seed in itertools.product(models, range(seeds)):
+        logits = {rate: _power_law(model, rate) for rate in sweep.RATES}
+        losses = {rate: 2.0 if logits[rate] < fails_above else None for rate in sweep.RATES}
+        rows += _trainings(model, seed, losses, logits, **labels)
+    return rows
+
+
+# Prediction --------------------------------------------------------------------------------------
+
+
+def test_size_counts_the_matrices_of_a_block():
+    attention, feed_forward = 4 * 32 * 32, 2 * 32 * 128
+    assert prediction.kernels(3, 32) == 3 * (attention + feed_forward)
+
+
+def test_a_power_law_of_logits_is_extended():
+    found = prediction.largest_logits(_ladder(math.inf), *sweep.BLIND)
+    for rate, logit in found.items():
+        assert logit == pytest.approx(_power_law(sweep.BLIND, rate))
+
+
+def test_the_threshold_lies_between_what_trains_and_what_fails_at_the_smallest_model():
+    rows = _ladder(100.0, seeds=1)
+    smallest = [_power_law(MODELS[0], rate) for rate in sweep.RATES]
+    below = max(logit for logit in smallest if logit < 100)
+    above = min(logit for logit in smallest if logit > 100)
+    assert below < prediction.threshold(rows) < above
+    # The first two models train everywhere: it is that of the third.
+    rows = _ladder(_power_law(MODELS[2], 0.2), seeds=1)
+    assert _power_law(MODELS[2], 0.1) < prediction.threshold(rows) < _power_law(MODELS[2], 0.3)
+    assert prediction.threshold(_ladder(math.inf)) == math.inf
+
+
+def test_slow_trainings_do_not_make_the_threshold():
+    losses = {0.001: 3.29, 0.01: 2.0, 0.1: None}
+    logits = {0.001: 1.0, 0.01: 4.0, 0.1: 16.0}
+    rows = _trainings(MODELS[0], 0, losses, logits)
+    assert prediction.fails(rows[0])
+    assert prediction.first_failing(rows) == 0.1
+    assert prediction.threshold(rows) == pytest.approx(8.0)
+
+
+def test_what_diverged_inside_warm_up_is_predicted_to_fail():
+    rows = _ladder(math.inf, seeds=1)
+    rows[-1] |= {"loss": None, "warm_up/largest_logit": None}
+    logits = prediction.largest_logits(rows, *sweep.BLIND)
+    last = rows[-1]["learning_rate"]
+    assert [rate for rate, logit in logits.items() if logit is None] == [last]
+    assert prediction.first_above(logits, prediction.threshold(rows)) == last
+
+
+def test_two_rates_decide_whether_a_prediction_is_right():
+    grid = [1.0, 3.0, 10.0]
+    assert prediction.to_test(grid, 10.0) == [3.0, 10.0]
+    assert prediction.to_test(grid, 1.0) == [1.0]
+    assert prediction.to_test(grid, math.inf) == [10.0]
+
+
+# Sensitivity -------------------------------------------------------------------------------------
+
+
+def test_sensitivity_and_its_share():
+    rows = _trainings(MODELS[0], 0, {0.01: 2.0, 0.1: 3.0, 1.0: None})
+    (cell,) = sizes.sensitivities(rows)
+    expected = np.mean([0, 1, INITIAL - 2])
+    assert cell["S"] == [pytest.approx(expected)]
+    assert cell["share"] == [pytest.approx(expected / (INITIAL - 2))]
+    assert (cell["first"], cell["below"], cell["at"]) == ([1.0], [2], 0.01)
+
+
+def test_a_seed_that_never_trains_has_no_sensitivity():
+    rows = _trainings(MODELS[0], 0, {0.01: 2.0, 0.1: None})
+    rows += _trainings(MODELS[0], 1, {0.01: None, 0.1: None})
+    rows += _trainings(MODELS[0], 2, {0.01: 3.29, 0.1: None})
+    (cell,) = sizes.sensitivities(rows)
+    assert cell["S"][1:] == [None, None] and cell["S"][0] is not None
+    assert cell["below"] == [1, 0, 0] and cell["finished"] == "2 of 6"
+    assert "at" not in cell
+
+
+@pytest.mark.parametrize("moment", ["warm_up", "end"])
+def test_slopes_part_norms_and_alignment(moment):
+    rows = _trainings(MODELS[0], 0, dict.fromkeys([0.01, 0.03, 0.1], 2.0))
+    for row in rows:
+        rate = row["learning_rate"]
+        row |= {f"{moment}/query_norm": 2 * rate**0.5, f"{moment}/key_norm": 5 * rate**0.25}
+        row |= {f"{moment}/alignment": 0.1 * rate**-0.125}
+    assert sizes.slopes(rows, moment) == pytest.approx((0.75, -0.125))
+    rows[0][f"{moment}/alignment"] = None
+    assert sizes.slopes(rows, moment) == pytest.approx((0.75, -0.125))
+    rows[1][f"{moment}/query_norm"] = 0.0
+    assert sizes.slopes(rows, moment) is None
+
+
+# Reports -----------------------------------------------------------------------------------------
+
+
+def _numbers(out):
+    return json.loads((out / "summary.json").read_text())
+
+
+def _both_arms(seeds):
+    return [
+        *_ladder(100.0, seeds=seeds),
+        *_ladder(math.inf, seeds=seeds, qk_norm=True),
+    ]
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, seeds):
+    text = report.report(_runs("sizes", _both_arms(seeds)), tmp_path)
+    found = _numbers(tmp_path)
+    by_law = [rate for rate in sweep.RATES if _power_law(sweep.BLIND, rate) > 100]
+    assert found["prediction/first_failing"] == by_law[0]
+    before = sweep.RATES[sweep.RATES.index(by_law[0]) - 1]
+    assert found["prediction/rates"] == [before, by_law[0]]
+    assert f"predicted to be: {by_law[0]:g}" in text
+    monkeypatch.setattr(sweep, "SUMMARY", tmp_path / "summary.json")
+    (run,) = sweep.blind(False)
+    assert run.measure is not None and run.measure["learning_rates"] == [before, by_law[0]]
+    assert (run.labels["layers"], run.labels["width"]) == sweep.BLIND
+    # All that diverge without QK-norm cost S; with it all rates are alike.
+    assert found["S_difference/6L/d128"] > 0 and found["S/6L/d128/with"] == 0
+    assert found["first_failing_difference/6L/d128"] < 0
+    assert found["first_failing/3L/d32/with"] is None
+
+
+def test_nothing_is_left_out_where_everything_diverged(tmp_path):
+    rows = [*_ladder(0.0), *_ladder(0.0, qk_norm=True)]
+    for row in rows:
+        row["warm_up/largest_logit"] = None
+    text = report.report(_runs("sizes", rows), tmp_path)
+    found = _numbers(tmp_path)
+    assert found["S/3L/d32/without"] is None and "S_difference/3L/d32" not in found
+    assert "first_failing_difference/6L/d64" not in found
+    assert "a seed never trains" in text and "0 of 14" in text
+    assert found["prediction/rates"] == [sweep.RATES[0]]
+
+
+def test_without_a_failure_none_is_predicted(tmp_path):
+    rows = [*_ladder(math.inf), *_ladder(math.inf, qk_norm=True)]
+    text = report.report(_runs("sizes", rows), tmp_path)
+    found = _numbers(tmp_path)
+    assert found["prediction/first_failing"] is None
+    assert found["prediction/rates"] == [sweep.RATES[-1]]
+    assert "there is no threshold" in text and "predicted to be: none" in text
+
+
+@pytest.mark.parametrize(
+    "losses, right", [([2.0, None], 2), ([2.0, 3.29], 2), ([None, None], 1), ([None, 2.0], 0)]
+)
+def test_blind_compares_with_what_was_written_before(tmp_path, losses, right):
+    report.report(_runs("sizes", _both_arms(2)), tmp_path)
+    before = _numbers(tmp_path)
+    pair = dict(zip(before["prediction/rates"], losses, strict=True))
+    text = report.report(_runs("blind", _trainings(sweep.BLIND, 0, pair)), tmp_path)
+    after = _numbers(tmp_path)
+    assert (after["blind/right"], after["blind/runs"]) == (right, 2)
+    assert f"{right} of 2 as predicted" in text
+    assert {name: after[name] for name in before} == before
+
+
+def test_blind_needs_a_prediction(tmp_path, monkeypatch):
+    runs = _runs("blind", _trainings(sweep.BLIND, 0, {0.1: 2.0}))
+    with pytest.raises(ValueError, match="run the sweep cpu first"):
+        report.report(runs, tmp_path)
+    monkeypatch.setattr(sweep, "SUMMARY", tmp_path / "summary.json")
+    (run,) = sweep.blind(False)
+    assert run.measure is not None
+    with pytest.raises(ValueError, match="run the sweep cpu first"):
+        measure.measure(run.resolved, tmp_path, **run.measure)
+
+
+def _arms(column, losses_of):
+    return [
+        row | {"end/log_z": value, "end/largest_logit": value}
+        for value, losses in losses_of.items()
+        for seed, loss in enumerate(losses)
+        for row in _trainings(MODELS[0], seed, {0.1: loss}, **{column: value})
+    ]
+
+
+@pytest.mark.parametrize("part, base, other", [("z_loss", 0.0, 1e-4), ("kappa", 1.0, 1e3)])
+def test_losses_are_compared_with_the_least_value(tmp_path, part, base, other):
+    rows = _arms(part, {base: [2.0, 2.2], other: [3.0, None]})
+    text = report.report(_runs(part, rows), tmp_path)
+    found, name = _numbers(tmp_path), f"difference/loss/{part}/{other:g}/0.1"
+    # What diverged counts as the loss before training.
+    assert found[name] == pytest.approx((3.0 + INITIAL) / 2 - 2.1)
+    deviation = math.sqrt((2 * 0.1**2 + (INITIAL - 3) ** 2 / 2) / 2)
+    assert found[f"{name}/error"] == pytest.approx(deviation, rel=1e-4)
+    assert not found[f"{name}/counts"] and "1 of 2" in text
+    assert f"{part}.svg" in text
+
+
+def test_what_was_never_seen_is_not_compared(tmp_path):
+    rows = _arms("z_loss", {0.0: [None, None], 1e-4: [2.0, 2.1]})
+    for row in rows[:2]:
+        row["end/log_z"] = None
+    text = report.report(_runs("z_loss", rows), tmp_path)
+    found = _numbers(tmp_path)
+    assert "difference/log_z/z_loss/0.0001/0.1" not in found
+    assert found["log_z/z_loss/0/0.1"] is None and "| none |" in text
+    assert found["difference/loss/z_loss/0.0001/0.1"] < 0
+
+
+def test_sweeps_write_different_files(tmp_path):
+    report.report(_runs("sizes", _both_arms(2)), tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"}
+    pair = dict.fromkeys(_numbers(tmp_path)["prediction/rates"], 2.0)
+    report.report(_runs("blind", _trainings(sweep.BLIND, 0, pair)), tmp_path)
+    for part, values in {"z_loss": (0.0, 1e-4), "kappa": (1.0, 10.0)}.items():
+        report.report(_runs(part, _arms(part, {value: [2.0] for value in values})), tmp_path)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+# Measuring ---------------------------------------------------------------------------------------
+
+STEPS, WIDTH, RATE, SEED = 10, 16, 0.01, 1
+TEXT = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
+
+
+def _config(folder, **changes):
+    (folder / "input.txt").write_text(TEXT)
+    tiny = {
+        "data.dir": str(folder),
+        "data.cache_dir": str(folder),
+        "data.validation_size": 200,
+        "data.max_target_length": 8,
+        "data.batch_size": 8,
+        "model.bias": False,
+        "model.d_ff": 16,
+        "evaluate.batch_size": 8,
+        "optimizer.warmup_steps": 5,
+        **changes,
+    }
+    return overrides.load(
+        str(ROOT / CONFIG), small(d_model=WIDTH, num_layers=2, steps=STEPS) | tiny
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The trainings of a model without rotation, and the rows of two rates; one diverges."""
+    folder = tmp_path_factory.mktemp("text")
+    trainings = Trainings(_config(folder, **{"model.positions": "learned"}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "Trainings", lambda config: trainings)
+        rows = measure.measure(trainings.config, folder, learning_rates=[RATE, math.inf], seed=SEED)
+    return trainings, rows
+
+
+def test_a_training_that_diverged_has_no_end(trained):
+    trainings, (row, diverged) = trained
+    assert (row["made"], diverged["made"]) == (STEPS, 0)
+    assert math.isnan(diverged["loss"]) and math.isfinite(row["loss"])
+    assert not [name for name in diverged if name.startswith(("warm_up/", "end/"))]
+    counts = np.array(list(collections.Counter(TEXT[:-200]).values()))
+    shares = counts / counts.sum()
+    assert row["unigram_entropy"] == pytest.approx(-np.sum(shares * np.log(shares)), rel=0.01)
+
+
+def test_warm_up_is_seen_after_four_tenths_of_it(trained):
+    """And logits, norms and alignment are what they are by hand."""
+    trainings, (row, _) = trained
+    state, batch = _at(trainings, step=2)
+    params = jax.tree.map(np.asarray, state)
+    block = jax.tree.map(lambda x: x[0], params["decoder"])
+    tokens = np.pad(batch["targets"][:, :-1], ((0, 0), (1, 0)), constant_values=BOS_ID)
+    x = params["embedding"]["table"][tokens] * WIDTH**0.5
+    x = x + params["positions"]["table"][batch["targets_positions"]]
+    norm = block["self_attention_residual"]["pre_norm"]
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    x = x * norm["scale"] + norm["bias"]
+    q, k = (np.einsum("btd,dhk->bthk", x, block["self_attention"][n]) for n in ("query", "key"))
+    q = q / q.shape[-1] ** 0.5
+    causal = np.tril(np.ones((x.shape[1], x.shape[1]), bool))
+    logits = np.where(causal, np.einsum("bthk,bshk->bhts", q, k), -np.inf)
+    sizes_q, sizes_k = (np.linalg.norm(y, axis=-1).swapaxes(1, 2) for y in (q, k))
+    seen_k = (sizes_k[:, :, None] * causal).sum(-1) / causal.sum(-1)
+    expected = {
+        "largest_logit": logits.max(),
+        "query_norm": sizes_q.mean(),
+        "key_norm": seen_k.mean(),
+        "alignment": np.mean(np.abs(logits.max(-1)) / (sizes_q * seen_k)),
+        "log_z": jax.nn.logsumexp(trainings.run.apply(state, batch, None), axis=-1).mean(),
+    }
+    for name, value in expected.items():
+        assert row[f"warm_up/{name}"] == pytest.approx(float(value), rel=1e-3), name
+
+
+def test_gradients_are_those_that_adam_sees(trained):
+    trainings, (row, _) = trained
+    run, settings = trainings.run, trainings.config.optimizer
+    gradient_of = jax.jit(jax.grad(functools.partial(lab.mean_loss, run, run.model)))
+    m = v = 0.0
+    before = _at(trainings, step=0)[0]
+    for step in (1, 2):
+        after, batch = _at(trainings, step)
+        gradient = gradient_of(before, batch)
+        norm = math.sqrt(sum(float(np.sum(np.square(g))) for g in jax.tree.leaves(gradient)))
+        g = np.asarray(gradient["decoder"]["feed_forward"]["up"][0]) / max(norm, 1.0)
+        m = settings.beta1 * m + (1 - settings.beta1) * g
+        v = settings.beta2 * v + (1 - settings.beta2) * g**2
+        before = after
+    m, v = m / (1 - settings.beta1**2), v / (1 - settings.beta2**2)
+    assert row["warm_up/gradient_rms"] == pytest.approx(np.sqrt(np.mean(v)), rel=1e-3)
+    update = m / (np.sqrt(v) + settings.epsilon)
+    assert row["warm_up/update_rms"] == pytest.approx(np.sqrt(np.mean(update**2)), rel=1e-2)
+
+
+def test_kappa_sets_the_norms_of_queries_and_keys_for_good(tmp_path):
+    # Weights that decayed would come near the norms' epsilon.
+    own = {"model.qk_norm": True, "optimizer.weight_decay": 0.0}
+    config = _config(tmp_path, **own, **sweep.FROZEN)
+    kappa, head_dim = 9.0, 16
+    (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=SEED, gain=kappa**0.5)
+    for moment in ("warm_up", "end"):
+        # Entries have a mean square of kappa; queries are divided by the root of their number.
+        assert row[f"{moment}/query_norm"] == pytest.approx(kappa**0.5, rel=1e-2)
+        assert row[f"{moment}/key_norm"] == pytest.approx((kappa * head_dim) ** 0.5, rel=1e-2)
+        assert row[f"{moment}/largest_logit"] <= kappa * head_dim**0.5
+    assert row["loss"] < row["initial"]
+
+
+def _at(trainings, step):
+    """Copies of the parameters after a step, and its batch."""
+    for made in trainings.steps(RATE, SEED):
+        if made.step == step:
+            return jax.tree.map(jnp.copy, made.state.params), jax.tree.map(np.asarray, made.batch)
+    raise AssertionError(f"no step {step}")
