@@ -1,0 +1,60 @@
+"""Readings of the curvature while a model is trained on one batch, or on parts of it."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.default import Config
+from experiments.harness.trainings import HostBatch, Trainings
+from transformer_jax import build
+from transformer_jax.devices.mesh import place
+
+SEED = 0
+NUMBERS = ("loss", "sharpness", "preconditioned_sharpness", "gradient_alignment")
+
+
+def threshold(beta1: float) -> float:
+    """Of learning rate * preconditioned sharpness, for Adam (Cohen et al. 2022, 2207.14484)."""
+    return (2 + 2 * beta1) / (1 - beta1)
+
+
+def measure(
+    config: Config, workdir: Path, *, learning_rate: float, rows: int, every: int
+) -> list[dict[str, Any]]:
+    """A row for each multiple of `every` steps, with the numbers after so many updates.
+
+    All of them are NaN from the step on at which training diverged.
+
+    loss: of the step's own batch, before its update.
+    sharpness, preconditioned_sharpness, gradient_alignment: as of `build.make_sharpness`, on the
+      whole batch, the first of the data; so all trainings are read alike.
+
+    Args:
+      rows: of the whole batch, that each step is made on: all of them, or some drawn anew.
+    """
+    trainings = Trainings(config)
+    read = build.make_sharpness(config, trainings.run)
+    whole = next(trainings.batches(SEED))
+    batches = itertools.repeat(whole) if rows == config.data.batch_size else _parts(whole, rows)
+    read_on = place(trainings.run.mesh, whole)
+    readings = {
+        step: {"step": step} | dict.fromkeys(NUMBERS, math.nan)
+        for step in range(every, config.train.steps + 1, every)
+    }
+    for made in trainings.steps(learning_rate, SEED, batches):
+        if made.step in readings:
+            found = {"loss": made.metrics["loss"], **read(made.state, read_on)}
+            readings[made.step] |= {name: float(found[name]) for name in NUMBERS}
+    return list(readings.values())
+
+
+def _parts(whole: HostBatch, rows: int) -> Iterator[HostBatch]:
+    """So many rows of a batch, drawn anew each time, without end."""
+    draws = np.random.default_rng(SEED)
+    while True:
+        chosen = draws.choice(len(whole["targets"]), rows, replace=False)
+        yield {name: values[chosen] for name, values in whole.items()}

@@ -1,0 +1,184 @@
+"""Readings against the threshold: what made-up ones are called, and what a small training gives."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from experiments.edge_of_stability import measure, report
+from experiments.harness import results
+from experiments.harness.results import Finished
+from experiments.harness.small import CONFIG, small
+from experiments.harness.sweep import ROOT, Run
+from experiments.harness.trainings import Trainings
+from transformer_jax import build, overrides
+from transformer_jax.devices.mesh import place
+
+STEPS, EVERY, ROWS, RATE = 4, 2, 8, 0.01
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
+    (folder / "input.txt").write_text(text)
+    changes = {
+        "data.dir": str(folder),
+        "data.cache_dir": str(folder),
+        "data.validation_size": 200,
+        "data.max_target_length": 8,
+        "data.batch_size": ROWS,
+        "model.d_ff": 16,
+        "optimizer.name": "adam",
+        "optimizer.schedule": "constant",
+        "optimizer.weight_decay": 0.0,
+    }
+    shapes = small(d_model=16, num_layers=1, steps=STEPS)
+    return overrides.load(str(ROOT / CONFIG), shapes | changes)
+
+
+@pytest.mark.parametrize("beta1", [0.0, 0.5, 0.9])
+def test_above_the_threshold_momentum_on_a_parabola_grows_and_below_it_shrinks(beta1):
+    """The optimizer of Cohen et al.: an exponential average of gradients, P = 1, curvature 1."""
+    for share, grows in ((0.95, False), (1.05, True)):
+        rate = share * measure.threshold(beta1)
+        # (x, m) -> (x - rate m', m') with m' = beta1 m + (1 - beta1) x
+        step = np.array([[1 - rate * (1 - beta1), -rate * beta1], [1 - beta1, beta1]])
+        assert (np.abs(np.linalg.eigvals(step)).max() > 1) == grows
+
+
+def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(config, tmp_path):
+    trainings = Trainings(config)
+    whole = next(trainings.batches(measure.SEED))
+    read = build.make_sharpness(config, trainings.run)
+    on = place(trainings.run.mesh, whole)
+    expected = {
+        made.step: read(made.state, on)
+        for made in trainings.steps(RATE, measure.SEED, itertools.repeat(whole))
+        if made.step in (2, 4)
+    }
+    rows = measure.measure(config, tmp_path, learning_rate=RATE, rows=ROWS, every=EVERY)
+    assert [row["step"] for row in rows] == [2, 4]
+    for row in rows:
+        for name, value in expected[row["step"]].items():
+            assert row[name] == pytest.approx(float(value), rel=1e-3), name
+    parts = measure.measure(config, tmp_path, learning_rate=RATE, rows=ROWS // 2, every=EVERY)
+    assert all(a["loss"] != b["loss"] for a, b in zip(rows, parts, strict=True))
+
+
+def test_parts_are_rows_of_the_batch_none_twice_and_others_each_time():
+    whole = {"targets": np.arange(60).reshape(20, 3), "positions": np.arange(60).reshape(20, 3)}
+    first, second = itertools.islice(measure._parts(whole, 10), 2)
+    for part in (first, second):
+        assert part["targets"].shape == (10, 3)
+        assert len(np.unique(part["targets"])) == 30
+        np.testing.assert_array_equal(part["targets"], part["positions"])
+    assert set(first["targets"].flat) != set(second["targets"].flat)
+
+
+def test_a_training_that_diverges_has_all_its_rows_without_numbers(config, tmp_path):
+    rows = measure.measure(config, tmp_path, learning_rate=math.inf, rows=ROWS, every=EVERY)
+    assert [row["step"] for row in rows] == [2, 4]
+    assert all(math.isnan(row[name]) for row in rows for name in measure.NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ([0.2] * 6 + [0.9, 1.1], report.AT),  # risen
+        ([50.0] * 6 + [0.9, 1.1], report.AT),  # fallen to it
+        ([0.2] * 6 + [1.16, 1.2], report.ABOVE),
+        ([0.2, 0.9, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5], report.LEFT),
+        ([0.2] * 8, report.BELOW),
+        ([50.0, 1.0] + [0.5] * 6, report.BELOW),  # it only fell past it
+        ([0.2] * 12 + [0.5, 1.5, 0.7, 1.3], report.UNSTEADY),
+        ([1.0] * 12 + [1.0, 1.0, 0.9, 40.0], report.AT),  # a spike between readings at it
+        ([1.0] * 7 + [None], report.DIVERGED),
+        ([None] * 8, report.DIVERGED),
+        ([1.0], report.AT),
+    ],
+)
+def test_what_readings_are_called(shares, said):
+    assert report.outcome(shares) == said
+
+
+def test_the_level_is_of_the_last_quarter():
+    found = report.level([9.0] * 12 + [1.0, 2.0, 3.0, 4.0])
+    assert found is not None and (found.median, found.inside, found.count) == (2.5, 1, 4)
+    np.testing.assert_allclose([found.low, found.high], np.quantile([1, 2, 3, 4], [0.25, 0.75]))
+    assert report.level([1.0, 1.0, 1.0, None]) is None
+
+
+def _training(beta1, products, scheme="pre_ln", rate=1e-3, rows=128):
+    """A run whose readings are these, of learning rate * preconditioned sharpness."""
+    labels = {"scheme": scheme, "learning_rate": rate, "beta1": beta1}
+    labels |= {"rows": rows, "whole": rows == 128}
+    run = Run(config=CONFIG, overrides={}, labels=labels, train=False, measure={})
+    measured = [
+        {
+            "step": 25 * number,
+            "loss": None if product is None else 2.0,
+            "sharpness": None if product is None else 10.0,
+            "preconditioned_sharpness": None if product is None else product / rate,
+            "gradient_alignment": None if product is None else 0.1,
+        }
+        for number, product in enumerate(products, 1)
+    ]
+    return Finished(run, ROOT, {}, {}, [], measured, {})
+
+
+def _cells(*trainings):
+    rows = [{**row, "product": report._product(row)} for row in results.rows(trainings)]
+    return [cell["outcome"] for cell in report.cells(rows)]
+
+
+def test_a_plateau_that_does_not_move_with_beta1_refutes():
+    held = _training(0.0, [2.0] * 8)
+    assert _cells(held, _training(0.9, [2.1] * 8)) == [report.AT, report.UNMOVED]
+    # On its way from one threshold to the other it is only slow.
+    assert _cells(held, _training(0.9, [9.0] * 8)) == [report.AT, report.BELOW]
+    # Without a plateau at beta1 = 0, or at another rate, there is nothing to compare to.
+    assert _cells(_training(0.0, [1.0] * 8), _training(0.9, [1.0] * 8)) == [report.BELOW] * 2
+    assert _cells(held, _training(0.9, [2.0] * 8, rate=3e-3)) == [report.AT, report.BELOW]
+
+
+@pytest.mark.parametrize(
+    ("products", "word"),
+    [
+        ({0.0: 2.0, 0.9: 38.0}, "Confirmed"),
+        ({0.0: 2.0, 0.9: 10.0}, "Inconclusive"),
+        ({0.0: 2.0, 0.9: 60.0}, "Held in part"),
+        ({0.0: 4.0, 0.9: 60.0}, "Refuted"),
+        ({0.0: None, 0.9: None}, "Inconclusive"),
+    ],
+)
+def test_the_report_counts_all_trainings(products, word, tmp_path):
+    whole = [_training(beta1, [product] * 8) for beta1, product in products.items()]
+    text = report.report([*whole, _training(0.0, [1.5] * 8, rows=32)], tmp_path)
+    assert text.startswith(f"**{word}: of 2 trainings")
+    assert (tmp_path / "edge.svg").exists() and (tmp_path / "cells.csv").exists()
+    lower = 0 if products[0.0] is None else 1
+    assert f"in {lower} of {lower} controls, and {1 - lower} cannot" in text
+
+
+def test_one_that_diverged_is_named_and_drawn(tmp_path):
+    runs = [
+        _training(0.0, [2.0] * 8),
+        _training(0.9, [20.0, 30.0] + [None] * 6),
+        _training(0.5, [None] * 8),
+        _training(0.0, [None] * 8, rows=32),
+    ]
+    text = report.report(runs, tmp_path)
+    assert "2 diverged (inconclusive)" in text
+    rows = [{**row, "product": report._product(row)} for row in results.rows(runs[:3])]
+    (ax,) = report._curves(rows).axes
+    crosses = [line.get_xydata()[0] for line in ax.get_lines() if line.get_marker() == "x"]
+    np.testing.assert_allclose(crosses, [[25, measure.threshold(0.5)], [50, 30.0]])
+
+
+def test_a_report_needs_no_control_of_each_kind(tmp_path):
+    """Also where a control has no partner."""
+    runs = [_training(0.0, [2.0]), _training(0.9, [2.0], scheme="post_ln", rows=32)]
+    text = report.report(runs, tmp_path)
+    assert "not run" in text and "1 cannot be compared" in text
