@@ -1,0 +1,179 @@
+"""What every step shows: its loss, how far Adam's second moments lag behind, the curvature."""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from configs.default import Config
+from experiments.harness.trainings import HostBatch, Made, Trainings
+from transformer_jax import build
+from transformer_jax.devices.mesh import place
+from transformer_jax.models.family import Role
+
+# Of the characters seen so far, those are rare that are less than this share of them.
+RARE = 1e-3
+
+
+def measure(
+    config: Config,
+    workdir: Path,
+    *,
+    seeds: int,
+    learning_rates: list[float] | None = None,
+    learning_rate: float | None = None,
+    injected: int = 0,
+    curvature: Sequence[int] = (),
+) -> list[dict[str, Any]]:
+    """A row for each learning rate and seed, as of `Trainings.row`; or, at one learning rate and
+    with a batch of rare tokens in step `injected`, a row for each seed and step:
+
+    loss: before the update, on the step's batch.
+    ratio, tensor: the largest of `ratios`, and where it is; layers count from 1.
+    curvature: in the steps `curvature` of the first seed, the largest of the state that the step
+      begins with, as Adam's steps meet it, on one ordinary batch; times the learning rate.
+
+    The row of the step at which a training diverged lacks all but its seed and step.
+    """
+    trainings = Trainings(config)
+    if learning_rates is not None:
+        return [trainings.row(rate, seed) for seed in range(seeds) for rate in learning_rates]
+    assert learning_rate is not None
+    look = _ratios_by_step(trainings)
+    rows = []
+    for seed in range(seeds):
+        read = _curvature(trainings, learning_rate, seed, () if seed else curvature)
+        rows += _rows(trainings, learning_rate, seed, injected, look, read)
+    return rows
+
+
+def _rows(
+    trainings: Trainings,
+    rate: float,
+    seed: int,
+    injected: int,
+    look: Callable[[Any, Made], Mapping[str, Any]],
+    read: Callable[[Made], dict[str, float]],
+) -> Iterator[dict[str, Any]]:
+    """The rows of one training."""
+    batches = with_rare_batch(trainings.batches(seed), injected, seed)
+    momentum, curved, last = None, {}, 0
+    for made in trainings.steps(rate, seed, batches):
+        last = made.step
+        if made.step > 0:
+            row = {"seed": seed, "step": made.step, "loss": float(made.metrics["loss"])}
+            yield row | _largest(jax.device_get(look(momentum, made))) | curved
+        momentum = jax.tree.map(jnp.copy, _adam(made).mu)
+        # The next step's: it begins with the state that this one leaves.
+        curved = read(made)
+    if last < trainings.run.train.steps:
+        yield {"seed": seed, "step": last + 1, "loss": math.nan}
+
+
+def _largest(ratios: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    tensor = max(ratios, key=lambda name: ratios[name].max())
+    own = ratios[tensor]
+    layer = f" {own.argmax() + 1}" * (own.size > 1)
+    return {"ratio": own.max(), "tensor": tensor + layer}
+
+
+def with_rare_batch(batches: Iterable[HostBatch], at: int, seed: int) -> Iterator[HostBatch]:
+    """The batches, but in place of number `at`, from 1, one of rare tokens alone, which are drawn
+    evenly from those that are less than `RARE` of all tokens so far."""
+    seen: Any = np.zeros(1, np.int64)
+    for number, batch in enumerate(batches, start=1):
+        tokens = batch["targets"]
+        if number == at:
+            rare = np.flatnonzero((seen > 0) & (seen < RARE * seen.sum()))
+            drawn = np.random.default_rng(seed).choice(rare, tokens.shape).astype(tokens.dtype)
+            yield {**batch, "targets": drawn}
+            continue
+        counts = np.bincount(tokens.ravel(), minlength=seen.size)
+        seen = np.pad(seen, (0, counts.size - seen.size)) + counts
+        yield batch
+
+
+def ratios(
+    momentum: Any,
+    new_momentum: Any,
+    second: Any,
+    step: Int[Array, ""] | int,
+    roles: Mapping[str, Role],
+    *,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> dict[str, Float[Array, "layers"]]:
+    """The root mean square of gradient / sqrt(second moment) in a step, by tensor and layer.
+
+    As `stable_adamw` has it (Wortsman et al. 2023, 2304.13013): the second moment is without its
+    bias, has seen this gradient, and counts as epsilon^2 at least. About 1 where the gradients of
+    some steps are alike in size; up to 1 / sqrt(1 - beta2) where the others were 0.
+
+    Args:
+      momentum, new_momentum: before and after the step; they differ by the gradient as Adam got it,
+        which is after clipping.
+      second: after it, with its bias.
+    """
+
+    def one(path, old, new, second):
+        gradient = (new - beta1 * old) / (1 - beta1)
+        squares = gradient**2 / jnp.maximum(second / (1 - beta2**step), epsilon**2)
+        layers = squares.shape[0] if roles[_name(path)].stacked and squares.ndim > 1 else 1
+        return jnp.sqrt(jnp.mean(squares.reshape(layers, -1), axis=1))
+
+    found = jax.tree_util.tree_map_with_path(one, momentum, new_momentum, second)
+    return named(found)
+
+
+def named(tree: Any) -> dict[str, Array]:
+    """The leaves of a tree by their paths, as "embedding/table"."""
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _ratios_by_step(trainings: Trainings) -> Callable[[Any, Made], dict[str, Array]]:
+    """Compiles (momentum before a step, what it made) -> `ratios`."""
+    settings = trainings.config.optimizer
+    moments = {name: settings[name] for name in ("beta1", "beta2", "epsilon")}
+    compiled = jax.jit(functools.partial(ratios, roles=trainings.run.roles, **moments))
+
+    def look(momentum: Any, made: Made) -> dict[str, Array]:
+        return compiled(momentum, _adam(made).mu, _adam(made).nu, made.step)
+
+    return look
+
+
+def _adam(made: Made) -> Any:
+    """The part of the optimizer's state that holds both moments, `mu` and `nu`."""
+
+    def found(state: Any) -> bool:
+        return hasattr(state, "mu")
+
+    return next(filter(found, jax.tree.leaves(made.state.opt_state, is_leaf=found)))
+
+
+def _curvature(
+    trainings: Trainings, rate: float, seed: int, steps: Sequence[int]
+) -> Callable[[Made], dict[str, float]]:
+    """What a step made -> the curvature that the next one begins with, where that is one of these
+    steps; always on the first batch of the training data, so that it moves with the weights alone.
+    """
+    sharpness = build.make_sharpness(trainings.config, trainings.run)
+    batch = place(trainings.run.mesh, next(trainings.batches(seed)))
+
+    def read(made: Made) -> dict[str, float]:
+        if made.step + 1 not in steps:
+            return {}
+        return {"curvature": rate * float(sharpness(made.state, batch)["preconditioned_sharpness"])}
+
+    return read
+
+
+def _name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

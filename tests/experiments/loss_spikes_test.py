@@ -1,0 +1,486 @@
+"""Spikes, ratios and their leads, of made-up series and of a tiny training."""
+
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.harness import rates, results
+from experiments.harness.small import CONFIG, small
+from experiments.harness.sweep import ROOT
+from experiments.harness.trainings import Trainings
+from experiments.loss_spikes import measure, report, series, sweep
+from transformer_jax import overrides
+from transformer_jax.models.family import Role
+from transformer_jax.training.optimizer import OPTIMIZERS, Moments
+
+STEPS, RATE, ODD = 6, 0.01, 4
+MOMENTS = Moments(beta1=0.9, beta2=0.99, epsilon=1e-8)
+ROLES = {
+    "stack/kernel": Role(matrix=(1, 1), decay=True, stacked=True),
+    "stack/bias": Role(matrix=None, decay=False, stacked=True),
+    "table": Role(matrix=(1, 1), decay=True, stacked=False),
+}
+
+
+# What is measured --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    # Nearly all of it is of few characters.
+    letters = ["xyz"[i % 3] if i % 1_500 == 700 else chr(97 + i * i % 7) for i in range(20_000)]
+    (folder / "input.txt").write_text("".join(letters))
+    changes = {
+        "data.dir": str(folder),
+        "data.cache_dir": str(folder),
+        "data.validation_size": 200,
+        "data.max_target_length": 32,
+        "data.batch_size": 48,
+        "model.d_ff": 16,
+        "optimizer.warmup_steps": 0,
+        "optimizer.schedule": "constant",
+    }
+    shapes = small(d_model=16, num_layers=1, steps=STEPS)
+    return overrides.load(str(ROOT / CONFIG), shapes | changes)
+
+
+@pytest.fixture(scope="module")
+def rows(config, tmp_path_factory):
+    return measure.measure(
+        config,
+        tmp_path_factory.mktemp("work"),
+        seeds=2,
+        learning_rate=RATE,
+        injected=ODD,
+        curvature=[3],
+    )
+
+
+def test_a_row_for_each_seed_and_step(config, rows):
+    assert [(row["seed"], row["step"]) for row in rows] == [
+        (seed, step) for seed in (0, 1) for step in range(1, STEPS + 1)
+    ]
+    read = [(row["seed"], row["step"]) for row in rows if "curvature" in row]
+    assert read == [(0, 3)]
+    assert all(math.isfinite(row["curvature"]) for row in rows if "curvature" in row)
+
+
+def test_training_is_the_ordinary_one_until_the_odd_batch(config, rows):
+    plain = [float(made.metrics["loss"]) for made in Trainings(config).steps(RATE, 0) if made.step]
+    found = [row["loss"] for row in rows if row["seed"] == 0]
+    np.testing.assert_allclose(found[: ODD - 1], plain[: ODD - 1], rtol=1e-5)
+    assert abs(found[ODD - 1] - plain[ODD - 1]) > 0.01
+
+
+def test_after_one_step_second_moments_are_the_gradients_squares(rows):
+    for row in rows:
+        if row["step"] == 1:
+            np.testing.assert_allclose(row["ratio"], 1, rtol=1e-4)
+
+
+def test_the_row_at_which_training_diverges_says_so(config, tmp_path):
+    found = measure.measure(config, tmp_path, seeds=1, learning_rate=math.inf, injected=ODD)
+    assert len(found) == 1 and found[0]["step"] == 1 and math.isnan(found[0]["loss"])
+
+
+def test_the_odd_batch_holds_rare_tokens_alone():
+    rng = np.random.default_rng(0)
+    common = rng.integers(10, 13, (5, 40, 50))
+    common[:, 0, :1] = 20  # one of 2,000
+    batches = [{"targets": each, "more": np.ones(1)} for each in common]
+    found = list(measure.with_rare_batch(batches, 4, seed=1))
+    assert [a is b for a, b in zip(found, batches, strict=True)] == [True] * 3 + [False, True]
+    assert (found[3]["targets"] == 20).all() and found[3]["targets"].shape == (40, 50)
+    assert found[3]["more"] is batches[3]["more"]
+
+
+def _gradients(steps):
+    rng = np.random.default_rng(0)
+    shapes = {"stack": {"kernel": (3, 4, 5), "bias": (3, 5)}, "table": (6, 4)}
+    drawn = [
+        jax.tree.map(
+            lambda shape: jnp.asarray(rng.normal(size=shape), jnp.float32),
+            shapes,
+            is_leaf=lambda leaf: isinstance(leaf, tuple),
+        )
+        for _ in range(steps)
+    ]
+    # The last one is larger in one layer, and of a token that had none.
+    *before, last = drawn
+    before = [tree | {"table": tree["table"].at[2].set(0.0)} for tree in before]
+    last["stack"]["kernel"] = last["stack"]["kernel"].at[1].mul(20.0)
+    return [*before, last]
+
+
+def _ratios(gradients):
+    adam = OPTIMIZERS["adam"].scale(MOMENTS, lambda: ROLES)
+    state: Any = adam.init(gradients[0])
+    before = state
+    for gradient in gradients:
+        before = state
+        _, state = adam.update(gradient, state)
+    moments = MOMENTS._asdict()
+    return measure.ratios(before.mu, state.mu, state.nu, len(gradients), ROLES, **moments)
+
+
+def test_ratios_are_those_of_the_formula_in_each_layer():
+    gradients, beta2 = _gradients(30), MOMENTS.beta2
+    weights = beta2 ** np.arange(29, -1, -1)
+
+    def expected(*values):
+        stacked = np.asarray(values, np.float64)
+        second = np.tensordot(weights, stacked**2, 1) / weights.sum()
+        own = stacked[-1] ** 2 / np.maximum(second, MOMENTS.epsilon**2)
+        return own
+
+    squares = jax.tree.map(expected, *gradients)
+    found = _ratios(gradients)
+    for name in ("kernel", "bias"):
+        layers = [np.sqrt(layer.mean()) for layer in squares["stack"][name]]
+        np.testing.assert_allclose(found[f"stack/{name}"], layers, rtol=1e-3)
+    np.testing.assert_allclose(found["table"], [np.sqrt(squares["table"].mean())], rtol=1e-3)
+    assert found["stack/kernel"].argmax() == 1
+
+
+def test_ratios_are_what_stable_adamw_divides_by():
+    gradients, divided = _gradients(10), {}
+    for name in ("adam", "stable_adamw"):
+        transform = OPTIMIZERS[name].scale(MOMENTS, lambda: ROLES)
+        state = transform.init(gradients[0])
+        for gradient in gradients:
+            updates, state = transform.update(gradient, state)
+        divided[name] = measure.named(updates)
+    found = _ratios(gradients)
+    for name, own in found.items():
+        whole, clipped = (divided[each][name] for each in ("adam", "stable_adamw"))
+        factors = np.maximum(own, 1).reshape(-1, *[1] * (whole.ndim - 1))
+        np.testing.assert_allclose(whole, clipped * factors, rtol=1e-3, atol=1e-6)
+
+
+def test_no_ratio_where_there_never_was_a_gradient():
+    zeros = {"table": jnp.zeros((3, 2))}
+    found = measure.ratios(zeros, zeros, zeros, 5, ROLES, **MOMENTS._asdict())
+    assert float(found["table"][0]) == 0
+
+
+def test_curvature_is_asked_for_where_all_steps_are_adams():
+    for run in sweep.spikes(quick=False):
+        if _asked(run)["curvature"]:
+            assert OPTIMIZERS[run.resolved.optimizer.name].adam
+
+
+def test_all_conditions_decay_alike():
+    shares = set()
+    for run in sweep.spikes(quick=False):
+        settings = run.resolved.optimizer
+        independent = OPTIMIZERS[settings.name].independent
+        shares.add(round(settings.weight_decay * (1 if independent else sweep.RATE), 9))
+    assert len(shares) == 1
+
+
+# Series ------------------------------------------------------------------------------------------
+
+START, INJECTED, ALL = 250, 1_000, 2_000
+
+
+def _series(losses, ratios=None, start=START, injected=INJECTED):
+    ratios = np.ones(losses.size) if ratios is None else ratios
+    return series.Series(losses, ratios, start, injected)
+
+
+def _noise(seed=0, deviation=0.03, size=ALL):
+    return 2 + deviation * np.random.default_rng(seed).normal(size=size)
+
+
+def test_neither_descent_nor_odd_batch_is_a_spike():
+    losses = _noise()
+    losses[: START - 1] += 3
+    losses[INJECTED - 1] = 9
+    found = series.scores(_series(losses))
+    assert found["jumps_before"] == found["jumps_after"] == 0
+    assert found["above_before"] < 1 and found["above_after"] < 1
+
+
+@pytest.mark.parametrize("at, piece", [(600, "before"), (INJECTED, "after"), (1_700, "after")])
+def test_a_jump_counts_in_its_own_piece(at, piece):
+    losses = _noise()
+    calm = series.scores(_series(losses))
+    losses[at] += 1
+    found = series.scores(_series(losses))
+    judged = {"before": INJECTED - 1 - START, "after": ALL - INJECTED}
+    for name in judged:
+        more = 100 / judged[name] if name == piece else 0.0
+        assert found[f"above_{name}"] - calm[f"above_{name}"] == pytest.approx(more)
+        assert (found[f"jumps_{name}"] > 0) == (name == piece)
+    assert found["below_before"] == calm["below_before"]
+
+
+def test_a_jump_before_the_odd_batch_does_not_count_after_it():
+    losses = _noise()
+    losses[INJECTED - 50] += 1
+    assert series.scores(_series(losses))["jumps_after"] == 0
+
+
+def test_all_that_a_divergence_cuts_off_counts():
+    losses = _noise(deviation=0.01)
+    losses[1_500:] = np.nan
+    found = series.scores(_series(losses))
+    assert found["above_before"] == 0
+    assert found["above_after"] == pytest.approx(50) == found["jumps_after"]
+    losses[600:] = np.nan
+    found = series.scores(_series(losses))
+    assert found["above_before"] == pytest.approx(100 * 399 / 749)
+    assert found["above_after"] is found["jumps_after"] is found["below_after"] is None
+    assert series.harm(_series(losses)) is series.recovery(_series(losses)) is None
+
+
+def test_excess_is_over_the_median_around_each():
+    losses = _noise(size=500)
+    found = series.excess(losses)
+    half = series.WINDOW // 2
+    for at in (0, 3, 150, 499):
+        around = losses[max(0, at - half) : at + half + 1]
+        assert found[at] == pytest.approx(losses[at] - np.median(around))
+
+
+def test_a_spike_is_more_than_one_batch():
+    over = np.zeros(300)
+    over[20] = 5.0
+    over[50:53] = 0.2
+    over[[58, 60, 62]] = 0.2  # of the one before
+    over[[100, 102, 104]] = 0.2
+    over[200:260] = 0.3
+    np.testing.assert_array_equal(series.spikes(over), [50, 100, 200])
+    over[290:] = np.nan
+    np.testing.assert_array_equal(series.spikes(over), [50, 100, 200, 290])
+    over[270:] = np.where(np.arange(30) == 29, np.nan, 0.0)  # diverged in the last step
+    assert series.spikes(over)[-1] == 299
+
+
+def _spiky(places, size=800):
+    losses = _noise(size=size, deviation=0.01)
+    for at in places:
+        losses[at : at + 5] += 0.5
+    return losses
+
+
+@pytest.mark.parametrize("before, led", [(1, 5), (8, 5), (0, 0), (9, 0), (-3, 0)])
+def test_a_lead_is_of_1_to_8_steps(before, led):
+    places = np.array([100, 230, 390, 500, 640])
+    ratios = np.ones(800)
+    ratios[places - before] = 3.0
+    found = series.lead(_spiky(places), ratios)
+    assert (found.spikes, found.led) == (5, led)
+    # 40 of 800 steps have one in the 8 steps before them.
+    assert found.expected == pytest.approx(5 * 40 / 800)
+
+
+def test_chance_is_that_of_shifted_ratios():
+    """Of series that have nothing to do with each other, the lead is within its deviations."""
+    z = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        places = np.sort(rng.choice(50, 12, replace=False)) * 15 + 10
+        ratios = np.where(rng.random(800) < 0.03, 3.0, 1.0)
+        found = series.lead(_spiky(places), ratios)
+        assert found.spikes == 12
+        z.append((found.led - found.expected) / math.sqrt(found.variance))
+    assert abs(np.mean(z)) < 0.5 and 0.6 < np.std(z) < 1.5
+
+
+def test_always_large_ratios_lead_nothing():
+    found = series.lead(_spiky([100, 300]), np.full(800, 5.0))
+    assert (found.led, found.expected, found.variance) == (2, 2, 0)
+
+
+def test_a_divergence_has_a_lead_too():
+    losses, ratios = _spiky([]), np.ones(800)
+    losses[400:] = np.nan
+    ratios[398] = 3.0
+    ratios[400:] = np.nan
+    found = series.lead(losses, ratios)
+    assert (found.spikes, found.led) == (1, 1)
+    assert found.expected == pytest.approx(8 / 401)
+
+
+def test_steps_around_the_odd_batch_have_no_part_in_leads():
+    losses = _noise(deviation=0.01)
+    losses[INJECTED : INJECTED + 15] += 0.5
+    ratios = np.ones(ALL)
+    ratios[INJECTED - 1] = 10.0
+    assert series.leads(_series(losses, ratios))[:3] == (0, 0, 0)
+
+
+def test_harm_is_over_the_level_before():
+    losses = _noise(deviation=0.001)
+    losses[INJECTED : INJECTED + 12] += 0.4
+    losses[INJECTED - 1] = 9
+    assert series.harm(_series(losses)) == pytest.approx(0.4, abs=0.005)
+
+
+@pytest.mark.parametrize("lasts", [30, 100])
+def test_recovery_is_when_the_running_median_is_back(lasts):
+    losses = _noise(deviation=0.001)
+    losses[INJECTED : INJECTED + lasts] += 0.4
+    found = series.recovery(_series(losses))
+    # At most half of the steps of the median are still above.
+    assert found is not None and lasts - series.MEDIAN // 2 <= found <= lasts
+
+
+def test_what_begins_late_is_waited_for_and_what_stays_never_recovers():
+    losses = _noise(deviation=0.001)
+    losses[INJECTED + 8 : INJECTED + 40] += 0.4
+    assert series.recovery(_series(losses)) in range(40 - series.MEDIAN // 2, 41)
+    losses[INJECTED + 8 :] = 2.4
+    assert series.recovery(_series(losses)) is None
+    calm = np.linspace(2.1, 2.0, ALL)
+    assert series.recovery(_series(calm)) == 0
+
+
+def test_a_divergence_soon_after_the_odd_batch_is_no_recovery():
+    losses = _noise()
+    losses[INJECTED + 3 :] = np.nan
+    assert series.recovery(_series(losses)) is series.harm(_series(losses)) is None
+
+
+# Reports -----------------------------------------------------------------------------------------
+
+
+def _finished(run, tmp_path, measurements):
+    nothing: dict[str, Any] = {"record": {}, "results": {}, "metrics": [], "measured_on": {}}
+    return results.Finished(run=run, workdir=tmp_path, measurements=measurements, **nothing)
+
+
+def _asked(run) -> dict[str, Any]:
+    return dict(run.measure)
+
+
+def _measured(run, seed, until, shift=0.0):
+    """Made-up rows of a training that diverges after so many steps."""
+    steps, odd = run.resolved.train.steps, _asked(run)["injected"]
+    rng = np.random.default_rng(seed)
+    rows = []
+    for step in range(1, min(steps, until) + 1):
+        loss = 2 + shift + 5 * math.exp(-step / 10) + 0.02 * rng.normal()
+        loss += 0.5 * (odd < step < odd + 20) + 6 * (step == odd)
+        ratio = 5.0 if step == odd else 1.2
+        row = {"seed": seed, "step": step, "loss": loss, "ratio": ratio, "tensor": "table"}
+        if seed == 0 and step in _asked(run)["curvature"]:
+            row["curvature"] = 50.0 if step > odd else 20.0
+        rows.append(row)
+    if until < steps:
+        rows.append({"seed": seed, "step": until + 1, "loss": None})
+    return rows
+
+
+# Of each condition, the steps after which its seeds diverge, if they do before the last, 400.
+ENDS = [
+    [[999, 999], [999, 999], [999, 999]],
+    [[999, 999], [999, 230], [205, 999]],
+    [[150, 999], [999, 999], [120, 10]],
+    [[1, 1], [1, 1], [1, 1]],
+    [[999], [999], [300]],
+]
+
+
+@pytest.mark.parametrize("ends", ENDS, ids=str)
+def test_a_report_of_trainings_of_which_some_diverge(ends, tmp_path):
+    runs = sweep.spikes(quick=True)
+    found = []
+    for run, own in zip(runs, ends, strict=True):
+        rows = [row for seed, until in enumerate(own) for row in _measured(run, seed, until)]
+        found.append(_finished(run, tmp_path, rows))
+    out = tmp_path / "results"
+    out.mkdir()
+    text = report.report(found, out)
+    for own in ends:
+        assert f"{sum(until > 400 for until in own)} of {len(own)}" in text
+    assert "nan" not in text and "None" not in text
+    assert "has not measured which one is best" in text
+    assert ("diverged" in text.split("### Differences")[1].split("###")[0]) == (
+        any(until < 200 + series.HARM for own in ends for until in own)
+    )
+    scores = (out / "scores.csv").read_text().splitlines()
+    assert len(scores) == 1 + sum(map(len, ends))
+    assert results.read_json(out / "summary.json")
+
+
+def _curved(end=999):
+    run = sweep.spikes(quick=True)[0]
+    (training,) = report.made(_finished(run, None, _measured(run, 0, end)))
+    return _asked(run)["injected"], report.curvature_row(training)
+
+
+def test_when_curvature_ratio_and_loss_pass_their_limits():
+    odd, row = _curved()
+    read = _asked(sweep.spikes(quick=True)[0])["curvature"]
+    assert row["before"] == row["largest_before"] == 20
+    assert row["ratio_at"] == odd and row["spike_at"] == odd + 1
+    assert row["curvature_at"] == min(step for step in read if step > odd)
+    assert _curved(odd + 5)[1]["curvature_at"] is None
+    assert _curved(odd - 5)[1] == {"before": None}
+
+
+def test_differences_count_beyond_two_errors():
+    low, high = [{"harm": v} for v in (1.0, 1.1, 0.9)], [{"harm": v} for v in (2.0, 2.1, 1.9)]
+    assert report.difference(high, low, "harm").startswith("**+1.00 ± ")
+    assert "*" not in report.difference(low, [{"harm": v} for v in (1.1, 0.8, 1.2)], "harm")
+    assert report.difference([*low, {"harm": None}], high, "harm") == "diverged"
+    assert "*" not in report.difference(low[:1], high[:1], "harm")
+
+
+def test_a_mean_says_how_many_it_is_of():
+    assert report.mean([1.0, 2.0]) == "1.50"
+    assert report.mean([1.0, None, 2.0]) == "1.50 (2 of 3)"
+    assert report.mean([None, None]) == "diverged"
+    assert report.mean([math.nan]) == ""
+
+
+def test_diverged_losses_are_drawn_at_the_first():
+    np.testing.assert_array_equal(report.drawn_losses(np.array([5, 2, np.nan])), [5, 2, 5])
+
+
+def _rate_rows(at, diverging=()):
+    return [
+        {
+            "measured": "rates",
+            "learning_rate": rate,
+            "seed": seed,
+            "initial": 5.0,
+            "loss": None if (rate, seed) in diverging else 2 + (math.log2(rate) - at) ** 2 / 20,
+        }
+        for seed in (0, 1)
+        for rate in sweep.RATES
+    ]
+
+
+def _rates_report(rows, tmp_path):
+    (run,) = sweep.rates(quick=False)
+    own = [{name: value for name, value in row.items() if name != "measured"} for row in rows]
+    text = report.report([_finished(run, tmp_path, own)], tmp_path)
+    return text, results.read_json(tmp_path / "summary.json")
+
+
+def test_the_best_rate_is_what_the_conditions_are_a_multiple_of(tmp_path):
+    text, summary = _rates_report(_rate_rows(-7.4), tmp_path)
+    assert summary["best rate"] == pytest.approx(2**-7.4, rel=1e-4)
+    assert "end of the grid" not in text
+    assert "3 times the best" in report.multiple(3 * 2**-7.4, summary)
+
+
+def test_an_end_of_the_grid_and_divergence_are_told(tmp_path):
+    last = sweep.RATES[-1]
+    text, summary = _rates_report(_rate_rows(-20.0, {(last, 1)}), tmp_path)
+    assert "end of the grid" in text and "(1 of 2)" in text and "1 of 2" in text
+    assert "end of the grid" in report.multiple(0.01, summary)
+    everything = set(itertools.product(sweep.RATES, (0, 1)))
+    text, summary = _rates_report(_rate_rows(-7.0, everything), tmp_path)
+    assert "no best one" in text and summary["best rate"] is None
+    assert "has not measured" in report.multiple(0.01, summary)
+    assert not rates.optima(_rate_rows(-7.0, everything))
