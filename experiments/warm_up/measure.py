@@ -1,0 +1,94 @@
+"""Validation losses by learning rate; on the way the size of updates, and the curvature."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from configs.default import Config
+from experiments.edge_of_stability.measure import threshold
+from experiments.harness.trainings import Made, Trainings
+from transformer_jax import build
+from transformer_jax.inspection import observed, steps
+from transformer_jax.models.family import Model
+from transformer_jax.models.transformer.shapes import Batch, Params
+
+# Steps after which something is read, counted from the end of a burn-in.
+READINGS = (1, 10, 50, 100)
+NUMBERS = ("angle", "sharpness", "preconditioned_sharpness", "edge")
+# A branch is dead whose variance over tokens is below this share of the residual stream's.
+DEAD = 0.01
+
+
+def measure(
+    config: Config, workdir: Path, *, learning_rates: list[float], seed: int, curvature: bool
+) -> list[dict[str, Any]]:
+    """A row for each learning rate, as of `Trainings.row`, with the entropy of characters, with
+    `curvature` as it was asked for, and
+
+    angle/STEP: in radians, by which the step turned the kernels of a layer, mean over layers.
+    sharpness/STEP, preconditioned_sharpness/STEP: with `curvature`, as of `build.make_sharpness`.
+    edge/STEP: with it, the latter as a share of the threshold at the learning rate of that step,
+      which is not the peak's.
+    dead: the share of the sublayers whose branch is dead after the last step.
+
+    What a training did not come to, or was not asked for, is NaN.
+    """
+    trainings = Trainings(config)
+    run, burn_in = trainings.run, config.optimizer.burn_in_steps
+    look = _look(trainings, curvature)
+    dead = jax.jit(lambda params, batch: dead_branches(run.model, params, batch))
+    rows = []
+    for rate in learning_rates:
+        found = {f"{name}/{step}": math.nan for step in READINGS for name in NUMBERS}
+        found["dead"] = math.nan
+        before: list[Params] = []
+
+        def watch(made: Made, found: Any = found, before: Any = before) -> None:
+            step = made.step - burn_in
+            if step in READINGS:
+                numbers = look(made, before.pop())
+                found.update({f"{name}/{step}": value for name, value in numbers.items()})
+            if step + 1 in READINGS:
+                before.append(jax.tree.map(jnp.copy, made.state.params))
+            if made.step == config.train.steps:
+                found["dead"] = float(dead(made.state.params, made.batch))
+
+        row = trainings.row(rate, seed, watch)
+        own = {"unigram_entropy": run.data.unigram_entropy, "curvature": curvature}
+        rows.append(row | own | found)
+    return rows
+
+
+def dead_branches(model: Model, params: Params, batch: Batch) -> Float[Array, ""]:
+    """The share of the stack's sublayers whose branch is nearly the same for all tokens."""
+    shown = observed.observe(model, params, batch)[1]["decoder"]
+
+    def over_tokens(x: Float[Array, "n B T D"]) -> Float[Array, "n"]:
+        real = shown.real[None, :, :, None]
+        return jnp.mean(jnp.var(x, axis=(1, 2), where=real), axis=-1)
+
+    return jnp.mean(over_tokens(shown.branches) < DEAD * over_tokens(shown.inputs))
+
+
+def _look(trainings: Trainings, curvature: bool) -> Callable[[Made, Params], dict[str, float]]:
+    """(what a step made, the parameters before it) -> the numbers that are read after it."""
+    run = trainings.run
+    turned = jax.jit(lambda old, new: steps.update(old, new, run.roles)["decoder"].angle.mean())
+    read = build.make_sharpness(trainings.config, run)
+    limit = threshold(trainings.config.optimizer.beta1)
+
+    def look(made: Made, before: Params) -> dict[str, float]:
+        found = {"angle": float(turned(before, made.state.params))}
+        if curvature:
+            numbers = {name: float(value) for name, value in read(made.state, made.batch).items()}
+            met = numbers["preconditioned_sharpness"]
+            found["sharpness"], found["preconditioned_sharpness"] = numbers["sharpness"], met
+            found["edge"] = float(made.metrics["learning_rate"]) * met / limit
+        return found
+
+    return look

@@ -1,0 +1,361 @@
+"""What each arm trains up to and how well, and which cause of warm-up that fits."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.harness import figures, rates, results
+from experiments.harness.results import Difference, Finished, Row
+from experiments.warm_up.measure import READINGS
+
+# Nats below the entropy of characters, from which on a training has learnt more than these.
+MARGIN = 0.1
+NONE, SHORT, LONG = "none", "5 %", "20 %"
+BURN_IN, GI_ADAM, TOP = "burn-in", "gi_adam", "top quarter"
+LION, LION_LONG, LAMB = "lion", "lion, 20 %", "lamb"
+# Whose learning rates mean the same.
+ADAMS = (NONE, SHORT, LONG, BURN_IN, GI_ADAM, TOP)
+RESCUES, PARTLY, FAILS = "rescues", "partly", "fails"
+NEEDS, NO_NEED = "needs", "no need"
+NOTHING, UNDECIDED = "nothing to rescue", "undecided"
+CAUSES = ("gradients", "second moments", "sharpness", "update size")
+PREDICTIONS = {
+    BURN_IN: (FAILS, RESCUES, FAILS, FAILS),
+    LION: (NO_NEED, NO_NEED, NEEDS, NEEDS),
+    TOP: (RESCUES, FAILS, FAILS, FAILS),
+    LAMB: (RESCUES, FAILS, PARTLY, RESCUES),
+}
+
+_STEPS = ", ".join(map(str, READINGS))
+
+
+class Finding(NamedTuple):
+    """What a test shows, each more being better.
+
+    Attributes:
+      said: of `rescue` or `need`.
+      gained: against what it is to be better than.
+      short: of what a warm-up of 20 % gives; None where this is what is asked about.
+    """
+
+    said: str
+    gained: Difference
+    short: Difference | None
+
+
+def report(runs: Sequence[Finished], out: Path) -> str:
+    """Writes losses.csv, the figures and the numbers; returns the text."""
+    rows = results.rows(runs)
+    results.write_csv(out / "losses.csv", rows)
+    blocks, numbers = [], {}
+    for (scheme,), own in results.group(rows, "scheme").items():
+        arms = {arm: mine for (arm,), mine in results.group(own, "arm").items()}
+        found = findings(arms)
+        lines = [_line(arm, mine) for arm, mine in arms.items()]
+        numbers |= _numbers(scheme, arms, found)
+        blocks += [
+            f"### {figures.title(scheme)}",
+            results.table(lines),
+            figures.save(
+                _losses(own),
+                out,
+                f"losses_{scheme}",
+                f"{figures.title(scheme)}: validation loss over the learning rate; trainings that "
+                "diverged stand at the loss before training",
+            ),
+            _decision(found),
+            _durations(arms),
+        ]
+        if read := [_curvature(row) for row in own if row["curvature"]]:
+            blocks += [f"Curvature after steps {_STEPS}, one seed.", results.table(read)]
+    results.write_summary(out, numbers)
+    about = (
+        "The boundary is the first learning rate above the best one from which on all of the grid "
+        "fail, of each seed. The best loss is the mean over seeds at the best of the rates at "
+        f"which all of them train. Angles are the largest of steps {_STEPS}, in radians. Dead is "
+        "the share of branches, mean over trainings."
+    )
+    return "\n\n".join([about, *blocks])
+
+
+# What trains -------------------------------------------------------------------------------------
+
+
+def trains(row: Row) -> bool:
+    """Whether a training ends by `MARGIN` below the entropy of characters."""
+    return row["loss"] is not None and row["loss"] <= _limit([row])
+
+
+def boundaries(rows: Sequence[Row]) -> list[float]:
+    """The failure boundary of each seed; see `rates.first_failing`."""
+    seeds = results.group(rows, "seed").values()
+    return [rates.first_failing(rates.grid(own), _limit(own)) for own in seeds]
+
+
+def heights(rows: Sequence[Row], grid: Sequence[float]) -> list[int]:
+    """How many learning rates of a grid lie below the boundary of each seed."""
+    on_grid = [row for row in rows if row["learning_rate"] in grid]
+    return [sum(rate < boundary for rate in grid) for boundary in boundaries(on_grid)]
+
+
+def best(rows: Sequence[Row]) -> tuple[float, list[float]] | None:
+    """Of the learning rates at which all seeds train, the best one and the seeds' losses."""
+    cells = results.group(rows, "learning_rate").values()
+    rate = rates.best_rate([row for own in cells if all(map(trains, own)) for row in own])
+    if rate is None:
+        return None
+    return rate, [row["loss"] for row in rows if row["learning_rate"] == rate]
+
+
+def _limit(rows: Sequence[Row]) -> float:
+    return rows[0]["unigram_entropy"] - MARGIN
+
+
+# What the tests say ------------------------------------------------------------------------------
+
+
+def findings(arms: Mapping[str, Sequence[Row]]) -> dict[str, Finding]:
+    """test -> what it shows, of the rows of one scheme by arm.
+
+    By the boundary; LAMB's, whose learning rates mean something else, by the best loss, for which
+    an arm that never trains has the limit of training. Deviations are pooled over the arms.
+    """
+    adams = [arm for arm in ADAMS if arm in arms]
+    shared = sorted(set.intersection(*(_grid(arms[arm]) for arm in adams))) if adams else []
+    high = {arm: heights(arms[arm], shared) for arm in adams if shared}
+    for arm in {LION, LION_LONG} & arms.keys():
+        high[arm] = heights(arms[arm], sorted(_grid(arms[arm])))
+    # The lower a loss the better.
+    known = {arm: [-loss for loss in each[1]] for arm in arms if (each := best(arms[arm]))}
+    limits = {arm: [-_limit(rows)] * _seeds(rows) for arm, rows in arms.items()}
+    of_heights, of_losses = (results.pooled_deviation(list(x.values())) for x in (high, known))
+    found = {}
+    for test in (BURN_IN, GI_ADAM, TOP):
+        if shared and {NONE, LONG, test} <= arms.keys():
+            found[test] = rescue(high, test, of_heights)
+    if {NONE, LONG, LAMB} <= arms.keys():
+        found[LAMB] = rescue(limits | known, LAMB, of_losses)
+    if {LION, LION_LONG} <= arms.keys():
+        found[LION] = need(high, of_heights, most=len(_grid(arms[LION])))
+    return found
+
+
+def rescue(values: Mapping[str, Sequence[float]], test: str, deviation: float) -> Finding:
+    """Whether a test does without warm-up what one of 20 % does, by values where more is better.
+
+    "rescues": it gains against no warm-up, and is not short of 20 %. "partly": it gains, and is.
+    "fails": it does not gain. "nothing to rescue": 20 % does not gain against none either.
+    "undecided": there is no deviation, by which to tell.
+    """
+    gained, short, to_gain = (
+        results.difference(values[a], values[b], deviation)
+        for a, b in ((test, NONE), (LONG, test), (LONG, NONE))
+    )
+    if math.isnan(deviation):
+        said = UNDECIDED
+    elif not _gains(to_gain):
+        said = NOTHING
+    elif not _gains(gained):
+        said = FAILS
+    else:
+        said = PARTLY if _gains(short) else RESCUES
+    return Finding(said, gained, short)
+
+
+def need(values: Mapping[str, Sequence[float]], deviation: float, most: int) -> Finding:
+    """Whether Lion's boundary gains by a warm-up of 20 %; most: rates, of which it may train all.
+
+    "undecided" also where it does so without warm-up, so that the grid ends too early to tell.
+    """
+    gained = results.difference(values[LION_LONG], values[LION], deviation)
+    if math.isnan(deviation) or min(values[LION]) == most:
+        return Finding(UNDECIDED, gained, None)
+    return Finding(NEEDS if _gains(gained) else NO_NEED, gained, None)
+
+
+def fitting(found: Mapping[str, Finding]) -> dict[str, tuple[int, int]]:
+    """cause -> how many of the tests that decide came out as it predicts, and how many decide."""
+    said = {test: each.said for test, each in found.items() if test in PREDICTIONS}
+    decided = {test: word for test, word in said.items() if word not in (NOTHING, UNDECIDED)}
+    return {
+        cause: (sum(PREDICTIONS[test][n] == word for test, word in decided.items()), len(decided))
+        for n, cause in enumerate(CAUSES)
+    }
+
+
+def _gains(found: Difference) -> bool:
+    return found.counts and found.value > 0
+
+
+def _grid(rows: Sequence[Row]) -> set[float]:
+    return {row["learning_rate"] for row in rows}
+
+
+def _seeds(rows: Sequence[Row]) -> int:
+    return len(results.group(rows, "seed"))
+
+
+def _decision(found: Mapping[str, Finding]) -> str:
+    """The tests against what each cause predicts, which is bold where it came out."""
+    if not found:
+        return "No test was run."
+    lines = []
+    for test, each in found.items():
+        form, unit = ("+.3f", "nats") if test == LAMB else ("+.2f", "steps")
+        predicted = PREDICTIONS.get(test, ("",) * len(CAUSES))
+        lines.append(
+            {
+                "test": test,
+                "found": each.said,
+                "gained": f"{each.gained:{form}} {unit}",
+                "short of 20 %": "" if each.short is None else f"{each.short:{form}} {unit}",
+            }
+            | {
+                cause: f"**{word}**" if word == each.said else word
+                for cause, word in zip(CAUSES, predicted, strict=True)
+            }
+        )
+    counts = ", ".join(f"{cause} {right} of {n}" for cause, (right, n) in fitting(found).items())
+    told = (
+        "What the tests show, and what each cause predicts (bold where it came out); gains in "
+        "steps of the grid of learning rates, of LAMB in best loss, with two standard errors. "
+        f"Tests that decide and came out as predicted: {counts}."
+    )
+    return "\n\n".join([told, results.table(lines)])
+
+
+def durations(arms: Mapping[str, Sequence[Row]]) -> list[Row]:
+    """The loss of a longer warm-up minus that of a shorter one, by learning rate; None where not
+    all seeds of both train. The deviation is pooled over all that do."""
+    cells = {}
+    for arm in (NONE, SHORT, LONG):
+        for (rate,), own in results.group(arms.get(arm, []), "learning_rate").items():
+            if all(map(trains, own)):
+                cells[rate, arm] = [row["loss"] for row in own]
+    deviation = results.pooled_deviation(list(cells.values()))
+    found = []
+    for shorter, longer in itertools.pairwise(arm for arm in (NONE, SHORT, LONG) if arm in arms):
+        for rate in sorted(_grid(arms[shorter]) & _grid(arms[longer])):
+            a, b = cells.get((rate, longer)), cells.get((rate, shorter))
+            change = None if a is None or b is None else results.difference(a, b, deviation)
+            names = {"learning_rate": rate, "longer": longer, "shorter": shorter}
+            found.append(names | {"difference": change})
+    return found
+
+
+def _durations(arms: Mapping[str, Sequence[Row]]) -> str:
+    found = durations(arms)
+    differences = [row["difference"] for row in found if row["difference"] is not None]
+    lower = sum(each.counts and each.value < 0 for each in differences)
+    told = (
+        "What a longer warm-up changes in the loss at the same learning rate, where all seeds of "
+        f"both train: lower beyond two standard errors in {lower} of {len(differences)} cells."
+    )
+    lines = []
+    for (rate,), own in results.group(found, "learning_rate").items():
+        line: Row = {"learning rate": f"{rate:g}"}
+        for row in own:
+            change = row["difference"]
+            text = "not all train" if change is None else f"{change:+.3f}"
+            line[f"{row['longer']} - {row['shorter']}"] = text
+        lines.append(line)
+    return "\n\n".join([told, results.table(lines)]) if lines else told
+
+
+# Tables and figures ------------------------------------------------------------------------------
+
+
+def _line(arm: str, rows: Sequence[Row]) -> Row:
+    good, bad = ([row for row in rows if trains(row) == which] for which in (True, False))
+    found, grid = best(rows), sorted(_grid(rows))
+    line = {
+        "arm": arm,
+        "trained": f"{len(good)} of {len(rows)}",
+        "boundary": ", ".join(
+            f"{rate:g}" if math.isfinite(rate) else f"above {grid[-1]:g}"
+            for rate in boundaries(rows)
+        ),
+        "best rate": "never",
+        "best loss": "never",
+        "angle, trained": _extreme("at most", max, good),
+        "angle, failed": _extreme("at least", min, bad),
+        "dead, trained": _mean([row["dead"] for row in good]),
+        "dead, failed": _mean([row["dead"] for row in bad]),
+    }
+    if found:
+        rate, losses = found
+        line["best rate"] = f"{rate:g}{' (end of the grid)' * (rate in (grid[0], grid[-1]))}"
+        line["best loss"] = f"{np.mean(losses):.3f} ({len(losses)} seeds)"
+    return line
+
+
+def _extreme(word: str, choose: Any, rows: Sequence[Row]) -> str:
+    """Of the largest angles of trainings; says how many had none, as they diverged before."""
+    angles = [[row[f"angle/{step}"] for step in READINGS] for row in rows]
+    largest = [max(x for x in own if x is not None) for own in angles if own.count(None) < len(own)]
+    if not largest:
+        return "none"
+    of = f" ({len(largest)} of {len(rows)})" * (len(largest) < len(rows))
+    return f"{word} {choose(largest):.2g}{of}"
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "none"
+    of = f" ({len(known)} of {len(values)})" * (len(known) < len(values))
+    return f"{np.mean(known):.2f}{of}"
+
+
+def _curvature(row: Row) -> Row:
+    def at_steps(name: str) -> str:
+        values = [row[f"{name}/{step}"] for step in READINGS]
+        return " / ".join("-" if value is None else f"{value:.2g}" for value in values)
+
+    return {
+        "arm": row["arm"],
+        "learning rate": f"{row['learning_rate']:g}",
+        "sharpness": at_steps("sharpness"),
+        "of P^-1 H": at_steps("preconditioned_sharpness"),
+        "share of the edge": at_steps("edge"),
+        "ends": "trained" if trains(row) else "diverged" if row["loss"] is None else "stuck",
+    }
+
+
+def _losses(rows: Sequence[Row]) -> Any:
+    return figures.lines(
+        [{**row, "loss": _drawn(row)} for row in rows],
+        x="learning_rate",
+        y="loss",
+        by="arm",
+        panel="kind",
+        xscale="log",
+        xlabel="learning rate",
+        ylabel="validation loss (nats a character)",
+    )
+
+
+def _drawn(row: Row) -> float:
+    """The loss; that before training where it is larger, or training diverged."""
+    return row["initial"] if row["loss"] is None else min(row["loss"], row["initial"])
+
+
+def _numbers(
+    scheme: str, arms: Mapping[str, Sequence[Row]], found: Mapping[str, Finding]
+) -> dict[str, Any]:
+    numbers: dict[str, Any] = {}
+    for arm, rows in arms.items():
+        least = best(rows)
+        numbers[f"trained/{scheme}/{arm}"] = sum(map(trains, rows))
+        numbers[f"best_loss/{scheme}/{arm}"] = float(np.mean(least[1])) if least else None
+        numbers[f"boundary/{scheme}/{arm}"] = float(np.median(boundaries(rows)))
+    for test, each in found.items():
+        numbers[f"found/{scheme}/{test}"] = each.said
+        numbers[f"gained/{scheme}/{test}"] = each.gained.value
+    for cause, (right, _) in fitting(found).items():
+        numbers[f"fits/{scheme}/{cause}"] = right
+    return numbers

@@ -1,0 +1,250 @@
+"""Boundaries, findings and causes of made-up trainings; what is read on the way of a small one."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.edge_of_stability.measure import threshold
+from experiments.harness import lab
+from experiments.harness.results import Difference, Finished
+from experiments.harness.small import CONFIG, small
+from experiments.harness.sweep import ROOT, Run
+from experiments.harness.trainings import Trainings
+from experiments.warm_up import measure, report, sweep
+from transformer_jax import overrides
+
+STEPS, BURN_IN, RATE = 14, 2, 0.01
+ENTROPY = 3.3
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
+    (folder / "input.txt").write_text(text)
+    changes = {
+        "data.dir": str(folder),
+        "data.cache_dir": str(folder),
+        "data.validation_size": 200,
+        "data.max_target_length": 8,
+        "data.batch_size": 8,
+        "model.d_ff": 16,
+        "evaluate.batch_size": 8,
+        "optimizer.name": "adam",
+        "optimizer.weight_decay": 0.0,
+        "optimizer.warmup_steps": 4,
+        "optimizer.burn_in_steps": BURN_IN,
+    }
+    shapes = small(d_model=16, num_layers=1, steps=STEPS)
+    return overrides.load(str(ROOT / CONFIG), shapes | changes)
+
+
+def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps_rate(
+    config, tmp_path
+):
+    (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=0, curvature=True)
+    kept, rate_at = {}, {}
+    for made in Trainings(config).steps(RATE, 0):
+        kept[made.step] = jax.tree.map(np.array, made.state.params)
+        rate_at[made.step] = float(made.metrics.get("learning_rate", 0.0))
+    for step in (1, 10):
+        at = BURN_IN + step
+        met = row[f"preconditioned_sharpness/{step}"]
+        assert row[f"edge/{step}"] == pytest.approx(rate_at[at] * met / threshold(0.9), rel=1e-4)
+        old, new = (_kernels(kept[number]) for number in (at - 1, at))
+        cosine = old @ new / np.linalg.norm(old) / np.linalg.norm(new)
+        assert row[f"angle/{step}"] == pytest.approx(math.acos(cosine), rel=0.02)
+    # In its first step after the burn-in the warm-up has a quarter of its peak.
+    assert rate_at[BURN_IN + 1] == pytest.approx(RATE / 4)
+    assert math.isnan(row["angle/50"]) and math.isnan(row["edge/100"])
+    assert row["loss"] < row["initial"] and 0 <= row["dead"] <= 1
+    assert row["unigram_entropy"] == Trainings(config).run.data.unigram_entropy
+
+
+def _kernels(params):
+    """The kernels of the only layer's sublayers, as one vector of double precision."""
+    names = {
+        "self_attention": ["query", "key", "value", "output"],
+        "feed_forward": ["up", "down"],
+    }
+    kept = [params["decoder"][kind][name] for kind, own in names.items() for name in own]
+    return np.concatenate([x.astype(np.float64).reshape(-1) for x in kept])
+
+
+def test_what_diverges_has_its_row_without_readings(config, tmp_path):
+    (row,) = measure.measure(config, tmp_path, learning_rates=[math.inf], seed=0, curvature=False)
+    assert math.isnan(row["loss"]) and math.isnan(row["dead"])
+    assert all(math.isnan(row[f"{n}/{s}"]) for n in measure.NUMBERS for s in measure.READINGS)
+
+
+def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(config):
+    run = Trainings(config).run
+    batch = lab.random_batch(jax.random.key(1), 20, rows=4, length=8)
+    params = lab.draw(run, jax.random.key(2), batch)
+    assert float(measure.dead_branches(run.model, params, batch)) == 0
+    killed = dict(params["decoder"])
+    down = killed["feed_forward"]["down"]
+    killed["feed_forward"] = killed["feed_forward"] | {"down": jax.tree.map(jnp.zeros_like, down)}
+    assert float(measure.dead_branches(run.model, params | {"decoder": killed}, batch)) == 0.5
+
+
+# The report --------------------------------------------------------------------------------------
+
+
+def _arm(losses, seeds=2, **more):
+    """rate -> loss of all seeds, or a loss for each."""
+    rows = []
+    for rate, given in losses.items():
+        each = given if isinstance(given, list) else [given] * seeds
+        for seed, loss in enumerate(each):
+            readings = {
+                f"{name}/{step}": None if loss is None else 0.1
+                for name in measure.NUMBERS
+                for step in measure.READINGS
+            }
+            rows.append(
+                {"learning_rate": rate, "seed": seed, "loss": loss, "initial": 5.5}
+                | {"unigram_entropy": ENTROPY, "curvature": seed == 0, "dead": None}
+                | readings
+                | more
+            )
+    return rows
+
+
+LOW = _arm({1e-3: 2.0, 3e-3: 3.3, 1e-2: None})
+MIDDLE = _arm({1e-3: 2.0, 3e-3: 1.9, 1e-2: None})
+HIGH = _arm({1e-3: 2.0, 3e-3: 1.8, 1e-2: [1.7, 1.72]})
+
+
+def test_the_boundary_is_where_all_larger_rates_fail_by_seed():
+    rows = _arm({1e-3: [2.0, None], 3e-3: [None, 2.0], 1e-2: [3.25, None]})
+    assert report.boundaries(rows) == [3e-3, 1e-2]
+    assert report.boundaries(HIGH) == [math.inf, math.inf]
+    assert report.heights(rows, [1e-3, 3e-3, 1e-2]) == [1, 2]
+    assert report.heights(HIGH, [1e-3, 1e-2]) == [2, 2]
+    # Nothing trains: also the smallest one fails.
+    assert report.heights(_arm({1e-3: None, 1e-2: 3.3}), [1e-3, 1e-2]) == [0, 0]
+
+
+def test_the_best_loss_is_of_rates_at_which_all_seeds_train():
+    assert report.best(_arm({1e-3: [2.0, 2.2], 3e-3: [1.0, None]})) == (1e-3, [2.0, 2.2])
+    assert report.best(_arm({1e-3: [1.0, 3.25]})) is None
+    assert report.best(_arm({1e-3: None})) is None
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [(LOW, report.FAILS), (MIDDLE, report.PARTLY), (HIGH, report.RESCUES)],
+)
+def test_a_test_rescues_as_far_as_it_raises_the_boundary(test, said):
+    found = report.findings({"none": LOW, "20 %": HIGH, "burn-in": test})
+    assert found["burn-in"].said == said
+    assert (
+        report.findings({"none": HIGH, "20 %": HIGH, "top quarter": test})["top quarter"].said
+        == report.NOTHING
+    )
+
+
+def test_lamb_is_judged_by_its_best_loss():
+    lamb = {"lamb": _arm({0.1: [1.7, 1.72]})}
+    assert report.findings({"none": LOW, "20 %": HIGH} | lamb)["lamb"].said == report.RESCUES
+    never = {"lamb": _arm({0.1: None})}
+    found = report.findings({"none": LOW, "20 %": HIGH} | never)["lamb"]
+    assert found.said == report.FAILS
+    assert found.gained.value == pytest.approx(2.0 - (ENTROPY - report.MARGIN))
+
+
+def test_lion_needs_warm_up_if_that_raises_its_boundary():
+    def said(without, with_it):
+        return report.findings({"lion": without, "lion, 20 %": with_it})["lion"].said
+
+    assert said(LOW, HIGH) == report.NEEDS
+    assert said(LOW, LOW) == said(MIDDLE, LOW) == report.NO_NEED
+    assert said(HIGH, HIGH) == report.UNDECIDED  # it trains at all rates
+
+
+def test_one_seed_decides_nothing():
+    arms = {"none": LOW, "20 %": HIGH, "top quarter": HIGH, "lamb": HIGH}
+    arms |= {"lion": LOW, "lion, 20 %": HIGH}
+    one = {arm: [row for row in rows if row["seed"] == 0] for arm, rows in arms.items()}
+    found = report.findings(one)
+    assert {each.said for each in found.values()} == {report.UNDECIDED}
+    assert set(report.fitting(found).values()) == {(0, 0)}
+
+
+def test_seeds_that_part_make_a_small_gain_uncertain():
+    parted = _arm({1e-3: [2.0, 3.3], 3e-3: [3.3, 1.9], 1e-2: [3.3, 1.9]})  # heights 1 and 3
+    found = report.findings({"none": LOW, "20 %": parted, "burn-in": HIGH})
+    assert found["burn-in"].said == report.NOTHING
+
+
+def test_a_cause_fits_where_tests_come_out_as_it_predicts():
+    none = Difference(0.0, 0.1)
+    said = dict.fromkeys(report.PREDICTIONS)
+    for n, cause in enumerate(report.CAUSES):
+        found = {test: report.Finding(report.PREDICTIONS[test][n], none, none) for test in said}
+        assert report.fitting(found)[cause] == (len(said), len(said))
+        others = {
+            name: right for name, (right, _) in report.fitting(found).items() if name != cause
+        }
+        assert all(right < len(said) for right in others.values())
+
+
+def test_durations_compare_only_what_trains_in_all_seeds():
+    shorter = _arm({1e-3: [2.0, 2.02], 3e-3: [1.9, None]})
+    longer = _arm({1e-3: [1.8, 1.82], 3e-3: [1.8, 1.8]})
+    same, other = report.durations({"5 %": shorter, "20 %": longer})
+    assert other["difference"] is None
+    assert same["difference"].value == pytest.approx(-0.2) and same["difference"].counts
+
+
+def _runs(arms):
+    runs = []
+    for arm, rows in arms.items():
+        labels = {"scheme": "post_ln", "arm": arm, "kind": "all"}
+        run = Run(config=CONFIG, overrides={}, labels=labels, train=False, measure={})
+        runs.append(Finished(run, ROOT, {}, {}, [], json.loads(json.dumps(rows)), {}))
+    return runs
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        {"none": LOW, "5 %": MIDDLE, "20 %": HIGH, "burn-in": MIDDLE, "lamb": HIGH},
+        {"none": LOW},
+        {"lion": LOW, "lion, 20 %": HIGH},
+        {"none": _arm({1e-3: None}), "20 %": _arm({1e-3: None}), "lamb": _arm({1e-3: None})},
+        # No rate in common.
+        {"none": _arm({1e-3: 2.0}), "20 %": HIGH, "burn-in": _arm({1e-2: 2.0}, seeds=1)},
+    ],
+    ids=["most", "one arm", "lion", "all diverged", "nothing shared"],
+)
+def test_a_report_of_whatever_arms_there_are(arms, tmp_path):
+    text = report.report(_runs(arms), tmp_path)
+    for arm, rows in arms.items():
+        assert f"| {arm} | {sum(map(report.trains, rows))} of {len(rows)} |" in text
+    assert (tmp_path / "losses_post_ln.svg").exists()
+    assert (tmp_path / "summary.json").exists() and (tmp_path / "losses.csv").exists()
+    if "none" in arms:  # also trainings that diverged before anything was read
+        read = [row for rows in arms.values() for row in rows if row["curvature"]]
+        assert text.count(" / ") >= 9 * len(read)
+
+
+def test_what_diverged_is_drawn_at_the_loss_before_training():
+    rows = [{**row, "arm": "none", "kind": "all"} for row in _arm({1e-3: 2.0, 3e-3: None})]
+    (ax, *_) = report._losses(rows).axes
+    (line,) = ax.get_lines()
+    np.testing.assert_allclose(line.get_ydata(), [2.0, 5.5])
+
+
+def test_arms_that_are_compared_by_rate_have_rates_in_common():
+    for quick in (False, True):
+        runs = [run for run in sweep.cpu(quick) if run.labels["arm"] in report.ADAMS]
+        measured = [set((run.measure or {})["learning_rates"]) for run in runs]
+        assert len(set.intersection(*measured)) >= 2
+    arms = {run.labels["arm"] for run in sweep.cpu(False)}
+    assert arms == {*report.ADAMS, report.LION, report.LION_LONG, report.LAMB}
