@@ -27,13 +27,14 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         "Validation loss over the learning rate by depth, a panel for each rule; trainings that "
         "diverged stand at the loss before training"
     )
+    figure = figures.by_learning_rate(rows, by="layers", panel="rule")
     low, high = transfer.WINDOW
     return "\n\n".join(
         [
             "Means over seeds; shifts against the shallowest model with two standard errors. "
             f"Sensitivity is over learning rates from {low:g} to {high:g}.",
             transfer.table(shifts, "layers"),
-            figures.save(transfer.curves(rows, "layers"), out, f"losses_{name}", description),
+            figures.save(figure, out, f"losses_{name}", description),
             "Before training, after the last sublayer: variances of the residual stream and of the "
             "branch that is added to it, and the cosine between tokens; means over seeds.",
             _start_table(rows),

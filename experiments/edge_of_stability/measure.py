@@ -9,17 +9,13 @@ from typing import Any
 import numpy as np
 
 from configs.default import Config
-from experiments.harness.trainings import HostBatch, Trainings
+from experiments.harness.trainings import Trainings
 from transformer_jax import build
+from transformer_jax.data.recipe import Batch
 from transformer_jax.devices.mesh import place
 
 SEED = 0
 NUMBERS = ("loss", "sharpness", "preconditioned_sharpness", "gradient_alignment")
-
-
-def threshold(beta1: float) -> float:
-    """Of learning rate * preconditioned sharpness, for Adam (Cohen et al. 2022, 2207.14484)."""
-    return (2 + 2 * beta1) / (1 - beta1)
 
 
 def measure(
@@ -52,7 +48,7 @@ def measure(
     return list(readings.values())
 
 
-def _parts(whole: HostBatch, rows: int) -> Iterator[HostBatch]:
+def _parts(whole: Batch, rows: int) -> Iterator[Batch]:
     """So many rows of a batch, drawn anew each time, without end."""
     draws = np.random.default_rng(SEED)
     while True:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.edge_of_stability.measure import threshold
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
+from transformer_jax.inspection.sharpness import threshold
 
 # How far from the threshold a reading still counts as at it, as a share of it.
 MARGIN = 0.15

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.harness import rates
 from experiments.harness.results import Row, group, spread
 from transformer_jax import figures
 from transformer_jax.figures import legend, panels, style, title
@@ -47,6 +48,20 @@ def lines(
     axes[0].set_ylabel(ylabel)
     legend(figure, axes)
     return figure
+
+
+def by_learning_rate(rows: Iterable[Row], *, by: str, panel: str) -> Figure:
+    """Validation losses of characters, as `rates.drawn`: what diverged is not left out."""
+    return lines(
+        [{**row, "loss": rates.drawn(row)} for row in rows],
+        x="learning_rate",
+        y="loss",
+        by=by,
+        panel=panel,
+        xscale="log",
+        xlabel="learning rate",
+        ylabel="validation loss (nats a character)",
+    )
 
 
 def heatmaps(

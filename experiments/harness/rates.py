@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.harness.results import Row, group
+from transformer_jax.training.losses import PLATEAU_MARGIN
 
 # The largest loss, of the best one's multiples, that still lies near the optimum.
 _NEAR = 1.2
@@ -96,27 +97,48 @@ def penalty(rows: Sequence[Row], rate: float) -> float | None:
     return lost if math.isfinite(lost) else math.inf
 
 
+def drawn(row: Row) -> float:
+    """The loss; that before training where it is larger, or where training diverged."""
+    return min(_number(row["loss"]), row["initial"]) if _is_loss(row["loss"]) else row["initial"]
+
+
+def limit(row: Row) -> float:
+    """The largest loss with which a training has learnt more than how often each token occurs.
+
+    Rows have the "unigram_entropy" for it.
+    """
+    return row["unigram_entropy"] - PLATEAU_MARGIN
+
+
+def trains(row: Row) -> bool:
+    """Whether a training ends within the `limit`."""
+    return _is_loss(row["loss"]) and row["loss"] <= limit(row)
+
+
+def boundary(rows: Sequence[Row]) -> float:
+    """`first_failing` of one seed, by the `limit`."""
+    return first_failing(grid(rows), limit(rows[0]))
+
+
 def sensitivity(losses: Mapping[float, float | None], initial: float) -> float:
     """The mean over learning rates of min(loss, initial) - least loss (Wortsman et al. 2023, 2.2).
 
     One that diverged counts as the initial loss.
     """
-    values = [
-        min(_number(loss), initial) if _is_loss(loss) else initial for loss in losses.values()
-    ]
+    values = [drawn({"loss": loss, "initial": initial}) for loss in losses.values()]
     return float(np.mean(values) - min(values))
 
 
-def first_failing(losses: Mapping[float, float | None], limit: float) -> float:
+def first_failing(losses: Mapping[float, float | None], most: float) -> float:
     """The smallest learning rate above the best one from which on all of the grid fail.
 
-    To fail is to diverge, or to end above the limit: what is only slow, at small rates, does not
+    To fail is to diverge, or to end above `most`: what is only slow, at small rates, does not
     count. Infinite where the largest one of the grid trains.
     """
     failing = math.inf
     for rate in sorted(losses, reverse=True):
         loss = losses[rate]
-        if _is_loss(loss) and _number(loss) <= limit:
+        if _is_loss(loss) and _number(loss) <= most:
             break
         failing = rate
     return failing

@@ -7,22 +7,19 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from configs.default import Config
 from transformer_jax import build
+from transformer_jax.data import recipe
 from transformer_jax.devices.mesh import place
 from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, train_step
-
-# A global batch before it is on the devices.
-HostBatch = Mapping[str, np.ndarray]
 
 
 class Made(NamedTuple):
@@ -41,11 +38,14 @@ class Made(NamedTuple):
 
 
 class Trainings:
-    """The trainings of a config, whatever its learning rate and its seed."""
+    """The trainings of a config, whatever its learning rate and its seed.
 
-    def __init__(self, config: Config):
+    run: that of the config, or one changed by hand (None: the former).
+    """
+
+    def __init__(self, config: Config, run: Run | None = None):
         self.config = config
-        self.run = build.build(config)
+        self.run = run or build.build(config)
 
         @functools.partial(jax.jit, donate_argnums=0)
         def step(state: State, batch: Batch, learning_rate: Any) -> tuple[State, Metrics]:
@@ -68,7 +68,7 @@ class Trainings:
         self._first = jax.jit(lambda seed, batch: self._seeded(seed).new_state(batch))
 
     def steps(
-        self, learning_rate: float, seed: int, batches: Iterable[HostBatch] | None = None
+        self, learning_rate: float, seed: int, batches: Iterable[recipe.Batch] | None = None
     ) -> Iterator[Made]:
         """Trains: the state before the first step, and then what each step made, to the last one.
 
@@ -90,7 +90,7 @@ class Trainings:
                 return
             yield Made(number, state, batch, metrics)
 
-    def batches(self, seed: int) -> Iterator[HostBatch]:
+    def batches(self, seed: int) -> Iterator[recipe.Batch]:
         """The training data in the order of this seed, without end."""
         settings = dataclasses.replace(self.run.data.settings, seed=seed)
         data = dataclasses.replace(self.run.data, settings=settings)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness import figures, rates, results
+from experiments.harness import rates, results
 from experiments.harness.results import Row
 
 # The learning rates that width_transfer and depth_transfer share, over which sensitivities compare.
@@ -101,20 +101,6 @@ def _line(row: Row, size: str, base: Any, base_inside: bool) -> Row:
     return line
 
 
-def curves(rows: Sequence[Row], size: str) -> Any:
-    """Loss over learning rate, a panel for each rule; what diverged at the loss before training."""
-    return figures.lines(
-        [{**row, "loss": _drawn(row)} for row in rows],
-        x="learning_rate",
-        y="loss",
-        by=size,
-        panel="rule",
-        xscale="log",
-        xlabel="learning rate",
-        ylabel="validation loss (nats a character)",
-    )
-
-
 def _seeds(rows: Sequence[Row]) -> list[list[Row]]:
     """By seed, those of which something trained."""
     seeds = results.group(rows, "seed").values()
@@ -125,11 +111,6 @@ def _sensitivity(rows: Sequence[Row]) -> float:
     low, high = WINDOW
     shared = [row for row in rows if low <= row["learning_rate"] <= high]
     return rates.sensitivity(rates.grid(shared), rows[0]["initial"])
-
-
-def _drawn(row: Row) -> float:
-    loss = row["loss"]
-    return row["initial"] if loss is None else min(loss, row["initial"])
 
 
 def _trained(rows: Sequence[Row]) -> int:

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
+from transformer_jax import build
 from transformer_jax.inspection import observed
+from transformer_jax.training.optimizer import adam_state
 from transformer_jax.training.state import State
 
 # Of warm-up, where the largest logit foretells (Wortsman et al.: step 2,000 of 5,000).
@@ -42,9 +44,10 @@ def measure(
             "results/summary.json names no learning rate for the larger model: run the sweep "
             "cpu first"
         )
-    trainings = Trainings(config)
+    run = build.build(config)
     if gain is not None:
-        trainings.run = dataclasses.replace(trainings.run, init=_with_gain(trainings.run, gain))
+        run = dataclasses.replace(run, init=_with_gain(run, gain))
+    trainings = Trainings(config, run)
     look = jax.jit(lambda state, batch: _look(trainings, state, batch))
     steps = trainings.run.train.steps
     in_warm_up = max(1, round(WARM_UP_SHARE * config.optimizer.warmup_steps))
@@ -83,8 +86,7 @@ def _look(trainings: Trainings, state: State, batch: Any) -> dict[str, Any]:
     query, key = seen.query_norm[kind], seen.key_norm[kind]
     alignment = jnp.abs(seen.largest_logit[kind]) / (query * key)
 
-    parts = jax.tree.leaves(state.opt_state, is_leaf=lambda part: hasattr(part, "nu"))
-    adam = next(part for part in parts if hasattr(part, "nu"))
+    adam = adam_state(state.opt_state)
     settings = trainings.config.optimizer
     first, second = (tree["decoder"]["feed_forward"]["up"][0] for tree in (adam.mu, adam.nu))
     first = first / (1 - settings.beta1**adam.count)

@@ -14,23 +14,10 @@ import numpy as np
 from experiments.harness import rates
 from experiments.harness.results import Row, group
 
-# A training fails that is not so far below the entropy of characters, in nats.
-MARGIN = 0.1
-
 
 def kernels(layers: int, width: int) -> int:
     """The parameters of attention and feed-forward matrices."""
     return 12 * layers * width**2
-
-
-def fails(row: Row) -> bool:
-    """Whether it diverged, or learnt little more than how often each character occurs."""
-    return row["loss"] is None or row["loss"] > row["unigram_entropy"] - MARGIN
-
-
-def first_failing(rows: Sequence[Row]) -> float:
-    """`rates.first_failing` of one model and seed."""
-    return rates.first_failing(rates.grid(rows), rows[0]["unigram_entropy"] - MARGIN)
 
 
 def threshold(rows: Sequence[Row]) -> float:
@@ -40,7 +27,7 @@ def threshold(rows: Sequence[Row]) -> float:
     for size in sorted(sizes, key=lambda size: kernels(*size)):
         trained, failed = [], []
         for seed in group(sizes[size], "seed").values():
-            first = first_failing(seed)
+            first = rates.boundary(seed)
             for row in seed:
                 (trained if row["learning_rate"] < first else failed).append(_logit(row))
         trained, failed = (list(filter(math.isfinite, each)) for each in (trained, failed))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.harness import figures, results
+from experiments.harness import figures, rates, results
 from experiments.harness.results import Difference, Finished, Row
 from experiments.learning_rate_sensitivity import prediction, shown, sizes
 
@@ -34,7 +34,7 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
     for (rate,), own in results.group(rows, "learning_rate").items():
         cells = {value: cell for (value,), cell in sorted(results.group(own, column).items())}
         values = {
-            "loss": {value: [shown.drawn(row) for row in cell] for value, cell in cells.items()},
+            "loss": {value: [rates.drawn(row) for row in cell] for value, cell in cells.items()},
             quantity: {
                 value: shown.known(row.get(f"end/{quantity}") for row in cell)
                 for value, cell in cells.items()
@@ -58,7 +58,7 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
             lines.append(line)
     results.write_summary(out, numbers)
     figure = figures.lines(
-        [{**row, "loss": shown.drawn(row), name: f"{row[column]:g}"} for row in rows],
+        [{**row, "loss": rates.drawn(row), name: f"{row[column]:g}"} for row in rows],
         x=x,
         y="loss",
         by="model" if x == column else name,
@@ -98,7 +98,7 @@ def _blind(rows: Sequence[Row], out: Path) -> str:
     lines, right = [], 0
     for row in rows:
         rate = row["learning_rate"]
-        fails = prediction.fails(row)
+        fails = not rates.trains(row)
         right += fails == (rate >= first)
         lines.append(
             {

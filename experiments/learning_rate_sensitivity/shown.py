@@ -17,11 +17,6 @@ def model(layers: int, width: int) -> str:
     return f"{layers}L/d{width}"
 
 
-def drawn(row: Row) -> float:
-    """The loss; that before training where it is larger, or where training diverged."""
-    return row["initial"] if row["loss"] is None else min(row["loss"], row["initial"])
-
-
 def finished(rows: Sequence[Row]) -> str:
     """How many trainings did not diverge, of how many."""
     return f"{sum(row['loss'] is not None for row in rows)} of {len(rows)}"

@@ -30,7 +30,11 @@ def text(rows: Sequence[Row], out: Path) -> str:
             "means over seeds. First failing rates are those of the seeds.",
             results.table([_line(cell) for cell in cells]),
             figures.save(
-                _losses(rows),
+                figures.by_learning_rate(
+                    [{**row, "QK-norm": shown.ARMS[row["qk_norm"]]} for row in rows],
+                    by="model",
+                    panel="QK-norm",
+                ),
                 out,
                 "losses",
                 "Validation loss over the learning rate by model, without and with QK-norm; "
@@ -89,7 +93,7 @@ def _of_seed(rows: Sequence[Row]) -> Row:
     """S and its share of what is gained, None where no rate trains and they would be 0 and 0 / 0;
     the first failing rate (infinite: none), and how many of the grid are below it."""
     losses, initial = rates.grid(rows), rows[0]["initial"]
-    first = prediction.first_failing(rows)
+    first = rates.boundary(rows)
     below = sum(rate < first for rate in losses)
     if not below:
         return {"S": None, "share": None, "first": first, "below": below}
@@ -116,19 +120,6 @@ def slopes(rows: Sequence[Row], moment: str) -> tuple[float, float] | None:
     query, key, alignment = (np.log2([row[name] for row in seen]) for name in names)
     norms, alignment = (float(np.polyfit(x, y, 1)[0]) for y in (query + key, alignment))
     return norms, alignment
-
-
-def _losses(rows: Sequence[Row]) -> Any:
-    return figures.lines(
-        [{**row, "loss": shown.drawn(row), "QK-norm": shown.ARMS[row["qk_norm"]]} for row in rows],
-        x="learning_rate",
-        y="loss",
-        by="model",
-        panel="QK-norm",
-        xscale="log",
-        xlabel="learning rate",
-        ylabel="validation loss (nats a character)",
-    )
 
 
 def _line(cell: Row) -> Row:

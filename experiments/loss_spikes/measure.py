@@ -12,10 +12,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from configs.default import Config
-from experiments.harness.trainings import HostBatch, Made, Trainings
+from experiments.harness.trainings import Made, Trainings
 from transformer_jax import build
+from transformer_jax.data.recipe import Batch
 from transformer_jax.devices.mesh import place
 from transformer_jax.models.family import Role
+from transformer_jax.training.optimizer import adam_state, rms_ratio
 
 # Of the characters seen so far, those are rare that are less than this share of them.
 RARE = 1e-3
@@ -69,7 +71,7 @@ def _rows(
         if made.step > 0:
             row = {"seed": seed, "step": made.step, "loss": float(made.metrics["loss"])}
             yield row | _largest(jax.device_get(look(momentum, made))) | curved
-        momentum = jax.tree.map(jnp.copy, _adam(made).mu)
+        momentum = jax.tree.map(jnp.copy, adam_state(made.state.opt_state).mu)
         # The next step's: it begins with the state that this one leaves.
         curved = read(made)
     if last < trainings.run.train.steps:
@@ -83,7 +85,7 @@ def _largest(ratios: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {"ratio": own.max(), "tensor": tensor + layer}
 
 
-def with_rare_batch(batches: Iterable[HostBatch], at: int, seed: int) -> Iterator[HostBatch]:
+def with_rare_batch(batches: Iterable[Batch], at: int, seed: int) -> Iterator[Batch]:
     """The batches, but in place of number `at`, from 1, one of rare tokens alone, which are drawn
     evenly from those that are less than `RARE` of all tokens so far."""
     seen: Any = np.zeros(1, np.int64)
@@ -112,9 +114,7 @@ def ratios(
 ) -> dict[str, Float[Array, "layers"]]:
     """The root mean square of gradient / sqrt(second moment) in a step, by tensor and layer.
 
-    As `stable_adamw` has it (Wortsman et al. 2023, 2304.13013): the second moment is without its
-    bias, has seen this gradient, and counts as epsilon^2 at least. About 1 where the gradients of
-    some steps are alike in size; up to 1 / sqrt(1 - beta2) where the others were 0.
+    As `rms_ratio` has it, and `stable_adamw`.
 
     Args:
       momentum, new_momentum: before and after the step; they differ by the gradient as Adam got it,
@@ -124,9 +124,8 @@ def ratios(
 
     def one(path, old, new, second):
         gradient = (new - beta1 * old) / (1 - beta1)
-        squares = gradient**2 / jnp.maximum(second / (1 - beta2**step), epsilon**2)
-        layers = squares.shape[0] if roles[_name(path)].stacked and squares.ndim > 1 else 1
-        return jnp.sqrt(jnp.mean(squares.reshape(layers, -1), axis=1))
+        ratio = rms_ratio(roles[_name(path)], gradient, second / (1 - beta2**step), epsilon)
+        return ratio.reshape(-1)
 
     found = jax.tree_util.tree_map_with_path(one, momentum, new_momentum, second)
     return named(found)
@@ -144,18 +143,10 @@ def _ratios_by_step(trainings: Trainings) -> Callable[[Any, Made], dict[str, Arr
     compiled = jax.jit(functools.partial(ratios, roles=trainings.run.roles, **moments))
 
     def look(momentum: Any, made: Made) -> dict[str, Array]:
-        return compiled(momentum, _adam(made).mu, _adam(made).nu, made.step)
+        adam = adam_state(made.state.opt_state)
+        return compiled(momentum, adam.mu, adam.nu, made.step)
 
     return look
-
-
-def _adam(made: Made) -> Any:
-    """The part of the optimizer's state that holds both moments, `mu` and `nu`."""
-
-    def found(state: Any) -> bool:
-        return hasattr(state, "mu")
-
-    return next(filter(found, jax.tree.leaves(made.state.opt_state, is_leaf=found)))
 
 
 def _curvature(

@@ -12,12 +12,13 @@ from experiments.harness import figures, rates, results
 from experiments.harness.results import Finished, Row
 from experiments.loss_spikes import series
 from experiments.loss_spikes.series import Series
+from transformer_jax.inspection.sharpness import threshold
 
 _CONDITION = ("clip", "beta2", "embedding")
 _COMPARED = ("jumps_before", "above_before", "jumps_after", "above_after", "harm")
 # Of the learning rate times the curvature, beyond which Adam's steps overshoot (Cohen et al. 2022);
 # beta1 is 0.9.
-EDGE = (2 + 2 * 0.9) / (1 - 0.9)
+EDGE = threshold(0.9)
 # After the odd batch: steps in which the curvature is read, and around it those of the figure.
 _READ, _DRAWN = 30, range(-20, 61)
 

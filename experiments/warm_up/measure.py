@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from configs.default import Config
-from experiments.edge_of_stability.measure import threshold
 from experiments.harness.trainings import Made, Trainings
 from transformer_jax import build
 from transformer_jax.inspection import observed, steps
+from transformer_jax.inspection.sharpness import threshold
 from transformer_jax.models.family import Model
 from transformer_jax.models.transformer.shapes import Batch, Params
 

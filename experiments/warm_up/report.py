@@ -12,8 +12,6 @@ from experiments.harness import figures, rates, results
 from experiments.harness.results import Difference, Finished, Row
 from experiments.warm_up.measure import READINGS
 
-# Nats below the entropy of characters, from which on a training has learnt more than these.
-MARGIN = 0.1
 NONE, SHORT, LONG = "none", "5 %", "20 %"
 BURN_IN, GI_ADAM, TOP = "burn-in", "gi_adam", "top quarter"
 LION, LION_LONG, LAMB = "lion", "lion, 20 %", "lamb"
@@ -61,7 +59,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             f"### {figures.title(scheme)}",
             results.table(lines),
             figures.save(
-                _losses(own),
+                figures.by_learning_rate(own, by="arm", panel="kind"),
                 out,
                 f"losses_{scheme}",
                 f"{figures.title(scheme)}: validation loss over the learning rate; trainings that "
@@ -85,15 +83,10 @@ def report(runs: Sequence[Finished], out: Path) -> str:
 # What trains -------------------------------------------------------------------------------------
 
 
-def trains(row: Row) -> bool:
-    """Whether a training ends by `MARGIN` below the entropy of characters."""
-    return row["loss"] is not None and row["loss"] <= _limit([row])
-
-
 def boundaries(rows: Sequence[Row]) -> list[float]:
-    """The failure boundary of each seed; see `rates.first_failing`."""
+    """The failure boundary of each seed; see `rates.boundary`."""
     seeds = results.group(rows, "seed").values()
-    return [rates.first_failing(rates.grid(own), _limit(own)) for own in seeds]
+    return [rates.boundary(own) for own in seeds]
 
 
 def heights(rows: Sequence[Row], grid: Sequence[float]) -> list[int]:
@@ -105,14 +98,10 @@ def heights(rows: Sequence[Row], grid: Sequence[float]) -> list[int]:
 def best(rows: Sequence[Row]) -> tuple[float, list[float]] | None:
     """Of the learning rates at which all seeds train, the best one and the seeds' losses."""
     cells = results.group(rows, "learning_rate").values()
-    rate = rates.best_rate([row for own in cells if all(map(trains, own)) for row in own])
+    rate = rates.best_rate([row for own in cells if all(map(rates.trains, own)) for row in own])
     if rate is None:
         return None
     return rate, [row["loss"] for row in rows if row["learning_rate"] == rate]
-
-
-def _limit(rows: Sequence[Row]) -> float:
-    return rows[0]["unigram_entropy"] - MARGIN
 
 
 # What the tests say ------------------------------------------------------------------------------
@@ -131,7 +120,7 @@ def findings(arms: Mapping[str, Sequence[Row]]) -> dict[str, Finding]:
         high[arm] = heights(arms[arm], sorted(_grid(arms[arm])))
     # The lower a loss the better.
     known = {arm: [-loss for loss in each[1]] for arm in arms if (each := best(arms[arm]))}
-    limits = {arm: [-_limit(rows)] * _seeds(rows) for arm, rows in arms.items()}
+    limits = {arm: [-rates.limit(rows[0])] * _seeds(rows) for arm, rows in arms.items()}
     of_heights, of_losses = (results.pooled_deviation(list(x.values())) for x in (high, known))
     found = {}
     for test in (BURN_IN, GI_ADAM, TOP):
@@ -234,7 +223,7 @@ def durations(arms: Mapping[str, Sequence[Row]]) -> list[Row]:
     cells = {}
     for arm in (NONE, SHORT, LONG):
         for (rate,), own in results.group(arms.get(arm, []), "learning_rate").items():
-            if all(map(trains, own)):
+            if all(map(rates.trains, own)):
                 cells[rate, arm] = [row["loss"] for row in own]
     deviation = results.pooled_deviation(list(cells.values()))
     found = []
@@ -270,7 +259,7 @@ def _durations(arms: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _line(arm: str, rows: Sequence[Row]) -> Row:
-    good, bad = ([row for row in rows if trains(row) == which] for which in (True, False))
+    good, bad = ([row for row in rows if rates.trains(row) == which] for which in (True, False))
     found, grid = best(rows), sorted(_grid(rows))
     line = {
         "arm": arm,
@@ -322,26 +311,8 @@ def _curvature(row: Row) -> Row:
         "sharpness": at_steps("sharpness"),
         "of P^-1 H": at_steps("preconditioned_sharpness"),
         "share of the edge": at_steps("edge"),
-        "ends": "trained" if trains(row) else "diverged" if row["loss"] is None else "stuck",
+        "ends": "trained" if rates.trains(row) else "diverged" if row["loss"] is None else "stuck",
     }
-
-
-def _losses(rows: Sequence[Row]) -> Any:
-    return figures.lines(
-        [{**row, "loss": _drawn(row)} for row in rows],
-        x="learning_rate",
-        y="loss",
-        by="arm",
-        panel="kind",
-        xscale="log",
-        xlabel="learning rate",
-        ylabel="validation loss (nats a character)",
-    )
-
-
-def _drawn(row: Row) -> float:
-    """The loss; that before training where it is larger, or training diverged."""
-    return row["initial"] if row["loss"] is None else min(row["loss"], row["initial"])
 
 
 def _numbers(
@@ -350,7 +321,7 @@ def _numbers(
     numbers: dict[str, Any] = {}
     for arm, rows in arms.items():
         least = best(rows)
-        numbers[f"trained/{scheme}/{arm}"] = sum(map(trains, rows))
+        numbers[f"trained/{scheme}/{arm}"] = sum(map(rates.trains, rows))
         numbers[f"best_loss/{scheme}/{arm}"] = float(np.mean(least[1])) if least else None
         numbers[f"boundary/{scheme}/{arm}"] = float(np.median(boundaries(rows)))
     for test, each in found.items():

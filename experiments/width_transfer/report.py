@@ -15,7 +15,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     measured = results.rows(runs)
     losses = [row for row in measured if row["measured"] == "losses"]
     checked = _slopes([row for row in measured if row["measured"] == "coordinates"])
-    shifts = transfer.shifts(transfer.with_base(losses, "width"), "width")
+    with_base = transfer.with_base(losses, "width")
+    shifts = transfer.shifts(with_base, "width")
     for name, rows in {"losses": losses, "shifts": shifts, "coordinates": checked}.items():
         results.write_csv(out / f"{name}.csv", rows)
     numbers = {
@@ -26,7 +27,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     }
     numbers |= {f"slope/{row['rule']}/{row['activation']}": row["slope"] for row in checked}
     results.write_summary(out, numbers)
-    figure = transfer.curves(transfer.with_base(losses, "width"), "width")
+    figure = figures.by_learning_rate(with_base, by="width", panel="rule")
     description = (
         "Validation loss over the learning rate by width, a panel for each rule; trainings that "
         "diverged stand at the loss before training"

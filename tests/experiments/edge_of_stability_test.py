@@ -9,40 +9,33 @@ import pytest
 from experiments.edge_of_stability import measure, report
 from experiments.harness import results
 from experiments.harness.results import Finished
-from experiments.harness.small import CONFIG, small
+from experiments.harness.small import CONFIG
 from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
-from transformer_jax import build, overrides
+from tests.experiments import tiny
+from transformer_jax import build
 from transformer_jax.devices.mesh import place
+from transformer_jax.inspection.sharpness import threshold
 
 STEPS, EVERY, ROWS, RATE = 4, 2, 8, 0.01
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
-    (folder / "input.txt").write_text(text)
     changes = {
-        "data.dir": str(folder),
-        "data.cache_dir": str(folder),
-        "data.validation_size": 200,
-        "data.max_target_length": 8,
         "data.batch_size": ROWS,
-        "model.d_ff": 16,
         "optimizer.name": "adam",
         "optimizer.schedule": "constant",
         "optimizer.weight_decay": 0.0,
     }
-    shapes = small(d_model=16, num_layers=1, steps=STEPS)
-    return overrides.load(str(ROOT / CONFIG), shapes | changes)
+    return tiny.config(tmp_path_factory.mktemp("text"), STEPS, changes)
 
 
 @pytest.mark.parametrize("beta1", [0.0, 0.5, 0.9])
 def test_above_the_threshold_momentum_on_a_parabola_grows_and_below_it_shrinks(beta1):
     """The optimizer of Cohen et al.: an exponential average of gradients, P = 1, curvature 1."""
     for share, grows in ((0.95, False), (1.05, True)):
-        rate = share * measure.threshold(beta1)
+        rate = share * threshold(beta1)
         # (x, m) -> (x - rate m', m') with m' = beta1 m + (1 - beta1) x
         step = np.array([[1 - rate * (1 - beta1), -rate * beta1], [1 - beta1, beta1]])
         assert (np.abs(np.linalg.eigvals(step)).max() > 1) == grows
@@ -174,7 +167,7 @@ def test_one_that_diverged_is_named_and_drawn(tmp_path):
     rows = [{**row, "product": report._product(row)} for row in results.rows(runs[:3])]
     (ax,) = report._curves(rows).axes
     crosses = [line.get_xydata()[0] for line in ax.get_lines() if line.get_marker() == "x"]
-    np.testing.assert_allclose(crosses, [[25, measure.threshold(0.5)], [50, 30.0]])
+    np.testing.assert_allclose(crosses, [[25, threshold(0.5)], [50, 30.0]])
 
 
 def test_a_report_needs_no_control_of_each_kind(tmp_path):

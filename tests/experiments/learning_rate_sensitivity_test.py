@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.harness import lab
+from experiments.harness import lab, rates
 from experiments.harness.results import Finished
 from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import ROOT, Run
@@ -113,8 +113,8 @@ def test_slow_trainings_do_not_make_the_threshold():
     losses = {0.001: 3.29, 0.01: 2.0, 0.1: None}
     logits = {0.001: 1.0, 0.01: 4.0, 0.1: 16.0}
     rows = _trainings(MODELS[0], 0, losses, logits)
-    assert prediction.fails(rows[0])
-    assert prediction.first_failing(rows) == 0.1
+    assert not rates.trains(rows[0])
+    assert rates.boundary(rows) == 0.1
     assert prediction.threshold(rows) == pytest.approx(8.0)
 
 
@@ -323,7 +323,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     trainings = Trainings(_config(folder, **{"model.positions": "learned"}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "Trainings", lambda config: trainings)
+        patch.setattr(measure, "Trainings", lambda config, run: trainings)
         rows = measure.measure(trainings.config, folder, learning_rates=[RATE, math.inf], seed=SEED)
     return trainings, rows
 

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from experiments.harness import rates, results
-from experiments.harness.small import CONFIG, small
-from experiments.harness.sweep import ROOT
 from experiments.harness.trainings import Trainings
 from experiments.loss_spikes import measure, report, series, sweep
-from transformer_jax import overrides
+from tests.experiments import tiny
 from transformer_jax.models.family import Role
 from transformer_jax.training.optimizer import OPTIMIZERS, Moments
 
@@ -32,22 +30,16 @@ ROLES = {
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
     # Nearly all of it is of few characters.
     letters = ["xyz"[i % 3] if i % 1_500 == 700 else chr(97 + i * i % 7) for i in range(20_000)]
-    (folder / "input.txt").write_text("".join(letters))
     changes = {
-        "data.dir": str(folder),
-        "data.cache_dir": str(folder),
-        "data.validation_size": 200,
         "data.max_target_length": 32,
         "data.batch_size": 48,
-        "model.d_ff": 16,
+        "evaluate.batch_size": 64,
         "optimizer.warmup_steps": 0,
         "optimizer.schedule": "constant",
     }
-    shapes = small(d_model=16, num_layers=1, steps=STEPS)
-    return overrides.load(str(ROOT / CONFIG), shapes | changes)
+    return tiny.config(tmp_path_factory.mktemp("text"), STEPS, changes, "".join(letters))
 
 
 @pytest.fixture(scope="module")

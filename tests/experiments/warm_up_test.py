@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.edge_of_stability.measure import threshold
-from experiments.harness import lab
+from experiments.harness import lab, rates
 from experiments.harness.results import Difference, Finished
-from experiments.harness.small import CONFIG, small
+from experiments.harness.small import CONFIG
 from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
 from experiments.warm_up import measure, report, sweep
-from transformer_jax import overrides
+from tests.experiments import tiny
+from transformer_jax.inspection.sharpness import threshold
+from transformer_jax.training.losses import PLATEAU_MARGIN
 
 STEPS, BURN_IN, RATE = 14, 2, 0.01
 ENTROPY = 3.3
@@ -23,24 +24,13 @@ ENTROPY = 3.3
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
-    (folder / "input.txt").write_text(text)
     changes = {
-        "data.dir": str(folder),
-        "data.cache_dir": str(folder),
-        "data.validation_size": 200,
-        "data.max_target_length": 8,
-        "data.batch_size": 8,
-        "model.d_ff": 16,
-        "evaluate.batch_size": 8,
         "optimizer.name": "adam",
         "optimizer.weight_decay": 0.0,
         "optimizer.warmup_steps": 4,
         "optimizer.burn_in_steps": BURN_IN,
     }
-    shapes = small(d_model=16, num_layers=1, steps=STEPS)
-    return overrides.load(str(ROOT / CONFIG), shapes | changes)
+    return tiny.config(tmp_path_factory.mktemp("text"), STEPS, changes)
 
 
 def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps_rate(
@@ -155,7 +145,7 @@ def test_lamb_is_judged_by_its_best_loss():
     never = {"lamb": _arm({0.1: None})}
     found = report.findings({"none": LOW, "20 %": HIGH} | never)["lamb"]
     assert found.said == report.FAILS
-    assert found.gained.value == pytest.approx(2.0 - (ENTROPY - report.MARGIN))
+    assert found.gained.value == pytest.approx(2.0 - (ENTROPY - PLATEAU_MARGIN))
 
 
 def test_lion_needs_warm_up_if_that_raises_its_boundary():
@@ -226,19 +216,12 @@ def _runs(arms):
 def test_a_report_of_whatever_arms_there_are(arms, tmp_path):
     text = report.report(_runs(arms), tmp_path)
     for arm, rows in arms.items():
-        assert f"| {arm} | {sum(map(report.trains, rows))} of {len(rows)} |" in text
+        assert f"| {arm} | {sum(map(rates.trains, rows))} of {len(rows)} |" in text
     assert (tmp_path / "losses_post_ln.svg").exists()
     assert (tmp_path / "summary.json").exists() and (tmp_path / "losses.csv").exists()
     if "none" in arms:  # also trainings that diverged before anything was read
         read = [row for rows in arms.values() for row in rows if row["curvature"]]
         assert text.count(" / ") >= 9 * len(read)
-
-
-def test_what_diverged_is_drawn_at_the_loss_before_training():
-    rows = [{**row, "arm": "none", "kind": "all"} for row in _arm({1e-3: 2.0, 3e-3: None})]
-    (ax, *_) = report._losses(rows).axes
-    (line,) = ax.get_lines()
-    np.testing.assert_allclose(line.get_ydata(), [2.0, 5.5])
 
 
 def test_arms_that_are_compared_by_rate_have_rates_in_common():

@@ -336,27 +336,6 @@ def test_parameters_that_are_not_finite_are_never_saved_though_the_loss_still_wa
     assert list(saved.checkpoints) == list(range(1, bad_step))
 
 
-# What became of a run
-
-
-@pytest.mark.parametrize(
-    ("token_loss", "status"),
-    [
-        (0.0, "finished"),
-        (2.89, "finished"),
-        (2.91, "plateaued"),
-        (np.log(32) + 0.99, "plateaued"),
-        (np.log(32) + 1.01, "diverged"),
-        (np.inf, "diverged"),
-        (np.nan, "diverged"),
-    ],
-)
-def test_a_run_is_judged_by_what_knowing_nothing_or_frequencies_alone_would_lose(
-    token_loss, status
-):
-    assert loop.judge(token_loss, unigram_entropy=3.0, vocab_size=32) == status
-
-
 # Spikes
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.training.reference import B, T, V, make_case, reference
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.cross_entropy import METRICS
-from transformer_jax.training.losses import label_loss, means, next_token_loss
+from transformer_jax.training.losses import judge, label_loss, means, next_token_loss
 
 
 def make_batch():
@@ -134,3 +134,21 @@ def test_perplexity_of_a_diverged_run_is_infinite_or_not_a_number():
 def test_a_mean_over_nothing_is_an_error():
     with pytest.raises(ValueError, match="no mean of accuracy"):
         means({"loss": (1.0, 2.0), "accuracy": (0.0, 0.0)})
+
+
+@pytest.mark.parametrize(
+    ("token_loss", "status"),
+    [
+        (0.0, "finished"),
+        (2.89, "finished"),
+        (2.91, "plateaued"),
+        (np.log(32) + 0.99, "plateaued"),
+        (np.log(32) + 1.01, "diverged"),
+        (np.inf, "diverged"),
+        (np.nan, "diverged"),
+    ],
+)
+def test_a_run_is_judged_by_what_knowing_nothing_or_frequencies_alone_would_lose(
+    token_loss, status
+):
+    assert judge(token_loss, unigram_entropy=3.0, vocab_size=32) == status

@@ -31,8 +31,7 @@ from transformer_jax.preflight import memory
 from transformer_jax.preflight.program import seconds_at_peak
 from transformer_jax.run import Params, Run
 from transformer_jax.run_log import NoLog, RunLog
-from transformer_jax.training import loop
-from transformer_jax.training.losses import means
+from transformer_jax.training import loop, losses
 from transformer_jax.training.state import State
 from transformer_jax.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
 
@@ -43,7 +42,7 @@ def train(config: Config, workdir: Path) -> int:
     """Trains, or continues training, in a work directory; then scores the test split.
 
     A run that has made all its steps ends as "finished", "plateaued" or "diverged" (see
-    `loop.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
+    `losses.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
     "preempted"; a value that is not finite ends it as "diverged", and a rerun continues from the
     last checkpoint before.
     """
@@ -210,13 +209,13 @@ def _spike_scores(workdir: Path) -> dict[str, dict[str, float]]:
 
 def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
     """The status of a run that has made all its steps, and what it rests on."""
-    token_loss = means(state.window)["token_loss"]
+    token_loss = losses.means(state.window)["token_loss"]
     grounds = {"train/token_loss": token_loss}
     entropy = run.data.unigram_entropy
     if entropy is None:
         return "finished", grounds
     vocab_size = run.model.config.vocab_size
-    status = loop.judge(token_loss, unigram_entropy=entropy, vocab_size=vocab_size)
+    status = losses.judge(token_loss, unigram_entropy=entropy, vocab_size=vocab_size)
     return status, grounds | {"unigram_entropy": entropy}
 
 

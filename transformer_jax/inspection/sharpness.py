@@ -20,6 +20,11 @@ from transformer_jax.training.state import State
 ITERATIONS = 25
 
 
+def threshold(beta1: float) -> float:
+    """Of learning rate * preconditioned sharpness, beyond which Adam's steps overshoot."""
+    return (2 + 2 * beta1) / (1 - beta1)
+
+
 class Sharpness(NamedTuple):
     """The largest eigenvalue, its unit vector, and the cosine of vector and gradient, squared."""
 

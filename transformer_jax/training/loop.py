@@ -18,9 +18,6 @@ from transformer_jax.training.losses import Batch, means
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, StepFn, TrainSettings
 
-# Nats: a plateau is at most so far below the unigram entropy, a divergence so far above ln V.
-PLATEAU_MARGIN = 0.1
-DIVERGENCE_MARGIN = 1.0
 # A loss spikes that is so many robust deviations above the median of the recent losses.
 SPIKE_DEVIATIONS = 6.0
 
@@ -41,27 +38,6 @@ class Outcome(NamedTuple):
     state: State
     status: Literal["finished", "preempted", "diverged"]
     step: int
-
-
-def judge(
-    token_loss: float, *, unigram_entropy: float, vocab_size: int
-) -> Literal["finished", "plateaued", "diverged"]:
-    """What became of a run whose objective is tokens, and that has made all its steps.
-
-    diverged: the loss is more than `DIVERGENCE_MARGIN` above ln V, the loss of a uniform guess, or
-      NaN.
-    plateaued: it is more than the unigram entropy - `PLATEAU_MARGIN`: all that was learnt is how
-      often each token occurs, as of a Post-LN model that is too deep for its learning rate.
-
-    Args:
-      token_loss: mean of -log p(target) in nats a token, without label smoothing, over the last
-        logging window: the steps since the last multiple of `log_every` before the end.
-      unigram_entropy: of the targets, in nats a token.
-      vocab_size: V, the tokens that the model chooses from.
-    """
-    if not token_loss <= math.log(vocab_size) + DIVERGENCE_MARGIN:
-        return "diverged"
-    return "plateaued" if token_loss > unigram_entropy - PLATEAU_MARGIN else "finished"
 
 
 def fit(

@@ -1,7 +1,8 @@
 """What a run minimises: sums over what a batch asks for, which the caller divides once."""
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.training.cross_entropy import cross_entropy
+
+# Nats: a plateau is at most so far below the unigram entropy, a divergence so far above ln V.
+PLATEAU_MARGIN = 0.1
+DIVERGENCE_MARGIN = 1.0
 
 Batch = dict[str, Int[Array, "B _"]]
 # name -> (sum, weight): what adds up over batches, devices and steps
@@ -38,6 +43,27 @@ def means(window: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
         with np.errstate(over="ignore"):
             result["perplexity"] = float(np.exp(result["token_loss"]))
     return result
+
+
+def judge(
+    token_loss: float, *, unigram_entropy: float, vocab_size: int
+) -> Literal["finished", "plateaued", "diverged"]:
+    """What became of a run whose objective is tokens, and that has made all its steps.
+
+    diverged: the loss is more than `DIVERGENCE_MARGIN` above ln V, the loss of a uniform guess, or
+      NaN.
+    plateaued: it is more than the unigram entropy - `PLATEAU_MARGIN`: all that was learnt is how
+      often each token occurs, as of a Post-LN model that is too deep for its learning rate.
+
+    Args:
+      token_loss: mean of -log p(target) in nats a token, without label smoothing, over the last
+        logging window: the steps since the last multiple of `log_every` before the end.
+      unigram_entropy: of the targets, in nats a token.
+      vocab_size: V, the tokens that the model chooses from.
+    """
+    if not token_loss <= math.log(vocab_size) + DIVERGENCE_MARGIN:
+        return "diverged"
+    return "plateaued" if token_loss > unigram_entropy - PLATEAU_MARGIN else "finished"
 
 
 def next_token_loss(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float
 from optax import contrib
 
 from transformer_jax.models.family import Role
@@ -48,13 +49,10 @@ def _stable_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation
         correction = 1 - moments.beta2**state.count
 
         def clipped(path, direction, gradient, second):
-            """Over the root mean square of gradient / sqrt(second moment), where that exceeds 1."""
-            ratios = jnp.square(gradient) / jnp.maximum(second / correction, moments.epsilon**2)
-            own = _unfold(roles()[_name(path)], ratios)
-            rms = jnp.sqrt(jnp.mean(own, axis=range(1, own.ndim), keepdims=True))
-            return (_unfold(roles()[_name(path)], direction) / jnp.maximum(1.0, rms)).reshape(
-                direction.shape
-            )
+            """Over `rms_ratio`, where that exceeds 1."""
+            role = roles()[_name(path)]
+            rms = rms_ratio(role, gradient, second / correction, moments.epsilon)
+            return (_unfold(role, direction) / jnp.maximum(1.0, rms)).reshape(direction.shape)
 
         return jax.tree_util.tree_map_with_path(clipped, directions, updates, state.nu), state
 
@@ -300,6 +298,26 @@ def _check_layers(rows: Sequence[LayerWarmUp], params: Any, roles: Roles) -> Non
             )
 
 
+def adam_state(opt_state: optax.OptState) -> Any:
+    """Adam's `count`, and its moments `mu` and `nu`, where all steps are Adam's."""
+    return next(s for s in jax.tree.leaves(opt_state, is_leaf=_is_adam) if _is_adam(s))
+
+
+def rms_ratio(
+    role: Role, gradient: jax.Array, second: jax.Array, epsilon: float
+) -> Float[Array, "layers ..."]:
+    """The root mean square of gradient / sqrt(second moment) of each layer's matrix or vector.
+
+    The axes after the layers' are 1. It is about 1 where the gradients of some steps are alike in
+    size; up to 1 / sqrt(1 - beta2) where those before were 0 (Wortsman et al. 2023, 2304.13013).
+
+    Args:
+      second: with this gradient in it, and without its bias; epsilon^2 at least is what counts.
+    """
+    own = _unfold(role, jnp.square(gradient) / jnp.maximum(second, epsilon**2))
+    return jnp.sqrt(jnp.mean(own, axis=range(1, own.ndim), keepdims=True))
+
+
 def adam_preconditioner(
     opt_state: optax.OptState,
     row: Optimizer,
@@ -316,7 +334,7 @@ def adam_preconditioner(
     optimizer is a row whose steps are all Adam's, and has made one; no group's factor is 0.
     """
     rows = (*groups, ("*", 1.0, 0.0))
-    adam = next(s for s in jax.tree.leaves(opt_state, is_leaf=_is_adam) if _is_adam(s))
+    adam = adam_state(opt_state)
     t = adam.count
 
     def one(path, nu):

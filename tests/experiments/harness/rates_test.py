@@ -98,6 +98,11 @@ def test_sensitivity_is_the_mean_of_what_is_lost_up_to_the_initial_loss():
 
 def test_what_fails_does_so_from_a_rate_on():
     losses = {1.0: 4.0, 2.0: 2.0, 4.0: 2.5, 8.0: 4.0, 16.0: None}
-    assert rates.first_failing(losses, limit=3.0) == 8.0  # 1.0 is slow
-    assert rates.first_failing(losses | {16.0: 2.9}, limit=3.0) == math.inf
-    assert rates.first_failing({1.0: None, 2.0: None}, limit=3.0) == 1.0
+    assert rates.first_failing(losses, most=3.0) == 8.0  # 1.0 is slow
+    assert rates.first_failing(losses | {16.0: 2.9}, most=3.0) == math.inf
+    assert rates.first_failing({1.0: None, 2.0: None}, most=3.0) == 1.0
+
+
+@pytest.mark.parametrize("loss, drawn", [(2.0, 2.0), (7.0, 5.0), (None, 5.0), (math.nan, 5.0)])
+def test_no_training_is_drawn_above_the_loss_before_it(loss, drawn):
+    assert rates.drawn({"loss": loss, "initial": 5.0}) == drawn

@@ -7,9 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.harness.small import CONFIG, small
-from experiments.harness.sweep import ROOT
 from experiments.harness.trainings import Trainings
+from tests.experiments import tiny
 from transformer_jax import build, overrides
 from transformer_jax.devices.mesh import place
 
@@ -19,20 +18,7 @@ STEPS, RATE, SEED = 4, 0.01, 3
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
-    text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
-    (folder / "input.txt").write_text(text)
-    changes = {
-        "data.dir": str(folder),
-        "data.cache_dir": str(folder),
-        "data.validation_size": 200,
-        "data.max_target_length": 8,
-        "data.batch_size": 8,
-        "model.d_ff": 16,
-        "evaluate.batch_size": 8,
-        "optimizer.warmup_steps": 2,
-    }
-    shapes = small(d_model=16, num_layers=1, steps=STEPS)
-    return overrides.load(str(ROOT / CONFIG), shapes | changes)
+    return tiny.config(folder, STEPS, {"optimizer.warmup_steps": 2})
 
 
 @pytest.fixture(scope="module")

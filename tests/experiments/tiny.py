@@ -1,0 +1,27 @@
+"""The small model of the experiments on learning rates, smaller, on letters that are made here."""
+
+from pathlib import Path
+from typing import Any
+
+from configs.default import Config
+from experiments.harness.small import CONFIG, small
+from experiments.harness.sweep import ROOT
+from transformer_jax import overrides
+
+_LETTERS = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
+
+
+def config(folder: Path, steps: int, changes: dict[str, Any], text: str = _LETTERS) -> Config:
+    """Its config, with the text in `folder`."""
+    (folder / "input.txt").write_text(text)
+    tiny = {
+        "data.dir": str(folder),
+        "data.cache_dir": str(folder),
+        "data.validation_size": 200,
+        "data.max_target_length": 8,
+        "data.batch_size": 8,
+        "model.d_ff": 16,
+        "evaluate.batch_size": 8,
+    }
+    shapes = small(d_model=16, num_layers=1, steps=steps)
+    return overrides.load(str(ROOT / CONFIG), shapes | tiny | changes)
