@@ -16,6 +16,7 @@ from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter, times
 from transformer_jax.models.layers.positions import Distances, Rotation, rotate, skew
+from transformer_jax.models.layers.product import product
 from transformer_jax.models.layers.stack import keep
 
 # Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
@@ -159,11 +160,11 @@ class Attention(nn.Module):
     ) -> tuple[Float[Array, "B S G K"], Float[Array, "B S G K"]]:
         """What queries will look at, in the compute dtype; keys are turned by their positions."""
         x = x.astype(self.dtype)
-        keys = jnp.einsum("BSD,DGK->BSGK", x, self.key.astype(self.dtype))
+        keys = product("BSD,DGK->BSGK", x, self.key.astype(self.dtype))
         if self.qk_norm:
             keys = self.key_norm(keys).astype(self.dtype)
         keys = rotate(keys, rotation)
-        values = jnp.einsum("BSD,DGK->BSGK", x, self.value.astype(self.dtype))
+        values = product("BSD,DGK->BSGK", x, self.value.astype(self.dtype))
         if self.value_bias is not None:
             values = values + self.value_bias.astype(self.dtype)[None, None]
         # Whole rows, since every query may look at every key.
@@ -256,7 +257,7 @@ class Attention(nn.Module):
         self, x: Float[Array, "B T D"], rotation: Rotation | None
     ) -> Float[Array, "B T H K"]:
         dtype = self.dtype
-        queries = jnp.einsum("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
+        queries = product("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
         if self.query_bias is not None:
             queries = queries + self.query_bias.astype(dtype)[None, None]
         if self.qk_norm:
@@ -272,7 +273,7 @@ class Attention(nn.Module):
             flat = self.norm_of_heads(heads.reshape(*heads.shape[:2], -1))
             heads = flat.astype(dtype).reshape(heads.shape)
         output = self.output.astype(dtype)
-        out = jnp.einsum("BTHK,HKD->BTD", heads, output, preferred_element_type=jnp.float32)
+        out = product("BTHK,HKD->BTD", heads, output, jnp.float32)
         return out if self.output_bias is None else out + self.output_bias[None, None]
 
     def _by_distance(

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.parameter import parameter, times
+from transformer_jax.models.layers.product import product
 
 
 class Tying(NamedTuple):
@@ -53,7 +54,7 @@ class Unprojected(NamedTuple):
     def logits(self) -> Float[Array, "B T V"]:
         """The logits of all places, float32."""
         table = self.table.astype(self.x.dtype)
-        logits = jnp.einsum("BTD,VD->BTV", self.x, table, preferred_element_type=jnp.float32)
+        logits = product("BTD,VD->BTV", self.x, table, jnp.float32)
         logits = constrain(logits, "batch", "length", "vocab")
         return logits if self.bias is None else logits + self.bias[None, None]
 

@@ -12,6 +12,7 @@ from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import parameter, times
+from transformer_jax.models.layers.product import product
 from transformer_jax.models.layers.stack import keep
 
 
@@ -63,7 +64,7 @@ class FeedForward(nn.Module):
         def project(x, name, axes, size, dtype):
             kernel = parameter(self, name, init, size, axes, matrix=(1, 1), role="hidden")
             kernel = times(self.multiplier, kernel)
-            y = jnp.matmul(x, kernel.astype(self.dtype), preferred_element_type=dtype)
+            y = product("BTI,IO->BTO", x, kernel.astype(self.dtype), dtype)
             if not self.bias:
                 return y
             zeros = nn.initializers.zeros
@@ -76,10 +77,11 @@ class FeedForward(nn.Module):
                 project(x.astype(self.dtype), name, ("embed", "mlp"), size, self.dtype), name
             )
 
-        activation = ACTIVATIONS[self.activation]
+        function, gated = ACTIVATIONS[self.activation]
+        # Of all that it computes, its input alone is kept; a scan keeps the two passes apart.
+        function = jax.checkpoint(function, prevent_cse=False)
         up = inward("up")
-        gated = activation.gated
-        hidden = activation.function(inward("gate")) * up if gated else activation.function(up)
+        hidden = function(inward("gate")) * up if gated else function(up)
         hidden = constrain(hidden, "batch", "length", "mlp")
         if self.norm:
             hidden = Norm(self.norm, self.norm_epsilon, axis="mlp", name="inner_norm")(hidden)

@@ -12,6 +12,7 @@ from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import RoleName, parameter, times
+from transformer_jax.models.layers.product import product
 
 # The projection to the logits of tokens, by a token table or a kernel of its own.
 Project = Callable[[Float[Array, "B T D"]], Unprojected]
@@ -42,7 +43,7 @@ class MaskedTokenHead(nn.Module):
         kernel, transform_bias = _affine(self, "transform", x.shape[-1], size, axis, "hidden")
         kernel = times(self.multiplier, kernel)
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        x = jnp.einsum("BTD,DE->BTE", x, kernel, preferred_element_type=jnp.float32)
+        x = product("BTD,DE->BTE", x, kernel, jnp.float32)
         x = x + transform_bias[None, None]
         x = Norm(self.norm, self.norm_epsilon, name="norm")(jax.nn.gelu(x, approximate=False))
         zeros, size = nn.initializers.zeros, (self.size,)

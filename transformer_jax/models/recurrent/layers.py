@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.product import product
 from transformer_jax.models.recurrent.cells import CELLS, Multiply, State
 from transformer_jax.models.recurrent.scan import multiplier, scan
 
@@ -199,7 +200,7 @@ class Recurrent(nn.Module):
 
     def _products(self, x: Array, formula: str) -> Array:
         x, kernel = x.astype(self.dtype), self.input.astype(self.dtype)
-        products = jnp.einsum(formula, x, kernel, preferred_element_type=jnp.float32)
+        products = product(formula, x, kernel, jnp.float32)
         return products + jnp.expand_dims(self.bias, range(products.ndim - 2))
 
     def _advance(

@@ -1,0 +1,66 @@
+"""The product of activations and a kernel: the einsum that it says, with JAX's gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.models.layers.product import product
+
+FORMULAS = [
+    ("BTD,DF->BTF", (2, 3, 4), (4, 5)),
+    ("BTD,DHK->BTHK", (2, 3, 4), (4, 2, 5)),
+    ("BTHK,HKD->BTD", (2, 3, 4, 5), (4, 5, 6)),
+    ("BTD,VD->BTV", (2, 3, 4), (7, 4)),
+    ("BTI,IGD->TBGD", (2, 3, 4), (4, 2, 5)),
+]
+
+
+@pytest.mark.parametrize(("formula", "x_shape", "kernel_shape"), FORMULAS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_value_and_gradients_are_those_of_an_einsum(formula, x_shape, kernel_shape, dtype):
+    keys = jax.random.split(jax.random.key(0), 3)
+    x = jax.random.normal(keys[0], x_shape, dtype)
+    kernel = jax.random.normal(keys[1], kernel_shape, dtype)
+    einsum = functools.partial(jnp.einsum, formula, preferred_element_type=jnp.float32)
+
+    expected, their_back = jax.vjp(einsum, x, kernel)
+    got, our_back = jax.vjp(lambda x, kernel: product(formula, x, kernel, jnp.float32), x, kernel)
+    weights = jax.random.normal(keys[2], expected.shape)
+
+    np.testing.assert_array_equal(got, expected)
+    for ours, theirs in zip(our_back(weights), their_back(weights), strict=True):
+        assert ours.dtype == theirs.dtype == dtype
+        tolerance = 1e-6 if dtype == jnp.float32 else 1e-2
+        np.testing.assert_allclose(
+            ours.astype(jnp.float32), theirs.astype(jnp.float32), rtol=tolerance, atol=tolerance
+        )
+
+
+def test_the_gradient_can_be_derived_once_more():
+    # As curvature is: forward over reverse.
+    x, kernel = jax.random.normal(jax.random.key(0), (2, 3, 4)), jnp.eye(4)
+
+    def gradient(product, kernel):
+        return jax.grad(lambda kernel: jnp.sum(jnp.sin(product("BTD,DF->BTF", x, kernel))))(kernel)
+
+    direction = (jax.random.normal(jax.random.key(1), kernel.shape),)
+    ours, theirs = (
+        jax.jvp(functools.partial(gradient, each), (kernel,), direction)[1]
+        for each in (product, jnp.einsum)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_no_operand_of_the_kernel_gradient_is_transposed_twice():
+    # XLA's fast kernel on a CPU wants the contracted axis last in one operand, first in the other.
+    x, kernel = jnp.ones((8, 16, 32)), jnp.ones((32, 64))
+
+    def loss(kernel, x):
+        return jnp.sum(jnp.square(product("BTD,DF->BTF", x, kernel)))
+
+    text = jax.jit(jax.grad(loss)).lower(kernel, x).compile().as_text()
+    assert text is not None
+    assert "lhs_contracting_dims={0}, rhs_contracting_dims={1}" not in text
