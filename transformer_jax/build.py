@@ -22,7 +22,7 @@ from configs.default import Config
 from transformer_jax import build_data, tasks
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.tokenizer import BOS_ID
-from transformer_jax.devices import compiled
+from transformer_jax.devices import compiled, machine
 from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
@@ -112,7 +112,11 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
 
 @contextlib.contextmanager
 def built(config: Config, workdir: Path | None) -> Iterator[Run]:
-    """The run of a config, with its mesh in use, and what it compiles kept in data.cache_dir."""
+    """The run of a config, with its mesh in use, and what it compiles kept in data.cache_dir.
+
+    The process keeps the memory that it frees, since one step takes as much as the other.
+    """
+    machine.keep_freed_memory()
     compiled.keep(config.data.cache_dir)
     run = build(config, workdir)
     with use(run.mesh):

@@ -22,7 +22,7 @@ import jax
 
 from experiments.harness.sweep import ROOT, part
 from transformer_jax import overrides
-from transformer_jax.devices import compiled
+from transformer_jax.devices import compiled, machine
 from transformer_jax.run_log import versions
 from transformer_jax.workdir import write_atomically
 
@@ -36,6 +36,7 @@ def main() -> None:
     asked = json.loads((arguments.workdir / "run.json").read_text("utf-8"))
     config = overrides.load(str(ROOT / asked["config"]), asked["overrides"])
     measure = part(arguments.folder, "measure").measure
+    machine.keep_freed_memory()
     compiled.keep(config.data.cache_dir)
 
     started = time.monotonic()

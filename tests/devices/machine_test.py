@@ -1,5 +1,9 @@
 """What a process may take of memory, read from made-up machines."""
 
+import platform
+import subprocess
+import sys
+
 import pytest
 
 from transformer_jax.devices import machine
@@ -76,3 +80,41 @@ def test_this_machine_has_more_than_is_free():
 )
 def test_sizes_have_the_unit_that_fits(number, text):
     assert machine.size(number) == text
+
+
+# Prints the pages that the system hands out while memory is taken, filled and freed once more.
+PROGRAM = """
+import ctypes, resource, sys, threading
+from transformer_jax.devices import machine
+
+if sys.argv[1] == "keep":
+    machine.keep_freed_memory()
+libc, size = ctypes.CDLL(None), 100 << 20
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+
+def step():
+    place = libc.malloc(size)
+    ctypes.memset(place, 1, size)
+    libc.free(place)
+
+def steps():
+    step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+thread = threading.Thread(target=steps)  # as XLA's, which is not the main one
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is the GNU C library's")
+def test_memory_that_is_freed_is_not_asked_for_again():
+    def pages(argument):
+        command = [sys.executable, "-c", PROGRAM, argument]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    assert pages("keep") < 10
+    assert pages("not") > 10  # otherwise the C library does so by itself, and we need not
