@@ -65,6 +65,10 @@ class Trainings:
             )
 
         self._step = step
+        # Made once for all learning rates of a seed, which follow each other.
+        self._in_order = functools.lru_cache(maxsize=1)(
+            lambda seed: list(itertools.islice(self.batches(seed), self.run.train.steps))
+        )
         self._first = jax.jit(lambda seed, batch: self._seeded(seed).new_state(batch))
 
     def steps(
@@ -77,7 +81,7 @@ class Trainings:
         batches: in place of the training data in the order of this seed.
         """
         run = self.run
-        placed = (place(run.mesh, batch) for batch in batches or self.batches(seed))
+        placed = (place(run.mesh, batch) for batch in batches or self._in_order(seed))
         first = next(placed)
         state = self._first(seed, first)
         yield Made(0, state, first, {})

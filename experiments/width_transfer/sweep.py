@@ -7,8 +7,9 @@ from experiments.harness.sweep import Run
 
 BASE = 32
 WIDTHS = [32, 64, 128, 256]
-WIDEST_SEEDS = 1
 RATES = [2.0**exponent for exponent in range(-9, 0)]
+# Of the widest model, which takes as long as all others: seeds and learning rates.
+WIDEST_SEEDS, WIDEST_RATES = 1, RATES[:7]
 # Of the coordinate check, which takes ten steps at one learning rate.
 CHECKED_RATE = 2.0**-7
 
@@ -47,8 +48,10 @@ def cpu(quick: bool) -> list[Run]:
     """Characters: three seeds, of the widest model one; and the coordinate check of all."""
     found, steps = [], 100 if quick else 500
     for width in WIDTHS[:2] if quick else WIDTHS:
-        seeds = WIDEST_SEEDS if quick or width == WIDTHS[-1] else 3
-        trained = {"learning_rates": RATES[2:7:2] if quick else RATES, "seeds": seeds}
+        seeds, rates = (WIDEST_SEEDS, WIDEST_RATES) if width == WIDTHS[-1] else (3, RATES)
+        if quick:
+            seeds, rates = 1, RATES[2:7:2]
+        trained = {"learning_rates": rates, "seeds": seeds}
         checked = {"checked_rate": CHECKED_RATE, "seeds": 2 if quick else 5}
         found += _runs(width, steps, "losses", trained)
         found += _runs(width, steps, "coordinates", checked)
