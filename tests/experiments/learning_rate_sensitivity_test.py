@@ -13,11 +13,11 @@ import pytest
 
 from experiments.harness import lab, rates
 from experiments.harness.results import Finished
-from experiments.harness.small import CONFIG, small
+from experiments.harness.small import CONFIG
 from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
 from experiments.learning_rate_sensitivity import measure, prediction, report, shown, sizes, sweep
-from transformer_jax import overrides
+from tests.experiments import tiny
 from transformer_jax.data.tokenizer import BOS_ID
 
 MODELS = [(3, 32), (6, 64), (6, 128)]
@@ -295,26 +295,11 @@ def test_sweeps_write_different_files(tmp_path):
 # Measuring ---------------------------------------------------------------------------------------
 
 STEPS, WIDTH, RATE, SEED = 10, 16, 0.01, 1
-TEXT = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
 
 
 def _config(folder, **changes):
-    (folder / "input.txt").write_text(TEXT)
-    tiny = {
-        "data.dir": str(folder),
-        "data.cache_dir": str(folder),
-        "data.validation_size": 200,
-        "data.max_target_length": 8,
-        "data.batch_size": 8,
-        "model.bias": False,
-        "model.d_ff": 16,
-        "evaluate.batch_size": 8,
-        "optimizer.warmup_steps": 5,
-        **changes,
-    }
-    return overrides.load(
-        str(ROOT / CONFIG), small(d_model=WIDTH, num_layers=2, steps=STEPS) | tiny
-    )
+    own = {"model.bias": False, "model.num_layers": 2, "optimizer.warmup_steps": 5}
+    return tiny.config(folder, STEPS, own | changes)
 
 
 @pytest.fixture(scope="module")
@@ -333,7 +318,7 @@ def test_a_training_that_diverged_has_no_end(trained):
     assert (row["made"], diverged["made"]) == (STEPS, 0)
     assert math.isnan(diverged["loss"]) and math.isfinite(row["loss"])
     assert not [name for name in diverged if name.startswith(("warm_up/", "end/"))]
-    counts = np.array(list(collections.Counter(TEXT[:-200]).values()))
+    counts = np.array(list(collections.Counter(tiny.TEXT[:-200]).values()))
     shares = counts / counts.sum()
     assert row["unigram_entropy"] == pytest.approx(-np.sum(shares * np.log(shares)), rel=0.01)
 

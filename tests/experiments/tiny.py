@@ -8,10 +8,10 @@ from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import ROOT
 from transformer_jax import overrides
 
-_LETTERS = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
+TEXT = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
 
 
-def config(folder: Path, steps: int, changes: dict[str, Any], text: str = _LETTERS) -> Config:
+def config(folder: Path, steps: int, changes: dict[str, Any], text: str = TEXT) -> Config:
     """Its config, with the text in `folder`."""
     (folder / "input.txt").write_text(text)
     tiny = {

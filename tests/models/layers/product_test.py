@@ -54,7 +54,7 @@ def test_the_gradient_can_be_derived_once_more():
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_no_operand_of_the_kernel_gradient_is_transposed_twice():
+def test_the_kernel_gradient_is_a_product_that_the_fast_kernel_takes():
     # XLA's fast kernel on a CPU wants the contracted axis last in one operand, first in the other.
     x, kernel = jnp.ones((8, 16, 32)), jnp.ones((32, 64))
 
