@@ -92,7 +92,7 @@ SHAPES = {
     ),
     # Readers and what they remember, across documents and kills.
     "memory": (
-        10,
+        4,
         TEXT
         | {
             "model.architecture": "decoder_only",
