@@ -92,7 +92,7 @@ SHAPES = {
     ),
     # Readers and what they remember, across documents and kills.
     "memory": (
-        4,
+        10,
         TEXT
         | {
             "model.architecture": "decoder_only",

@@ -79,8 +79,7 @@ def profile(
     """What Admin's profiling measured, for every sublayer of the stacks that it fills in.
 
     Args:
-      params, batch, key: the initial parameters, and what `models.transformer.initialise` drew them
-        from.
+      params, batch, key: the initial parameters, and what `initialise` drew them from.
 
     Returns:
       For each stack one row a sublayer: its number "sublayer" and its "layer", both from 1, its

@@ -12,7 +12,7 @@ from flax import linen as nn
 
 from tests.models import tiny
 from transformer_jax.models.layers.parameter import Boxed, Share
-from transformer_jax.models.transformer import parameterizations, shapes
+from transformer_jax.models.transformer import initialisation, parameterizations
 from transformer_jax.models.transformer.config import branch_multiplier, multipliers
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Growth, share
 from transformer_jax.training import optimizer
@@ -121,7 +121,7 @@ def test_at_the_base_nothing_changes(name):
     assert multipliers(based) == multipliers(plain)
 
     def draw(config):
-        call = functools.partial(shapes.initialise, tiny.model(config))
+        call = functools.partial(initialisation.initialise, tiny.model(config))
         return str(jax.make_jaxpr(call)(jax.random.key(0), tiny.packed_batch()))
 
     def program(config):
@@ -296,7 +296,7 @@ def test_admin_is_profiled_on_the_draws_that_it_trains_from(residual, name):
         np.testing.assert_allclose(found[path], expected[path], rtol=1e-4, err_msg=path)
     made, batch = tiny.model(config), tiny.packed_batch()
     _, again = made.apply(
-        {"params": shapes._without_omegas(params)},
+        {"params": initialisation._without_omegas(params)},
         batch,
         deterministic=True,
         mutable="params",

@@ -1,0 +1,97 @@
+"""What parameters start from: the draws of the modules, scaled by scheme and parameterisation."""
+
+import fnmatch
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from transformer_jax.models.layers.parameter import Boxed
+from transformer_jax.models.transformer.config import (
+    TransformerConfig,
+    depth,
+    ratios,
+    scheme,
+    stacks,
+)
+from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, share
+from transformer_jax.models.transformer.schemes import Stack, by_sublayer
+from transformer_jax.models.transformer.shapes import Batch, Params
+
+
+def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
+    """Draws the model's parameters, boxed with their logical axes.
+
+    The draws are those of `model.init` in training mode, on which the gains of residual schemes and
+    the factors of a parameterisation are multiplied: so all share the draw of every parameter that
+    they have in common. Admin's omegas are what `batch` says then.
+    """
+    params, dropout = jax.random.split(key)
+    rngs = {"params": params, "dropout": dropout}
+    config, row = model.config, PARAMETERIZATIONS[model.config.parameterization]
+    drawn = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
+    factors = []
+
+    def finished(path, draw):
+        keys = tuple(entry.key for entry in path)
+        gain = draw_gain(config, keys)
+        if row is not None:
+            own = share(row, draw, ratios(config, _stack_of(config, keys)))
+            draw = draw.replace(share=own)
+            if own.draw != 1.0:
+                gain = own.draw * (np.float32(1) if gain is None else gain)
+        if gain is None:
+            return draw
+        factors.append(gain)
+        values = draw.unbox()
+        gain = jnp.reshape(gain, (-1,) + (1,) * (values.ndim - 1))
+        return draw.replace_boxed(gain * values)
+
+    result = jax.tree_util.tree_map_with_path(
+        finished, drawn, is_leaf=lambda leaf: isinstance(leaf, Boxed)
+    )
+    if not (factors and config.profiled):
+        return result
+    # What was measured is of draws before they were scaled: measured anew where it is left out.
+    _, measured = model.apply(
+        {"params": _without_omegas(result)},
+        batch,
+        deterministic=False,
+        rngs=rngs,
+        mutable="params",
+    )
+    return measured["params"]
+
+
+def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndarray, "*L"] | None:
+    """The factor on the draw of the parameter at a path, as ("encoder", "feed_forward", "up").
+
+    One for each layer of a stacked kernel, one for the whole token table; None where it is 1.
+    """
+    if path[-1] == "table" and path[0].endswith("embedding"):
+        stack = "decoder" if path[0] == "target_embedding" else stacks(config)[0]
+        formula = scheme(config, stack).embedding_gain
+        return np.asarray(formula(depth(config, stack)), np.float32) if formula else None
+    for stack in stacks(config):
+        row, at = scheme(config, stack), depth(config, stack)
+        if path[0] == stack and row.gain is not None:
+            kind, name = path[1], "/".join(path[1:])
+            if any(fnmatch.fnmatchcase(name, glob) for glob in row.gained):
+                return by_sublayer(row.gain, at)[:, [*at.kinds].index(kind)]
+    return None
+
+
+def _stack_of(config: TransformerConfig, path: tuple[str, ...]) -> Stack | None:
+    """The stack whose layers a parameter is of, if any."""
+    return next((stack for stack in stacks(config) if stack == path[0]), None)
+
+
+def _without_omegas(tree: PyTree) -> PyTree:
+    """Parameters without those of Admin's shortcuts."""
+    return {
+        key: _without_omegas(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if key != "shortcut"
+    }
