@@ -57,10 +57,7 @@ def test_a_language_model_comes_within_0_05_nats_of_the_grammars_entropy(cache, 
 
 
 def test_a_head_of_the_quickstarts_model_looks_from_the_pronoun_at_the_noun_of_it(cache, tmp_path):
-    """All sentences of test have two nouns in a triple that training lacks. Guessing is 0.5.
-
-    How clear the head is depends on rounding, too: trainings of one seed gave 0.91 to 1.
-    """
+    """All sentences of test have two nouns in a triple that training lacks. Guessing is 0.5."""
     config, results = _train("quickstart", cache, tmp_path)
     assert results["test/pronoun_accuracy"] >= 0.99
     run = build(config, tmp_path)
@@ -69,4 +66,4 @@ def test_a_head_of_the_quickstarts_model_looks_from_the_pronoun_at_the_noun_of_i
     right, other = np.moveaxis(found[CROSS], -1, 0)
     share = np.mean(right > other, axis=0)
     print(f"share of the sentences, by layer and head: {share}")
-    assert np.max(share) >= 0.75
+    assert np.max(share) >= 0.95
