@@ -111,6 +111,12 @@ class Run:
     evaluate: EvaluateSettings
     decode: DecodeSettings
 
+    def with_seed(self, seed: Any) -> "Run":
+        """The same with another seed, which may be traced; the step of one trains the others."""
+        settings = dataclasses.replace(self.data.settings, seed=seed)
+        data = dataclasses.replace(self.data, settings=settings)
+        return dataclasses.replace(self, seed=seed, data=data)
+
     def abstract_batch(self) -> dict[str, Any]:
         """The shapes of a training batch and where its parts lie, without the data."""
 

@@ -3,7 +3,6 @@
 A run of the command line takes seconds to start and to compile, which is as long as these train.
 """
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -69,7 +68,7 @@ class Trainings:
         self._in_order = functools.lru_cache(maxsize=1)(
             lambda seed: list(itertools.islice(self.batches(seed), self.run.train.steps))
         )
-        self._first = jax.jit(lambda seed, batch: self._seeded(seed).new_state(batch))
+        self._first = jax.jit(lambda seed, batch: self.run.with_seed(seed).new_state(batch))
 
     def steps(
         self, learning_rate: float, seed: int, batches: Iterable[recipe.Batch] | None = None
@@ -96,9 +95,7 @@ class Trainings:
 
     def batches(self, seed: int) -> Iterator[recipe.Batch]:
         """The training data in the order of this seed, without end."""
-        settings = dataclasses.replace(self.run.data.settings, seed=seed)
-        data = dataclasses.replace(self.run.data, settings=settings)
-        return iter(data.train_streams())
+        return iter(self.run.with_seed(seed).data.train_streams())
 
     def validation_loss(self, params: Params) -> float:
         """Nats a token, without label smoothing and z-loss."""
@@ -126,6 +123,3 @@ class Trainings:
             if made.step == self.run.train.steps:
                 row["loss"] = self.validation_loss(made.state.params)
         return row
-
-    def _seeded(self, seed: Any) -> Run:
-        return dataclasses.replace(self.run, seed=seed)

@@ -46,7 +46,7 @@ def check_parameterization(config: Config, workdir: Path | None) -> int:
         for scale in _SCALES:
             changes = _larger(config, keys, scale)
             with progress.phase(f"Training at {scale} times the {what}"):
-                sizes.append([_train(config, workdir, changes, seed) for seed in range(_SEEDS)])
+                sizes.append(_train(config, workdir, changes))
         found = coordinates.slopes(_SCALES, sizes)
         grown = coordinates.grown(found)
         follows = row is None or f"base_{what}" in row.reads
@@ -83,20 +83,24 @@ def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]
 
 
 def _train(
-    config: Config, workdir: Path | None, changes: dict[str, Any], seed: int
-) -> dict[str, np.ndarray]:
-    """The sizes on the first batch, before the first step and after each."""
-    changes = changes | {"seed": config.seed + seed}
+    config: Config, workdir: Path | None, changes: dict[str, Any]
+) -> list[dict[str, np.ndarray]]:
+    """Of each seed the sizes on its first batch, before the first step and after each."""
     with built(overrides.replace(config, changes), workdir) as run:
-        streams, step = run.train_streams(), run.train_step()
-        measure = jax.jit(coordinates.sizes, static_argnums=0)
-        first = place(run.mesh, next(streams))
-        batch, found = first, []
-        state = run.new_state(first)
-        initial = jax.tree.map(np.array, state.params)
-        for _ in range(_STEPS):
+        # Compiled once for all seeds, which takes longer than the ten steps.
+        step, measure = run.train_step(), jax.jit(coordinates.sizes, static_argnums=0)
+        create = jax.jit(lambda seed, batch: run.with_seed(seed).new_state(batch))
+        every = []
+        for seed in range(config.seed, config.seed + _SEEDS):
+            streams = run.with_seed(seed).train_streams()
+            first = place(run.mesh, next(streams))
+            batch, found = first, []
+            state = create(seed, first)
+            initial = jax.tree.map(np.array, state.params)
+            for _ in range(_STEPS):
+                found.append(measure(run.model, initial, state.params, first))
+                state, _ = step(state, batch)
+                batch = place(run.mesh, next(streams))
             found.append(measure(run.model, initial, state.params, first))
-            state, _ = step(state, batch)
-            batch = place(run.mesh, next(streams))
-        found.append(measure(run.model, initial, state.params, first))
-        return {name: np.array([sizes[name] for sizes in found]) for name in found[0]}
+            every.append({name: np.array([sizes[name] for sizes in found]) for name in found[0]})
+        return every
