@@ -93,6 +93,9 @@ _lowered: set[str] = set()  # by the tests of all folders, which have many progr
 # The settings that give a program other numbers and no other shape: layers are scanned.
 _NUMBERS = (
     "seed",
+    "data.train",
+    "data.validation",
+    "data.test",
     "train.steps",
     "train.log_every",
     "model.num_layers",
