@@ -111,7 +111,7 @@ class Run:
     evaluate: EvaluateSettings
     decode: DecodeSettings
 
-    def with_seed(self, seed: Any) -> "Run":
+    def with_seed(self, seed: int | Int[Array, ""]) -> "Run":
         """The same with another seed, which may be traced; the step of one trains the others."""
         settings = dataclasses.replace(self.data.settings, seed=seed)
         data = dataclasses.replace(self.data, settings=settings)

@@ -9,6 +9,7 @@ import pytest
 
 from configs import default
 from transformer_jax import overrides
+from transformer_jax.run import Run
 from transformer_jax.training.schedule import peak_rate
 
 # The package has the function of this name.
@@ -78,7 +79,18 @@ def test_mup_stays_flat_where_standard_grows(monkeypatch, tmp_path, capsys, name
     changes: dict[str, Any] = {f"model.{key}": value for key, value in sizes.items()}
     changes |= {"data.cache_dir": str(tmp_path), "data.batch_size": 16}
     config = overrides.load("configs/language_model.py", changes)
+    seeds, with_seed = [], Run.with_seed
+    monkeypatch.setattr(
+        Run, "with_seed", lambda run, seed: seeds.append(seed) or with_seed(run, seed)
+    )
+    trained, train = [], command._train
+    monkeypatch.setattr(command, "_train", lambda *of: trained.append(train(*of)) or trained[-1])
     status = command.check_parameterization(config, None)
+    # Each size by each seed, and no two alike, before training and in it.
+    assert {seed for seed in seeds if isinstance(seed, int)} == {config.seed, config.seed + 1}
+    assert len(trained) == 2
+    for one, other in trained:
+        assert np.all(one["decoder input"] != other["decoder input"])
     lines = re.findall(r"^(.+?)((?: +[+-](?:nan|\d\.\d\d)){5})$", capsys.readouterr().out, re.M)
     late = {key: float(slopes.split()[-1]) for key, slopes in lines}
     assert len(late) == 6 and np.isfinite(list(late.values())).all()
