@@ -69,7 +69,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             _durations(arms),
         ]
         if read := [_curvature(row) for row in own if row["curvature"]]:
-            blocks += [f"Curvature after steps {_STEPS}, one seed.", results.table(read)]
+            blocks += [_above_the_edge(own), results.table(read)]
     results.write_summary(out, numbers)
     about = (
         "The boundary is the first learning rate above the best one from which on all of the grid "
@@ -158,10 +158,11 @@ def rescue(values: Mapping[str, Sequence[float]], test: str, deviation: float) -
 def need(values: Mapping[str, Sequence[float]], deviation: float, most: int) -> Finding:
     """Whether Lion's boundary gains by a warm-up of 20 %; most: rates, of which it may train all.
 
-    "undecided" also where it does so without warm-up, so that the grid ends too early to tell.
+    "undecided" also where the grid cannot tell: it trains all without warm-up, or none with either.
     """
     gained = results.difference(values[LION_LONG], values[LION], deviation)
-    if math.isnan(deviation) or min(values[LION]) == most:
+    too_low, too_high = min(values[LION]) == most, not any((*values[LION], *values[LION_LONG]))
+    if math.isnan(deviation) or too_low or too_high:
         return Finding(UNDECIDED, gained, None)
     return Finding(NEEDS if _gains(gained) else NO_NEED, gained, None)
 
@@ -298,6 +299,19 @@ def _mean(values: Sequence[float | None]) -> str:
         return "none"
     of = f" ({len(known)} of {len(values)})" * (len(known) < len(values))
     return f"{np.mean(known):.2f}{of}"
+
+
+def _above_the_edge(rows: Sequence[Row]) -> str:
+    """What sharpness predicts of trainings that fail, and not of those that train."""
+    counts = {}
+    for trains in (False, True):
+        own = [row for row in rows if row["curvature"] and rates.trains(row) == trains]
+        edges = [[row[f"edge/{step}"] or 0.0 for step in READINGS] for row in own]
+        counts[trains] = f"{sum(max(edge) > 1 for edge in edges)} of {len(edges)}"
+    return (
+        f"Curvature after steps {_STEPS}, one seed. After one of them it is above the edge in "
+        f"{counts[False]} trainings that fail, and in {counts[True]} that train."
+    )
 
 
 def _curvature(row: Row) -> Row:

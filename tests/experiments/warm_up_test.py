@@ -155,6 +155,9 @@ def test_lion_needs_warm_up_if_that_raises_its_boundary():
     assert said(LOW, HIGH) == report.NEEDS
     assert said(LOW, LOW) == said(MIDDLE, LOW) == report.NO_NEED
     assert said(HIGH, HIGH) == report.UNDECIDED  # it trains at all rates
+    never = _arm({1e-3: [3.3, 3.3], 3e-3: [3.3, 3.3], 1e-2: [3.3, 3.3]})
+    assert said(never, never) == report.UNDECIDED  # or at none
+    assert said(never, HIGH) == report.NEEDS
 
 
 def test_one_seed_decides_nothing():
@@ -222,6 +225,12 @@ def test_a_report_of_whatever_arms_there_are(arms, tmp_path):
     if "none" in arms:  # also trainings that diverged before anything was read
         read = [row for rows in arms.values() for row in rows if row["curvature"]]
         assert text.count(" / ") >= 9 * len(read)
+
+
+def test_trainings_above_the_edge_are_counted_by_how_they_end(tmp_path):
+    rows = _arm({1e-3: 2.0, 3e-3: 3.3}, **{"edge/10": 1.5}) + _arm({1e-2: 3.3, 3e-2: None})
+    text = report.report(_runs({"none": rows}), tmp_path)
+    assert "in 1 of 3 trainings that fail, and in 1 of 1 that train" in text
 
 
 def test_arms_that_are_compared_by_rate_have_rates_in_common():
