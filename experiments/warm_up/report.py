@@ -161,8 +161,9 @@ def need(values: Mapping[str, Sequence[float]], deviation: float, most: int) -> 
     "undecided" also where the grid cannot tell: it trains all without warm-up, or none with either.
     """
     gained = results.difference(values[LION_LONG], values[LION], deviation)
-    too_low, too_high = min(values[LION]) == most, not any((*values[LION], *values[LION_LONG]))
-    if math.isnan(deviation) or too_low or too_high:
+    all_train = min(values[LION]) == most
+    none_trains = max(*values[LION], *values[LION_LONG]) == 0
+    if math.isnan(deviation) or all_train or none_trains:
         return Finding(UNDECIDED, gained, None)
     return Finding(NEEDS if _gains(gained) else NO_NEED, gained, None)
 
@@ -302,14 +303,15 @@ def _mean(values: Sequence[float | None]) -> str:
 
 
 def _above_the_edge(rows: Sequence[Row]) -> str:
-    """What sharpness predicts of trainings that fail, and not of those that train."""
+    """How many trainings met the edge, by how they ended; of those that were read."""
     counts = {}
     for trains in (False, True):
         own = [row for row in rows if row["curvature"] and rates.trains(row) == trains]
-        edges = [[row[f"edge/{step}"] or 0.0 for step in READINGS] for row in own]
-        counts[trains] = f"{sum(max(edge) > 1 for edge in edges)} of {len(edges)}"
+        readings = [[row[f"edge/{step}"] for step in READINGS] for row in own]
+        edges = [max(known) for each in readings if (known := [x for x in each if x is not None])]
+        counts[trains] = f"{sum(edge > 1 for edge in edges)} of {len(edges)}"
     return (
-        f"Curvature after steps {_STEPS}, one seed. After one of them it is above the edge in "
+        f"Curvature after steps {_STEPS}, one seed. After at least one it is above the edge in "
         f"{counts[False]} trainings that fail, and in {counts[True]} that train."
     )
 
