@@ -286,12 +286,17 @@ def _line(arm: str, rows: Sequence[Row]) -> Row:
 
 def _extreme(word: str, choose: Any, rows: Sequence[Row]) -> str:
     """Of the largest angles of trainings; says how many had none, as they diverged before."""
-    angles = [[row[f"angle/{step}"] for step in READINGS] for row in rows]
-    largest = [max(x for x in own if x is not None) for own in angles if own.count(None) < len(own)]
+    largest = _largest("angle", rows)
     if not largest:
         return "none"
     of = f" ({len(largest)} of {len(rows)})" * (len(largest) < len(rows))
     return f"{word} {choose(largest):.2g}{of}"
+
+
+def _largest(name: str, rows: Sequence[Row]) -> list[float]:
+    """The largest reading of each training; of those that were read before they diverged."""
+    each = [[row[f"{name}/{step}"] for step in READINGS] for row in rows]
+    return [max(known) for own in each if (known := [x for x in own if x is not None])]
 
 
 def _mean(values: Sequence[float | None]) -> str:
@@ -303,12 +308,11 @@ def _mean(values: Sequence[float | None]) -> str:
 
 
 def _above_the_edge(rows: Sequence[Row]) -> str:
-    """How many trainings met the edge, by how they ended; of those that were read."""
+    """How many trainings met the edge, by how they ended."""
     counts = {}
     for trains in (False, True):
         own = [row for row in rows if row["curvature"] and rates.trains(row) == trains]
-        readings = [[row[f"edge/{step}"] for step in READINGS] for row in own]
-        edges = [max(known) for each in readings if (known := [x for x in each if x is not None])]
+        edges = _largest("edge", own)
         counts[trains] = f"{sum(edge > 1 for edge in edges)} of {len(edges)}"
     return (
         f"Curvature after steps {_STEPS}, one seed. After at least one it is above the edge in "
