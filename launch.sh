@@ -167,8 +167,10 @@ run_tests() {
         lint-imports
     fi
     # A file's tests stay together: they share what they have compiled. In their order, since files
-    # of few tests, which would come last otherwise, are the ones that take long.
-    exec python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m "$marked" "$@"
+    # of few tests, which would come last otherwise, are the ones that take long. A process that
+    # crashes is not replaced: xdist 3.8 then waits for ever (pytest-xdist issue 1323).
+    exec python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder \
+        --max-worker-restart=0 -m "$marked" "$@"
 }
 
 # run_main MODE FLAG...: from the current directory, which -P keeps off Python's path, since a folder
