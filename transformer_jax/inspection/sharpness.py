@@ -92,14 +92,9 @@ def sharpness(
     if preconditioner is not None:
         scale = ravel_pytree(preconditioner)[0] ** -0.5
 
-    def gradient(flat):
-        return jax.grad(lambda flat: loss(restore(flat)))(flat)
-
-    def product(vector):
-        return scale * jax.jvp(gradient, (flat,), (scale * vector,))[1]
-
-    value, vector = lanczos(product, start, iterations)
-    at = scale * gradient(flat)
+    gradient, along = jax.linearize(jax.grad(lambda flat: loss(restore(flat))), flat)
+    value, vector = lanczos(lambda vector: scale * along(scale * vector), start, iterations)
+    at = scale * gradient
     return Sharpness(value, vector, (vector @ at) ** 2 / jnp.maximum(at @ at, 1e-30))
 
 
