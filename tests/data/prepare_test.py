@@ -304,6 +304,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.long
 def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path):
     from transformer_jax.tasks import TASKS
 
