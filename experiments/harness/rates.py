@@ -1,7 +1,7 @@
 """Losses by learning rate: the best one, what it costs to take another, and how much it matters.
 
-Of rows {learning_rate, seed, loss, initial, ...}, as `Trainings.row` gives them; a loss that is
-missing (None or NaN) is that of a training that diverged.
+Of rows {learning_rate, seed, loss, initial, unigram_entropy, ...}, as `Trainings.row` gives them; a
+loss that is missing (None or NaN) is that of a training that diverged.
 """
 
 import math
@@ -23,8 +23,8 @@ class Optimum(NamedTuple):
     Attributes:
       log2_rate: where the parabola through the losses around the least one is least.
       loss: the least one, as measured.
-      inside: whether the grid goes on to both sides of it; where it does not, or the next training
-        diverged, log2_rate is that of the least loss, and the optimum may lie beyond.
+      inside: whether the grid goes on to both sides of it; where it does not, the optimum may lie
+        beyond.
     """
 
     log2_rate: float
@@ -36,7 +36,8 @@ def optimum(losses: Mapping[float, float | None]) -> Optimum:
     """The best of a grid of learning rates -> losses.
 
     The parabola, of log2 of the rate, goes through the least loss and up to two on each side, as
-    far as they are without a gap below 1.2 times the least one.
+    far as they are without a gap below 1.2 times the least one; where one side has none, the rate
+    is that of the least loss.
 
     Raises:
       ValueError: no training has a loss.
@@ -46,6 +47,7 @@ def optimum(losses: Mapping[float, float | None]) -> Optimum:
     if not np.isfinite(values).any():
         raise ValueError(f"no training has a loss, at none of the learning rates {rates}")
     least = int(np.nanargmin(values))
+    inside = 0 < least < len(rates) - 1
     near = values <= _NEAR * values[least]
     first = last = least
     while first > max(0, least - 2) and near[first - 1]:
@@ -54,20 +56,19 @@ def optimum(losses: Mapping[float, float | None]) -> Optimum:
         last += 1
     x, loss = np.log2(rates), float(values[least])
     if not first < least < last:
-        return Optimum(float(x[least]), loss, False)
+        return Optimum(float(x[least]), loss, inside)
     a, b, _ = np.polyfit(x[first : last + 1], values[first : last + 1], 2)
     if a <= 0:  # flat, or not like a parabola: the nearest three are, since the middle is least
         first, last = least - 1, least + 1
         a, b, _ = np.polyfit(x[first : last + 1], values[first : last + 1], 2)
     at = -b / (2 * a) if a > 0 else x[least]
-    return Optimum(float(np.clip(at, x[first], x[last])), loss, True)
+    return Optimum(float(np.clip(at, x[first], x[last])), loss, inside)
 
 
 def optima(rows: Iterable[Row]) -> dict[int, Optimum]:
-    """The optimum of each seed, but those of which nothing trained."""
-    grids = {seed: grid(own) for (seed,), own in group(rows, "seed").items()}
-    trained = {seed: own for seed, own in grids.items() if any(map(_is_loss, own.values()))}
-    return {seed: optimum(own) for seed, own in trained.items()}
+    """The optimum of each seed, but those of which nothing `trains`."""
+    seeds = {seed: own for (seed,), own in group(rows, "seed").items()}
+    return {seed: optimum(grid(own)) for seed, own in seeds.items() if any(map(trains, own))}
 
 
 def best_rate(rows: Sequence[Row]) -> float | None:
@@ -85,7 +86,12 @@ def penalty(rows: Sequence[Row], rate: float) -> float | None:
     """What is lost by a learning rate of the grid against the best one, mean over seeds.
 
     Infinite where a seed diverges at it; None where at no rate all seeds trained.
+
+    Raises:
+      ValueError: the grid has no such rate.
     """
+    if rate not in (found := {row["learning_rate"] for row in rows}):
+        raise ValueError(f"the learning rate {rate:g} was not run, but {sorted(found)}")
     best = best_rate(rows)
     if best is None:
         return None
@@ -103,10 +109,7 @@ def drawn(row: Row) -> float:
 
 
 def limit(row: Row) -> float:
-    """The largest loss with which a training has learnt more than how often each token occurs.
-
-    Rows have the "unigram_entropy" for it.
-    """
+    """The largest loss with which a training has learnt more than how often each token occurs."""
     return row["unigram_entropy"] - PLATEAU_MARGIN
 
 

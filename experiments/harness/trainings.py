@@ -58,8 +58,8 @@ class Trainings:
                 apply=self.run.outputs,
                 optimizer=optimizer,
                 schedule=schedule,
-                accumulation_steps=1,
-                ema_decay=0.0,
+                accumulation_steps=self.run.train.accumulation_steps,
+                ema_decay=self.run.train.ema_decay,
                 log_every=1,
             )
 
@@ -113,13 +113,15 @@ class Trainings:
     ) -> dict[str, Any]:
         """One training: its learning_rate and seed, and the validation loss before and after it.
 
-        loss: NaN where training diverged. watch: shown every step.
+        initial, loss: before and after; the latter is NaN where training diverged.
+        unigram_entropy: of the data, in nats a token. watch: shown every step.
         """
-        row = {"learning_rate": learning_rate, "seed": seed, "loss": math.nan}
+        row: dict[str, Any] = {"learning_rate": learning_rate, "seed": seed, "loss": math.nan}
+        row["unigram_entropy"] = self.run.data.unigram_entropy
         for made in self.steps(learning_rate, seed):
             watch(made)
             if made.step == 0:
-                row["initial"] = self.validation_loss(made.state.params)
+                row["initial"] = self.validation_loss(made.state.evaluated)
             if made.step == self.run.train.steps:
-                row["loss"] = self.validation_loss(made.state.params)
+                row["loss"] = self.validation_loss(made.state.evaluated)
         return row

@@ -1,7 +1,7 @@
 """Whether the best learning rate of the smallest model is that of larger ones, by rule and size.
 
-Of rows {rule, SIZE, learning_rate, seed, loss, initial}, where SIZE is a column such as "width".
-The smallest size is the base.
+Of rows as `Trainings.row` gives them, with their rule and SIZE, a column such as "width". The
+smallest size is the base.
 """
 
 import math
@@ -34,8 +34,8 @@ def with_base(rows: Sequence[Row], size: str) -> list[Row]:
 def shifts(rows: Sequence[Row], size: str) -> list[Row]:
     """A row for each rule and size, of `with_base`'s rows.
 
-    trained, runs: trainings with a loss, and all. What follows is of the seeds of which something
-      trained, and missing where nothing did.
+    trained, runs: trainings that `rates.trains`, and all. What follows is of the seeds of which
+      something trained, and missing where nothing did.
     optimum: log2 of the best learning rate, mean over seeds. inside: whether the grid goes on to
       both sides of it, for all of them.
     shift, error: against the base's, in octaves; the deviation is pooled over the rule's sizes.
@@ -52,7 +52,8 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
         base = min(optima)
         at_base = rates.best_rate(sizes[(base,)])
         for (at,), cell in sizes.items():
-            row = {"rule": rule, size: at, "trained": _trained(cell), "runs": len(cell)}
+            trained = sum(map(rates.trains, cell))
+            row = {"rule": rule, size: at, "trained": trained, "runs": len(cell)}
             if seeds := optima[at]:
                 row |= {
                     "optimum": float(np.mean(logs[at])),
@@ -104,14 +105,10 @@ def _line(row: Row, size: str, base: Any, base_inside: bool) -> Row:
 def _seeds(rows: Sequence[Row]) -> list[list[Row]]:
     """By seed, those of which something trained."""
     seeds = results.group(rows, "seed").values()
-    return [own for own in seeds if any(row["loss"] is not None for row in own)]
+    return [own for own in seeds if any(map(rates.trains, own))]
 
 
 def _sensitivity(rows: Sequence[Row]) -> float:
     low, high = WINDOW
     shared = [row for row in rows if low <= row["learning_rate"] <= high]
     return rates.sensitivity(rates.grid(shared), rows[0]["initial"])
-
-
-def _trained(rows: Sequence[Row]) -> int:
-    return sum(row["loss"] is not None for row in rows)

@@ -31,7 +31,6 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each learning rate, as of `Trainings.row`, with
 
-    unigram_entropy: of the text, in nats a character.
     made: the last step before it diverged, or of all.
     MOMENT/QUANTITY: what `_look` sees in "warm_up" and at the "end", the last look.
 
@@ -53,7 +52,7 @@ def measure(
     in_warm_up = max(1, round(WARM_UP_SHARE * config.optimizer.warmup_steps))
     rows = []
     for rate in learning_rates:
-        found: dict[str, Any] = {"unigram_entropy": trainings.run.data.unigram_entropy}
+        found: dict[str, Any] = {}
 
         def watch(made: Made, found: dict[str, Any] = found) -> None:
             found["made"] = made.step

@@ -93,6 +93,11 @@ def with_rare_batch(batches: Iterable[Batch], at: int, seed: int) -> Iterator[Ba
         tokens = batch["targets"]
         if number == at:
             rare = np.flatnonzero((seen > 0) & (seen < RARE * seen.sum()))
+            if not rare.size:
+                raise ValueError(
+                    f"before step injected={at} every token makes up at least RARE={RARE} of all: "
+                    "inject later, or train on more kinds of tokens"
+                )
             drawn = np.random.default_rng(seed).choice(rare, tokens.shape).astype(tokens.dtype)
             yield {**batch, "targets": drawn}
             continue

@@ -72,7 +72,7 @@ def _rates(rows: Sequence[Row], out: Path) -> str:
 def best_rate(found: Sequence[rates.Optimum]) -> str:
     """The geometric mean of the seeds' best rates, and three times that, in words."""
     if not found:
-        return "No training has a loss, at none of these rates: there is no best one."
+        return "Nothing trains at any of these rates: there is no best one."
     logs = [each.log2_rate for each in found]
     best = 2 ** float(np.mean(logs))
     beyond = " It lies at an end of the grid." * (not all(each.inside for each in found))

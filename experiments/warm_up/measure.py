@@ -27,9 +27,9 @@ DEAD = 0.01
 def measure(
     config: Config, workdir: Path, *, learning_rates: list[float], seed: int, curvature: bool
 ) -> list[dict[str, Any]]:
-    """A row for each learning rate, as of `Trainings.row`, with the entropy of characters, with
-    `curvature` as it was asked for, and
+    """A row for each learning rate, as of `Trainings.row`, with
 
+    curvature: as it was asked for.
     angle/STEP: in radians, by which the step turned the kernels of a layer, mean over layers.
     sharpness/STEP, preconditioned_sharpness/STEP: with `curvature`, as of `build.make_sharpness`.
     edge/STEP: with it, the latter as a share of the threshold at the learning rate of that step,
@@ -59,8 +59,7 @@ def measure(
                 found["dead"] = float(dead(made.state.params, made.batch))
 
         row = trainings.row(rate, seed, watch)
-        own = {"unigram_entropy": run.data.unigram_entropy, "curvature": curvature}
-        rows.append(row | own | found)
+        rows.append(row | {"curvature": curvature} | found)
     return rows
 
 

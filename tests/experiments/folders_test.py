@@ -75,7 +75,9 @@ def test_its_runs_can_be_run(folder, tmp_path):
 def test_its_quick_sweeps_are_smaller(folder):
     sweeps = _sweeps(folder)
     for name in part(folder, "sweep").SWEEPS:
-        assert len(sweeps[f"{name} --quick"]) <= len(sweeps[name])
+        quick, whole = sweeps[f"{name} --quick"], sweeps[name]
+        assert len(quick) <= len(whole)
+        assert {each.id for each in quick} != {each.id for each in whole}, name
 
 
 @pytest.mark.long

@@ -90,6 +90,8 @@ def test_the_odd_batch_holds_rare_tokens_alone():
     assert [a is b for a, b in zip(found, batches, strict=True)] == [True] * 3 + [False, True]
     assert (found[3]["targets"] == 20).all() and found[3]["targets"].shape == (40, 50)
     assert found[3]["more"] is batches[3]["more"]
+    with pytest.raises(ValueError, match="before step injected=1 every token"):
+        next(measure.with_rare_batch(batches, 1, seed=1))
 
 
 def _gradients(steps):
@@ -445,6 +447,7 @@ def _rate_rows(at, diverging=()):
             "learning_rate": rate,
             "seed": seed,
             "initial": 5.0,
+            "unigram_entropy": 4.0,
             "loss": None if (rate, seed) in diverging else 2 + (math.log2(rate) - at) ** 2 / 20,
         }
         for seed in (0, 1)
@@ -468,7 +471,7 @@ def test_the_best_rate_is_what_the_conditions_are_a_multiple_of(tmp_path):
 
 def test_an_end_of_the_grid_and_divergence_are_told(tmp_path):
     last = sweep.RATES[-1]
-    text, summary = _rates_report(_rate_rows(-20.0, {(last, 1)}), tmp_path)
+    text, summary = _rates_report(_rate_rows(-12.0, {(last, 1)}), tmp_path)
     assert "end of the grid" in text and "(1 of 2)" in text and "1 of 2" in text
     assert "end of the grid" in report.multiple(0.01, summary)
     everything = set(itertools.product(sweep.RATES, (0, 1)))

@@ -421,9 +421,17 @@ def test_a_warm_up_of_layers_is_of_their_updates_alone(burn_in):
             np.testing.assert_allclose(update, wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize("row", [("encoder/*", 1, 3, 5), ("embedding/*", 1, 1, 5), ("*", 1, 1, 0)])
-def test_a_warm_up_of_layers_names_layers_and_steps(row):
-    with pytest.raises(ValueError, match="layer_warm_ups: .* has to name layers"):
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (("encoder/*", 1, L + 1, 5), f"from layer 1 to {L + 1}: there are 1 to {L}"),
+        (("encoder/*", 0, 1, 5), f"from layer 0 to 1: there are 1 to {L}"),
+        (("embedding/*", 1, 1, 5), "'embedding/.* fits no parameter of layers"),
+        (("*", 1, 1, 0), "takes 0 steps"),
+    ],
+)
+def test_a_warm_up_of_layers_names_layers_and_steps(row, words):
+    with pytest.raises(ValueError, match="optimizer.layer_warm_ups: .*" + words):
         make_optimizer("adamw", layer_warm_ups=(row,)).init(make_stack()[0])
 
 

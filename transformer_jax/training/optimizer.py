@@ -290,12 +290,14 @@ def _check_layers(rows: Sequence[LayerWarmUp], params: Any, roles: Roles) -> Non
     leaves = jax.tree_util.tree_leaves_with_path(params)
     layers = {_name(p): leaf.shape[0] for p, leaf in leaves if roles()[_name(p)].stacked}
     for glob, first, last, steps in rows:
+        what = f"optimizer.layer_warm_ups: {(glob, first, last, steps)!r}"
         most = max((n for p, n in layers.items() if fnmatch.fnmatchcase(p, glob)), default=0)
-        if not 1 <= first <= last <= most or steps < 1:
-            raise ValueError(
-                f"optimizer.layer_warm_ups: {(glob, first, last, steps)!r} has to name layers from "
-                f"1 to {most}, of which {glob!r} has so many, and at least one step"
-            )
+        if not most:
+            raise ValueError(f"{what} fits no parameter of layers: --mode=inspect shows their axes")
+        if not 1 <= first <= last <= most:
+            raise ValueError(f"{what} goes from layer {first} to {last}: there are 1 to {most}")
+        if steps < 1:
+            raise ValueError(f"{what} takes {steps} steps: expected at least 1")
 
 
 def adam_state(opt_state: optax.OptState) -> Any:
@@ -365,7 +367,8 @@ def _group(rows: Sequence[Group], name: str) -> Group:
 
 
 def _over_epsilon(roles: Roles) -> optax.GradientTransformation:
-    """Gradients over their factors on epsilon, which is all that their size matters for."""
+    """Gradients over their factors on epsilon: steps by second moments have no other size than that
+    beside epsilon, but RAdam's first, which are by the momentum alone."""
 
     def update(path, update, _):
         return times(1 / roles()[_name(path)].share.epsilon, update)

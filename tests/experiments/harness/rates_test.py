@@ -17,7 +17,8 @@ def _parabola(at, grid=GRID, curvature=0.05):
 
 def _rows(at_seeds, **labels):
     return [
-        {"learning_rate": rate, "seed": seed, "loss": loss, "initial": 5.0, **labels}
+        {"learning_rate": rate, "seed": seed, "loss": loss, "initial": 5.0, "unigram_entropy": 3.3}
+        | labels
         for seed, losses in enumerate(at_seeds)
         for rate, loss in losses.items()
     ]
@@ -36,12 +37,12 @@ def test_an_optimum_beyond_the_grid_is_its_end_and_said_so(at, end):
     assert rates.optimum(_parabola(at))[::2] == (math.log2(end), False)
 
 
-def test_next_to_what_diverged_there_is_no_parabola():
-    losses: dict[float, float | None] = dict(_parabola(-5.0))
-    for rate in GRID:
-        if rate > 2.0**-5:
-            losses[rate] = None
-    assert rates.optimum(losses)[::2] == (-5.0, False)
+@pytest.mark.parametrize("loss", [None, 3.35])
+def test_next_to_what_failed_there_is_no_parabola(loss):
+    """But the grid goes on there: it does not end with what was run."""
+    losses: dict[float, float | None] = dict(_parabola(-5.2))
+    losses |= {rate: loss for rate in GRID if rate > 2.0**-5}
+    assert rates.optimum(losses)[::2] == (-5.0, True)
 
 
 def test_points_beyond_a_gap_do_not_count():
@@ -68,6 +69,10 @@ def test_without_a_loss_there_is_no_optimum():
     assert set(rates.optima(_rows([{0.1: None, 0.2: None}, _parabola(-5.0)]))) == {1}
 
 
+def test_what_learns_but_frequencies_has_no_optimum():
+    assert rates.optima(_rows([{0.1: 3.348, 0.2: 3.3475, 0.4: 3.3479}])) == {}
+
+
 def test_the_best_rate_is_one_at_which_all_seeds_trained():
     first, second = _parabola(-5.0), _parabola(-4.0)
     rows = _rows([first, second])
@@ -88,6 +93,8 @@ def test_the_penalty_is_what_a_rate_loses():
     diverged = [{**row, "loss": None} if row["learning_rate"] == 2.0**-1 else row for row in rows]
     assert rates.penalty(diverged, 2.0**-1) == math.inf
     assert rates.penalty(_rows([{0.1: None}]), 0.1) is None
+    with pytest.raises(ValueError, match=r"0\.3 was not run, but \[0\.1"):
+        rates.penalty(_rows([{0.1: 2.0}]), 0.3)
 
 
 def test_sensitivity_is_the_mean_of_what_is_lost_up_to_the_initial_loss():

@@ -18,7 +18,8 @@ STEPS, RATE, SEED = 4, 0.01, 3
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
-    return tiny.config(folder, STEPS, {"optimizer.warmup_steps": 2})
+    changes = {"optimizer.warmup_steps": 2, "train.accumulation_steps": 2, "train.ema_decay": 0.9}
+    return tiny.config(folder, STEPS, changes)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,8 @@ def trainings(config):
 
 
 def _params(made):
-    return jax.tree.map(np.array, made.state.params)
+    """Those that are scored, the moving average."""
+    return jax.tree.map(np.array, made.state.evaluated)
 
 
 def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
@@ -38,10 +40,10 @@ def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
     state = run.new_state(batch)
     for made in trainings.steps(RATE, SEED):
         jax.tree.map(np.testing.assert_array_equal, dict(made.batch), batch)
-        close = jax.tree.map(
-            lambda a, b: np.allclose(a, b, atol=1e-6), made.state.params, state.params
-        )
-        assert all(jax.tree.leaves(close)), made.step
+        for one in ("params", "evaluated"):
+            found, expected = getattr(made.state, one), getattr(state, one)
+            close = jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), found, expected)
+            assert all(jax.tree.leaves(close)), (one, made.step)
         if made.step:
             batch = place(run.mesh, next(streams))
         if made.step < STEPS:

@@ -19,6 +19,7 @@ def _rows(rule, width, optima, grid=GRID):
             "seed": seed,
             "loss": 2 + 0.05 * (math.log2(rate) - at) ** 2 if at is not None else None,
             "initial": 5.0,
+            "unigram_entropy": 4.0,
         }
         for seed, at in enumerate(optima)
         for rate in grid
@@ -70,6 +71,16 @@ def test_where_nothing_trained_the_table_says_so(shifts):
     assert (row["trained"], row["runs"]) == (0, len(GRID)) and "optimum" not in row
     line = transfer.table(shifts, "width").splitlines()[-1]
     assert f"0 of {len(GRID)}" in line and "by layer" in line
+
+
+def test_what_learns_but_frequencies_has_not_trained():
+    rows = [{**row, "loss": 3.95} for row in _rows("post_ln", 24, [-4.0], [0.1, 0.2, 0.4])]
+    rows[0]["loss"] = 3.0
+    (row,) = transfer.shifts(rows, "width")
+    assert (row["trained"], row["runs"], row["loss"]) == (1, 3, 3.0)
+    rows[0]["loss"] = 3.95
+    (row,) = transfer.shifts(rows, "width")
+    assert row["trained"] == 0 and "optimum" not in row and "sensitivity" not in row
 
 
 def test_a_base_that_never_trains_leaves_the_others_without_a_shift():
