@@ -425,3 +425,16 @@ def _first_logits(run, params, batch):
         return run.step(params, context, cache, first, np.int32(0))[0]
 
     return jax.jit(logits)(params, batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("standard", 32), ("standard_by_layer", 8), ("mup", 8), ("completep", 8)]
+)
+def test_noams_factor_is_of_the_base_where_the_parameterisation_does_the_rest(folder, name, width):
+    wide = {"model__d_model": 32, "model__num_heads": 8, "model__parameterization": name}
+    wide |= {"model__tied_embeddings": "none", "optimizer__schedule": "noam"}
+    wide |= {"model__base_width": 8} if name != "standard" else {}
+    wide |= {"model__base_depth": 1} if name == "completep" else {}
+    config = _config(folder, optimizer__warmup_steps=4, optimizer__learning_rate=1.0, **wide)
+    # Vaswani et al. 2017, equation 3, at the end of warm-up.
+    np.testing.assert_allclose(build(config).schedule(3), (width * 4) ** -0.5, rtol=1e-6)

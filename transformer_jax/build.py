@@ -29,6 +29,7 @@ from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
 from transformer_jax.inspection import sharpness
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family, Needs, with_memory
+from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.preflight import chips, memory
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Params, Run
 from transformer_jax.tasks.task import Task
@@ -176,7 +177,7 @@ def _model_config(config: Config, task: Task) -> Any:
             settings[stack] = residual
     names = [field.name for field in dataclasses.fields(family.config)]
     if "head_dim" in names and settings["head_dim"] is None:
-        settings["head_dim"] = _head_dim(settings["d_model"], settings["num_heads"])
+        settings["head_dim"] = head_dim(settings["d_model"], settings["num_heads"])
     settings |= {
         "vocab_size": settings["vocab_size"] or 4,
         "bos_id": BOS_ID,
@@ -198,7 +199,12 @@ def _context_length(config: Config) -> int:
     return 1 + (config.model.memory_length if length is None else length)
 
 
-def _head_dim(d_model: int, num_heads: int) -> int:
+def head_dim(d_model: int, num_heads: int) -> int:
+    """That of heads which share the model's width.
+
+    Raises:
+      ValueError: they cannot share it evenly.
+    """
     if num_heads < 1 or d_model % num_heads:
         raise ValueError(
             f"model.d_model={d_model} is not divisible by model.num_heads={num_heads}: change one "
@@ -231,7 +237,6 @@ def make_optimizer(
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
     """The schedule and the optimizer of a config, with a learning rate that may be traced."""
     settings = config.optimizer
-    warm_up = learning_rate, settings.warmup_steps, config.model.d_model
     schedule = make_schedule(
         name=settings.schedule,
         decay_steps=settings.decay_steps,
@@ -239,13 +244,13 @@ def make_optimizer(
         warmup_steps=settings.warmup_steps,
         steps=config.train.steps,
         final_learning_rate=settings.final_learning_rate,
-        d_model=config.model.d_model,
+        d_model=_width_of_rate(config),
         burn_in_steps=settings.burn_in_steps,
     )
     transform = optimizer.make_optimizer(
         name=settings.name,
         schedule=schedule,
-        peak=peak_rate(settings.schedule, *warm_up),
+        peak=peak_learning_rate(config, learning_rate),
         beta1=settings.beta1,
         beta2=settings.beta2,
         epsilon=settings.epsilon,
@@ -257,6 +262,23 @@ def make_optimizer(
         roles=roles,
     )
     return schedule, transform
+
+
+def peak_learning_rate(config: Config, learning_rate: Any) -> Any:
+    """That of the config's schedule, for a learning rate that may be traced."""
+    settings = config.optimizer
+    width = _width_of_rate(config)
+    return peak_rate(settings.schedule, learning_rate, settings.warmup_steps, width)
+
+
+def _width_of_rate(config: Config) -> int:
+    """The width that noam's factor is of: that of the base, where there is one.
+
+    What follows the width beyond it is the parameterisation's, and would be counted twice.
+    """
+    model = config.model
+    based = PARAMETERIZATIONS[model.parameterization] is not None and model.base_width
+    return model.base_width if based else model.d_model
 
 
 def make_sharpness(

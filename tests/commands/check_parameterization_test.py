@@ -10,7 +10,6 @@ import pytest
 from configs import default
 from transformer_jax import overrides
 from transformer_jax.run import Run
-from transformer_jax.training.schedule import peak_rate
 
 # The package has the function of this name.
 command = importlib.import_module("transformer_jax.commands.check_parameterization")
@@ -47,14 +46,15 @@ def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
     slow = {"optimizer.burn_in_steps": 20, "optimizer.layer_warm_ups": (("decoder/*", 1, 2, 9),)}
     config, found = check(changes | slow)
     assert found == status and words in capsys.readouterr().out.splitlines()
-    peak = peak_rate("noam", 1.0, 4000, 512)
     for larger in trained:
         model = larger.model
         assert model.head_dim == 64 and model.d_model == 64 * model.num_heads
         assert model.d_ff == 4 * model.d_model
         assert larger.optimizer.schedule == "constant"
         assert larger.optimizer.burn_in_steps == 0 and larger.optimizer.layer_warm_ups == ()
-        assert larger.optimizer.learning_rate == pytest.approx(peak)
+        # Vaswani et al. 2017, equation 3; of the base's width, where the row does the rest.
+        width = 64 if changes else model.d_model
+        assert larger.optimizer.learning_rate == pytest.approx((width * 4000) ** -0.5)
     sizes = {(larger.model.d_model, larger.model.num_layers) for larger in trained}
     assert sizes == {(512 * n, 6) for n in (1, 2, 4, 8)} | {(512, 6 * n) for n in (1, 2, 4, 8)}
 
@@ -62,6 +62,12 @@ def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
 def test_a_family_that_shows_nothing_is_refused():
     config = overrides.load(default.__file__, {"model.family": "recurrent"})
     with pytest.raises(ValueError, match="model.family='recurrent' shows nothing"):
+        command.check_parameterization(config, None)
+
+
+def test_heads_that_do_not_share_the_width_are_refused():
+    config = overrides.load(default.__file__, {"model.d_model": 130, "model.num_heads": 4})
+    with pytest.raises(ValueError, match="model.d_model=130 is not divisible"):
         command.check_parameterization(config, None)
 
 

@@ -45,7 +45,14 @@ def test_slopes_are_the_powers():
     powers = {"x": [0.0, -0.5, 1.25]}
     found = coordinates.slopes((1, 2, 4, 8), sizes_of(powers))
     np.testing.assert_allclose(found["x"], powers["x"], atol=1e-12)
-    assert np.isnan(found["nothing"]).all()
+    np.testing.assert_array_equal(found["nothing"], 0.0)  # before the first change, and frozen
+
+
+def test_one_size_of_0_among_others_has_no_slope():
+    sizes = sizes_of({"x": [1.0, 1.0]})
+    for seed in sizes[2]:
+        seed["x"] = np.array([0.0, np.nan])
+    assert np.isnan(coordinates.slopes((1, 2, 4, 8), sizes)["x"]).all()
 
 
 @pytest.mark.parametrize(

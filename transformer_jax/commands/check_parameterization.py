@@ -8,13 +8,12 @@ import numpy as np
 
 from configs.default import Config
 from transformer_jax import overrides, progress
-from transformer_jax.build import built
+from transformer_jax.build import built, head_dim, peak_learning_rate
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection import coordinates
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.tables import aligned
-from transformer_jax.training.schedule import peak_rate
 
 _SCALES = (1, 2, 4, 8)
 _SEEDS = 3
@@ -63,23 +62,21 @@ def check_parameterization(config: Config, workdir: Path | None) -> int:
 
 
 def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]:
-    """Changes of the config: larger, and all at the peak of its learning rate from step 1 on."""
-    optimizer, model = config.optimizer, config.model
-    peak = peak_rate(
-        optimizer.schedule, optimizer.learning_rate, optimizer.warmup_steps, model.d_model
-    )
-    changes: dict[str, Any] = {
+    """Changes of the config: larger, and at the peak of its learning rate from step 1 on."""
+    model = config.model
+    sizes = {f"model.{key}": scale * model[key] for key in keys if model[key] is not None}
+    # Heads keep their size.
+    if model.head_dim is None:
+        sizes["model.head_dim"] = head_dim(model.d_model, model.num_heads)
+    larger = overrides.replace(config, sizes)
+    return sizes | {
         "optimizer.schedule": "constant",
-        "optimizer.learning_rate": peak,
+        "optimizer.learning_rate": peak_learning_rate(larger, config.optimizer.learning_rate),
         "optimizer.warmup_steps": 0,
         "optimizer.burn_in_steps": 0,
         "optimizer.layer_warm_ups": (),
         "train.steps": _STEPS,
     }
-    # Heads keep their size.
-    if model.head_dim is None:
-        changes["model.head_dim"] = model.d_model // model.num_heads
-    return changes | {f"model.{key}": scale * model[key] for key in keys if model[key] is not None}
 
 
 def _train(

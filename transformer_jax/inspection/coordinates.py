@@ -37,7 +37,10 @@ def sizes(
 def slopes(
     scales: Sequence[float], sizes: Sequence[Sequence[Mapping[str, Float[np.ndarray, "steps"]]]]
 ) -> dict[str, Float[np.ndarray, "steps"]]:
-    """Of log2 of each size over log2 of the scale, at each step; NaN where a size is 0.
+    """Of log2 of each size over log2 of the scale, at each step.
+
+    0 where all sizes are 0, as before the first change and of what is frozen; NaN where one is 0 or
+    not finite.
 
     sizes: of each scale, of each seed; the mean of the logarithms counts.
     """
@@ -48,7 +51,8 @@ def slopes(
         values = np.array([[seed[name] for seed in seeds] for seeds in sizes], np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             y = np.mean(np.log2(values), axis=1)
-            found[name] = x @ (y - np.mean(y, axis=0)) / (x @ x)
+            slope = x @ (y - np.mean(y, axis=0)) / (x @ x)
+        found[name] = np.where(np.any(values, axis=(0, 1)), slope, 0.0)
     return found
 
 

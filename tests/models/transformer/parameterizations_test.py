@@ -64,6 +64,18 @@ def sized(name, factor=1, layers=LAYERS, **changes):
     return tiny.config(**(widths | depths | base | APART | changes), parameterization=name)
 
 
+def check_share(found, name, own, width, depth, path):
+    """That a parameter of this kind has the factors of the formulas."""
+    _, multiplier, rate, epsilon = WIDTHS[name].get(own, (0, 0, 0, 0))
+    if own in ("vector", "head"):
+        epsilon = WIDTHS[name]["embedding"][3] + (own == "head")
+    alpha = ALPHAS.get(name, 0.0) if own != "other" else 0.0
+    deep = depth if alpha else 1
+    assert found.multiplier == pytest.approx(width**multiplier), path
+    assert found.learning_rate == pytest.approx(width**rate * deep ** (alpha - 1)), path
+    assert found.epsilon == pytest.approx(width**epsilon * deep**-alpha), path
+
+
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize(("factor", "layers"), [(1, 2), (2, 2), (4, 6)])
 def test_each_kind_of_parameter_has_the_factors_of_its_row(name, factor, layers):
@@ -73,16 +85,8 @@ def test_each_kind_of_parameter_has_the_factors_of_its_row(name, factor, layers)
     kinds = set()
     for path, role in tiny.roles(config).items():
         kinds.add(own := kind(path))
-        _, multiplier, rate, epsilon = WIDTHS[name].get(own, (0, 0, 0, 0))
-        if own in ("vector", "head"):
-            epsilon = WIDTHS[name]["embedding"][3] + (own == "head")
-        in_stack = path.startswith(("encoder/", "decoder/")) and own != "other"
-        deep = alpha > 0 and in_stack
-        assert role.share.multiplier == pytest.approx(factor**multiplier), path
-        expected = factor**rate * (depth ** (alpha - 1) if deep else 1)
-        assert role.share.learning_rate == pytest.approx(expected), path
-        expected = factor**epsilon * (depth**-alpha if deep else 1)
-        assert role.share.epsilon == pytest.approx(expected), path
+        in_stack = path.startswith(("encoder/", "decoder/"))
+        check_share(role.share, name, own, factor, depth if in_stack else 1, path)
     assert kinds == {"embedding", "hidden", "output", "head", "vector", "other"}
     branch = branch_multiplier(config, "encoder")
     assert branch == pytest.approx(depth**-alpha if alpha else 1)
@@ -149,13 +153,18 @@ def test_every_parameter_of_every_shape_has_one_share(shape, residual):
 
 
 def _check_shares(sizes):
-    """Of each row; and what has no role would be told."""
+    """Of each row, as its kind has it; and what has no role would be told."""
     boxes = tiny.flat(
         tiny.abstract_parameters(sized("standard", **sizes)), lambda leaf: isinstance(leaf, Boxed)
     )
-    for row in ROWS.values():
-        for box in boxes.values():
-            assert isinstance(share(row, box, parameterizations.Ratios(2.0, 3.0)), Share)
+    for name, row in ROWS.items():
+        for path, box in boxes.items():
+            stacked = isinstance(box, Boxed) and "layers" in box.names
+            own = kind(path)
+            if own in ("vector", "head") and not stacked:  # what all layers share
+                own = "other"
+            found = share(row, box, parameterizations.Ratios(2.0, 3.0))
+            check_share(found, name, own, 2, 3 if stacked else 1, path)
     if any(box.role for box in boxes.values()):
         box = next(box for box in boxes.values() if box.role)
         with pytest.raises(ValueError, match="has no role"):

@@ -1,0 +1,35 @@
+"""What `inspect` says of the parameters of a model beyond its base."""
+
+import re
+
+import pytest
+
+from transformer_jax import commands, overrides
+
+
+def test_each_parameter_is_shown_with_what_its_parameterisation_gives_it(tmp_path, capsys):
+    sizes = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 4, "tied_embeddings": "none"}
+    sizes |= {"parameterization": "depth_mup", "base_width": 8, "base_depth": 2}
+    changes = {f"model.{key}": value for key, value in sizes.items()}
+    config = overrides.load(
+        "configs/language_model.py", changes | {"data.cache_dir": str(tmp_path)}
+    )
+    assert commands.inspect(config, None) == 0
+    out = capsys.readouterr().out
+    # Yang et al. 2021, table 9, and 2023: n = 4 and N = 2, as powers of multiplier, learning rate
+    # and epsilon.
+    n, deep = 4.0, 2.0**-0.5
+    expected = {
+        "embedding/table": (1, 1, 1 / n),
+        "decoder/feed_forward/up": (1, deep / n, deep / n),
+        "decoder/self_attention/query": (1, deep / n, deep / n),
+        "logits/kernel": (1 / n, 1, 1 / n),
+    }
+    for path, factors in expected.items():
+        (line,) = re.findall(rf"^  {path} .*$", out, re.M)
+        found = re.search(r"multiplier \* (\S+), learning rate \* (\S+), epsilon \* (\S+)$", line)
+        assert found, line
+        assert [float(text) for text in found.groups()] == pytest.approx(factors, rel=1e-3)
+    # A norm behind the stack stays as it is.
+    (line,) = re.findall(r"^  decoder_norm/scale .*$", out, re.M)
+    assert "multiplier" not in line
