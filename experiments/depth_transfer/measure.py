@@ -7,20 +7,34 @@ from typing import Any
 import jax
 
 from configs.default import Config
+from experiments.harness import coordinate_check
 from experiments.harness.trainings import Made, Trainings
 from transformer_jax.inspection import observed
 
 
 def measure(
-    config: Config, workdir: Path, *, learning_rates: Sequence[float], seeds: int
+    config: Config,
+    workdir: Path,
+    *,
+    seeds: int,
+    learning_rates: Sequence[float] = (),
+    checked_rate: float | None = None,
 ) -> list[dict[str, Any]]:
     """A row for each learning rate and seed, as of `Trainings.row`, with what the model of that
     seed shows before training on the first batch, after its last sublayer:
 
     stream, branch: variances of the residual stream and of what is added to it.
     token_cosine: between different tokens of a text.
+
+    Or, at the checked rate, for each seed, step and activation, as of `coordinate_check.sizes`.
     """
     trainings = Trainings(config)
+    if checked_rate is not None:
+        return [
+            row
+            for seed in range(seeds)
+            for row in coordinate_check.sizes(trainings, checked_rate, seed)
+        ]
     look = jax.jit(lambda params, batch: _look(trainings, params, batch))
     rows = []
     for seed in range(seeds):

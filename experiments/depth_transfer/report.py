@@ -3,26 +3,25 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness import figures, results, transfer
+from experiments.harness import coordinate_check, figures, results, transfer
 from experiments.harness.results import Finished, Row
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
-    """Writes two csv files of the sweep, the figure and the numbers; returns the text."""
+    """Writes the csv files of the sweep, its figure and the numbers; returns the text."""
     rows = transfer.with_base(results.rows(runs), "layers")
+    if "activation" in rows[0]:
+        checked = coordinate_check.slopes(rows, "layers")
+        results.write_csv(out / "coordinates.csv", checked)
+        slopes = {f"slope/{row['rule']}/{row['activation']}": row["slope"] for row in checked}
+        results.write_summary(out, slopes)
+        return f"{coordinate_check.about('depth')}\n\n{coordinate_check.table(checked)}"
     # The exponents of Pre-LN, or other schemes.
     name = "alphas" if rows[0]["rule"].startswith("alpha") else "schemes"
     shifts = transfer.shifts(rows, "layers")
     results.write_csv(out / f"losses_{name}.csv", results.rows(runs))
     results.write_csv(out / f"shifts_{name}.csv", shifts)
-    quantities = ("optimum", "shift", "error", "penalty", "loss", "sensitivity")
-    numbers = {
-        f"{quantity}/{row['rule']}/{row['layers']}": row[quantity]
-        for row in shifts
-        for quantity in quantities
-        if quantity in row
-    }
-    results.write_summary(out, numbers)
+    results.write_summary(out, transfer.numbers(shifts, "layers"))
     description = (
         "Validation loss over the learning rate by depth, a panel for each rule; trainings that "
         "diverged stand at the loss before training"

@@ -1,5 +1,6 @@
 """Learning rates by depth, for three parameterisations of Pre-LN and for other residual schemes."""
 
+import dataclasses
 from typing import Any
 
 from experiments.harness.small import CONFIG, small
@@ -8,6 +9,8 @@ from experiments.harness.sweep import Run
 BASE = 3
 DEPTHS = [3, 6, 12, 24]
 RATES = [2.0**exponent for exponent in range(-9, -2)]
+# Of the coordinate check, as in width_transfer.
+CHECKED_RATE = 2.0**-7
 # The exponent of the depth by which branches are divided, as a rule's name.
 ALPHAS = {"alpha 0": "standard", "alpha 1/2": "depth_mup", "alpha 1": "completep"}
 SCHEMES = ["post_ln", "peri_ln", "deepnorm", "rezero"]
@@ -48,4 +51,17 @@ def schemes(quick: bool) -> list[Run]:
     ]
 
 
-SWEEPS = {"cpu": cpu, "schemes": schemes}
+def coordinates(quick: bool) -> list[Run]:
+    """How activations grow with the depth in ten steps, at one constant learning rate."""
+    return [
+        dataclasses.replace(
+            run,
+            overrides=dict(run.overrides)
+            | {"optimizer.schedule": "constant", "optimizer.warmup_steps": 0},
+            measure={"checked_rate": CHECKED_RATE, "seeds": 2 if quick else 5},
+        )
+        for run in cpu(quick)
+    ]
+
+
+SWEEPS = {"cpu": cpu, "schemes": schemes, "coordinates": coordinates}

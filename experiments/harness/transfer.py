@@ -70,6 +70,17 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
     return found
 
 
+def numbers(found: Sequence[Row], size: str) -> dict[str, float]:
+    """`shifts` as "QUANTITY/RULE/SIZE"."""
+    quantities = ("optimum", "shift", "error", "penalty", "loss", "sensitivity")
+    return {
+        f"{quantity}/{row['rule']}/{row[size]}": row[quantity]
+        for row in found
+        for quantity in quantities
+        if quantity in row
+    }
+
+
 def table(found: Sequence[Row], size: str) -> str:
     """`shifts` as markdown, with two standard errors; says where the grid ends at the optimum."""
     base = min(row[size] for row in found)

@@ -56,17 +56,21 @@ def slopes(
     return found
 
 
+def furthest(found: Mapping[str, Float[np.ndarray, "steps"]]) -> dict[str, float]:
+    """From `FIRST_STEP` on, the slope of each that is furthest from 0."""
+    late = {name: slope[FIRST_STEP:] for name, slope in found.items()}
+    return {name: float(slope[np.argmax(np.abs(slope))]) for name, slope in late.items()}
+
+
 def grown(found: Mapping[str, Float[np.ndarray, "steps"]]) -> dict[str, float]:
-    """The slopes that are not flat from `FIRST_STEP` on: of each, the one that is furthest off.
+    """Those of `furthest` that are not flat.
 
     Logits may shrink: where training begins they do so as the root of the width, by the law of
     large numbers, which it takes more than a few steps to outgrow.
     """
-    late = {name: slope[FIRST_STEP:] for name, slope in found.items()}
-    worst = {name: float(slope[np.argmax(np.abs(slope))]) for name, slope in late.items()}
     return {
         name: slope
-        for name, slope in worst.items()
+        for name, slope in furthest(found).items()
         if not abs(slope) <= FLAT and not (name.endswith("logits") and slope < 0)
     }
 

@@ -1,0 +1,73 @@
+"""How activations grow with a model in the first steps, by rule: measured, and as slopes."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.harness import results
+from experiments.harness.results import Row
+from experiments.harness.trainings import Trainings
+from transformer_jax.inspection import coordinates
+
+_STEPS = 10
+
+
+def sizes(trainings: Trainings, rate: float, seed: int) -> Iterator[dict[str, Any]]:
+    """Trains ten steps: for each, and before them, a row for each activation with its "size", mean
+    |x| on the first batch."""
+    measure = jax.jit(functools.partial(coordinates.sizes, trainings.run.model))
+    initial = first = None
+    for made in trainings.steps(rate, seed):
+        if made.step > _STEPS:
+            return
+        if initial is None or first is None:
+            initial, first = jax.tree.map(jnp.copy, made.state.params), made.batch
+        for name, found in measure(initial, made.state.params, first).items():
+            yield {"seed": seed, "step": made.step, "activation": name, "size": float(found)}
+
+
+def slopes(rows: Sequence[Row], size: str) -> list[Row]:
+    """A row for each rule and activation: the slope that is furthest from 0, of the last steps.
+
+    rows: of `sizes`, with their rule and size, a column such as "width"; each rule's with a base.
+    """
+    found = []
+    for (rule,), own in results.group(rows, "rule").items():
+        scales = dict(sorted(results.group(own, size).items()))
+        seeds = [
+            [_series(seed) for seed in results.group(cell, "seed").values()]
+            for cell in scales.values()
+        ]
+        late = coordinates.furthest(coordinates.slopes([scale for (scale,) in scales], seeds))
+        found += [
+            {"rule": rule, "activation": name, "slope": slope} for name, slope in late.items()
+        ]
+    return found
+
+
+def table(found: Sequence[Row]) -> str:
+    """`slopes` as markdown, rules side by side."""
+    lines = []
+    for (name,), own in results.group(found, "activation").items():
+        lines.append({"": name, **{row["rule"]: f"{row['slope']:+.2f}" for row in own}})
+    return results.table(lines)
+
+
+def about(size: str) -> str:
+    """What the table shows, in words."""
+    return (
+        f"Slope of log2 of mean |x| over log2 of the {size}, from step {coordinates.FIRST_STEP} to "
+        f"{_STEPS} the one that is furthest from 0; seeds' mean."
+    )
+
+
+def _series(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """activation -> its size by step."""
+    return {
+        name: np.array([row["size"] for row in sorted(own, key=lambda row: row["step"])])
+        for (name,), own in results.group(rows, "activation").items()
+    }
