@@ -76,7 +76,6 @@ def sharpness(
     params: PyTree,
     start: Float[Array, "P"],
     preconditioner: PyTree | None = None,
-    iterations: int = ITERATIONS,
 ) -> Sharpness:
     """The largest eigenvalue of the loss's Hessian H, or of P^-1 H.
 
@@ -93,7 +92,7 @@ def sharpness(
         scale = ravel_pytree(preconditioner)[0] ** -0.5
 
     gradient, along = jax.linearize(jax.grad(lambda flat: loss(restore(flat))), flat)
-    value, vector = lanczos(lambda vector: scale * along(scale * vector), start, iterations)
+    value, vector = lanczos(lambda vector: scale * along(scale * vector), start)
     at = scale * gradient
     return Sharpness(value, vector, (vector @ at) ** 2 / jnp.maximum(at @ at, 1e-30))
 
