@@ -50,7 +50,7 @@ def get_config(arg: str = "") -> Config:
     # "muon": for the matrices of attention and feed-forward sublayers, "adamw" for all else.
     optimizer.name = "adam"
     optimizer.schedule = "noam"
-    optimizer.learning_rate = 1.0  # the peak; of "noam" a factor on d_model^-0.5 * warmup^-0.5
+    optimizer.learning_rate = 1.0  # the peak; of "noam" a factor on width^-0.5 * warmup^-0.5
     optimizer.warmup_steps = 4000  # steps of linear growth (0: none)
     optimizer.burn_in_steps = 0  # before all that: at a rate of 0, while Adam's moments fill up
     optimizer.decay_steps = 0  # of "warmup_stable_decay": the last steps, which decay linearly

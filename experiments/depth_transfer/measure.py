@@ -30,11 +30,7 @@ def measure(
     """
     trainings = Trainings(config)
     if checked_rate is not None:
-        return [
-            row
-            for seed in range(seeds)
-            for row in coordinate_check.sizes(trainings, checked_rate, seed)
-        ]
+        return coordinate_check.sizes(trainings, checked_rate, seeds)
     look = jax.jit(lambda params, batch: _look(trainings, params, batch))
     rows = []
     for seed in range(seeds):

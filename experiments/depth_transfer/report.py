@@ -13,8 +13,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     if "activation" in rows[0]:
         checked = coordinate_check.slopes(rows, "layers")
         results.write_csv(out / "coordinates.csv", checked)
-        slopes = {f"slope/{row['rule']}/{row['activation']}": row["slope"] for row in checked}
-        results.write_summary(out, slopes)
+        results.write_summary(out, coordinate_check.numbers(checked))
         return f"{coordinate_check.about('depth')}\n\n{coordinate_check.table(checked)}"
     # The exponents of Pre-LN, or other schemes.
     name = "alphas" if rows[0]["rule"].startswith("alpha") else "schemes"

@@ -1,7 +1,8 @@
 """How activations grow with a model in the first steps, by rule: measured, and as slopes."""
 
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,18 +17,22 @@ from transformer_jax.inspection import coordinates
 _STEPS = 10
 
 
-def sizes(trainings: Trainings, rate: float, seed: int) -> Iterator[dict[str, Any]]:
-    """Trains ten steps: for each, and before them, a row for each activation with its "size", mean
-    |x| on the first batch."""
+def sizes(trainings: Trainings, rate: float, seeds: int) -> list[dict[str, Any]]:
+    """Trains ten steps with each seed: of each step, and of before them, a row for each activation
+    with its "size", mean |x| on the first batch."""
     measure = jax.jit(functools.partial(coordinates.sizes, trainings.run.model))
-    initial = first = None
-    for made in trainings.steps(rate, seed):
-        if made.step > _STEPS:
-            return
-        if initial is None or first is None:
-            initial, first = jax.tree.map(jnp.copy, made.state.params), made.batch
-        for name, found in measure(initial, made.state.params, first).items():
-            yield {"seed": seed, "step": made.step, "activation": name, "size": float(found)}
+    rows = []
+    for seed in range(seeds):
+        initial = first = None
+        for made in itertools.takewhile(
+            lambda made: made.step <= _STEPS, trainings.steps(rate, seed)
+        ):
+            if initial is None or first is None:
+                initial, first = jax.tree.map(jnp.copy, made.state.params), made.batch
+            for name, found in measure(initial, made.state.params, first).items():
+                row = {"seed": seed, "step": made.step, "activation": name, "size": float(found)}
+                rows.append(row)
+    return rows
 
 
 def slopes(rows: Sequence[Row], size: str) -> list[Row]:
@@ -47,6 +52,11 @@ def slopes(rows: Sequence[Row], size: str) -> list[Row]:
             {"rule": rule, "activation": name, "slope": slope} for name, slope in late.items()
         ]
     return found
+
+
+def numbers(found: Sequence[Row]) -> dict[str, float]:
+    """`slopes` as "slope/RULE/ACTIVATION"."""
+    return {f"slope/{row['rule']}/{row['activation']}": row["slope"] for row in found}
 
 
 def table(found: Sequence[Row]) -> str:

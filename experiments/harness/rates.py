@@ -73,7 +73,7 @@ def optima(rows: Iterable[Row]) -> dict[int, Optimum]:
 
 def best_rate(rows: Sequence[Row]) -> float | None:
     """The learning rate of the grid with the least mean loss over seeds; None where there is none
-    at which all seeds trained."""
+    at which all seeds have a loss."""
     means = {
         rate: float(np.mean([_number(row["loss"]) for row in own]))
         for (rate,), own in group(rows, "learning_rate").items()
@@ -85,7 +85,7 @@ def best_rate(rows: Sequence[Row]) -> float | None:
 def penalty(rows: Sequence[Row], rate: float) -> float | None:
     """What is lost by a learning rate of the grid against the best one, mean over seeds.
 
-    Infinite where a seed diverges at it; None where at no rate all seeds trained.
+    Infinite where a seed diverges at it; None where at no rate all seeds have a loss.
 
     Raises:
       ValueError: the grid has no such rate.

@@ -50,7 +50,7 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
         logs = {at: [each.log2_rate for each in seeds] for at, seeds in optima.items() if seeds}
         deviation = results.pooled_deviation(list(logs.values()))
         base = min(optima)
-        at_base = rates.best_rate(sizes[(base,)])
+        at_base = rates.best_rate(sizes[(base,)]) if optima[base] else None
         for (at,), cell in sizes.items():
             trained = sum(map(rates.trains, cell))
             row = {"rule": rule, size: at, "trained": trained, "runs": len(cell)}

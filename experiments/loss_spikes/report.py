@@ -47,7 +47,7 @@ def _rates(rows: Sequence[Row], out: Path) -> str:
     lines = [
         {
             "learning rate": rate,
-            "trained": trained([row["loss"] is not None for row in own]),
+            "trained": trained(list(map(rates.trains, own))),
             "loss": mean([row["loss"] for row in own], ".3f"),
         }
         for (rate,), own in results.group(rows, "learning_rate").items()

@@ -20,10 +20,6 @@ def measure(
     each seed, step and activation, as of `coordinate_check.sizes`."""
     trainings = Trainings(config)
     if checked_rate is not None:
-        return [
-            row
-            for seed in range(seeds)
-            for row in coordinate_check.sizes(trainings, checked_rate, seed)
-        ]
+        return coordinate_check.sizes(trainings, checked_rate, seeds)
     assert learning_rates is not None
     return [trainings.row(rate, seed) for seed in range(seeds) for rate in learning_rates]

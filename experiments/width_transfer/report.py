@@ -17,8 +17,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     shifts = transfer.shifts(with_base, "width")
     for name, rows in {"losses": losses, "shifts": shifts, "coordinates": checked}.items():
         results.write_csv(out / f"{name}.csv", rows)
-    numbers = transfer.numbers(shifts, "width")
-    numbers |= {f"slope/{row['rule']}/{row['activation']}": row["slope"] for row in checked}
+    numbers = transfer.numbers(shifts, "width") | coordinate_check.numbers(checked)
     results.write_summary(out, numbers)
     figure = figures.by_learning_rate(with_base, by="width", panel="rule")
     description = (

@@ -81,6 +81,8 @@ def test_what_learns_but_frequencies_has_not_trained():
     rows[0]["loss"] = 3.95
     (row,) = transfer.shifts(rows, "width")
     assert row["trained"] == 0 and "optimum" not in row and "sensitivity" not in row
+    _, deep = transfer.shifts([*rows, *_rows("post_ln", 48, [-4.0], [0.1, 0.2, 0.4])], "width")
+    assert deep["trained"] and "shift" not in deep and "penalty" not in deep
 
 
 def test_a_base_that_never_trains_leaves_the_others_without_a_shift():

@@ -1,0 +1,51 @@
+"""Sizes against those of the parameters that were trained, and slopes of made-up sizes."""
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.harness import coordinate_check
+from experiments.harness.trainings import Trainings
+from tests.experiments import tiny
+from transformer_jax.inspection import coordinates
+
+STEPS, RATE = 12, 0.01
+
+
+def test_sizes_are_those_of_the_first_ten_steps_on_the_first_batch(tmp_path):
+    trainings = Trainings(tiny.config(tmp_path, STEPS, {}))
+    rows = coordinate_check.sizes(trainings, RATE, seeds=2)
+    assert {(row["seed"], row["step"]) for row in rows} == {
+        (s, n) for s in (0, 1) for n in range(11)
+    }
+    for made in trainings.steps(RATE, 1):
+        params = jax.tree.map(np.array, made.state.params)
+        if made.step == 0:
+            initial, first = params, made.batch
+        if made.step in (0, 10):
+            expected = coordinates.sizes(trainings.run.model, initial, params, first)
+            found = {
+                row["activation"]: row["size"]
+                for row in rows
+                if (row["seed"], row["step"]) == (1, made.step)
+            }
+            expected = {name: float(size) for name, size in expected.items()}
+            assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_slopes_are_the_powers_of_each_rule():
+    """From step 8 on, the one that is furthest from 0, whatever came before."""
+    powers = {"a": [9.0] * 8 + [0.5, 0.25, 0.0], "b": [9.0] * 8 + [0.1, -0.2, 0.1]}
+    rows = [
+        {"rule": rule, "layers": layers, "seed": seed, "step": step, "activation": "logits"}
+        | {"size": (1 + seed) * layers**power}
+        for rule, by_step in powers.items()
+        for layers in (12, 3, 6)
+        for seed in (0, 1)
+        for step, power in enumerate(by_step)
+    ]
+    found = coordinate_check.slopes(rows, "layers")
+    assert coordinate_check.numbers(found) == pytest.approx(
+        {"slope/a/logits": 0.5, "slope/b/logits": -0.2}
+    )
+    assert "+0.50 | -0.20" in coordinate_check.table(found)
