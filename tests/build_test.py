@@ -438,3 +438,17 @@ def test_noams_factor_is_of_the_base_where_the_parameterisation_does_the_rest(fo
     config = _config(folder, optimizer__warmup_steps=4, optimizer__learning_rate=1.0, **wide)
     # Vaswani et al. 2017, equation 3, at the end of warm-up.
     np.testing.assert_allclose(build(config).schedule(3), (width * 4) ** -0.5, rtol=1e-6)
+
+
+def test_noams_factor_is_of_the_width_where_the_model_reads_no_base(folder):
+    config = _config(
+        folder,
+        model__family="recurrent",
+        model__recurrence="rnnsearch",
+        model__parameterization="mup",
+        model__base_width=2,
+        optimizer__schedule="noam",
+        optimizer__warmup_steps=4,
+        optimizer__learning_rate=1.0,
+    )
+    np.testing.assert_allclose(build(config).schedule(3), (8 * 4) ** -0.5, rtol=1e-6)

@@ -272,12 +272,13 @@ def peak_learning_rate(config: Config, learning_rate: Any) -> Any:
 
 
 def _width_of_rate(config: Config) -> int:
-    """The width that noam's factor is of: that of the base, where there is one.
+    """The width that noam's factor is of: that of the base, where the model reads one.
 
     What follows the width beyond it is the parameterisation's, and would be counted twice.
     """
     model = config.model
-    based = PARAMETERIZATIONS[model.parameterization] is not None and model.base_width
+    read = [field.name for field in dataclasses.fields(FAMILIES[model.family].config)]
+    based = "base_width" in read and PARAMETERIZATIONS[model.parameterization] is not None
     return model.base_width if based else model.d_model
 
 

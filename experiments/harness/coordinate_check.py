@@ -24,9 +24,7 @@ def sizes(trainings: Trainings, rate: float, seeds: int) -> list[dict[str, Any]]
     rows = []
     for seed in range(seeds):
         initial = first = None
-        for made in itertools.takewhile(
-            lambda made: made.step <= _STEPS, trainings.steps(rate, seed)
-        ):
+        for made in itertools.islice(trainings.steps(rate, seed), 1 + _STEPS):
             if initial is None or first is None:
                 initial, first = jax.tree.map(jnp.copy, made.state.params), made.batch
             for name, found in measure(initial, made.state.params, first).items():
