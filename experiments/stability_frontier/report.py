@@ -34,7 +34,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     results.write_summary(out, numbers)
     description = (
         "Training loss in the last ten steps by scheme and learning rate; "
-        "cells without a number did not train: '-' plateaued, 'x' diverged"
+        "cells without a loss did not train: '-' plateaued, 'x' diverged; of several seeds the "
+        "median, or how many train"
     )
     figure = _draw(rows, unigram=runs[0].results.get("unigram_entropy"))
     return f"{results.table(lines)}\n\n{figures.save(figure, out, name, description)}"
@@ -85,4 +86,8 @@ def _draw(rows: Sequence[Row], unigram: float | None) -> Any:
 
 
 def _mark(rows: Sequence[Row]) -> str:
+    """What stands where not all seeds trained."""
+    trained = sum(row["status"] == "finished" for row in rows)
+    if trained:
+        return f"{trained}/{len(rows)}"
     return "x" if any(row["status"] == "diverged" for row in rows) else "-"

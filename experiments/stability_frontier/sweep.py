@@ -25,20 +25,11 @@ def cpu(quick: bool) -> list[Run]:
 
 def long(quick: bool) -> list[Run]:
     """All schemes for 1000 steps after warm-up: three seeds at six layers."""
-    return _long("long", 6, quick)
-
-
-def deep(quick: bool) -> list[Run]:
-    """The same at 18 layers."""
-    return _long("deep", 18, quick)
-
-
-def _long(part: str, layers: int, quick: bool) -> list[Run]:
     return [
-        _run({"part": part, **row}, 60 if quick else 1000)
+        _run({"part": "long", **row}, 60 if quick else 1000)
         for row in grid(
             seed=range(1 if quick else 3),
-            layers=[layers],
+            layers=[6],
             warmup=[50],
             scheme=[*ALL_SCHEMES][:2] if quick else [*ALL_SCHEMES],
             learning_rate=LEARNING_RATES[::2] if quick else [*LEARNING_RATES, 1e-1],
@@ -61,4 +52,4 @@ def _run(labels: dict[str, Any], steps: int) -> Run:
     )
 
 
-SWEEPS = {"cpu": cpu, "long": long, "deep": deep}
+SWEEPS = {"cpu": cpu, "long": long}
