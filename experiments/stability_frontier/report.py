@@ -1,12 +1,16 @@
-"""The grid of losses, and for every row of it the largest learning rate that trains."""
+"""The grid of losses, and for every row of it the largest learning rate that trains, and copies."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
+from transformer_jax.data import bigram
+
+# Nats per word of a model that knows the chain of words, and nothing of the copy
+CHAIN = 2 * bigram.entropy()
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
@@ -27,9 +31,10 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     for (scheme,), mine in results.group(rows, "scheme").items():
         line = {"scheme": figures.title(scheme)}
         for (layers, warmup), row in results.group(mine, "layers", "warmup").items():
-            largest = _frontier(row)
-            line[_setting(layers, warmup)] = _cell(largest, row)
-            numbers[f"{name}/{scheme}/{layers}/{warmup}"] = largest
+            frontiers = _frontier(row, _trains), _frontier(row, _copies)
+            line[_setting(layers, warmup)] = " / ".join(_cell(each, row) for each in frontiers)
+            for what, frontier in zip(("trains", "copies"), frontiers, strict=True):
+                numbers[f"{name}/{scheme}/{layers}/{warmup}/{what}"] = frontier
         lines.append(line)
     results.write_summary(out, numbers)
     description = (
@@ -41,20 +46,25 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     return f"{results.table(lines)}\n\n{figures.save(figure, out, name, description)}"
 
 
-def _frontier(rows: Sequence[Row]) -> float | None:
-    """The largest learning rate at which the runs of all seeds trained; None: there is none."""
-    trained = [
-        rate
-        for (rate,), cell in results.group(rows, "learning_rate").items()
-        if all(row["status"] == "finished" for row in cell)
-    ]
-    return max(trained, default=None)
+def _trains(row: Row) -> bool:
+    return row["status"] == "finished"
+
+
+def _copies(row: Row) -> bool:
+    """Whether the loss is as far below the chain's as one that trains is below the unigrams'."""
+    return _trains(row) and row["loss"] < CHAIN - 0.1
+
+
+def _frontier(rows: Sequence[Row], holds: Callable[[Row], bool]) -> float | None:
+    """The largest learning rate for which it holds with all seeds; None: there is none."""
+    rates = results.group(rows, "learning_rate").items()
+    return max((rate for (rate,), cell in rates if all(map(holds, cell))), default=None)
 
 
 def _cell(largest: float | None, rows: Sequence[Row]) -> str:
     rates = [row["learning_rate"] for row in rows]
     if largest is None:
-        return "none of these"
+        return "none"
     return f"{largest:g} or more" if largest == max(rates) else f"{largest:g}"
 
 
@@ -72,7 +82,7 @@ def _draw(rows: Sequence[Row], unigram: float | None) -> Any:
         shades = [[math.nan] * len(rates) for _ in schemes]
         for (scheme, rate), cell in results.group(members, "scheme", "learning_rate").items():
             line, column = schemes.index(scheme), rates.index(rate)
-            trained = all(row["status"] == "finished" for row in cell)
+            trained = all(map(_trains, cell))
             loss = results.median(row["loss"] for row in cell) if trained else math.nan
             shades[line][column] = loss
             text = f"{loss:.2f}" if trained else _mark(cell)
@@ -87,7 +97,7 @@ def _draw(rows: Sequence[Row], unigram: float | None) -> Any:
 
 def _mark(rows: Sequence[Row]) -> str:
     """What stands where not all seeds trained."""
-    trained = sum(row["status"] == "finished" for row in rows)
+    trained = sum(map(_trains, rows))
     if trained:
         return f"{trained}/{len(rows)}"
     return "x" if any(row["status"] == "diverged" for row in rows) else "-"
