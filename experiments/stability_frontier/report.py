@@ -8,6 +8,7 @@ from typing import Any
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
 from transformer_jax.data import bigram
+from transformer_jax.training.losses import PLATEAU_MARGIN
 
 # Nats per word of a model that knows the chain of words, and nothing of the copy
 CHAIN = 2 * bigram.entropy()
@@ -52,7 +53,7 @@ def _trains(row: Row) -> bool:
 
 def _copies(row: Row) -> bool:
     """Whether the loss is as far below the chain's as one that trains is below the unigrams'."""
-    return _trains(row) and row["loss"] < CHAIN - 0.1
+    return _trains(row) and row["loss"] <= CHAIN - PLATEAU_MARGIN
 
 
 def _frontier(rows: Sequence[Row], holds: Callable[[Row], bool]) -> float | None:
