@@ -38,6 +38,7 @@ from transformer_jax.training.losses import Batch, Loss
 from transformer_jax.training.schedule import make_schedule, peak_rate
 from transformer_jax.training.state import State
 from transformer_jax.training.step import TrainSettings
+from transformer_jax.training.update_rules import OPTIMIZERS, Moments, Roles
 
 
 def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | None = None) -> Run:
@@ -213,9 +214,7 @@ def head_dim(d_model: int, num_heads: int) -> int:
     return d_model // num_heads
 
 
-def _optimizer(
-    config: Config, roles: optimizer.Roles
-) -> tuple[optax.Schedule, optax.GradientTransformation]:
+def _optimizer(config: Config, roles: Roles) -> tuple[optax.Schedule, optax.GradientTransformation]:
     settings = config.optimizer
     names = ("learning_rate", "final_learning_rate", "warmup_steps")
     names += ("burn_in_steps", "decay_steps", "epsilon", "weight_decay", "clip_norm")
@@ -223,7 +222,7 @@ def _optimizer(
     for name in ("beta1", "beta2"):
         if not 0 <= settings[name] < 1:
             raise ValueError(f"optimizer.{name}={settings[name]} does not lie in [0, 1)")
-    row = optimizer.OPTIMIZERS.get(settings.name)
+    row = OPTIMIZERS.get(settings.name)
     if row and row.independent and not settings.learning_rate:
         raise ValueError(
             f"optimizer.name={settings.name!r} decays by its schedule's share of its peak, and "
@@ -233,7 +232,7 @@ def _optimizer(
 
 
 def make_optimizer(
-    config: Config, roles: optimizer.Roles, learning_rate: Any
+    config: Config, roles: Roles, learning_rate: Any
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
     """The schedule and the optimizer of a config, with a learning rate that may be traced."""
     settings = config.optimizer
@@ -299,8 +298,8 @@ def make_sharpness(
         return loss_sum / weight
 
     settings = config.optimizer
-    row = optimizer.OPTIMIZERS[settings.name]
-    moments = {name: settings[name] for name in optimizer.Moments._fields}
+    row = OPTIMIZERS[settings.name]
+    moments = {name: settings[name] for name in Moments._fields}
     frozen = any(factor == 0 for _, factor, _ in settings.groups)
     preconditioner = None
     if row.adam and not frozen and not settings.layer_warm_ups:

@@ -21,8 +21,8 @@ from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.overrides import changes, flatten
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task
-from transformer_jax.training.optimizer import OPTIMIZERS
 from transformer_jax.training.schedule import SCHEDULES
+from transformer_jax.training.update_rules import OPTIMIZERS
 from transformer_jax.values import show
 
 

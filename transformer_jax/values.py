@@ -15,8 +15,8 @@ from transformer_jax.models.transformer import config as transformer
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.tasks import TASKS
 from transformer_jax.trackers import TRACKERS
-from transformer_jax.training.optimizer import OPTIMIZERS
 from transformer_jax.training.schedule import SCHEDULES
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 # The settings that name one of a few things, or some of them, and the tables whose keys these are.
 CHOICES: Mapping[str, Collection[str]] = {

@@ -16,8 +16,9 @@ from experiments.harness.trainings import Made, Trainings
 from transformer_jax import build
 from transformer_jax.data.recipe import Batch
 from transformer_jax.devices.mesh import place
-from transformer_jax.models.family import Role
-from transformer_jax.training.optimizer import adam_state, rms_ratio
+from transformer_jax.models.family import Role, parameter_name
+from transformer_jax.training.optimizer import adam_state
+from transformer_jax.training.update_rules import rms_ratio
 
 # Of the characters seen so far, those are rare that are less than this share of them.
 RARE = 1e-3
@@ -129,7 +130,9 @@ def ratios(
 
     def one(path, old, new, second):
         gradient = (new - beta1 * old) / (1 - beta1)
-        ratio = rms_ratio(roles[_name(path)], gradient, second / (1 - beta2**step), epsilon)
+        ratio = rms_ratio(
+            roles[parameter_name(path)], gradient, second / (1 - beta2**step), epsilon
+        )
         return ratio.reshape(-1)
 
     found = jax.tree_util.tree_map_with_path(one, momentum, new_momentum, second)
@@ -138,7 +141,7 @@ def ratios(
 
 def named(tree: Any) -> dict[str, Array]:
     """The leaves of a tree by their paths, as "embedding/table"."""
-    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {parameter_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def _ratios_by_step(trainings: Trainings) -> Callable[[Any, Made], dict[str, Array]]:
@@ -169,7 +172,3 @@ def _curvature(
         return {"curvature": rate * float(sharpness(made.state, batch)["preconditioned_sharpness"])}
 
     return read
-
-
-def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -15,6 +15,7 @@ from tests.checkpoint.states import abstract, bits, make_state
 from transformer_jax.checkpoint import arrays
 from transformer_jax.models.family import Role
 from transformer_jax.training import optimizer
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 
 def round_trip(folder: Path, tree, wanted):
@@ -44,7 +45,7 @@ def make_optimizer(name):
 
 @pytest.mark.parametrize(
     ("name", "ema"),
-    [*((name, False) for name in optimizer.OPTIMIZERS), ("adam", True)],
+    [*((name, False) for name in OPTIMIZERS), ("adam", True)],
 )
 def test_every_optimizer_continues_from_its_state_bit_for_bit(tmp_path, name, ema):
     transform = make_optimizer(name)

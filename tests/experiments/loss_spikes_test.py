@@ -14,7 +14,7 @@ from experiments.harness.trainings import Trainings
 from experiments.loss_spikes import measure, report, series, sweep
 from tests.experiments import tiny
 from transformer_jax.models.family import Role
-from transformer_jax.training.optimizer import OPTIMIZERS, Moments
+from transformer_jax.training.update_rules import OPTIMIZERS, Moments
 
 STEPS, RATE, ODD = 6, 0.01, 4
 MOMENTS = Moments(beta1=0.9, beta2=0.99, epsilon=1e-8)

@@ -14,6 +14,7 @@ from transformer_jax.inspection import sharpness
 from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import Share
 from transformer_jax.training import optimizer
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 
 def draw(*shape, seed=0):
@@ -100,7 +101,7 @@ def test_the_preconditioner_is_what_a_step_of_adam_divides_by():
         gradients = jax.tree.map(lambda leaf, n=number: jnp.cos(n + 3 * leaf), params)
         updates, state = transform.update(gradients, state, params)
         params = optax.apply_updates(params, updates)
-    row = optimizer.OPTIMIZERS["adam"]
+    row = OPTIMIZERS["adam"]
     found = optimizer.adam_preconditioner(state, row, roles, groups=groups, **settings)
     steps: Any = updates
     for name, step in steps.items():

@@ -14,6 +14,7 @@ from optax import contrib
 from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import Share
 from transformer_jax.training import optimizer
+from transformer_jax.training.update_rules import OPTIMIZERS, Moments
 
 BETA1, BETA2, EPSILON, RATE = 0.9, 0.98, 1e-9, 0.01
 
@@ -145,7 +146,7 @@ def test_an_independent_decay_follows_the_schedule_and_not_its_peak(peak):
     np.testing.assert_allclose(result["dense"]["kernel"], expected, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", optimizer.OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_shares_of_a_parameterisation_are_factors_on_rate_and_epsilon(name):
     """Of Adam's and Lion's rate as they are; steps of Adafactor and LAMB have the parameter's size
     already, and Muon's matrices a norm that grows as the root of the width. RAdam's first steps are
@@ -169,12 +170,12 @@ def test_radam_passes_through_both_of_its_branches():
     assert min(rho) < 5 < max(rho)
 
 
-@pytest.mark.parametrize("name", [name for name, row in optimizer.OPTIMIZERS.items() if row.decays])
+@pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if row.decays])
 def test_decay_is_for_the_parameters_whose_role_says_so(name):
     """Without a gradient, all that moves a parameter is its decay."""
     params, _ = make_stack()
     transform = make_optimizer(name, weight_decay=0.5)
-    rate = 1.0 if optimizer.OPTIMIZERS[name].independent else RATE
+    rate = 1.0 if OPTIMIZERS[name].independent else RATE
     moved = first_update(transform, params, jax.tree.map(jnp.zeros_like, params))
     for path, update in jax.tree_util.tree_leaves_with_path(moved):
         role = ROLES[jax.tree_util.keystr(path, simple=True, separator="/")]
@@ -182,7 +183,7 @@ def test_decay_is_for_the_parameters_whose_role_says_so(name):
         np.testing.assert_allclose(update, -decay * at(path, params), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", optimizer.OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_moment_has_an_effect_where_the_row_says_so(name):
     params, gradients = make_case()
 
@@ -191,10 +192,8 @@ def test_a_moment_has_an_effect_where_the_row_says_so(name):
         update = lambda param, g: transform.update(g, transform.init(param), param)  # noqa: E731
         return str(jax.make_jaxpr(update)(params, gradients[0]))
 
-    changed = {
-        moment for moment in optimizer.Moments._fields if program(**{moment: 0.125}) != program()
-    }
-    assert changed == set(optimizer.OPTIMIZERS[name].reads)
+    changed = {moment for moment in Moments._fields if program(**{moment: 0.125}) != program()}
+    assert changed == set(OPTIMIZERS[name].reads)
 
 
 def test_clipping_bounds_the_global_norm():
@@ -527,7 +526,7 @@ def test_every_layer_of_muons_step_is_near_orthogonal():
 
 @pytest.mark.parametrize(
     "name",
-    [name for name, row in optimizer.OPTIMIZERS.items() if row.decays and not row.independent],
+    [name for name, row in OPTIMIZERS.items() if row.decays and not row.independent],
 )
 def test_a_group_has_its_factor_and_its_decay(name):
     params, (gradient, *_) = make_stack()
@@ -549,7 +548,7 @@ def test_a_group_has_its_factor_and_its_decay(name):
         np.testing.assert_allclose(at(path, grouped), expected, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", optimizer.OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_is_frozen_stays_has_no_state_and_no_part_in_the_norm(name):
     params, gradients = make_stack()
     groups = (("encoder/self_attention/*", 0.0, 0.0), ("embedding/*", 0.0, 0.0))

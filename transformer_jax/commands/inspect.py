@@ -13,8 +13,8 @@ from transformer_jax.models.layers.parameter import Share
 from transformer_jax.preflight import memory
 from transformer_jax.preflight.program import product_flops
 from transformer_jax.run import Run
-from transformer_jax.training.optimizer import OPTIMIZERS
 from transformer_jax.training.state import Parameter
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 _ROWS = 2000  # of training data that are packed to see how full they are
 

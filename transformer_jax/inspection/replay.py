@@ -21,7 +21,7 @@ from transformer_jax.inspection.observed import (
     observe,
     output_gradients,
 )
-from transformer_jax.models.family import Model, with_memory
+from transformer_jax.models.family import Model, parameter_name, with_memory
 from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
 from transformer_jax.models.transformer.schemes import Stack
 from transformer_jax.run import Params, Run
@@ -180,5 +180,4 @@ def _sublayers(config: TransformerConfig, stack: Stack) -> list[tuple[int, str, 
 
 def _by_path(what: str, tree: Any) -> Iterator[Named]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        yield f"{what} {name}", leaf
+        yield f"{what} {parameter_name(path)}", leaf

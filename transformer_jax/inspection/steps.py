@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from transformer_jax.models.family import Role
+from transformer_jax.models.family import Role, parameter_name
 from transformer_jax.models.transformer.shapes import Params
 
 
@@ -93,7 +93,7 @@ def _map_kernels(
     """The parameters with move(path, kernel, ...) in the place of every kernel."""
 
     def moved(path, leaf, *rest):
-        name = _name(path)
+        name = parameter_name(path)
         return move(name, leaf, *rest) if _is_kernel(roles[name]) else leaf
 
     return jax.tree_util.tree_map_with_path(moved, params, *others)
@@ -103,14 +103,10 @@ def _kernels(params: Params, roles: Mapping[str, Role]) -> dict[str, list[Array]
     """The kernels of each stack, in the order of their paths."""
     found: dict[str, list[Array]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if _is_kernel(roles[_name(path)]):
+        if _is_kernel(roles[parameter_name(path)]):
             found.setdefault(path[0].key, []).append(leaf)
     return found
 
 
 def _is_kernel(role: Role) -> bool:
     return role.stacked and role.decay
-
-
-def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")

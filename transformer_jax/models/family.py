@@ -130,6 +130,11 @@ class Role(NamedTuple):
     share: Share = Share()
 
 
+def parameter_name(path: tuple[Any, ...]) -> str:
+    """As "encoder/self_attention/query": the keys on the way to a leaf of the parameters."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
 def roles(boxed: PyTree[Any]) -> dict[str, Role]:
     """The role of each parameter by its path, as "encoder/self_attention/query".
 
@@ -139,7 +144,7 @@ def roles(boxed: PyTree[Any]) -> dict[str, Role]:
         boxed, is_leaf=lambda leaf: isinstance(leaf, Boxed)
     )
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): Role(
+        parameter_name(path): Role(
             matrix=box.matrix,
             decay=box.decay,
             stacked="layers" in box.names,

@@ -1,188 +1,21 @@
-"""The optimizer: one chain, so one pass over the parameters. OPTIMIZERS is the list."""
+"""The optimizer: one chain, so one pass over the parameters."""
 
 import fnmatch
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
-from optax import contrib
 
-from transformer_jax.models.family import Role
+from transformer_jax.models.family import Role, parameter_name
 from transformer_jax.models.layers.parameter import times
+from transformer_jax.training.update_rules import OPTIMIZERS, Moments, Optimizer, Roles, by_name
 
 # A glob of parameter paths, a factor on the learning rate, and the weight decay.
 Group = tuple[str, float, float]
 # A glob of parameter paths, the first and the last of some layers, from 1, and steps.
 LayerWarmUp = tuple[str, int, int, int]
-# What each parameter is, by its path; asked for only when a state is made or updated.
-Roles = Callable[[], Mapping[str, Role]]
-
-
-class Moments(NamedTuple):
-    """What optimizers are made from: momentum, decay of second moments, and what avoids 1 / 0."""
-
-    beta1: float
-    beta2: float
-    epsilon: float
-
-
-def _adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    return optax.scale_by_adam(*moments)
-
-
-def _gi_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    def rises(count):
-        return jnp.sqrt(1 - moments.beta2 ** (jnp.asarray(count, jnp.float32) + 1))
-
-    return optax.chain(_adam(moments, roles), optax.scale_by_schedule(rises))
-
-
-def _stable_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    adam = optax.scale_by_adam(*moments)
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        directions, state = adam.update(updates, state, params)
-        correction = 1 - moments.beta2**state.count
-
-        def clipped(path, direction, gradient, second):
-            """Over `rms_ratio`, where that exceeds 1."""
-            role = roles()[_name(path)]
-            rms = rms_ratio(role, gradient, second / correction, moments.epsilon)
-            return (_unfold(role, direction) / jnp.maximum(1.0, rms)).reshape(direction.shape)
-
-        return jax.tree_util.tree_map_with_path(clipped, directions, updates, state.nu), state
-
-    return optax.GradientTransformation(adam.init, update)
-
-
-def _lamb(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    ratio = _each_matrix(optax.scale_by_trust_ratio(), roles)
-    return optax.chain(_adam(moments, roles), ratio)
-
-
-def _radam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    return optax.scale_by_radam(*moments)
-
-
-def _lion(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    return optax.scale_by_lion(moments.beta1, moments.beta2)
-
-
-def _adafactor(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    """All of it but the relative step size."""
-    transform = optax.chain(
-        optax.scale_by_factored_rms(),
-        optax.clip_by_block_rms(1.0),
-        optax.scale_by_param_block_rms(),
-    )
-    return _each_matrix(transform, roles)
-
-
-def _muon(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    def to_adams_size(update: Any, _) -> Any:
-        # Orthogonal matrices have a root mean square of 1 / sqrt(longer side).
-        return 0.2 * math.sqrt(max(update.shape)) * update
-
-    dimensions = contrib.MuonDimensionNumbers(0, 1)
-    one_matrix = optax.chain(
-        contrib.scale_by_muon(beta=moments.beta1, weight_dimension_numbers=dimensions),
-        optax.stateless(to_adams_size),
-    )
-
-    def label(name: str) -> str:
-        role = roles()[name]
-        return "muon" if _is_orthogonalised(role) else "adam"
-
-    rules: dict[Any, Any] = {"muon": _each_matrix(one_matrix, roles), "adam": _adam(moments, roles)}
-    transform = optax.partition(rules, _by_name(label))
-
-    def init(params: Any) -> Any:
-        if not any(map(_is_orthogonalised, roles().values())):
-            raise ValueError(
-                'optimizer "muon" steps the matrices of scanned layers, of which this model has '
-                'none: use "adam" or "adamw"'
-            )
-        return transform.init(params)
-
-    return optax.GradientTransformation(init, transform.update)
-
-
-def _by_entry(role: Role) -> float:
-    """Steps of Adam's size in each entry."""
-    return role.share.learning_rate
-
-
-def _by_size(role: Role) -> float:
-    """Steps in proportion to the parameter."""
-    return role.share.learning_rate / role.share.deviation
-
-
-def _by_spectrum(role: Role) -> float:
-    """Orthogonal matrices of Adam's size in each entry, whose norm grows as the root of the width;
-    that of Adam's grows as the width."""
-    steps = role.share.learning_rate
-    return steps * role.share.width**0.5 if _is_orthogonalised(role) else steps
-
-
-def _is_orthogonalised(role: Role) -> bool:
-    return role.matrix is not None and role.stacked
-
-
-class Optimizer(NamedTuple):
-    """One row.
-
-    Attributes:
-      decays: whether it takes a weight decay, apart from the gradient.
-      independent: whether what decays does not depend on the peak of the learning rate, but on its
-        schedule alone.
-      adam: whether all steps are Adam's, momentum over a diagonal that the second moments give.
-      reads: which `Moments` have an effect.
-      rate: what a parameterisation makes of a parameter's learning rate.
-    """
-
-    scale: Callable[[Moments, Roles], optax.GradientTransformation]
-    decays: bool = True
-    independent: bool = False
-    adam: bool = False
-    reads: tuple[str, ...] = Moments._fields
-    rate: Callable[[Role], float] = _by_entry
-
-
-OPTIMIZERS = {
-    # Kingma and Ba 2014, algorithm 1
-    "adam": Optimizer(_adam, decays=False, adam=True),
-    # Adam, and every step takes learning rate * weight_decay * parameter off the parameters whose
-    # role says so (Loshchilov and Hutter 2017); so do all that follow
-    "adamw": Optimizer(_adam, adam=True),
-    # Adam, and every step takes weight_decay * parameter off, times what the schedule has left of
-    # its peak (Loshchilov and Hutter 2017, algorithm 2; Wortsman et al. 2023, 2309.14322, 3.2)
-    "adamw_independent": Optimizer(_adam, independent=True, adam=True),
-    # Adam whose second moment begins as the first gradient's square, which is a factor of
-    # sqrt(1 - beta2^s) on its learning rate (Kalra and Barkeshli 2024, 2406.09405, GI-Adam)
-    "gi_adam": Optimizer(_gi_adam),
-    # Wortsman et al. 2023 (2304.13013), algorithm 2: AdamW, whose update of a matrix is smaller
-    # where its second moments have not seen gradients as large as these; what decays is not
-    "stable_adamw": Optimizer(_stable_adam),
-    # You et al. 2019 (1904.00962), algorithm 2, with decoupled decay: the step of each matrix and
-    # vector is a share of its norm, which is the learning rate
-    "lamb": Optimizer(_lamb, rate=_by_size),
-    # Liu et al. 2019, algorithm 2: while the variance is not tractable it steps by the momentum
-    # alone
-    "radam": Optimizer(_radam),
-    # Shazeer and Stern 2018, algorithm 4, where the schedule is the relative step size rho. Second
-    # moments of matrices of at least 128 x 128 are factored
-    "adafactor": Optimizer(_adafactor, reads=(), rate=_by_size),
-    # Chen et al. 2023, algorithm 2
-    "lion": Optimizer(_lion, reads=("beta1", "beta2")),
-    # Jordan et al. 2024 with Nesterov momentum beta1, for the matrices of stacks; Adam for all
-    # else. Steps are scaled by 0.2 sqrt(longer side) to the size of Adam's (Liu et al. 2025,
-    # equation 4), so that one learning rate serves both
-    "muon": Optimizer(_muon, rate=_by_spectrum),
-}
 
 
 def make_optimizer(
@@ -248,7 +81,7 @@ def make_optimizer(
     if any(factor == 0 for _, factor, _ in rows):
         transform = optax.partition(
             {"trained": transform, "frozen": optax.set_to_zero()},
-            _by_name(lambda name: "trained" if _group(rows, name)[1] else "frozen"),
+            by_name(lambda name: "trained" if _group(rows, name)[1] else "frozen"),
         )
 
     def init(params):
@@ -272,11 +105,11 @@ def _warm_layers_up(
         s = jnp.maximum(jnp.asarray(state.count, jnp.float32) + 1 - burn_in_steps, 0.0)
 
         def scaled(path, update):
-            if not roles()[_name(path)].stacked:
+            if not roles()[parameter_name(path)].stacked:
                 return update
             factor = jnp.ones(update.shape[0])
             for glob, first, last, steps in rows:
-                if fnmatch.fnmatchcase(_name(path), glob):
+                if fnmatch.fnmatchcase(parameter_name(path), glob):
                     factor = factor.at[first - 1 : last].mul(jnp.minimum(s / steps, 1.0))
             return update * factor.reshape(-1, *[1] * (update.ndim - 1))
 
@@ -288,7 +121,9 @@ def _warm_layers_up(
 
 def _check_layers(rows: Sequence[LayerWarmUp], params: Any, roles: Roles) -> None:
     leaves = jax.tree_util.tree_leaves_with_path(params)
-    layers = {_name(p): leaf.shape[0] for p, leaf in leaves if roles()[_name(p)].stacked}
+    layers = {
+        parameter_name(p): leaf.shape[0] for p, leaf in leaves if roles()[parameter_name(p)].stacked
+    }
     for glob, first, last, steps in rows:
         what = f"optimizer.layer_warm_ups: {(glob, first, last, steps)!r}"
         most = max((n for p, n in layers.items() if fnmatch.fnmatchcase(p, glob)), default=0)
@@ -303,21 +138,6 @@ def _check_layers(rows: Sequence[LayerWarmUp], params: Any, roles: Roles) -> Non
 def adam_state(opt_state: optax.OptState) -> Any:
     """Adam's `count`, and its moments `mu` and `nu`, where all steps are Adam's."""
     return next(s for s in jax.tree.leaves(opt_state, is_leaf=_is_adam) if _is_adam(s))
-
-
-def rms_ratio(
-    role: Role, gradient: jax.Array, second: jax.Array, epsilon: float
-) -> Float[Array, "layers ..."]:
-    """The root mean square of gradient / sqrt(second moment) of each layer's matrix or vector.
-
-    The axes after the layers' are 1. It is about 1 where the gradients of some steps are alike in
-    size; up to 1 / sqrt(1 - beta2) where those before were 0 (Wortsman et al. 2023, 2304.13013).
-
-    Args:
-      second: with this gradient in it, and without its bias; epsilon^2 at least is what counts.
-    """
-    own = _unfold(role, jnp.square(gradient) / jnp.maximum(second, epsilon**2))
-    return jnp.sqrt(jnp.mean(own, axis=range(1, own.ndim), keepdims=True))
 
 
 def adam_preconditioner(
@@ -340,9 +160,9 @@ def adam_preconditioner(
     t = adam.count
 
     def one(path, nu):
-        role = roles[_name(path)]
+        role = roles[parameter_name(path)]
         size = jnp.sqrt(nu / (1 - beta2**t)) + epsilon
-        rate = row.rate(role) * _group(rows, _name(path))[1]
+        rate = row.rate(role) * _group(rows, parameter_name(path))[1]
         return (1 - beta1**t) * role.share.epsilon * size / rate
 
     return jax.tree_util.tree_map_with_path(one, adam.nu)
@@ -350,15 +170,6 @@ def adam_preconditioner(
 
 def _is_adam(state: Any) -> bool:
     return isinstance(state, optax.ScaleByAdamState)
-
-
-def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _by_name(label: Callable[[str], str]) -> Callable[[Any], Any]:
-    """The function of a tree that puts label(path, as "embedding/table") in place of each leaf."""
-    return lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: label(_name(path)), tree)
 
 
 def _group(rows: Sequence[Group], name: str) -> Group:
@@ -371,7 +182,7 @@ def _over_epsilon(roles: Roles) -> optax.GradientTransformation:
     beside epsilon, but RAdam's first, which are by the momentum alone."""
 
     def update(path, update, _):
-        return times(1 / roles()[_name(path)].share.epsilon, update)
+        return times(1 / roles()[parameter_name(path)].share.epsilon, update)
 
     return optax.stateless(
         lambda updates, params: jax.tree_util.tree_map_with_path(update, updates, params)
@@ -385,8 +196,8 @@ def _decay_and_factor(
     and multiplies both by its group's factor; but what is independent of the learning rate."""
 
     def update(path, update, param):
-        role = roles()[_name(path)]
-        _, factor, decay = _group(rows, _name(path))
+        role = roles()[parameter_name(path)]
+        _, factor, decay = _group(rows, parameter_name(path))
         update = times(row.rate(role), update)
         if not (decay and role.decay):
             return factor * update
@@ -400,7 +211,7 @@ def _decay_and_factor(
 
 
 def _check_rows_are_taken(groups: Sequence[Group], params: Any) -> None:
-    names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     rows = (*groups, ("*", 1.0, 0.0))
     for row in groups:
         if row not in [_group(rows, name) for name in names]:
@@ -408,46 +219,3 @@ def _check_rows_are_taken(groups: Sequence[Group], params: Any) -> None:
                 f"optimizer.groups: {row[0]!r} fits no parameter that an earlier row has not "
                 'taken; globs are of whole paths, such as "encoder/*" (`--mode=inspect` lists them)'
             )
-
-
-def _each_matrix(
-    transform: optax.GradientTransformation, roles: Roles
-) -> optax.GradientTransformation:
-    """`transform` on each matrix and each vector of each layer, as if it were all there is."""
-
-    def unfold(path, array):
-        return _unfold(roles()[_name(path)], array)
-
-    def init(params):
-        return jax.tree_util.tree_map_with_path(
-            lambda path, param: jax.vmap(transform.init)(unfold(path, param)), params
-        )
-
-    def update(updates, state, params=None):
-        def one(path, update, state, param):
-            matrices: Any = unfold(path, update)
-            matrices, state = jax.vmap(transform.update)(matrices, state, unfold(path, param))
-            return matrices.reshape(update.shape), state
-
-        leaves, structure = jax.tree_util.tree_flatten_with_path(updates)
-        states, params = structure.flatten_up_to(state), structure.flatten_up_to(params)
-        results = [
-            one(*leaf, state, param)
-            for leaf, state, param in zip(leaves, states, params, strict=True)
-        ]
-        columns = ([result[column] for result in results] for column in (0, 1))
-        return tuple(map(structure.unflatten, columns))
-
-    return optax.GradientTransformation(init, update)
-
-
-def _unfold(role: Role, array: jax.Array) -> jax.Array:
-    """(layers, inputs, outputs) of a parameter of matrices, (layers, outputs) of one of vectors.
-
-    Numbers of which a stack has one a layer are one vector.
-    """
-    own = array.shape[int(role.stacked and array.ndim > 1) :]
-    if role.matrix is None:
-        return array.reshape(-1, math.prod(own))
-    inputs, _ = role.matrix
-    return array.reshape(-1, math.prod(own[:inputs]), math.prod(own[inputs:]))

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.devices.mesh import batch_sharding, follow, shardings
+from transformer_jax.models.family import parameter_name
 from transformer_jax.training.losses import Batch, Sums
 
 # key, batch -> parameters, whose leaves may be boxed with their logical axes
@@ -180,5 +181,4 @@ def _is_boxed(leaf: Any) -> bool:
 def _row(path: tuple, leaf: Any) -> Parameter:
     array = _unboxed(leaf)
     axes = leaf.names if _is_boxed(leaf) else ()
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    return Parameter(name, array.shape, axes, array.size)
+    return Parameter(parameter_name(path), array.shape, axes, array.size)

@@ -1,0 +1,244 @@
+"""How gradients become steps of about the size of one: OPTIMIZERS is the list."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+from optax import contrib
+
+from transformer_jax.models.family import Role, parameter_name
+
+# What each parameter is, by its path; asked for only when a state is made or updated.
+Roles = Callable[[], Mapping[str, Role]]
+
+
+class Moments(NamedTuple):
+    """What optimizers are made from: momentum, decay of second moments, and what avoids 1 / 0."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+
+
+def _adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    return optax.scale_by_adam(*moments)
+
+
+def _gi_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    def rises(count):
+        return jnp.sqrt(1 - moments.beta2 ** (jnp.asarray(count, jnp.float32) + 1))
+
+    return optax.chain(_adam(moments, roles), optax.scale_by_schedule(rises))
+
+
+def _stable_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    adam = optax.scale_by_adam(*moments)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        directions, state = adam.update(updates, state, params)
+        correction = 1 - moments.beta2**state.count
+
+        def clipped(path, direction, gradient, second):
+            """Over `rms_ratio`, where that exceeds 1."""
+            role = roles()[parameter_name(path)]
+            rms = rms_ratio(role, gradient, second / correction, moments.epsilon)
+            return (_unfold(role, direction) / jnp.maximum(1.0, rms)).reshape(direction.shape)
+
+        return jax.tree_util.tree_map_with_path(clipped, directions, updates, state.nu), state
+
+    return optax.GradientTransformation(adam.init, update)
+
+
+def _lamb(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    ratio = _each_matrix(optax.scale_by_trust_ratio(), roles)
+    return optax.chain(_adam(moments, roles), ratio)
+
+
+def _radam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    return optax.scale_by_radam(*moments)
+
+
+def _lion(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    return optax.scale_by_lion(moments.beta1, moments.beta2)
+
+
+def _adafactor(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    """All of it but the relative step size."""
+    transform = optax.chain(
+        optax.scale_by_factored_rms(),
+        optax.clip_by_block_rms(1.0),
+        optax.scale_by_param_block_rms(),
+    )
+    return _each_matrix(transform, roles)
+
+
+def _muon(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+    def to_adams_size(update: Any, _) -> Any:
+        # Orthogonal matrices have a root mean square of 1 / sqrt(longer side).
+        return 0.2 * math.sqrt(max(update.shape)) * update
+
+    dimensions = contrib.MuonDimensionNumbers(0, 1)
+    one_matrix = optax.chain(
+        contrib.scale_by_muon(beta=moments.beta1, weight_dimension_numbers=dimensions),
+        optax.stateless(to_adams_size),
+    )
+
+    def label(name: str) -> str:
+        role = roles()[name]
+        return "muon" if _is_orthogonalised(role) else "adam"
+
+    rules: dict[Any, Any] = {"muon": _each_matrix(one_matrix, roles), "adam": _adam(moments, roles)}
+    transform = optax.partition(rules, by_name(label))
+
+    def init(params: Any) -> Any:
+        if not any(map(_is_orthogonalised, roles().values())):
+            raise ValueError(
+                'optimizer "muon" steps the matrices of scanned layers, of which this model has '
+                'none: use "adam" or "adamw"'
+            )
+        return transform.init(params)
+
+    return optax.GradientTransformation(init, transform.update)
+
+
+def _by_entry(role: Role) -> float:
+    """Steps of Adam's size in each entry."""
+    return role.share.learning_rate
+
+
+def _by_size(role: Role) -> float:
+    """Steps in proportion to the parameter."""
+    return role.share.learning_rate / role.share.deviation
+
+
+def _by_spectrum(role: Role) -> float:
+    """Orthogonal matrices of Adam's size in each entry, whose norm grows as the root of the width;
+    that of Adam's grows as the width."""
+    steps = role.share.learning_rate
+    return steps * role.share.width**0.5 if _is_orthogonalised(role) else steps
+
+
+def _is_orthogonalised(role: Role) -> bool:
+    return role.matrix is not None and role.stacked
+
+
+class Optimizer(NamedTuple):
+    """One row.
+
+    Attributes:
+      decays: whether it takes a weight decay, apart from the gradient.
+      independent: whether what decays does not depend on the peak of the learning rate, but on its
+        schedule alone.
+      adam: whether all steps are Adam's, momentum over a diagonal that the second moments give.
+      reads: which `Moments` have an effect.
+      rate: what a parameterisation makes of a parameter's learning rate.
+    """
+
+    scale: Callable[[Moments, Roles], optax.GradientTransformation]
+    decays: bool = True
+    independent: bool = False
+    adam: bool = False
+    reads: tuple[str, ...] = Moments._fields
+    rate: Callable[[Role], float] = _by_entry
+
+
+OPTIMIZERS = {
+    # Kingma and Ba 2014, algorithm 1
+    "adam": Optimizer(_adam, decays=False, adam=True),
+    # Adam, and every step takes learning rate * weight_decay * parameter off the parameters whose
+    # role says so (Loshchilov and Hutter 2017); so do all that follow
+    "adamw": Optimizer(_adam, adam=True),
+    # Adam, and every step takes weight_decay * parameter off, times what the schedule has left of
+    # its peak (Loshchilov and Hutter 2017, algorithm 2; Wortsman et al. 2023, 2309.14322, 3.2)
+    "adamw_independent": Optimizer(_adam, independent=True, adam=True),
+    # Adam whose second moment begins as the first gradient's square, which is a factor of
+    # sqrt(1 - beta2^s) on its learning rate (Kalra and Barkeshli 2024, 2406.09405, GI-Adam)
+    "gi_adam": Optimizer(_gi_adam),
+    # Wortsman et al. 2023 (2304.13013), algorithm 2: AdamW, whose update of a matrix is smaller
+    # where its second moments have not seen gradients as large as these; what decays is not
+    "stable_adamw": Optimizer(_stable_adam),
+    # You et al. 2019 (1904.00962), algorithm 2, with decoupled decay: the step of each matrix and
+    # vector is a share of its norm, which is the learning rate
+    "lamb": Optimizer(_lamb, rate=_by_size),
+    # Liu et al. 2019, algorithm 2: while the variance is not tractable it steps by the momentum
+    # alone
+    "radam": Optimizer(_radam),
+    # Shazeer and Stern 2018, algorithm 4, where the schedule is the relative step size rho. Second
+    # moments of matrices of at least 128 x 128 are factored
+    "adafactor": Optimizer(_adafactor, reads=(), rate=_by_size),
+    # Chen et al. 2023, algorithm 2
+    "lion": Optimizer(_lion, reads=("beta1", "beta2")),
+    # Jordan et al. 2024 with Nesterov momentum beta1, for the matrices of stacks; Adam for all
+    # else. Steps are scaled by 0.2 sqrt(longer side) to the size of Adam's (Liu et al. 2025,
+    # equation 4), so that one learning rate serves both
+    "muon": Optimizer(_muon, rate=_by_spectrum),
+}
+
+
+def rms_ratio(
+    role: Role, gradient: jax.Array, second: jax.Array, epsilon: float
+) -> Float[Array, "layers ..."]:
+    """The root mean square of gradient / sqrt(second moment) of each layer's matrix or vector.
+
+    The axes after the layers' are 1. It is about 1 where the gradients of some steps are alike in
+    size; up to 1 / sqrt(1 - beta2) where those before were 0 (Wortsman et al. 2023, 2304.13013).
+
+    Args:
+      second: with this gradient in it, and without its bias; epsilon^2 at least is what counts.
+    """
+    own = _unfold(role, jnp.square(gradient) / jnp.maximum(second, epsilon**2))
+    return jnp.sqrt(jnp.mean(own, axis=range(1, own.ndim), keepdims=True))
+
+
+def by_name(label: Callable[[str], str]) -> Callable[[Any], Any]:
+    """The function of a tree that puts label(path, as "embedding/table") in place of each leaf."""
+    return lambda tree: jax.tree_util.tree_map_with_path(
+        lambda path, _: label(parameter_name(path)), tree
+    )
+
+
+def _each_matrix(
+    transform: optax.GradientTransformation, roles: Roles
+) -> optax.GradientTransformation:
+    """`transform` on each matrix and each vector of each layer, as if it were all there is."""
+
+    def unfold(path, array):
+        return _unfold(roles()[parameter_name(path)], array)
+
+    def init(params):
+        return jax.tree_util.tree_map_with_path(
+            lambda path, param: jax.vmap(transform.init)(unfold(path, param)), params
+        )
+
+    def update(updates, state, params=None):
+        def one(path, update, state, param):
+            matrices: Any = unfold(path, update)
+            matrices, state = jax.vmap(transform.update)(matrices, state, unfold(path, param))
+            return matrices.reshape(update.shape), state
+
+        leaves, structure = jax.tree_util.tree_flatten_with_path(updates)
+        states, params = structure.flatten_up_to(state), structure.flatten_up_to(params)
+        results = [
+            one(*leaf, state, param)
+            for leaf, state, param in zip(leaves, states, params, strict=True)
+        ]
+        columns = ([result[column] for result in results] for column in (0, 1))
+        return tuple(map(structure.unflatten, columns))
+
+    return optax.GradientTransformation(init, update)
+
+
+def _unfold(role: Role, array: jax.Array) -> jax.Array:
+    """(layers, inputs, outputs) of a parameter of matrices, (layers, outputs) of one of vectors.
+
+    Numbers of which a stack has one a layer are one vector.
+    """
+    own = array.shape[int(role.stacked and array.ndim > 1) :]
+    if role.matrix is None:
+        return array.reshape(-1, math.prod(own))
+    inputs, _ = role.matrix
+    return array.reshape(-1, math.prod(own[:inputs]), math.prod(own[inputs:]))
