@@ -56,7 +56,7 @@ def get_config(arg: str = "") -> default.Config:
 
     config.train.steps = 6000
     config.train.evaluate_every = 500
-    config.checkpoint.every = 100  # about an epoch and a half: what the mean is taken over
+    config.checkpoint.every = 100  # the mean is of five, in the last two and a half epochs
     config.checkpoint.keep_last = 5
     config.checkpoint.average_last = 5
     config.evaluate.bleu_tokenizer = "none"  # the text is tokenised already
