@@ -28,7 +28,7 @@ from transformer_jax.devices.mesh import (
     undivided,
     use,
 )
-from transformer_jax.models.family import roles
+from transformer_jax.models.family import parameter_name, roles
 from transformer_jax.models.layers.parameter import Boxed
 from transformer_jax.training import optimizer
 
@@ -185,7 +185,7 @@ def followed(name):
     layout = follow(CUBE, state, params, shardings(CUBE, PARAMETERS))
     shapes = jax.tree_util.tree_leaves_with_path(state)
     for (path, leaf), where in zip(shapes, jax.tree.leaves(layout), strict=True):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        name = parameter_name(path)
         yield name, leaf.shape, tuple(where.spec) + (None,) * (leaf.ndim - len(where.spec))
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.models import tiny
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.inspection import replay
+from transformer_jax.models.family import parameter_name
 from transformer_jax.models.transformer.shapes import MODELS
 from transformer_jax.training import state as train_state
 from transformer_jax.training.cross_entropy import METRICS
@@ -73,7 +74,7 @@ def changed(params, path, change):
     """The parameters with change(leaf) at the path."""
 
     def at(keys, leaf):
-        name = jax.tree_util.keystr(keys, simple=True, separator="/")
+        name = parameter_name(keys)
         return change(np.array(leaf)) if name == path else leaf
 
     return jax.tree_util.tree_map_with_path(at, params)

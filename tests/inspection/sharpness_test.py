@@ -106,3 +106,8 @@ def test_the_preconditioner_is_what_a_step_of_adam_divides_by():
     steps: Any = updates
     for name, step in steps.items():
         np.testing.assert_allclose(-0.7 * gradients[name] / found[name], step, rtol=1e-4)
+
+    settings["beta1"] = 0.9  # momentum is short of gradients that stay by its bias, after 3 steps
+    short = optimizer.adam_preconditioner(state, row, roles, groups=groups, **settings)
+    for name in found:
+        np.testing.assert_allclose(short[name], (1 - 0.9**3) * found[name], rtol=1e-5)

@@ -45,7 +45,7 @@ def lanczos(
 
     Args:
       product: of the matrix with a vector.
-      start: not orthogonal to the eigenvector that is sought, such as the one of some steps before.
+      start: not orthogonal to the eigenvector that is sought.
       iterations: how many products; the memory of as many vectors is needed.
     """
     iterations = min(iterations, start.size)

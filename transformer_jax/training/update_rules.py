@@ -1,4 +1,4 @@
-"""How gradients become steps of about the size of one: OPTIMIZERS is the list."""
+"""How gradients become steps, before the learning rate: OPTIMIZERS is the list."""
 
 import math
 from collections.abc import Callable, Mapping

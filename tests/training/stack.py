@@ -1,0 +1,131 @@
+"""Parameters of a stack of layers, their roles and gradients, and what steps them."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from transformer_jax.models.family import Role
+from transformer_jax.training import optimizer
+
+BETA1, BETA2, EPSILON, RATE = 0.9, 0.98, 1e-9, 0.01
+
+# Of the parameters below.
+ROLES = {
+    "dense/kernel": Role((1, 1), True, False),
+    "dense/query_bias": Role(None, False, False),
+    "encoder/self_attention/query": Role((1, 2), True, True),
+    "encoder/self_attention/key": Role((1, 2), True, True),
+    "encoder/self_attention/value": Role((1, 2), True, True),
+    "encoder/self_attention/output": Role((2, 1), True, True),
+    "encoder/self_attention/query_bias": Role(None, False, True),
+    "encoder/self_attention/vector": Role(None, True, True),
+    "encoder/feed_forward/up": Role((1, 1), True, True),
+    "encoder/feed_forward/gate": Role((1, 1), True, True),
+    "encoder/feed_forward/down": Role((1, 1), True, True),
+    "encoder/feed_forward/up_bias": Role(None, False, True),
+    "encoder/norm/scale": Role(None, False, True),
+    "embedding/table": Role((1, 1), True, False),
+    "output_projection/kernel": Role((1, 1), True, False),
+    "head/kernel": Role((1, 1), True, False),
+}
+
+L, D, H, K, V = 2, 8, 3, 4, 7
+
+# The axes of one layer that are inputs and outputs of its matrix, as the einsums have them.
+AXES = {
+    "query": ((0,), (1, 2)),
+    "key": ((0,), (1, 2)),
+    "value": ((0,), (1, 2)),
+    "output": ((0, 1), (2,)),
+    "up": ((0,), (1,)),
+    "gate": ((0,), (1,)),
+    "down": ((0,), (1,)),
+}
+
+
+def make_optimizer(name, **changes):
+    settings: dict[str, Any] = dict(
+        schedule=lambda count: RATE * (count + 1),
+        peak=RATE,
+        beta1=BETA1,
+        beta2=BETA2,
+        epsilon=EPSILON,
+        weight_decay=0.0,
+        clip_norm=0.0,
+        groups=(),
+        roles=lambda: ROLES,
+    )
+    return optimizer.make_optimizer(name=name, **(settings | changes))
+
+
+def run(transform, params, gradients) -> Any:
+    @jax.jit
+    def step(params, state, gradient):
+        updates, state = transform.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = jax.jit(transform.init)(params)
+    for gradient in gradients:
+        params, state = step(params, state, gradient)
+    return params
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def first_update(transform, params, gradient) -> Any:
+    return transform.update(gradient, transform.init(params), params)[0]
+
+
+def state_size(transform, params) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(transform.init, params)))
+
+
+def make_case() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    params = {"dense": {"kernel": rng.normal(size=(2, 3)), "query_bias": rng.normal(size=3)}}
+    gradients = [jax.tree.map(lambda p: rng.normal(size=p.shape), params) for _ in range(12)]
+    as_jax = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)  # noqa: E731
+    return as_jax(params), as_jax(gradients)
+
+
+def make_stack(d_model=D, head_dim=K, steps=3) -> tuple[Any, Any]:
+    """Parameters of a stack of L layers and of a table, and gradients."""
+    rng = np.random.default_rng(1)
+    inward, outward = (d_model, H, head_dim), (H, head_dim, d_model)
+    shapes = {
+        "encoder": {
+            "self_attention": {
+                **{name: (L, *inward) for name in ("query", "key", "value")},
+                "output": (L, *outward),
+                "query_bias": (L, *inward[1:]),
+                "vector": (L, *inward[1:]),
+            },
+            "feed_forward": {
+                **{name: (L, d_model, 2 * d_model) for name in ("up", "gate")},
+                "down": (L, 2 * d_model, d_model),
+                "up_bias": (L, 2 * d_model),
+            },
+            "norm": {"scale": (L, d_model)},
+        },
+        "embedding": {"table": (V, d_model)},
+        "output_projection": {"kernel": (d_model, V)},
+    }
+
+    def draw(size):
+        def normal(shape):
+            return jnp.asarray(rng.normal(size=shape) * size, jnp.float32)
+
+        return jax.tree.map(normal, shapes, is_leaf=lambda node: isinstance(node, tuple))
+
+    return draw(0.5), [draw(0.1) for _ in range(steps)]
+
+
+def at(path, tree):
+    return functools.reduce(lambda node, key: node[key.key], path, tree)
+
+
+def adam_direction(m_hat, v_hat, t):
+    return m_hat / (np.sqrt(v_hat) + EPSILON)

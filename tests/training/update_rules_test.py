@@ -1,0 +1,317 @@
+"""Rules of update against slow NumPy versions of the papers."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax import contrib
+
+from tests.training.stack import (
+    AXES,
+    BETA1,
+    BETA2,
+    EPSILON,
+    RATE,
+    ROLES,
+    D,
+    H,
+    K,
+    L,
+    adam_direction,
+    at,
+    first_update,
+    make_case,
+    make_optimizer,
+    make_stack,
+    run,
+    state_size,
+)
+from transformer_jax.training.update_rules import OPTIMIZERS, Moments
+
+
+def radam_direction(m_hat, v_hat, t):
+    """Algorithm 2 of Liu et al. 2019 (the threshold 5 instead of 4 is their code's)."""
+    rho_inf = 2 / (1 - BETA2) - 1
+    rho = rho_inf - 2 * t * BETA2**t / (1 - BETA2**t)
+    if rho < 5:
+        return m_hat
+    r = math.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+    return r * m_hat / (np.sqrt(v_hat) + EPSILON)
+
+
+def reference(direction, param, gradients, weight_decay):
+    param = np.array(param, np.float64)
+    m = v = np.zeros_like(param)
+    for t, g in enumerate(gradients, start=1):
+        g = np.array(g, np.float64)
+        m = BETA1 * m + (1 - BETA1) * g
+        v = BETA2 * v + (1 - BETA2) * g**2
+        step = direction(m / (1 - BETA1**t), v / (1 - BETA2**t), t)
+        param = param - RATE * t * (step + weight_decay * param)
+    return param
+
+
+@pytest.mark.parametrize(
+    "name, direction, weight_decay",
+    [
+        ("adam", adam_direction, 0.0),
+        ("adamw", adam_direction, 0.5),
+        ("radam", radam_direction, 0.0),
+        ("radam", radam_direction, 0.5),
+    ],
+)
+def test_equals_the_papers_algorithm(name, direction, weight_decay):
+    params, gradients = make_case()
+    result = run(make_optimizer(name, weight_decay=weight_decay), params, gradients)
+    for leaf, decay in (("kernel", weight_decay), ("query_bias", 0.0)):
+        leaf_gradients = [g["dense"][leaf] for g in gradients]
+        expected = reference(direction, params["dense"][leaf], leaf_gradients, decay)
+        np.testing.assert_allclose(result["dense"][leaf], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_radam_passes_through_both_of_its_branches():
+    rho_inf = 2 / (1 - BETA2) - 1
+    rho = [rho_inf - 2 * t * BETA2**t / (1 - BETA2**t) for t in range(1, 13)]
+    assert min(rho) < 5 < max(rho)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_moment_has_an_effect_where_the_row_says_so(name):
+    params, gradients = make_case()
+
+    def program(**changes):
+        transform = make_optimizer(name, **changes)
+        update = lambda param, g: transform.update(g, transform.init(param), param)  # noqa: E731
+        return str(jax.make_jaxpr(update)(params, gradients[0]))
+
+    changed = {moment for moment in Moments._fields if program(**{moment: 0.125}) != program()}
+    assert changed == set(OPTIMIZERS[name].reads)
+
+
+def lion_reference(param, gradients, weight_decay):
+    """Algorithm 2 of Chen et al. 2023."""
+    param, m = np.array(param, np.float64), np.zeros(param.shape)
+    for t, g in enumerate(gradients, start=1):
+        direction = np.sign(BETA1 * m + (1 - BETA1) * np.array(g, np.float64))
+        param = param - RATE * t * (direction + weight_decay * param)
+        m = BETA2 * m + (1 - BETA2) * np.array(g, np.float64)
+    return param
+
+
+def test_lion_is_the_papers_algorithm():
+    params, gradients = make_case()
+    result = run(make_optimizer("lion", weight_decay=0.5), params, gradients)
+    for leaf, decay in (("kernel", 0.5), ("query_bias", 0.0)):
+        leaf_gradients = [g["dense"][leaf] for g in gradients]
+        expected = lion_reference(params["dense"][leaf], leaf_gradients, decay)
+        np.testing.assert_allclose(result["dense"][leaf], expected, rtol=1e-4, atol=1e-5)
+
+
+def per_layer(reference, path, param, gradients):
+    """A slow reference of one matrix or vector, for each layer of a leaf."""
+    name = path[-1].key
+    if path[0].key != "encoder":
+        return reference(param, gradients)
+    layers = []
+    for layer in range(L):
+        shape = param.shape[1:]
+        columns = math.prod(shape[axis] for axis in AXES[name][1]) if name in AXES else -1
+        flat = (-1, columns) if name in AXES else (-1,)
+        result = reference(
+            np.array(param[layer]).reshape(flat),
+            [np.array(g[layer]).reshape(flat) for g in gradients],
+        )
+        layers.append(result.reshape(shape))
+    return np.stack(layers)
+
+
+def adafactor_reference(param, gradients):
+    """Algorithm 4 of Shazeer and Stern 2018, factored where both sides have 128 or more."""
+    x = np.array(param, np.float64)
+    rms = lambda x: np.sqrt(np.mean(x**2))  # noqa: E731
+    factored = x.ndim == 2 and min(x.shape) >= 128
+    r, c, v = np.zeros((x.shape[0], 1)), np.zeros((1, x.shape[-1])), np.zeros(x.shape)
+    for t, g in enumerate(gradients, start=1):
+        g = np.array(g, np.float64)
+        decay, squares = 1 - t**-0.8, g**2 + 1e-30
+        if factored:
+            r = decay * r + (1 - decay) * squares.sum(1, keepdims=True)
+            c = decay * c + (1 - decay) * squares.sum(0, keepdims=True)
+            v = r @ c / r.sum()
+        else:
+            v = decay * v + (1 - decay) * squares
+        u = g / np.sqrt(v)
+        x = x - max(1e-3, rms(x)) * RATE * t * u / max(1, rms(u))
+    return x
+
+
+def assert_each_leaf(reference, params, gradients, result, **tolerance):
+    for path, param in jax.tree_util.tree_leaves_with_path(params):
+        get = functools.partial(at, path)
+        expected = per_layer(reference(path), path, param, list(map(get, gradients)))
+        np.testing.assert_allclose(get(result), expected, **tolerance, err_msg=str(path))
+
+
+@pytest.mark.parametrize("sizes", [(D, K), (128, 43)])
+def test_adafactor_is_the_papers_algorithm_on_each_layers_matrices(sizes):
+    params, gradients = make_stack(*sizes)
+    transform = make_optimizer("adafactor")
+    result = run(transform, params, gradients)
+    assert_each_leaf(
+        lambda path: adafactor_reference, params, gradients, result, rtol=1e-3, atol=1e-6
+    )
+    assert (state_size(transform, params) < optax.tree.size(params)) == (sizes[0] >= 128)
+
+
+def test_adafactor_of_one_matrix_is_that_of_optax():
+    rng = np.random.default_rng(2)
+    params = {"head": {"kernel": jnp.asarray(rng.normal(size=(130, 140)), jnp.float32)}}
+    gradients = [jax.tree.map(lambda p, t=t: jnp.sin(40 * p + t), params) for t in range(4)]
+    expected = run(optax.adafactor(lambda count: RATE * (count + 1)), params, gradients)
+    result = run(make_optimizer("adafactor"), params, gradients)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), result, expected)
+
+
+def scaled_adam_reference(scale):
+    """Adam whose direction is multiplied by scale(direction, gradient, v_hat, param)."""
+
+    def reference(param, gradients):
+        x, m, v = np.array(param, np.float64), np.zeros(param.shape), np.zeros(param.shape)
+        for t, g in enumerate(gradients, start=1):
+            g = np.array(g, np.float64)
+            m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2
+            v_hat = v / (1 - BETA2**t)
+            u = adam_direction(m / (1 - BETA1**t), v_hat, t)
+            x = x - RATE * t * u * scale(u, g, v_hat, x)
+        return x
+
+    return reference
+
+
+def over_ratio(u, g, v_hat, x):
+    """Algorithm 2 of Wortsman et al. 2023 (2304.13013)."""
+    return 1 / max(1.0, np.sqrt(np.mean(g**2 / np.maximum(v_hat, EPSILON**2))))
+
+
+def share_of_norm(u, g, v_hat, x):
+    """The ratio of You et al. 2019 (1904.00962), algorithm 2; 1 where one of both is 0."""
+    norms = np.linalg.norm(x), np.linalg.norm(u)
+    return norms[0] / norms[1] if all(norms) else 1.0
+
+
+@pytest.mark.parametrize(("name", "scale"), [("stable_adamw", over_ratio), ("lamb", share_of_norm)])
+def test_each_matrix_of_each_layer_is_scaled_as_in_the_paper(name, scale):
+    params, gradients = make_stack()
+    gradients[1] = jax.tree.map(lambda g: 7 * g, gradients[1])  # more than is known of its size
+    result = run(make_optimizer(name), params, gradients)
+    reference = scaled_adam_reference(scale)
+    assert_each_leaf(lambda path: reference, params, gradients, result, rtol=1e-3, atol=1e-5)
+    plain = run(make_optimizer("adamw"), params, gradients)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+        assert not np.allclose(leaf, at(path, plain), rtol=1e-3, atol=1e-5)
+
+
+def test_gi_adam_is_adam_whose_second_moment_begins_with_the_first_square():
+    """Under a constant gradient it is the bias correction of Adam that divides it."""
+    params, gradients = make_case()
+    constant = [gradients[0]] * 5
+    result = run(make_optimizer("gi_adam"), params, constant)
+    for leaf in ("kernel", "query_bias"):
+        g = np.array(gradients[0]["dense"][leaf], np.float64)
+        x, m, v = np.array(params["dense"][leaf], np.float64), np.zeros(g.shape), g**2
+        for t in range(1, 6):
+            m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2
+            v_hat = v / (1 - BETA2**t)
+            x = x - RATE * t * adam_direction(m / (1 - BETA1**t), v_hat, t)
+        np.testing.assert_allclose(result["dense"][leaf], x, rtol=1e-4)
+
+
+def muon_reference(param, gradients):
+    """Jordan et al. 2024: five Newton-Schulz steps with the published coefficients.
+
+    The momentum is Nesterov's with Adam's correction of its start, and the size of a step is that
+    of Liu et al. 2025, equation 4.
+    """
+    x, m = np.array(param, np.float64), np.zeros(param.shape)
+    a, b, c = 3.4445, -4.7750, 2.0315
+    for t, g in enumerate(gradients, start=1):
+        m = BETA1 * m + (1 - BETA1) * g
+        o = BETA1 * m / (1 - BETA1 ** (t + 1)) + (1 - BETA1) * g / (1 - BETA1**t)
+        o = o / np.linalg.norm(o)
+        for _ in range(5):
+            o = a * o + b * (o @ o.T) @ o + c * (o @ o.T) @ (o @ o.T) @ o
+        x = x - RATE * t * 0.2 * math.sqrt(max(o.shape)) * o
+    return x
+
+
+def test_muon_is_the_published_iteration_on_matrices_and_adam_elsewhere():
+    params, gradients = make_stack()
+    result = run(make_optimizer("muon"), params, gradients)
+
+    def rule(path):
+        if path[-1].key in AXES:
+            return muon_reference
+        return lambda param, gradients: reference(adam_direction, param, gradients, 0.0)
+
+    assert_each_leaf(rule, params, gradients, result, rtol=1e-3, atol=1e-4)
+
+
+def test_muon_is_that_of_optax_with_the_axes_of_our_kernels():
+    params, gradients = make_stack()
+
+    def dimension_numbers(params):
+        def one(path, _):
+            axes = AXES.get(path[-1].key)
+            if axes is None:
+                return None
+            return contrib.MuonDimensionNumbers(*(tuple(a + 1 for a in side) for side in axes))
+
+        return jax.tree_util.tree_map_with_path(one, params)
+
+    transform = contrib.muon(
+        lambda count: RATE * (count + 1),
+        beta=BETA1,
+        consistent_rms=0.2,
+        muon_weight_dimension_numbers=dimension_numbers,
+    )
+    expected = run(transform, params, gradients)["encoder"]
+    result = run(make_optimizer("muon"), params, gradients)["encoder"]
+    for sublayer in ("self_attention", "feed_forward"):
+        for name in result[sublayer].keys() & AXES.keys():
+            np.testing.assert_allclose(
+                result[sublayer][name], expected[sublayer][name], rtol=1e-4, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("name", ["muon", "adafactor"])
+def test_layers_of_a_stack_do_not_see_each_other(name):
+    params, (gradient, *_) = make_stack()
+    transform = make_optimizer(name)
+    other = jax.tree.map(lambda g: g.at[1].multiply(jnp.cos(100 * g[1])), gradient["encoder"])
+    results = [
+        first_update(transform, params, gradient | {"encoder": encoder})["encoder"]
+        for encoder in (gradient["encoder"], other)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b[0]), *results)
+    differs = jax.tree.map(lambda a, b: bool(np.any(a[1] != b[1])), *results)
+    assert all(jax.tree.leaves(differs))
+
+
+def test_muon_refuses_a_model_without_scanned_layers():
+    params, _ = make_stack(steps=1)
+    unstacked = {path: role._replace(stacked=False) for path, role in ROLES.items()}
+    with pytest.raises(ValueError, match='this model has none: use "adam" or "adamw"'):
+        make_optimizer("muon", roles=lambda: unstacked).init(params)
+
+
+def test_every_layer_of_muons_step_is_near_orthogonal():
+    params, gradients = make_stack(steps=1)
+    updates = first_update(make_optimizer("muon"), params, gradients[0])
+    kernel = np.array(updates["encoder"]["self_attention"]["query"]).reshape(L, D, H * K)
+    values = np.linalg.svd(kernel, compute_uv=False) / (RATE * 0.2 * math.sqrt(H * K))
+    assert values.shape == (L, D)
+    assert np.all((0.5 < values) & (values < 1.5))
