@@ -14,6 +14,7 @@ TITLES = {
     "long": "Depth, 2000 steps: logits by a kernel of their own; drawn as one matrix",
     "grid": "Learning rate and beta2, 6 layers, logits by the token table",
     "multi30k": "Multi30k",
+    "multi30k_long": "Multi30k, 1200 steps by its config's recipe",
     "gpu": "Multi30k, 18-18 layers, d_model 512",
 }
 

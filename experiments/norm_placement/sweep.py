@@ -88,6 +88,39 @@ def multi30k(quick: bool) -> list[Run]:
     ]
 
 
+def multi30k_long(quick: bool) -> list[Run]:
+    """Narrow translators by the config's own recipe for a fifth of its steps; needs --data_dir."""
+    rows = grid(
+        seed=range(1 if quick else 2),
+        layers=[6] if quick else [6, 12],
+        scheme=PAPER,
+    )
+    return [
+        Run(
+            config="configs/multi30k.py",
+            overrides={
+                "model.residual": row["scheme"],
+                "model.num_layers": row["layers"],
+                "model.d_model": 64,
+                "model.dropout_rate": 0.1,
+                "model.embedding_dropout_rate": 0.1,
+                "data.test": (),
+                "optimizer.warmup_steps": 8 if quick else 240,
+                "train.steps": 40 if quick else 1200,
+                "train.log_every": 20,
+                "train.evaluate_every": 0,
+                "checkpoint.every": 200,
+                "checkpoint.average_last": 1,
+                "decode.method": "greedy",
+                "decode.extra_length": 10,
+                "seed": row["seed"],
+            },
+            labels={"part": "multi30k_long", **row},
+        )
+        for row in rows
+    ]
+
+
 def gpu(quick: bool) -> list[Run]:
     """The paper's 18-18 layers at d_model 512, on Multi30k; needs --data_dir and a GPU."""
     return [
@@ -117,4 +150,10 @@ def _bigram_copy(labels: dict[str, Any], overrides: dict[str, Any]) -> Run:
     )
 
 
-SWEEPS = {"cpu": cpu, "long": long, "multi30k": multi30k, "gpu": gpu}
+SWEEPS = {
+    "cpu": cpu,
+    "long": long,
+    "multi30k": multi30k,
+    "multi30k_long": multi30k_long,
+    "gpu": gpu,
+}
