@@ -88,7 +88,7 @@ def get_config(arg: str = "") -> Config:
     checkpoint.init_from = ""
     checkpoint.every = 1000  # steps (0: only after the last)
     checkpoint.keep_last = 5  # newest checkpoints that stay
-    # The best by this metric stays too ("": none). Lower is better for names that end in "loss".
+    # The best by this metric stays too ("": none). Lower is better for a loss or a perplexity.
     checkpoint.best_metric = "validation/loss"
     checkpoint.average_last = 1  # "last" is the mean of this many newest checkpoints' parameters
 
