@@ -7,10 +7,12 @@ import pytest
 
 from tests.data.numbered import TEXTS, make_arrays
 from transformer_jax.data.readers import Readers, Text, contiguous_batches
-from transformer_jax.data.tokenizer import EOS_ID
 
 LENGTHS = (7, 1, 12, 3, 5, 9)  # of documents, eos included
-DOCUMENTS = [[*range(100 * n + 10, 100 * n + 9 + size), EOS_ID] for n, size in enumerate(LENGTHS)]
+EOS = 7  # of an imported tokenizer; there 1 may be any token
+DOCUMENTS = [
+    [1, *range(100 * n + 10, 100 * n + 8 + size), EOS][-size:] for n, size in enumerate(LENGTHS)
+]
 TEXT = np.concatenate(DOCUMENTS).astype(np.int32)
 PLACES = np.concatenate([np.arange(size) for size in LENGTHS])  # of each token in its document
 LENGTH = 5
@@ -25,7 +27,9 @@ def arrays():
 
 
 def readers(rows=None, batch_size=4, streams=2):
-    return Readers(arrays(), length=LENGTH, batch_size=batch_size, streams=streams, rows=rows)
+    return Readers(
+        arrays(), eos=EOS, length=LENGTH, batch_size=batch_size, streams=streams, rows=rows
+    )
 
 
 def test_each_reader_goes_through_all_of_the_text():
@@ -79,14 +83,14 @@ def test_hosts_read_their_rows_of_the_same_batches():
 
 def test_what_decides_the_batches_is_in_the_fingerprint():
     others = [readers(batch_size=2), readers(streams=4)]
-    others.append(Readers(arrays(), length=LENGTH + 1, batch_size=4, streams=2))
+    others.append(Readers(arrays(), eos=EOS, length=LENGTH + 1, batch_size=4, streams=2))
     assert len({readers().fingerprint} | {other.fingerprint for other in others}) == 4
     assert readers().fingerprint == readers().fingerprint
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 50])
 def test_every_token_is_scored_once_and_in_order(rows):
-    batches = contiguous_batches(arrays(), batch_size=rows, length=LENGTH)
+    batches = contiguous_batches(arrays(), eos=EOS, batch_size=rows, length=LENGTH)
     read = [[] for _ in range(rows)]
     for batch, numbers in batches:
         tokens, segments, positions = (batch[name] for name in NAMES)
@@ -102,6 +106,6 @@ def test_every_token_is_scored_once_and_in_order(rows):
 
 def test_documents_are_found_across_pieces_that_are_read_apart(monkeypatch):
     monkeypatch.setattr("transformer_jax.data.readers.CHUNK", 4)
-    text = Text(arrays())
+    text = Text(arrays(), EOS)
     batch = text.read(np.zeros(1, np.int64), 0, len(TEXT))
     np.testing.assert_array_equal(batch["targets_positions"][0], PLACES)

@@ -181,6 +181,7 @@ class Dataset:
             (arrays,) = self._tokens("train")
             return Readers(
                 arrays,
+                eos=self.special.eos,
                 length=self._row_length("target"),
                 batch_size=settings.batch_size,
                 streams=settings.streams,
@@ -232,7 +233,9 @@ class Dataset:
         rows = settings.evaluation_batch_size
         if settings.contiguous:
             (arrays,), length = sets, self._row_length("target")
-            batches = contiguous_batches(arrays, batch_size=rows, length=length)
+            batches = contiguous_batches(
+                arrays, eos=self.special.eos, batch_size=rows, length=length
+            )
         else:
             batches = eval_batches(
                 sets,

@@ -10,17 +10,20 @@ from transformer_jax.data.batches import NumberedBatch
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.recipe import Batch
 from transformer_jax.data.streams import TrainStreams
-from transformer_jax.data.tokenizer import EOS_ID, PAD_ID
+from transformer_jax.data.tokenizer import PAD_ID
 
 
 class Text:
-    """All documents of a split, one after the other, with the place at which each starts."""
+    """All documents of a split, one after the other, with the place at which each starts.
 
-    def __init__(self, arrays: TokenArrays):
+    eos: the id that each of them ends in.
+    """
+
+    def __init__(self, arrays: TokenArrays, eos: int):
         ((self._name, self._tokens),) = arrays.columns.items()
         ends = [np.zeros(1, np.int64)]
         for start in range(0, len(self), CHUNK):
-            ends.append(np.flatnonzero(self._tokens[start : start + CHUNK] == EOS_ID) + start + 1)
+            ends.append(np.flatnonzero(self._tokens[start : start + CHUNK] == eos) + start + 1)
         self._starts = np.concatenate(ends)
 
     def __len__(self) -> int:
@@ -78,13 +81,14 @@ class Readers:
         self,
         arrays: TokenArrays,
         *,
+        eos: int,
         length: int,
         batch_size: int,
         streams: int,
         rows: Sequence[int] | None = None,
     ):
-        """Arguments as of `TrainStreams`; `length`: tokens of a row."""
-        self._text, self._length = Text(arrays), length
+        """Arguments as of `TrainStreams` and `Text`; `length`: tokens of a row."""
+        self._text, self._length = Text(arrays, eos), length
         self._origins = np.arange(batch_size) * len(self._text) // batch_size
         self._rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         self._streams = np.unique(self._rows // (batch_size // streams)).tolist()
@@ -124,13 +128,15 @@ class Readers:
 Endless = TrainStreams | Readers
 
 
-def contiguous_batches(arrays: TokenArrays, *, batch_size: int, length: int) -> list[NumberedBatch]:
+def contiguous_batches(
+    arrays: TokenArrays, *, eos: int, batch_size: int, length: int
+) -> list[NumberedBatch]:
     """Every token of a split once, in the order in which a model with memory reads it.
 
     The text is cut into as many equal parts as a batch has rows, each read by a row from batch to
     batch; rows whose part is at its end are padding, with the number -1.
     """
-    text = Text(arrays)
+    text = Text(arrays, eos)
     share = -(-len(text) // batch_size)
     origins = np.minimum(np.arange(batch_size) * share, len(text))
     found = []
