@@ -452,3 +452,16 @@ def test_noams_factor_is_of_the_width_where_the_model_reads_no_base(folder):
         optimizer__learning_rate=1.0,
     )
     np.testing.assert_allclose(build(config).schedule(3), (8 * 4) ** -0.5, rtol=1e-6)
+
+
+def test_an_independent_decay_is_a_share_of_noams_own_peak(folder):
+    changes = {"name": "adamw_independent", "schedule": "noam", "warmup_steps": 1}
+    changes |= {"learning_rate": 5.0, "weight_decay": 0.3}
+    config = _config(folder, **{f"optimizer__{key}": value for key, value in changes.items()})
+    run = build(config)
+    params = _parameters(run, run.data.split("validation").batches[0][0])
+    nothing = jax.tree.map(np.zeros_like, params)
+    optimizer = run.optimizer
+    updates, _ = optimizer.update(nothing, optimizer.init(params), params)
+    kernel = lambda tree: tree["decoder"]["feed_forward"]["up"]  # noqa: E731
+    np.testing.assert_allclose(kernel(updates), -0.3 * kernel(params), rtol=1e-5)

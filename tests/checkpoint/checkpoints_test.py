@@ -74,7 +74,7 @@ def average(checkpoints, k):
     return int(folders[0].name), checkpoint.load_parameters(folders, POWERS)["table"][0]
 
 
-@pytest.mark.parametrize("metric", ["validation/loss", "validation/bleu"])
+@pytest.mark.parametrize("metric", ["validation/loss", "validation/perplexity", "validation/bleu"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed):
     draw = random.Random(seed)
@@ -94,7 +94,7 @@ def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed
             measured[step] = metrics[metric]
         expected = set(saved[-keep_last:])
         if measured:
-            better = min if metric.endswith("loss") else max
+            better = max if metric.endswith("bleu") else min
             best = better(measured, key=lambda step: measured[step])
             expected.add(best)
             assert checkpoints.find("best") == tmp_path / str(best)

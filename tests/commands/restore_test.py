@@ -78,3 +78,24 @@ def test_a_checkpoint_without_labels_is_one_of_a_task_without_labels(tmp_path):
     folder = save(tmp_path, dataclasses.replace(ORIGIN, labels=()))
     check(tmp_path, folder, labels=())
     assert not (folder / "labels.json").exists()
+
+
+def test_the_checkpoints_that_are_asked_for_are_found(tmp_path):
+    name = "validation/loss"
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=3, best_metric=name)
+    for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
+        state = {"params": np.zeros(1)}
+        checkpoints.save(step, state, {}, ORIGIN, {name: loss}, scheduled=True, records=0)
+    checkpoints.close()
+
+    def find(which, default="last"):
+        run: Any = SimpleNamespace(
+            checkpoints=lambda workdir: checkpoints,
+            checkpoint=SimpleNamespace(average_last=2),
+            evaluate=SimpleNamespace(checkpoint=default),
+        )
+        return [folder.name for folder in restore.find(run, tmp_path, which)]
+
+    assert find(None) == find("last", "best") == ["3", "2"]
+    assert find("best") == find(None, "best") == ["2"]
+    assert find("1") == find(str(tmp_path / "checkpoints" / "1")) == ["1"]

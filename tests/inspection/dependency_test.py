@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.inspection.seen import ADMIN, POST_LN, PRE_LN, make, sublayers
-from tests.models import reference, tiny
+from tests.models import tiny
 from transformer_jax.inspection.dependency import (
     components,
     dependency,
@@ -77,7 +77,7 @@ def slow_dependency(config, params, stack, shown):
                 centre = config.norm == "layer_norm"
                 if centre:
                     whole = whole - np.mean(whole)
-                sigma = math.sqrt(np.mean(whole**2) + reference.EPSILON)
+                sigma = math.sqrt(np.mean(whole**2) + config.norm_epsilon)
                 for part in (*parts, bias):
                     part[token] -= np.mean(part[token]) if centre else 0.0
                     part[token] *= norm["scale"] / sigma

@@ -1,6 +1,7 @@
 """The largest curvature, against dense Hessians and spectra that are known."""
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -60,6 +61,20 @@ def network():
 
     flat, restore = ravel_pytree(params)
     return params, loss, np.array(jax.jit(jax.hessian(lambda f: loss(restore(f))))(flat))
+
+
+def test_what_training_logs_is_of_its_parameters_and_its_optimizer():
+    params, loss, dense = network()
+    scales = jax.tree.map(lambda leaf: 0.1 + jnp.abs(jnp.sin(7 * leaf)), params)
+    flat = np.asarray(ravel_pytree(scales)[0], np.float64) ** -0.5
+    state: Any = SimpleNamespace(params=params, opt_state={"nu": scales})
+    measure = sharpness.make_sharpness(
+        lambda params, batch: batch["size"] * loss(params), lambda opt_state: opt_state["nu"]
+    )
+    found = measure(state, {"size": jnp.float32(3)})
+    for name, matrix in (("", dense), ("preconditioned_", flat[:, None] * dense * flat)):
+        expected = 3 * np.linalg.eigvalsh(matrix)[-1]
+        np.testing.assert_allclose(found[f"{name}sharpness"], expected, rtol=1e-3)
 
 
 @pytest.mark.parametrize("preconditioned", [False, True])

@@ -51,9 +51,9 @@ def inputs_only(rows):
 
 
 @functools.cache
-def compiled(config):
+def compiled(config, room=ROOM):
     model = tiny.model(config)
-    start = jax.jit(lambda p, b: model.apply({"params": p}, b, ROOM, method="start"))
+    start = jax.jit(lambda p, b: model.apply({"params": p}, b, room, method="start"))
     step = jax.jit(lambda p, *state: model.apply({"params": p}, *state, method="step"))
     return start, step
 
@@ -125,15 +125,21 @@ def test_a_decoder_continues_prompts_of_any_length(beams, config):
     [
         tiny.config(architecture=architecture, max_length=16, **choices)
         for architecture in ("encoder_decoder", "decoder_only")
-        for choices in ({}, {"attention_score": "additive", "positions": "rotary"})
+        for choices in (
+            {},
+            {"attention_score": "additive", "positions": "rotary"},
+            {"positions": "distance"},
+            {"positions": "relative", "num_kv_heads": 1},
+        )
     ]
     + recurrent("encoder_decoder")
     + recurrent("decoder_only"),
 )
 def test_a_hypothesis_sees_its_ancestors_in_whatever_rows_they_are(config):
-    """Hypotheses continue others of their sentence at each place, and no cache is moved."""
+    """Hypotheses continue others of their sentence at each place, and no cache is moved. At
+    first it has room for three tokens."""
     beams, params = 3, tiny.random_parameters(config)
-    start, step = compiled(config)
+    start, step = compiled(config, room=3)
     bos = np.array([config.bos_id], np.int32)
     sources = [np.append(bos, source) for source, _ in tiny.sentences((3, 1), (5, 1))]
     inputs = inputs_only(sources)
@@ -144,6 +150,8 @@ def test_a_hypothesis_sees_its_ancestors_in_whatever_rows_they_are(config):
     history = np.zeros((len(sources), beams, 0), np.int32)
     tokens = np.repeat(first, beams)
     for t in range(LENGTH):
+        if t == 3:
+            cache = cache.enlarged(ROOM - 3)
         ancestors[:, :, t] = np.arange(beams)
         logits, cache = step(params, context, cache, tokens, jnp.int32(t), ancestors)
         if t:

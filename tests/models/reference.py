@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-EPSILON = 1e-5
-
 # (stack, layer, sublayer, inputs and branches of all tokens) -> Admin's factor on the inputs
 Shortcut = Callable[[str, int, str, np.ndarray, np.ndarray], np.ndarray]
 
@@ -142,9 +140,9 @@ def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None, firs
             at = Sublayer(stack, layer, kind, len(branches), config, own, below, shortcut)
             x = SUBLAYERS[residual](at, x, f)
     if residual in FINAL_NORM:
-        x = _normalise(params[f"{stack}_norm"], x, config.norm)
+        x = _normalise(params[f"{stack}_norm"], x, config)
     elif residual == "residual_dual":
-        x = x + _normalise(params[f"{stack}_norm"], bottom + sum(added), config.norm)
+        x = x + _normalise(params[f"{stack}_norm"], bottom + sum(added), config)
     return np.split(x, ends)
 
 
@@ -169,7 +167,7 @@ class Sublayer:
         return getattr(self.config, f"num_{self.stack}_layers")
 
     def norm(self, name: str, x: np.ndarray) -> np.ndarray:
-        return _normalise(self.weights[name], x, self.config.norm)
+        return _normalise(self.weights[name], x, self.config)
 
 
 def post_ln(at: Sublayer, x, f):
@@ -266,7 +264,7 @@ def _head(params, x, config):
     if config.head == "masked_tokens":
         weights = params["token_head"]
         x = _gelu(x @ weights["transform"] + weights["transform_bias"])
-        x = _normalise(weights["norm"], x, config.norm)
+        x = _normalise(weights["norm"], x, config)
         return _tokens(params, "", x, config) + weights["logits_bias"]
     if config.head == "classes":
         x = np.tile(_pool(x, config), (len(x), 1))
@@ -282,9 +280,10 @@ def _table(params, side):
 
 
 def _tokens(params, side, x, config):
+    bias = params["logits_bias"]["bias"] if config.logits_bias else 0.0
     if config.tied_embeddings in ("none", "inputs"):
-        return x @ params["logits"]["kernel"]
-    return x @ _table(params, side).T
+        return x @ params["logits"]["kernel"] + bias
+    return x @ _table(params, side).T + bias
 
 
 def sinusoid(length: int, d_model: int) -> np.ndarray:
@@ -306,26 +305,26 @@ def _embed(params, stack, side, ids, config):
     elif config.positions == "sinusoidal":
         x = x + sinusoid(len(ids), d_model)
     if config.embedding_norm or _residual(config, stack) == "peri_ln":
-        x = _normalise(params[f"{side}positions"]["norm"], x, config.norm)
+        x = _normalise(params[f"{side}positions"]["norm"], x, config)
     return x
 
 
-def _normalise(weights: dict, x: np.ndarray, kind: str) -> np.ndarray:
+def _normalise(weights: dict, x: np.ndarray, config) -> np.ndarray:
     rows = []
     for row in x:
-        if kind == "layer_norm":
+        if config.norm == "layer_norm":
             row = row - np.mean(row)
-        rows.append(row / math.sqrt(np.mean(row**2) + EPSILON) * weights["scale"])
+        rows.append(row / math.sqrt(np.mean(row**2) + config.norm_epsilon) * weights["scale"])
     return np.stack(rows) + weights.get("bias", 0.0)
 
 
-def turn(x: np.ndarray) -> np.ndarray:
+def turn(x: np.ndarray, base: float = 10000.0) -> np.ndarray:
     """Rotary positions (Su et al. 2021) of one head, x (T, K), as products of complex numbers."""
     half = x.shape[1] // 2
     turned = np.zeros_like(x)
     for position, row in enumerate(x):
         for pair in range(half):
-            angle = position * 10000 ** (-2 * pair / x.shape[1])
+            angle = position * base ** (-2 * pair / x.shape[1])
             z = complex(row[pair], row[pair + half]) * complex(math.cos(angle), math.sin(angle))
             turned[position, pair], turned[position, pair + half] = z.real, z.imag
     return turned
@@ -379,10 +378,10 @@ def _attention(
         q = queries @ weights["query"][:, head] + weights["query_bias"][head]
         k = keys @ weights["key"][:, head]
         if config.qk_norm:
-            q = _normalise(weights["query_norm"], q, config.norm)
-            k = _normalise(weights["key_norm"], k, config.norm)
+            q = _normalise(weights["query_norm"], q, config)
+            k = _normalise(weights["key_norm"], k, config)
         if positioned and config.positions == "rotary":
-            q, k = turn(q), turn(k)
+            q, k = turn(q, config.rotary_base), turn(k, config.rotary_base)
         v = keys @ weights["value"][:, head] + weights["value_bias"][head]
         for t in range(len(queries)):
             end = t + 1 if causal else len(keys)
@@ -411,7 +410,7 @@ def _attention(
             heads[t, head] = softmax(scores) @ v[:end]
     out = heads.reshape(len(queries), -1)
     if inner:
-        out = _normalise(weights["inner_norm"], out, config.norm)
+        out = _normalise(weights["inner_norm"], out, config)
     return out @ weights["output"].reshape(out.shape[1], -1) + weights["output_bias"]
 
 
@@ -430,5 +429,5 @@ def _feed_forward(weights, x, config, inner=False):
         gate = x @ weights["gate"] + weights["gate_bias"]
         hidden = gate * (1 + np.tanh(gate / 2)) / 2 * up
     if inner:
-        hidden = _normalise(weights["inner_norm"], hidden, config.norm)
+        hidden = _normalise(weights["inner_norm"], hidden, config)
     return hidden @ weights["down"] + weights["down_bias"]

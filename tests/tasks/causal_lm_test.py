@@ -120,3 +120,11 @@ def test_samples_of_a_language_model_continue_the_beginnings_of_texts(made):
     assert scores == {}
     for text, (source, reference, _) in zip(split.examples["text"][:2], samples, strict=False):
         assert (source, reference) == (text[:2], text[2:8])
+
+
+def test_a_continuation_ends_where_positions_do(made):
+    """The last token is written and not read."""
+    run, _ = made("causal_lm")
+    limit = run.task.limit
+    assert limit(np.array([2, 15, 16]), 6, 16).tolist() == [6, 2, 1]
+    assert limit(np.array([2, 15, 16]), 6, None).tolist() == [6, 6, 6]

@@ -6,6 +6,7 @@ import pytest
 from tests.tasks.small import LINES, TINY, decoding, results, score
 from transformer_jax import overrides
 from transformer_jax.build import build
+from transformer_jax.evaluation import metrics
 from transformer_jax.tasks import text_to_text
 
 HYPOTHESES = ["the cat", "a dog", "yes", "no", "no"]
@@ -94,7 +95,14 @@ def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
     assert not split.in_train()[:7].any() or split.in_train()[:7].tolist() == (
         split.in_train()[7:].tolist()
     )
-    scores, _ = score(run, params_of(run), split)
+    params = params_of(run)
+    scores, _ = score(run, params, split)
+    ours = [text for (text,) in results(run, params, split.examples["source"])]
+    upper, lower = (
+        metrics.chrf(ours[part], split.examples["target"][part])[0]
+        for part in (slice(0, 7), slice(7, 14))
+    )
+    assert scores["lower/chrf"] == pytest.approx(lower) and lower != upper
     assert {"upper/exact_match", "lower/chrf", "repeats"} <= scores.keys()
     assert "lower/exact_match" not in scores
 

@@ -83,12 +83,15 @@ def test_clipping_bounds_the_global_norm():
     params, gradients = make_case()
     gradient = gradients[0]
     norm = optax.tree.norm(gradient)
+    # Of the gradients themselves, before a parameterisation divides them by factors on epsilon.
+    own = Share(epsilon=0.25)
+    shared = {path: role._replace(share=own) for path, role in ROLES.items()}
     # Adam's first moment is linear in the gradient: it shows how much of it came through.
     for clip_norm, factor in ((float(norm) / 2, 0.5), (float(norm) * 2, 1.0), (0.0, 1.0)):
-        transform = make_optimizer("adam", clip_norm=clip_norm)
+        transform = make_optimizer("adam", clip_norm=clip_norm, roles=lambda: shared)
         _, state = transform.update(gradient, transform.init(params), params)
         moment = optax.tree.get(state, "mu")
-        expected = jax.tree.map(lambda g, f=factor: f * (1 - BETA1) * g, gradient)
+        expected = jax.tree.map(lambda g, f=factor: f * (1 - BETA1) * g / 0.25, gradient)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), moment, expected)
 
 

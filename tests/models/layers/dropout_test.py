@@ -97,6 +97,27 @@ def test_in_the_model_too():
     assert not np.allclose(tiny.train_function(dropping)(params, batch, key), expected, atol=0.1)
 
 
+@pytest.mark.parametrize(
+    ("shape", "rate", "without"),
+    [
+        ("masked_tokens", "embedding_dropout_rate", ()),
+        ("masked_tokens", "attention_dropout_rate", ()),
+        ("masked_tokens", "feed_forward_dropout_rate", ()),
+        ("encoder_decoder", "attention_dropout_rate", ("encoder", "decoder")),
+    ],
+)
+def test_each_rate_drops_by_itself_in_every_stack(shape, rate, without):
+    """In cross-attention too: there self-attention adds nothing."""
+    config = tiny.config(**tiny.SHAPES[shape], **{rate: RATE})
+    params = jax.tree.map(np.array, tiny.random_parameters(config))
+    batch = tiny.packed_batch()
+    for stack in without:
+        params[stack]["self_attention"]["output"][:] = 0.0
+    expected = tiny.apply_function(config)(params, batch)
+    found = tiny.train_function(config)(params, batch, jax.random.key(0))
+    assert not np.allclose(found, expected, atol=0.01)
+
+
 def silent(residual="pre_ln", **rates):
     """A configuration and parameters by which logits are the embedding (ANCHOR, 0, 0, ...)."""
     config = tiny.config(

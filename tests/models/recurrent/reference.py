@@ -32,6 +32,14 @@ def gru(w, x, h, context=None):
     return (1 - z) * h + z * candidate
 
 
+def gru_of_one_product(w, x, h):
+    """The state after x, as PyTorch documents its GRU: the reset gate after the product."""
+    ours, theirs = np.tensordot(x, w["input"], 1) + w["bias"], np.tensordot(h, w["recurrent"], 1)
+    r, z = (sigmoid(ours[gate] + theirs[gate]) for gate in (0, 1))
+    n = np.tanh(ours[2] + r * (theirs[2] + w["candidate_bias"]))
+    return (1 - z) * n + z * h
+
+
 def run(w, xs):
     """The outputs of a layer that has seen nothing before."""
     width, outputs = w["bias"].shape[1], []
@@ -39,6 +47,8 @@ def run(w, xs):
     for x in xs:
         if "candidate" in w:
             h = gru(w, x, h)
+        elif "candidate_bias" in w:
+            h = gru_of_one_product(w, x, h)
         else:
             h, c = lstm(w, x, h, c)
         outputs.append(h)

@@ -12,7 +12,10 @@ from tests.models import reference, tiny
 OTHER_CHOICES = (
     dict(attention_score="dot_product"),
     dict(norm="rms_norm", activation="gelu", tied_embeddings="decoder", qk_norm=True),
-    dict(activation="swiglu", tied_embeddings="none", embedding_norm=True),
+    dict(
+        activation="swiglu", tied_embeddings="none", embedding_norm=True, qk_norm=True,
+        norm_epsilon=0.1, rotary_base=50.0, logits_bias=True,
+    ),
     dict(attention_score="additive", qk_norm=True, depth_exponent=0.5),
     # 3 heads of 10 in a d_model of 16, and stacks of unequal depth.
     dict(
