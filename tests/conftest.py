@@ -17,6 +17,8 @@ jax.config.update("jax_disable_most_optimizations", True)
 # Tracing makes objects by the million that live on; looking through them for garbage as often as
 # Python does by default took up to 8 % of the time of a file.
 gc.set_threshold(50_000, 20, 50)
+# Of memory; about half of what Linux allows, since a file's tests may take ten thousand.
+_MOST_MAPS = 30_000
 # For the processes that tests start
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 if jax.__version_info__ < (0, 11):  # later ones have the new emitters alone, and abort
@@ -50,6 +52,20 @@ def compiled(tmp_path_factory) -> Path:
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     return folder / "compiled"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_maps():
+    """Forgets what was compiled, once it has taken much of what Linux allows a process.
+
+    A compiled program takes several memory maps. Beyond `vm.max_map_count`, 65,530 by default, the
+    next one crashes the process; a worker that runs half of all tests came that far.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
