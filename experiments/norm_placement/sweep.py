@@ -61,64 +61,31 @@ def long(quick: bool) -> list[Run]:
 
 def multi30k(quick: bool) -> list[Run]:
     """A small translator, deep for its width, for a few hundred steps; needs --data_dir."""
-    return [
-        Run(
-            config="configs/multi30k.py",
-            overrides={
-                "model.residual": row["scheme"],
-                "model.num_layers": row["layers"],
-                "model.dropout_rate": 0.1,
-                "model.embedding_dropout_rate": 0.1,
-                "data.batch_size": 16,
-                "data.test": (),
-                "optimizer.schedule": "constant",
-                "optimizer.learning_rate": 1e-3,
-                "optimizer.warmup_steps": 0,
-                "train.steps": 40 if quick else 400,
-                "train.log_every": 20,
-                "train.evaluate_every": 0,
-                "checkpoint.average_last": 1,
-                "decode.method": "greedy",
-                "decode.extra_length": 10,
-                "seed": row["seed"],
-            },
-            labels={"part": "multi30k", **row},
-        )
-        for row in grid(scheme=PAPER, layers=[12], seed=[0])
-    ]
+    changes = {
+        "data.batch_size": 16,
+        "optimizer.schedule": "constant",
+        "optimizer.learning_rate": 1e-3,
+        "optimizer.warmup_steps": 0,
+        "train.steps": 40 if quick else 400,
+    }
+    rows = grid(scheme=PAPER, layers=[12], seed=[0])
+    return [_multi30k({"part": "multi30k", **row}, changes) for row in rows]
 
 
 def multi30k_long(quick: bool) -> list[Run]:
     """Narrow translators by the config's own recipe for a fifth of its steps; needs --data_dir."""
+    changes = {
+        "model.d_model": 64,
+        "optimizer.warmup_steps": 8 if quick else 240,
+        "train.steps": 40 if quick else 1200,
+        "checkpoint.every": 200,
+    }
     rows = grid(
         seed=range(1 if quick else 2),
         layers=[6] if quick else [6, 12],
         scheme=PAPER,
     )
-    return [
-        Run(
-            config="configs/multi30k.py",
-            overrides={
-                "model.residual": row["scheme"],
-                "model.num_layers": row["layers"],
-                "model.d_model": 64,
-                "model.dropout_rate": 0.1,
-                "model.embedding_dropout_rate": 0.1,
-                "data.test": (),
-                "optimizer.warmup_steps": 8 if quick else 240,
-                "train.steps": 40 if quick else 1200,
-                "train.log_every": 20,
-                "train.evaluate_every": 0,
-                "checkpoint.every": 200,
-                "checkpoint.average_last": 1,
-                "decode.method": "greedy",
-                "decode.extra_length": 10,
-                "seed": row["seed"],
-            },
-            labels={"part": "multi30k_long", **row},
-        )
-        for row in rows
-    ]
+    return [_multi30k({"part": "multi30k_long", **row}, changes) for row in rows]
 
 
 def gpu(quick: bool) -> list[Run]:
@@ -143,6 +110,27 @@ def _bigram_copy(labels: dict[str, Any], overrides: dict[str, Any]) -> Run:
         overrides={
             "model.residual": labels["scheme"],
             "model.num_layers": labels["layers"],
+            "seed": labels["seed"],
+            **overrides,
+        },
+        labels=labels,
+    )
+
+
+def _multi30k(labels: dict[str, Any], overrides: dict[str, Any]) -> Run:
+    return Run(
+        config="configs/multi30k.py",
+        overrides={
+            "model.residual": labels["scheme"],
+            "model.num_layers": labels["layers"],
+            "model.dropout_rate": 0.1,
+            "model.embedding_dropout_rate": 0.1,
+            "data.test": (),
+            "train.log_every": 20,
+            "train.evaluate_every": 0,
+            "checkpoint.average_last": 1,
+            "decode.method": "greedy",
+            "decode.extra_length": 10,
             "seed": labels["seed"],
             **overrides,
         },
