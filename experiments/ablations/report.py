@@ -9,37 +9,49 @@ import numpy as np
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
 
+# What is scored, under which of these names training says it (the first that is there), and its
+# column.
 _SCORES = {
-    "loss": "validation/token_loss",
-    "bleu": "test/bleu",
-    "exact_match": "test/exact_match",
-    "pronoun_accuracy": "test/pronoun_accuracy",
+    "loss": (("validation/token_loss",), "perplexity"),
+    "bleu": (("test/bleu", "validation/bleu"), "BLEU"),
+    "exact_match": (("test/exact_match",), "exact match"),
+    "pronoun_accuracy": (("test/pronoun_accuracy",), "pronouns"),
 }
+_DIFFERENCES = ("loss", "bleu")
+
+# By change and score, a value for each seed.
+_Differences = dict[str, dict[str, list[float]]]
 
 
 def report(runs: list[Finished], out: Path) -> str:
-    """Writes variations.csv, a figure and the numbers; returns the text."""
-    # A run that came to nothing has no scores.
-    rows = [_row(run) for run in runs if "test/bleu" in run.results]
-    results.write_csv(out / "variations.csv", rows)
-    changes = [str(change) for (change,) in results.group(rows, "change")]
+    """Writes PART.csv, a figure and the numbers; returns the text."""
+    part = runs[0].labels["part"]
+    rows = [row for row in map(_row, runs) if "bleu" in row]  # what came to nothing has no scores
+    results.write_csv(out / f"{part}.csv", rows)
     differences = {
-        change: results.paired_differences(
-            _pairs(rows, change), "loss", between=("change", change, ""), on=["seed"]
-        )
-        for change in changes
+        change: {
+            score: results.paired_differences(
+                _pairs(rows, change), score, between=("change", change, ""), on=["seed"]
+            )
+            for score in _DIFFERENCES
+        }
+        for (change,) in results.group(rows, "change")
         if change
     }
-    results.write_summary(out, _numbers(rows, differences))
+    errors = {score: _error(rows, score) for score in _DIFFERENCES}
+    results.write_summary(out, _numbers(part, rows, differences, errors))
     return "\n\n".join(
         [
-            "Medians over seeds. Perplexity: of a word of validation. Difference: validation loss "
-            "minus that of the base with the same seed, in nats a word, and its interval.",
+            "Medians over seeds. Perplexity: of a token of validation. Differences: validation "
+            "loss, in nats a token, and BLEU, minus those of the base with the same seed, and "
+            "their intervals. Two standard errors of the difference of two means, with the "
+            f"deviation pooled over all rows: {2 * errors['loss']:.3f} nats and "
+            f"{2 * errors['bleu']:.2f} BLEU.",
             _table(rows, differences),
             figures.save(
-                _figure(differences),
+                _figure({change: found["loss"] for change, found in differences.items()}),
                 out,
-                "variations",
+                part,
                 "Validation loss of each variation minus that of the base, a point for each seed",
             ),
         ]
@@ -47,8 +59,11 @@ def report(runs: list[Finished], out: Path) -> str:
 
 
 def _row(run: Finished) -> dict[str, Any]:
-    scores = {name: run.results[key] for name, key in _SCORES.items()}
-    return {**run.labels, "parameters": run.results["parameters"], **scores}
+    found = {}
+    for name, (keys, _) in _SCORES.items():
+        if key := next((key for key in keys if key in run.results), None):
+            found[name] = run.results[key]
+    return {**run.labels, "parameters": run.results.get("parameters"), **found}
 
 
 def _pairs(rows: Sequence[Row], change: str) -> list[Row]:
@@ -57,23 +72,32 @@ def _pairs(rows: Sequence[Row], change: str) -> list[Row]:
     return [row for row in rows if row["change"] in (change, "") and row["seed"] in seeds]
 
 
-def _table(rows: Sequence[Row], differences: dict[str, list[float]]) -> str:
+def _error(rows: Sequence[Row], score: str) -> float:
+    """The standard error of the difference of a variation's mean and the base's."""
+    cells = [[row[score] for row in members] for members in results.group(rows, "change").values()]
+    return results.difference(cells[0], cells[0], results.pooled_deviation(cells)).error
+
+
+def _table(rows: Sequence[Row], differences: _Differences) -> str:
     table = []
     for (row, change), members in results.group(rows, "row", "change").items():
-        median = {name: results.median(member[name] for member in members) for name in _SCORES}
-        table.append(
-            {
-                "row": row,
-                "change": change,
-                "parameters": members[0]["parameters"],
-                "perplexity": float(np.exp(median["loss"])),
-                "BLEU": median["bleu"],
-                "exact match": median["exact_match"],
-                "pronouns": median["pronoun_accuracy"],
-                "difference": results.interval(differences[str(change)], "+.3f") if change else "",
-            }
-        )
+        line = {"row": row, "change": change, "parameters": members[0]["parameters"]}
+        for score, median in _medians(members).items():
+            line[_SCORES[score][1]] = float(np.exp(median)) if score == "loss" else median
+        if change:
+            line["loss less base's"] = results.interval(differences[change]["loss"], "+.3f")
+            line["BLEU less base's"] = results.interval(differences[change]["bleu"], "+.2f")
+        table.append(line)
     return results.table(table)
+
+
+def _medians(members: Sequence[Row]) -> dict[str, float]:
+    """Of every score that the runs have."""
+    return {
+        score: results.median(member[score] for member in members)
+        for score in _SCORES
+        if score in members[0]
+    }
 
 
 def _figure(differences: dict[str, list[float]]):
@@ -91,14 +115,17 @@ def _figure(differences: dict[str, list[float]]):
     return figure
 
 
-def _numbers(rows: Sequence[Row], differences: dict[str, list[float]]) -> dict[str, float]:
-    """Medians: loss/CHANGE, bleu/CHANGE ... and difference/CHANGE, the base called base."""
-    numbers = {}
+def _numbers(
+    part: str, rows: Sequence[Row], differences: _Differences, errors: dict[str, float]
+) -> dict[str, float]:
+    """Medians: PART/loss/CHANGE ... and PART/difference/loss/CHANGE, the base called base."""
+    numbers = {f"{part}/error/{score}": error for score, error in errors.items()}
     for (change,), members in results.group(rows, "change").items():
-        for name in _SCORES:
-            numbers[f"{name}/{_name(change)}"] = results.median(member[name] for member in members)
-    for change, values in differences.items():
-        numbers[f"difference/{_name(change)}"] = results.median(values)
+        for score, median in _medians(members).items():
+            numbers[f"{part}/{score}/{_name(change)}"] = median
+    for change, found in differences.items():
+        for score, values in found.items():
+            numbers[f"{part}/difference/{score}/{_name(change)}"] = results.median(values)
     return numbers
 
 

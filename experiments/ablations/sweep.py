@@ -1,4 +1,4 @@
-"""The rows of table 3 of "Attention Is All You Need", around a small base model."""
+"""The rows of table 3 of "Attention Is All You Need", around a small base model, on two tasks."""
 
 from typing import Any
 
@@ -34,22 +34,46 @@ _BASE = {
     "model.dropout_rate": 0.1,
     "model.embedding_dropout_rate": 0.1,
     "optimizer.learning_rate": 3e-3,
-    "optimizer.warmup_steps": 100,
-    "train.steps": 400,
     "train.evaluate_every": 0,
-    "checkpoint.every": 0,
     "checkpoint.best_metric": "",
     "decode.method": "greedy",
 }
 
 
 def cpu(quick: bool) -> list[Run]:
+    """The embedded corpus, 400 steps."""
+    return _rows(
+        "cpu",
+        "configs/quickstart.py",
+        {"optimizer.warmup_steps": 100, "train.steps": 400, "checkpoint.every": 0},
+        quick,
+    )
+
+
+def multi30k(quick: bool) -> list[Run]:
+    """Captions, 1000 steps by the recipe of their config; needs --data_dir."""
+    return _rows(
+        "multi30k",
+        "configs/multi30k.py",
+        {
+            "optimizer.warmup_steps": 8 if quick else 200,
+            "train.steps": 40 if quick else 1000,
+            "checkpoint.every": 250,
+            "checkpoint.average_last": 1,
+            "data.test": (),
+            "decode.extra_length": 10,
+        },
+        quick,
+    )
+
+
+def _rows(part: str, config: str, task: dict[str, Any], quick: bool) -> list[Run]:
     """Two seeds; the quick sweep has one, of three rows."""
     return [
         Run(
-            config="configs/quickstart.py",
-            overrides={**_BASE, **changes, "seed": seed},
-            labels={"row": letter, "change": _text(changes), "seed": seed},
+            config=config,
+            overrides={**_BASE, **task, **changes, "seed": seed},
+            labels={"part": part, "row": letter, "change": _text(changes), "seed": seed},
         )
         for seed in range(1 if quick else 2)
         for letter, changes in ROWS[: _QUICK if quick else None]
@@ -61,4 +85,4 @@ def _text(changes: dict[str, Any]) -> str:
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in changes.items())
 
 
-SWEEPS = {"cpu": cpu}
+SWEEPS = {"cpu": cpu, "multi30k": multi30k}
