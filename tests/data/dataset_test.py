@@ -12,10 +12,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.data.toy import source_settings
-from transformer_jax.data import bigram, prepare, sources
+from transformer_jax.data import bigram, prepare, sources, splits
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.examples import concatenate
-from transformer_jax.data.settings import DataSettings, Part
+from transformer_jax.data.settings import DataSettings, Named, Part
 from transformer_jax.data.sources import LABELLED, PAIRS, TAGGED, TEXTS
 from transformer_jax.data.summary import likely_mistakes
 from transformer_jax.data.tokenizer import (
@@ -102,6 +102,11 @@ def _dataset(folder, task="translation", **changes):
     return Dataset(_settings(folder, task, **changes))
 
 
+def _train(data):
+    """The examples of the training split."""
+    return concatenate(splits.all_pieces(data.settings, "train"))
+
+
 def _rows(batches, name="inputs"):
     """The real tokens of every example, by its number."""
     real = "targets_segment_ids" if name == "targets" else "inputs_segment_ids"
@@ -153,20 +158,19 @@ def test_an_evaluation_masks_the_same_words_each_time(folder):
 
 @pytest.mark.parametrize("task", ["translation", "classification", "tagging"])
 def test_examples_that_are_held_out_are_the_last_of_train(folder, task):
-    whole = concatenate(_dataset(folder, task)._all_pieces("train"))
-    splits = SPLITS | {"validation": ()}
-    data = _dataset(folder, task, splits=splits, validation_size=6)
+    whole = _train(_dataset(folder, task))
+    data = _dataset(folder, task, splits=SPLITS | {"validation": ()}, validation_size=6)
     held_out = data.split("validation").examples
-    train = concatenate(data._all_pieces("train"))
+    train = _train(data)
     assert {key: train[key] + list(held_out[key]) for key in whole} == whole
     assert {len(values) for values in held_out.values()} == {6}
 
 
 @pytest.mark.parametrize("task", ["translation", "tagging"])
 def test_a_share_of_train_is_spread_over_it_and_nothing_else_is_left_out(folder, task):
-    whole = concatenate(_dataset(folder, task)._all_pieces("train"))
+    whole = _train(_dataset(folder, task))
     data = _dataset(folder, task, train_share=0.25)
-    train = concatenate(data._all_pieces("train"))
+    train = _train(data)
     assert train == {key: values[3::4] for key, values in whole.items()}
     assert data.summaries()["train"].examples == len(next(iter(train.values())))
     assert len(data.split("test").examples[TASKS[task].recipe.reads[0]]) == len(SENTENCES["test"])
@@ -511,6 +515,31 @@ def test_places_with_a_token_and_examples_shared_with_train_are_counted(folder):
     lines = [SENTENCES["train"][3], "test other", SENTENCES["train"][0]]
     (folder / "texts" / "test").write_text("\n".join(lines))
     assert _dataset(folder, "causal_lm").shared_with_train("test") == 2
+
+
+def test_examples_of_a_part_are_shared_with_the_training_split_of_any_part(folder):
+    """And a part without the split to score counts for its training examples alone."""
+    lines = {
+        "one": ["a", "a b"],
+        "two": ["c", "c d"],
+        "of_one": ["a c", "c", "a b"],
+        "of_two": ["a", "d"],
+    }
+    for name, texts in lines.items():
+        (folder / "texts" / name).write_text("\n".join(texts))
+    source = _settings(folder, "causal_lm").source
+
+    def part(name, train, test):
+        return Named(name, source, {"train": train, "validation": (), "test": test}, 1.0, ())
+
+    both = part("a", ("one",), ("of_one",)), part("b", ("two",), ("of_two",))
+    split = _dataset(folder, "causal_lm", parts=both).split("test")
+    assert split.parts == {"a": range(3), "b": range(3, 5)}
+    assert split.in_train().tolist() == [False, True, True, True, False]
+    last = part("a", ("one",), ()), part("b", (), ("of_one", "of_two"))
+    split = _dataset(folder, "causal_lm", parts=last).split("test")
+    assert split.parts == {"b": range(5)}
+    assert split.in_train().tolist() == [False, False, True, True, False]
 
 
 def _mixed(folder, **changes):

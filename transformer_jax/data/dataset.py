@@ -8,7 +8,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from absl import logging
 from jaxtyping import Bool
 
 from transformer_jax import progress
-from transformer_jax.data import prepare, sources
+from transformer_jax.data import prepare, sources, splits
 from transformer_jax.data.arrays import (
     CHUNK,
     FileArray,
@@ -28,10 +28,10 @@ from transformer_jax.data.arrays import (
 )
 from transformer_jax.data.batches import NumberedBatch, eval_batches, prompt_batches
 from transformer_jax.data.cache import build_once, fingerprint
-from transformer_jax.data.examples import Examples, hold_out, sample, share
+from transformer_jax.data.examples import sample
 from transformer_jax.data.readers import Endless, Readers, contiguous_batches
 from transformer_jax.data.recipe import Corrupt, Draw
-from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
+from transformer_jax.data.settings import SPLITS, DataSettings, Part
 from transformer_jax.data.streams import TrainStreams
 from transformer_jax.data.summary import Summary, check_train, summarise
 from transformer_jax.data.tokenizer import (
@@ -108,7 +108,7 @@ class Dataset:
             self._texts,
             vocab_size,
             extra_tokens,
-            known_by=[*self._versions("train"), settings.tokenizer_train_bytes],
+            known_by=[*splits.versions(settings, "train"), settings.tokenizer_train_bytes],
             cache_dir=settings.source.cache_dir,
         )
 
@@ -116,7 +116,7 @@ class Dataset:
         """What a tokenizer is trained on: all columns of the training split but labels."""
         recipe, most = self.settings.recipe, self.settings.tokenizer_train_bytes
         with progress.phase("Reading the train split"):
-            examples = sample(self._all_pieces("train"), most)
+            examples = sample(splits.all_pieces(self.settings, "train"), most)
         columns = [examples[name] for name in recipe.reads if name != recipe.labels]
         return [
             value if isinstance(value, str) else " ".join(value)
@@ -142,15 +142,15 @@ class Dataset:
         file = self.settings.labels_file
         if file is not None and file.exists():
             return read_labels(file)
-        splits = list(filter(self.has, SPLITS))
-        key = fingerprint("labels", column, *self._versions(*splits))
+        present = list(filter(self.has, SPLITS))
+        key = fingerprint("labels", column, *splits.versions(self.settings, *present))
         folder = Path(self.settings.source.cache_dir).expanduser() / "labels" / key
 
         def collect(temporary: Path) -> None:
             found = set()
-            for split in splits:
+            for split in present:
                 with progress.phase(f"Reading the labels of the {split} split"):
-                    for piece in self._all_pieces(split):
+                    for piece in splits.all_pieces(self.settings, split):
                         for value in piece[column]:
                             found.update([value] if isinstance(value, str) else value)
             if len(found) < 2:
@@ -165,14 +165,11 @@ class Dataset:
 
     def find_files(self) -> None:
         """Raises as `sources.find_files` where a file of any split is missing."""
-        settings = self.settings
-        for split in filter(self.has, SPLITS):
-            for part in self._parts(split):
-                sources.find_files(part.source, settings.recipe.reads, part.files)
+        splits.find_files(self.settings)
 
     def has(self, split: str) -> bool:
         """Whether there is such a split."""
-        return bool(self._parts(split))
+        return splits.has(self.settings, split)
 
     def train_streams(self, rows: Sequence[int] | None = None) -> Endless:
         """Endless training batches, of which these rows (None: all), from the first epoch on."""
@@ -201,7 +198,7 @@ class Dataset:
             draw=self._draw(),
             corrupt=self._corrupt(),
             rows=rows,
-            weights=[part.weight for part in self._parts("train")],
+            weights=[part.weight for part in splits.parts(settings, "train")],
         )
 
     @functools.cached_property
@@ -244,13 +241,13 @@ class Dataset:
                 draw=self._draw(),
                 corrupt=self._corrupt(),
             )
-        texts = [load_texts(self._folder(name, part)) for part in self._parts(name)]
+        texts = [load_texts(folder) for folder in self._folders(name)]
         shared = [key for key in texts[0] if all(key in others for others in texts)]
         sizes = [len(next(iter(examples.values()))) for examples in texts]
         starts = itertools.accumulate(sizes, initial=0)
         parts = {
             one.name: range(start, start + size)
-            for one, start, size in zip(self._named(name), starts, sizes, strict=False)
+            for one, start, size in zip(splits.named(settings, name), starts, sizes, strict=False)
         }
         return Split(
             batches,
@@ -261,10 +258,9 @@ class Dataset:
 
     def summaries(self) -> dict[str, Summary]:
         """Counts of every split. Those that nobody has asked for are prepared."""
-        splits = filter(self.has, SPLITS)
         return {
             split: summarise(self._tokens(split), self.settings.recipe, self.special)
-            for split in splits
+            for split in filter(self.has, SPLITS)
         }
 
     def check(self) -> None:
@@ -272,10 +268,13 @@ class Dataset:
 
         Raises ValueError where it is another, though names, sizes and times are the same.
         """
+        settings = self.settings
         for split in filter(self.has, SPLITS):
-            for part, made in zip(self._parts(split), self._tokens(split), strict=True):
+            sets = zip(splits.parts(settings, split), self._tokens(split), strict=True)
+            for part, made in sets:
                 with progress.phase(f"Reading the {split} split"):
-                    found = prepare.content(self._pieces(split, part), self.settings.recipe)
+                    pieces = splits.pieces(settings, split, part)
+                    found = prepare.content(pieces, settings.recipe)
                 if found != made.counts.content:
                     raise ValueError(
                         f"data.{split}: the files have another content than when they were "
@@ -306,7 +305,7 @@ class Dataset:
 
     def _hashes(self, split: str) -> list[FileArray]:
         self._tokens(split)
-        return [prepare.hashes(self._folder(split, part)) for part in self._parts(split)]
+        return [prepare.hashes(folder) for folder in self._folders(split)]
 
     def warn_of_unknown_words(self, lines: Sequence[str]) -> None:
         """Warns where the tokenizer lacks words of lines that came in by hand."""
@@ -339,55 +338,6 @@ class Dataset:
             max_length=settings.max_prompt_length,
         )
 
-    def _parts(self, split: str) -> Sequence[Part]:
-        """The sets that a split is made of: one, but of parts and of a mixture for training."""
-        if split == "train" and self.settings.mixture:
-            return self.settings.mixture
-        read = self._read_for(split)
-        return [Part(one.source, one.splits[read], one.weight) for one in self._named(split)]
-
-    def _named(self, split: str) -> list[Named]:
-        """The parts that have such a split."""
-        read = self._read_for(split)
-        return [one for one in self.settings.named if one.splits[read]]
-
-    def _read_for(self, split: str) -> str:
-        """The split whose files are read for a split."""
-        return "train" if self._is_held_out(split) else split
-
-    def _pieces(self, split: str, part: Part) -> Iterator[Examples]:
-        """The examples of a set of a split, read from their beginning."""
-        settings, held = self.settings, self._is_held_out(split)
-        pieces = sources.read(part.source, settings.recipe.reads, part.files)
-        if held is not None:
-            documents = settings.recipe.documents
-            parts = hold_out(pieces, settings.validation_size, documents=documents)
-            pieces = (piece for of_validation, piece in parts if of_validation == held)
-        used = settings.share(split)
-        return pieces if used == 1 else share(pieces, used)
-
-    def _all_pieces(self, split: str) -> Iterator[Examples]:
-        """The examples of all sets of a split."""
-        for part in self._parts(split):
-            yield from self._pieces(split, part)
-
-    def _is_held_out(self, split: str) -> bool | None:
-        """Whether a split is what is held out of train, or what remains; None: neither."""
-        divided = self.settings.validation_size and split in ("train", "validation")
-        return split == "validation" if divided else None
-
-    def _version(self, split: str, part: Part) -> list[Any]:
-        """What tells the examples of a set from others, without reading them."""
-        settings, held = self.settings, self._is_held_out(split)
-        version = sources.version(part.source, settings.recipe.reads, part.files)
-        if held is not None:
-            version = [version, settings.validation_size, held]
-        used = settings.share(split)
-        return version if used == 1 else [version, used]
-
-    def _versions(self, *splits: str) -> list[list[Any]]:
-        return [self._version(split, part) for split in splits for part in self._parts(split)]
-
     def _plan(self, split: str) -> prepare.Plan:
         """What makes the tokens of a split: it is trained on, or scored."""
         settings, train = self.settings, split == "train"
@@ -402,13 +352,18 @@ class Dataset:
     def _folder(self, split: str, part: Part) -> Path:
         """Where a prepared set is, or will be."""
         plan = self._plan(split)
-        key = fingerprint(*plan.made_by(), plan.keeps_texts, self._version(split, part))
+        version = splits.version(self.settings, split, part)
+        key = fingerprint(*plan.made_by(), plan.keeps_texts, version)
         return Path(self.settings.source.cache_dir).expanduser() / "sets" / key
+
+    def _folders(self, split: str) -> list[Path]:
+        """Those of all sets of a split."""
+        return [self._folder(split, part) for part in splits.parts(self.settings, split)]
 
     def _tokens(self, split: str) -> list[TokenArrays]:
         """The token arrays of the sets of a split."""
         if split not in self._prepared:
-            made = [self._prepare(split, part) for part in self._parts(split)]
+            made = [self._prepare(split, part) for part in splits.parts(self.settings, split)]
             if split == "train":
                 check_train(summarise(made, self.settings.recipe, self.special))
             counts = [arrays.counts for arrays in made]
@@ -427,7 +382,7 @@ class Dataset:
     def _prepare(self, split: str, part: Part) -> TokenArrays:
         return prepare.prepared(
             self._plan(split),
-            lambda: self._pieces(split, part),
+            lambda: splits.pieces(self.settings, split, part),
             self._folder(split, part),
             workers=self.settings.workers,
             what=f"Tokenising the {split} split",
