@@ -124,8 +124,19 @@ def _check_parts(config: Config, task: Task) -> None:
         held_out = split == "validation" and config.data.validation_size
         if not held_out and not any(one.splits[split] for one in parts):
             raise ValueError(f"data.parts: no part has a data.{split}: name a split in one")
+        for one in parts if held_out else ():
+            _check_held_out(config, one.splits[split], f" of part {one.name!r}")
     if config.data.mixture:
         raise ValueError("data.mixture cannot be mixed in addition to data.parts: leave one empty")
+
+
+def _check_held_out(config: Config, named: tuple[str, ...], of_part: str = "") -> None:
+    """Raises ValueError where validation is held out of train, and a split is named for it too."""
+    if named:
+        raise ValueError(
+            f"data.validation_size={config.data.validation_size} asks for examples of train, and "
+            f"data.validation={named}{of_part} for others: set one of them to 0 or ()"
+        )
 
 
 def _check_mixture(config: Config) -> None:
@@ -188,11 +199,8 @@ def check(config: Config, task: Task) -> None:
         if not data[split] and not held_out and not mixed and split != "test":
             hint = ", or hold some of train out by data.validation_size"
             raise ValueError(f"data.{split} is empty: name a split{hint * (split == SPLITS[1])}")
-        if data[split] and held_out:
-            raise ValueError(
-                f"data.validation_size={data.validation_size} asks for examples of train, and "
-                f"data.validation={data.validation} for others: set one of them to 0 or ()"
-            )
+        if held_out:
+            _check_held_out(config, data.validation)
     for side in sides:
         longest, row = data[f"max_{side}_length"], data[f"row_{side}_length"]
         if data.packing and row < longest:

@@ -54,6 +54,16 @@ def test_a_full_disk_is_told_as_such_by_whichever_library(tmp_path, error):
         build_once(tmp_path / "thing", build)
 
 
+def test_data_that_speaks_of_a_full_disk_is_not_one(tmp_path):
+    def build(folder):
+        raise ValueError(
+            "f:2: expected a JSON object; got 'No space left, he requested and got it'"
+        )
+
+    with pytest.raises(ValueError, match="f:2: expected"):
+        build_once(tmp_path / "thing", build)
+
+
 def test_a_cache_that_is_not_a_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", "/dev/null/x"):

@@ -372,6 +372,15 @@ def test_prompts_come_by_their_numbers_and_a_warning_counts_those_that_are_too_l
     assert "1 lines are too long" in caplog.text
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_a_prefix_stands_before_prompts_where_it_does_before_what_is_trained_on(folder, task):
+    plain = _dataset(folder, task)
+    source = dataclasses.replace(plain.settings.source, prefix="c c ")
+    prefixed = _dataset(folder, task, source=source)
+    lengths = [len(_rows(data.prompts(["a"]))[0]) for data in (plain, prefixed)]
+    assert lengths[1] - lengths[0] == (0 if _train(prefixed) == _train(plain) else 2)
+
+
 def test_prompts_that_fit_are_not_cut(folder, caplog):
     """The longest that training would take."""
     for task in TASKS:

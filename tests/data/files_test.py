@@ -12,7 +12,7 @@ import pytest
 
 from transformer_jax.data import files
 from transformer_jax.data.lines import read_documents
-from transformer_jax.data.sources import LABELLED, TAGGED
+from transformer_jax.data.sources import LABELLED, PAIRS, TAGGED, TEXTS
 
 
 def file(folder: Path, text: str) -> Path:
@@ -269,12 +269,12 @@ def write_objects(folder, ending):
 @pytest.mark.parametrize("ending", ["json", "parquet"])
 def test_named_fields_of_objects(tmp_path, ending):
     reader, path = write_objects(tmp_path, ending)
-    found = read(reader, LABELLED, path, ("text", "label"))
+    found = read(reader, LABELLED, path, LABELLED, ("text", "label"))
     assert found == {"text": ["a b", "é"], "label": ["1", "no"]}
-    found = read(reader, TAGGED, path, ("words", "tags"))
+    found = read(reader, TAGGED, path, TAGGED, ("words", "tags"))
     assert found == {"words": [["a", "b"], []], "tags": [["X", "2"], []]}
     with pytest.raises(ValueError, match="no (field|column) 'body'; its (fields|columns) are text"):
-        read(reader, ("text",), path, ("body",))
+        read(reader, TEXTS, path, TEXTS, ("body",))
 
 
 @pytest.mark.parametrize(
@@ -286,17 +286,40 @@ def test_named_fields_of_objects(tmp_path, ending):
         ('{"text": null}', "f:2: the field 'text' is a NoneType, not a text"),
         ('{"text": 1.5}', "f:2: the field 'text' is a float, not a text"),
         ('{"text": [["a"]]}', "f:2: the field 'text' is a list, not a text"),
+        ('{"text": ["a"]}', "f:2: the field 'text' is a list, not a text"),
+        ('{"text": "a \\ud83d b"}', r"f:2: '.ud83d' is half a character"),
     ],
 )
 def test_a_bad_line_is_refused_or_skipped_and_counted(tmp_path, caplog, line, message):
     path = file(tmp_path, f'{{"text": "a"}}\n{line}\n{{"text": "b"}}\n')
     with pytest.raises(ValueError, match=message):
-        read(files.read_json, ("text",), path, ("text",))
+        read(files.read_json, TEXTS, path, TEXTS, ("text",))
     assert not caplog.messages
-    found = read(files.read_json, ("text",), path, ("text",), skip_bad=True)
+    found = read(files.read_json, TEXTS, path, TEXTS, ("text",), skip_bad=True)
     assert found == {"text": ["a", "b"]}
     (warning,) = caplog.messages
     assert "1 lines of f are left out" in warning and re.search(message, warning)
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "message"),
+    [
+        (PAIRS, ("a", []), "the field 'target' is an empty list"),
+        (PAIRS, (["a"], "b"), "the field 'source' is a list, not a text"),
+        (LABELLED, ("a", ["x"]), "the field 'label' is a list, not a text"),
+        (TAGGED, (["a", "b"], ["X"]), "2 words, but 1 tags"),
+    ],
+)
+def test_what_a_column_cannot_hold_is_refused_with_its_line(tmp_path, columns, row, message):
+    path = file(tmp_path, json.dumps(dict(zip(columns, row, strict=True))))
+    with pytest.raises(ValueError, match=f"f:1: {message}"):
+        read(files.read_json, columns, path, columns, columns)
+
+
+def test_words_and_tags_may_be_separated_by_blanks(tmp_path):
+    path = file(tmp_path, json.dumps({"words": "the dog", "tags": "DET NOUN"}))
+    found = read(files.read_json, TAGGED, path, TAGGED, TAGGED)
+    assert found == {"words": [["the", "dog"]], "tags": [["DET", "NOUN"]]}
 
 
 def test_bad_lines_of_every_format_can_be_skipped(tmp_path):
@@ -321,6 +344,6 @@ def test_a_broken_parquet_file(tmp_path):
     data[500:2000] = bytes(1500)
     path.write_bytes(data)
     with pytest.raises(ValueError, match="damaged: not a whole Parquet file"):
-        read(files.read_parquet, ("text",), path, ("text",))
+        read(files.read_parquet, TEXTS, path, TEXTS, ("text",))
     with pytest.raises(ValueError, match="f: not a whole Parquet file"):
-        read(files.read_parquet, ("text",), file(tmp_path, "PAR1"), ("text",))
+        read(files.read_parquet, TEXTS, file(tmp_path, "PAR1"), TEXTS, ("text",))

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from transformer_jax.data import files, questions
+from transformer_jax.data.sources import PAIRS, TEXTS
 
 BABI = """1 Mary moved to the bathroom.
 2 John took the milk, and left.
@@ -78,6 +79,8 @@ def test_a_mistake_in_fairytaleqa_is_named_with_its_place(tmp_path):
     with pytest.raises(ValueError, match="questions.csv:3: there is no section '7'"):
         path = fairytales(tmp_path, f"{header}Who?,1,a,\nWho?,7,a,\n")
         read(questions.read_fairytaleqa, path)
+    with pytest.raises(ValueError, match="questions.csv:2: there is no answer"):
+        read(questions.read_fairytaleqa, fairytales(tmp_path, f"{header}Who?,1, ,\n"))
     with pytest.raises(ValueError, match="no column 'answer4'; its columns are question"):
         read(questions.read_fairytaleqa, fairytales(tmp_path, "question,cor_section,answer1\n"))
     path = fairytales(tmp_path, f"{header}Who?,1,a,\n")
@@ -89,13 +92,13 @@ def test_a_mistake_in_fairytaleqa_is_named_with_its_place(tmp_path):
 def test_json_lines_may_be_dicts_of_python_and_fields_patterns(tmp_path):
     path = tmp_path / "lines"
     path.write_text("""{'a': "it's", 'b1': 'x'}\n{"a": "no", "b2": "z", "b1": "y"}\n""")
-    assert read(files.read_json, path, ("a", "b*")) == [("it's", "x"), ("no", ["y", "z"])]
+    assert read(files.read_json, path, PAIRS, ("a", "b*")) == [("it's", "x"), ("no", ["y", "z"])]
     with pytest.raises(ValueError, match="lines:1: there is no field 'c\\*'"):
-        read(files.read_json, path, ("a", "c*"))
+        read(files.read_json, path, PAIRS, ("a", "c*"))
     for bad in ("{'a': f()}", "{'a'", "__import__('os')"):
         path.write_text(bad)
         with pytest.raises(ValueError, match="lines:1: expected a JSON object"):
-            read(files.read_json, path, ("a",))
+            read(files.read_json, path, TEXTS, ("a",))
 
 
 def published(*path):
@@ -121,6 +124,6 @@ def test_xquad_has_its_published_questions():
 @pytest.mark.parametrize(("split", "count"), [("dev", 500), ("test", 500), ("train", 12_460)])
 def test_dialogsum_has_its_published_dialogues(split, count):
     path = published("dialogsum", f"dialogsum.{split}.jsonl.gz")
-    rows = read(files.read_json, path, ("dialogue", "summary*"))
+    rows = read(files.read_json, path, PAIRS, ("dialogue", "summary*"))
     assert len(rows) == count
     assert all(isinstance(target, list) == (split == "test") for _, target in rows)

@@ -251,6 +251,12 @@ def test_a_pattern_names_files_in_alphabetical_order(tmp_path):
     assert load("text", tmp_path, ("[ab].en", "c"), TEXTS)["text"] == ["1", "2", "5"]
     assert load("text", tmp_path, ("?.de",), TEXTS)["text"] == ["3", "4", "7"]  # one is packed
     assert load("text", tmp_path, ("d.*",), TEXTS)["text"] == ["7", "6"]
+    (tmp_path / "d.de").write_text("7\n")  # as zstd leaves what it unpacks: it counts once
+    assert load("text", tmp_path, ("d.*",), TEXTS)["text"] == ["7", "6"]
+    for number, place in enumerate(("of/one", "of/two", "off/one")):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        write(tmp_path / place, [str(number)])
+    assert load("text", tmp_path, ("of*/one",), TEXTS)["text"] == ["0", "2"]
     with pytest.raises(FileNotFoundError, match="x-.*: no file matches"):
         load("text", tmp_path, ("x-*",))
     (tmp_path / "e.en").write_text("8")
@@ -259,9 +265,9 @@ def test_a_pattern_names_files_in_alphabetical_order(tmp_path):
 
 
 def test_a_version_tells_one_state_of_the_files_from_another_and_reads_none(tmp_path):
-    def version(**changes):
+    def version(split="a", **changes):
         settings = source_settings("text", tmp_path, **changes)
-        return json.dumps(sources.version(settings, TEXTS, ("a",)))
+        return json.dumps(sources.version(settings, TEXTS, (split,)))
 
     (tmp_path / "a").write_bytes(b"\xff")  # which nobody could read
     os.utime(tmp_path / "a", ns=(10**18, 10**18))
@@ -274,7 +280,24 @@ def test_a_version_tells_one_state_of_the_files_from_another_and_reads_none(tmp_
     (tmp_path / "a").write_bytes(b"\xff\xff")
     os.utime(tmp_path / "a", ns=(10**18, 10**18 + 1))
     versions.append(version())
-    assert len(set(versions)) == 4
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").rename(tmp_path / "b" / "a")
+    versions.append(version(split="b/a"))
+    assert len(set(versions)) == 5
+
+
+def test_a_version_tells_one_state_of_what_is_read_along_from_another(tmp_path):
+    for name in ("questions/val/x-questions.csv", "section-stories/val/x-story.csv"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    settings = source_settings("fairytaleqa", tmp_path)
+    splits = ("questions/val/x-questions.csv",)
+    before = sources.version(settings, PAIRS, splits)
+    write(tmp_path / "section-stories/val/x-story.csv", ["another"])
+    assert sources.version(settings, PAIRS, splits) != before
+    (tmp_path / "section-stories/val/x-story.csv").unlink()
+    with pytest.raises(FileNotFoundError, match="x-story.csv: there is no such file"):
+        sources.version(settings, PAIRS, splits)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):

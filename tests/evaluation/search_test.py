@@ -181,7 +181,7 @@ def keys_of(seed, *shape):
 
 def assert_same(decoded, expected):
     """`expected`: for each sentence a list of (score, tokens), best first."""
-    nothing = (decode.IMPOSSIBLE, ())
+    nothing = (-np.inf, ())
     num_results = decoded.tokens.shape[1]
     expected = [best + [nothing] * (num_results - len(best)) for best in expected]
     scores = [[score for score, _ in best] for best in expected]
@@ -203,7 +203,7 @@ def test_beam_as_wide_as_the_search_space_finds_the_best_of_all_sequences(alpha)
 
 @pytest.mark.parametrize(
     ("beam_size", "alpha", "num_results"),
-    [(1, 0.6, 1), (2, 0.0, 2), (3, 0.6, 1), (3, 3.0, 2), (3, -1.0, 3), (7, 0.6, 7)],
+    [(1, 0.6, 1), (2, 0.0, 2), (3, 0.6, 1), (3, 3.0, 2), (3, -1.0, 3), (7, 0.6, 7), (2, -50.0, 1)],
 )
 def test_early_stop_does_not_change_what_a_search_to_the_end_finds(beam_size, alpha, num_results):
     # So many because a bound that is wrong by a little changes the result of few sentences.
@@ -331,6 +331,17 @@ def test_samples_follow_the_truncated_distribution(temperature, top_k, top_p):
         total = log_probs(tables, bias[0], ())[first] + log_probs(tables, bias[0], (first,))[EOS]
         assert second == EOS
         np.testing.assert_allclose(score, total, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (3, 1.0), (0, 0.9), (3, 0.9)])
+@pytest.mark.parametrize("level", [-40.0, 0.0, 90.0])
+def test_a_temperature_near_zero_takes_the_likeliest(level, top_k, top_p):
+    """Wherever the logits lie, and whatever is cut off."""
+    vocab_size = 5  # which blocks do not divide
+    logits = level + np.random.default_rng(0).normal(size=(64, vocab_size)).astype(np.float32)
+    choose = decode.sampler(keys_of(0, 64), temperature=1e-8, top_k=top_k, top_p=top_p)
+    chosen = choose(logits, np.int32(0))
+    np.testing.assert_array_equal(chosen, logits.argmax(axis=1))
 
 
 @pytest.mark.parametrize("vocab_size", [5, 64, 1000, 4097])

@@ -128,6 +128,16 @@ def params_of(run):
     ],
 )
 def test_a_mistake_in_a_part_is_named(rows, message):
-    config = TINY | {"task.name": "text_to_text", "data.parts": rows, "data.dir": "."}
+    _is_refused(rows, message)
+
+
+def test_a_part_has_no_split_of_its_own_where_validation_is_held_out_of_train():
+    rows = (("a", 1.0), ("b", 1.0, "data.validation=('own',)"))
+    settings = {"data.validation": (), "data.validation_size": 2}
+    _is_refused(rows, r"data.validation=\('own',\) of part 'b' for others", **settings)
+
+
+def _is_refused(rows, message, **settings):
+    config = TINY | {"task.name": "text_to_text", "data.parts": rows, "data.dir": "."} | settings
     with pytest.raises(ValueError, match=message):
         build(overrides.load("configs/default.py", config))

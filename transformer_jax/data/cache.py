@@ -78,6 +78,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _is_full(error: Exception) -> bool:
+    if isinstance(error, ValueError):  # ours, which quotes the data
+        return False
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     return full or any(words in str(error) for words in _FULL)
 

@@ -326,8 +326,9 @@ class Dataset:
     def prompts(self, lines: Sequence[str]) -> list[NumberedBatch]:
         """Batches of lines as the model reads them, with their numbers. Too long lines are cut."""
         settings = self.settings
-        limits, prefix = settings.limits("truncate"), settings.source.prefix
-        lines = [f"{prefix}{line}" for line in lines]
+        limits = settings.limits("truncate")
+        if settings.recipe.reads == sources.PAIRS:  # as `sources.read`
+            lines = [settings.source.prefix + line for line in lines]
         rows, too_long = settings.recipe.prompt(lines, self.tokenizer, self.labels, limits)
         if too_long:
             logging.warning("%d lines are too long and were cut off", too_long)

@@ -190,14 +190,20 @@ def read_conllu(path: Path, label_column: str, *, skip_bad: bool) -> Iterator[Ro
     return _sentences(path, parse, skip_bad)
 
 
-def read_json(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterator[Row]:
+def read_json(
+    path: Path, columns: Sequence[str], fields: Sequence[str], *, skip_bad: bool
+) -> Iterator[Row]:
     """JSON lines: an object a line, of which the fields are read; blank lines are skipped.
 
     A line may be a dict of Python, too. The name of a field may be a pattern, as "summary*": where
     several fitting fields have a text, their values are a list.
 
+    Args:
+        columns: what the fields are. "words" and "tags" are lists of one length, or are separated
+            by blanks; "target" may be a list, of one text or more; all others are texts.
+
     Raises:
-        ValueError: a line that is no object, lacks a field, or holds no text (nor a list) there.
+        ValueError: a line that is no object, lacks a field, or holds something else there.
     """
 
     def parse(line: str) -> Row | None:
@@ -211,17 +217,19 @@ def read_json(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterator[
                 raise ValueError(f"expected a JSON object ({error})") from None
         if not isinstance(found, dict):
             raise ValueError(f"expected a JSON object, but it is a {type(found).__name__}")
-        return tuple(_field(found, name) for name in fields)
+        return _row(found, columns, fields)
 
     return parsed(path, parse, skip_bad)
 
 
-def read_parquet(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterator[Row]:
-    """The named columns of a Parquet file.
+def read_parquet(
+    path: Path, columns: Sequence[str], fields: Sequence[str], *, skip_bad: bool
+) -> Iterator[Row]:
+    """The named columns of a Parquet file, as `read_json` has those of objects.
 
     Raises:
-        ValueError: the file is none of Parquet, or not whole, it lacks a column, or a value is no
-            text (nor a list).
+        ValueError: the file is none of Parquet, or not whole, it lacks a column, or a value is not
+            what `columns` say.
     """
     try:
         file = parquet.ParquetFile(path)
@@ -238,7 +246,7 @@ def read_parquet(path: Path, fields: Sequence[str], *, skip_bad: bool) -> Iterat
             for row in batch.to_pylist():
                 number += 1
                 try:
-                    yield tuple(_field(row, name) for name in fields)
+                    yield _row(row, columns, fields)
                 except ValueError as error:
                     skipped.add(number, str(error))
     skipped.tell()
@@ -259,6 +267,21 @@ def _python(line: str) -> Any:
         return None
 
 
+def _row(found: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -> Row:
+    """The fields of an object as the columns want them."""
+    row = [_field(found, name) for name in fields]
+    for number, (column, name, value) in enumerate(zip(columns, fields, row, strict=True)):
+        if column in ("words", "tags"):
+            row[number] = value.split() if isinstance(value, str) else value
+        elif isinstance(value, list) and column != "target":
+            raise ValueError(f"the field {name!r} is a list, not a text")
+        elif value == []:
+            raise ValueError(f"the field {name!r} is an empty list: expected a text or several")
+    if "tags" in columns and len(row[0]) != len(row[1]):
+        raise ValueError(f"{len(row[0])} words, but {len(row[1])} tags")
+    return tuple(row)
+
+
 def _field(row: dict[str, Any], name: str) -> str | list[str]:
     """A text, a number as text, or a list of them."""
     if name not in row and (names := sorted(fnmatch.filter(row, name))):
@@ -269,12 +292,22 @@ def _field(row: dict[str, Any], name: str) -> str | list[str]:
         raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
     value = row[name]
     if isinstance(value, str):
-        return value
+        return whole(value)
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
-        return [str(item) for item in value]
+        return [whole(str(item)) for item in value]
     if isinstance(value, int):
         return str(value)
     raise ValueError(f"the field {name!r} is a {type(value).__name__}, not a text")
+
+
+def whole(text: str) -> str:
+    """The text. Raises ValueError where it has half a character, as "\\ud83d" alone in JSON is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise ValueError(f"{half!r} is half a character, a surrogate without its other") from None
+    return text
 
 
 def _sentences(path: Path, parse: Callable[[str], Row | None], skip_bad: bool) -> Iterator[Row]:

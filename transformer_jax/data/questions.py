@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.files import Row, parsed
+from transformer_jax.data.files import Row, parsed, whole
 from transformer_jax.data.lines import Skipped, read_lines
 
 _STORIES = "section-stories"  # the folder of FairytaleQA beside that of the questions
@@ -53,10 +53,10 @@ def read_squad(path: Path, *, skip_bad: bool) -> Iterator[Row]:
         for article in json.loads(text)["data"]:
             for paragraph in article["paragraphs"]:
                 for entry in paragraph["qas"]:
-                    answers = [answer["text"] for answer in entry["answers"]]
+                    answers = [whole(answer["text"]) for answer in entry["answers"]]
                     if answers:
                         source = _asked(entry["question"], paragraph["context"])
-                        yield source, list(dict.fromkeys(answers))
+                        yield whole(source), list(dict.fromkeys(answers))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path}: expected SQuAD's format, data[].paragraphs[].{{context, qas[].{{question, "
@@ -73,11 +73,9 @@ def read_fairytaleqa(path: Path, *, skip_bad: bool) -> Iterator[Row]:
 
     Raises:
         FileNotFoundError: there is no such story.
-        ValueError: a column is missing, or a section.
+        ValueError: a column is missing, or a section, or both answers.
     """
-    name = path.name.partition(".csv")[0].removesuffix("-questions")
-    folder = path.parents[2] / _STORIES / path.parent.name
-    story = folder / path.name.replace(f"{name}-questions", f"{name}-story")
+    story = story_of(path)
     sections = {row["section"]: row["text"] for _, row in _table(story, ("section", "text"))}
     skipped = Skipped(path, skip_bad)
     for number, row in _table(path, ("question", "cor_section", "answer1", "answer4")):
@@ -86,9 +84,20 @@ def read_fairytaleqa(path: Path, *, skip_bad: bool) -> Iterator[Row]:
             skipped.add(number, f"there is no section {missing[0]!r} in {story}")
             continue
         context = " ".join(" ".join(sections[section].split()) for section in named)
-        answers = dict.fromkeys(row[column].strip() for column in ("answer1", "answer4"))
-        yield _asked(row["question"], context), [answer for answer in answers if answer]
+        given = (row[column].strip() for column in ("answer1", "answer4"))
+        answers = [answer for answer in dict.fromkeys(given) if answer]
+        if not answers:
+            skipped.add(number, "there is no answer")
+            continue
+        yield _asked(row["question"], context), answers
     skipped.tell()
+
+
+def story_of(path: Path) -> Path:
+    """The story that a file of questions of FairytaleQA is on."""
+    name = path.name.partition(".csv")[0].removesuffix("-questions")
+    folder = path.parents[2] / _STORIES / path.parent.name
+    return folder / path.name.replace(f"{name}-questions", f"{name}-story")
 
 
 def read_fairytales(path: Path, *, skip_bad: bool) -> Iterator[Row]:

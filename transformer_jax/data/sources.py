@@ -1,6 +1,7 @@
 """Where examples come from: what is generated, files in a folder, TFDS's catalogue."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +18,17 @@ class Files(NamedTuple):
 
     read: (settings, files of one split) -> rows, tuples by columns. reads: the settings that have
     an effect on it. endings: settings -> what the name of each file ends with, behind the name of
-    the split.
+    the split. beside: a file of a split -> others that are read along with it.
     """
 
     read: Callable[..., Iterator[tuple]]
     reads: tuple[str, ...] = ("dir",)
     endings: Callable[[SourceSettings], tuple[str, ...]] = lambda settings: ("",)
+    beside: Callable[[Path], tuple[Path, ...]] = lambda path: ()
+
+    def all_of(self, paths: Iterable[Path]) -> list[Path]:
+        """The files of a split with those that are read along."""
+        return [file for path in paths for file in (path, *self.beside(path))]
 
 
 class Generated(NamedTuple):
@@ -79,12 +85,12 @@ def _reader(read: Callable[..., Iterator[tuple]], *names: str) -> Callable[..., 
     return rows
 
 
-def _fields(read: Callable[..., Iterator[tuple]], *names: str) -> Files:
-    """Reads fields that these settings name."""
+def _fields(read: Callable[..., Iterator[tuple]], columns: Columns, names: Columns) -> Files:
+    """Reads the columns from the fields that these settings name."""
 
     def rows(settings: SourceSettings, path: Path) -> Iterator[tuple]:
         fields = [getattr(settings, name) for name in names]
-        return read(path, fields, skip_bad=settings.skip_bad_lines)
+        return read(path, columns, fields, skip_bad=settings.skip_bad_lines)
 
     prefix = ("prefix",) * (names == _LANGUAGES)
     return Files(rows, (*_LINES, *names, *prefix))
@@ -142,7 +148,11 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     "squad": {PAIRS: Files(_reader(questions.read_squad), (*_LINES, "prefix"))},
     # FairytaleQA: questions/SPLIT/NAME-questions.csv, or section-stories/SPLIT/NAME-story.csv.
     "fairytaleqa": {
-        PAIRS: Files(_reader(questions.read_fairytaleqa), (*_LINES, "prefix")),
+        PAIRS: Files(
+            _reader(questions.read_fairytaleqa),
+            (*_LINES, "prefix"),
+            beside=lambda path: (questions.story_of(path),),
+        ),
         TEXTS: Files(_reader(questions.read_fairytales), _LINES),
     },
     # Columns separated by tabs.
@@ -156,9 +166,11 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
         TAGGED, Files(_reader(files.read_conllu, "label_feature"), (*_LINES, "label_feature"))
     ),
     # A JSON object, or a dict of Python, a line.
-    "json": {columns: _fields(files.read_json, *names) for columns, names in _NAMED.items()},
+    "json": {columns: _fields(files.read_json, columns, _NAMED[columns]) for columns in _NAMED},
     # Columns of Parquet.
-    "parquet": {columns: _fields(files.read_parquet, *names) for columns, names in _NAMED.items()},
+    "parquet": {
+        columns: _fields(files.read_parquet, columns, _NAMED[columns]) for columns in _NAMED
+    },
 }
 
 
@@ -197,22 +209,28 @@ def _read(
             yield from gathered(list(block), zip(*block.values(), strict=True))
         return
     for paths in found:
-        before = list(map(_state, paths))
+        read = reader.all_of(paths)
+        before = list(map(_state, read))
         yield from gathered(columns, reader.read(settings, *paths))
-        for path, state in zip(paths, before, strict=True):
+        for path, state in zip(read, before, strict=True):
             if _state(path) != state:
                 raise ValueError(f"{path} changed while it was read: start again once it is whole")
 
 
 def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> list[Any]:
-    """What `read` depends on, known without reading: what the files are called, their sizes and
+    """What `read` depends on, known without reading: where in `dir` the files are, their sizes and
     modification times, and the settings that shape the examples. Raises as `find_files`."""
     found = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     shaping = [getattr(settings, name) for name in reader.reads if name != "dir"]
     if isinstance(reader, Generated):
         return [settings.source, columns, splits, shaping, reader.version(settings)]
-    return [settings.source, columns, shaping, [list(map(_state, paths)) for paths in found]]
+    folder = Path(settings.dir).expanduser()
+    states = [
+        [(os.path.relpath(path, folder), *_state(path)) for path in reader.all_of(paths)]
+        for paths in found
+    ]
+    return [settings.source, columns, shaping, states]
 
 
 def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> int | None:
@@ -222,13 +240,15 @@ def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, .
     return sum(path.stat().st_size for path in paths) if paths and not packed else None
 
 
-def _state(path: Path) -> tuple[str, int, int]:
-    """What a file is called, its size and the time at which it was changed, in nanoseconds."""
+def _state(path: Path) -> tuple[int, int]:
+    """The size of a file and the time at which it was changed, in nanoseconds."""
     try:
         status = path.stat()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    return path.name, status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def find_files(
@@ -272,8 +292,9 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
     if not set("*?[") & set(split) or (folder / f"{split}{endings[0]}").exists():
         return [tuple(_find(folder / f"{split}{ending}") for ending in endings)]
     first = endings[0]
+    # Of a file that is there plain and packed `_find` takes one.
     found = {
-        path.name.removesuffix(packed).removesuffix(first) if first else path.name
+        str(path.with_suffix("") if path.suffix in _PACKED else path).removesuffix(first)
         for packed in ("", *_PACKED)
         for path in folder.glob(f"{split}{first}{packed}")
     }
@@ -282,11 +303,7 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
             f"{folder / split}{first}: no file matches (named by data.train, data.validation or "
             "data.test, in the folder data.dir)"
         )
-    parent = Path(split).parent
-    return [
-        tuple(_find(folder / parent / f"{name}{ending}") for ending in endings)
-        for name in sorted(found)
-    ]
+    return [tuple(_find(Path(f"{stem}{ending}")) for ending in endings) for stem in sorted(found)]
 
 
 _PACKED = (".gz", ".zst")

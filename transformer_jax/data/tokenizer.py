@@ -62,6 +62,7 @@ _UNK = _SPECIAL_TOKENS[UNK_ID]
 _FORMAT = 3  # counts the ways in which train_tokenizer has read texts
 MASK = "< mask >"  # stands for a token that a model has to predict
 _REMEMBERED = 2**18  # words whose ids are kept
+_LONGEST = 64  # characters of such a word: longer ones (lines without blanks) hardly come again
 
 
 class Tokenizer:
@@ -175,11 +176,13 @@ class _Remembered(dict):
         self._objects: dict[int, int] = {}
 
     def __missing__(self, word: str) -> tuple[int, ...]:
-        if len(self) >= _REMEMBERED:
-            self.clear()
         marked = word.replace(" ", _BLANK) if self._marks else word
         found = [token.id for token in self._model.tokenize(marked)]
-        self[word] = ids = tuple(self._objects.setdefault(one, one) for one in found)
+        ids = tuple(self._objects.setdefault(one, one) for one in found)
+        if len(word) <= _LONGEST:
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            self[word] = ids
         return ids
 
 

@@ -144,7 +144,8 @@ def sampler(keys: Key[Array, "N"], *, temperature: float, top_k: int, top_p: flo
 
     def draw(logits: Array, index: Array) -> Array:
         step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, index)
-        logits = logits / temperature
+        # So that none is large for a low temperature, and what is cut off stays below all others.
+        logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
         if top_k == 0 and top_p == 1:
             return draw_of_all(step_keys, logits)
         vocab_size = logits.shape[-1]
@@ -229,7 +230,7 @@ def extend(
 class Beams(NamedTuple):
     """Growing (alive) hypotheses and the best finished ones, each sorted best first.
 
-    Where fewer than R hypotheses have finished, the rest is padding with the score `IMPOSSIBLE`.
+    Where fewer than R hypotheses have finished, the rest is padding with the score -inf.
     """
 
     index: Int[Array, ""]  # tokens decoded so far
@@ -271,7 +272,7 @@ def begin_beams(
         tokens=jnp.full((batch_size, beam_size, length), pad_id, jnp.int32),
         log_probs=jnp.tile(log_probs, (batch_size, 1)),
         finished_tokens=jnp.full((batch_size, num_results, length), pad_id, jnp.int32),
-        finished_scores=jnp.full((batch_size, num_results), IMPOSSIBLE, jnp.float32),
+        finished_scores=jnp.full((batch_size, num_results), -jnp.inf, jnp.float32),
         done=limit < 1,
     )
 
@@ -311,7 +312,8 @@ def extend_beams(
     is_eos = _is_any(ids, eos_ids)
 
     finishes = (is_eos & (log_probs > IMPOSSIBLE / 2))[:, :beam_size] & ~beams.done[:, None]
-    scores = jnp.where(finishes, penalised(log_probs[:, :beam_size], index + 1), IMPOSSIBLE)
+    # A strong negative penalty takes real scores below `IMPOSSIBLE`.
+    scores = jnp.where(finishes, penalised(log_probs[:, :beam_size], index + 1), -jnp.inf)
     scores = jnp.concatenate([beams.finished_scores, scores], axis=1)
     finished_tokens = jnp.concatenate([beams.finished_tokens, tokens[:, :beam_size]], axis=1)
     finished_scores, kept = lax.top_k(scores, beams.finished_scores.shape[1])
