@@ -63,6 +63,16 @@ def test_pieces_hold_all_rows_and_no_more_than_memory_should(monkeypatch):
     assert any(len(piece["a"]) < 6 for piece in pieces[:-1])  # the characters were too many
 
 
+def test_long_documents_are_pieces_of_their_own_and_do_not_move_those_of_others(monkeypatch):
+    monkeypatch.setattr(examples_file, "_MOST_CHARACTERS", 40)
+    monkeypatch.setattr(examples_file, "_STRIDE", 4)
+    short = [("x" * 5,) for _ in range(16)]
+    assert [len(piece["a"]) for piece in gathered("a", short)] == [8, 8]
+    long = [("y" * 50,) for _ in range(3)]
+    assert [len(piece["a"]) for piece in gathered("a", short + long)] == [8, 8, 1, 1, 1]
+    assert [len(piece["a"]) for piece in gathered("a", short[:2] + long + short)] == [3, 1, 1, 8, 8]
+
+
 def test_what_a_tokenizer_learns_from_is_spread_over_all(monkeypatch):
     monkeypatch.setattr(examples_file, "_STRIDE", 1)
     pieces = [

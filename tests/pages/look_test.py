@@ -12,7 +12,7 @@ import pytest
 from tests.models import tiny
 from tests.whole import conftest as whole
 from tests.whole.command_line import call
-from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.data.tokenizer import SpecialIds, train_tokenizer
 from transformer_jax.pages import look
 from transformer_jax.pages.look import chances, labels
 from transformer_jax.pages.page import array, numbers, page
@@ -71,6 +71,16 @@ def test_what_ends_for_lack_of_room_is_shown_without_an_end(room, end):
     writer: Any = _Writer(room, _Decode(num_samples=4))
     (text,) = look._texts(run, writer, ["a b"])
     assert text.targets == [8, 9, 5, 6, 7, *end] and text.given == 2
+
+
+def test_a_text_ends_with_the_likeliest_of_the_ids_that_end_one():
+    special = SpecialIds(eos=1, other_eos=(4,))
+    logits = np.array([[9.0, 9, 9, 9, 0], [9, 1, 9, 9, 2]])
+    (ended, cut) = (
+        look._with_its_end(look.Text("a", None, targets), logits, special).targets
+        for targets in ([3, 1], [3, 2])
+    )
+    assert ended == [3, 4] and cut == [3, 2]
 
 
 def test_logits_that_are_not_finite_are_told_with_their_line(monkeypatch):

@@ -42,8 +42,10 @@ def test_what_training_has_seen_is_taken_out_of_a_second_figure():
     assert {name: scores[name] for name in before if name != "repeats"} == {
         name: value for name, value in before.items() if name != "repeats"
     }
-    # A part of which nothing is left has no score.
-    assert "unseen/names/exact_match" not in scores_of([0, 1])
+    # A part of which nothing is left has no score, and the mean of the others is of other parts.
+    scores = scores_of([0, 1])
+    assert "unseen/names/exact_match" not in scores and "unseen/exact_match" not in scores
+    assert "unseen/yes_no/exact_match" in scores
 
 
 def test_a_set_without_parts_is_scored_under_plain_names():

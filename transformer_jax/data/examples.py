@@ -45,15 +45,18 @@ class SourceSettings:
 
 def gathered(columns: Sequence[str], rows: Iterable[tuple]) -> Iterator[Examples]:
     """Pieces of the rows. Where a piece ends depends on the rows alone."""
-    rows = iter(rows)
     piece: list[tuple] = []
-    characters = 0
-    while part := list(itertools.islice(rows, _STRIDE)):
-        piece += part
-        characters += sum(len(value) for row in part for value in row)
+    characters = looked = 0  # of the piece, and at the last look
+    for row in rows:
+        piece.append(row)
+        characters += sum(map(len, row))
+        # Long documents are looked at one by one: so many of them would be gigabytes.
+        if len(piece) % _STRIDE and characters - looked < _MOST_CHARACTERS:
+            continue
+        looked = characters
         if len(piece) >= _MOST or characters >= _MOST_CHARACTERS:
             yield dict(zip(columns, map(list, zip(*piece, strict=True)), strict=True))
-            piece, characters = [], 0
+            piece, characters, looked = [], 0, 0
     if piece:
         yield dict(zip(columns, map(list, zip(*piece, strict=True)), strict=True))
 

@@ -40,7 +40,8 @@ def exact_match(hypotheses: Sequence[str], references: References) -> float:
 def rouge(hypotheses: Sequence[str], references: References) -> Scores:
     """ROUGE-1, ROUGE-2 and ROUGE-L of whole texts (Lin 2004) by Google's rouge-score.
 
-    Words are stemmed (Porter), as by ROUGE-1.5.5 with -m.
+    Words are stemmed (Porter), as by ROUGE-1.5.5 with -m. They are made of a-z and 0-9 alone: what
+    other letters divide or make up counts for nothing, so that only English is scored as expected.
 
     Returns:
       F1, 0 to 1, means over the texts: "rouge1", "rouge2" and "rougeL" with the best of each text's

@@ -291,7 +291,7 @@
   function chances() {
     const {chances: found, written: tokens, given} = texts[state.text];
     written.replaceChildren();
-    if (!found) return;
+    if (!found?.length) return;
     const details = page.element("p", {id: "runners-up", "aria-live": "polite"});
     const list = page.element("div", {class: "tokens", role: "group", "aria-label": "Written tokens"});
     const tell = (number) => () => {

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from transformer_jax import progress
 from transformer_jax.data.rows import pad
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer import SpecialIds, Tokenizer
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.inspection.attention import Looks, attention
@@ -104,8 +104,16 @@ def views(run: Run, trained: Trained, texts: Sequence[Text]) -> list[dict[str, A
                     f"the model's logits of {text.line!r} are not finite, so that there is nothing "
                     "to show: choose an earlier --checkpoint"
                 )
-            found.append(_view(run, text, logits, looks))
+            found.append(_view(run, _with_its_end(text, logits, run.data.special), logits, looks))
     return found
+
+
+def _with_its_end(text: Text, logits: Float[np.ndarray, "T V"], special: SpecialIds) -> Text:
+    """A text that ends, with the likeliest of the ids that end one: which it was is not kept."""
+    if not text.targets or text.targets[-1] != special.eos:
+        return text
+    end = max(special.ends, key=lambda one: logits[-1, one])
+    return text._replace(targets=[*text.targets[:-1], end])
 
 
 def _longest(texts: Sequence[Text]) -> int:

@@ -101,7 +101,7 @@ def score(
                 ours, theirs = [hypotheses[n] for n in kept], [references[n] for n in kept]
                 scores = [METRICS[metric](ours, theirs, bleu_tokenizer) for metric in metrics]
                 found[name] = {key: value for one in scores for key, value in one.items()}
-        return _flat(found)
+        return _flat(found, list(parts))
 
     scores = of(np.ones_like(seen)) | {"repeats": int(seen.sum())}
     if seen.any() and not seen.all():
@@ -109,14 +109,14 @@ def score(
     return scores
 
 
-def _flat(scores: dict[str, Scores]) -> Scores:
-    """Scores by part under flat names, and the mean of each number that all parts have."""
+def _flat(scores: dict[str, Scores], parts: Sequence[str]) -> Scores:
+    """Scores by part under flat names, and the mean of each number that all these parts have."""
     flat = {
         f"{part}/{name}" if part else name: value
         for part, found in scores.items()
         for name, value in found.items()
     }
-    every = list(scores.values())
+    every = [scores.get(part, {}) for part in parts]
     means = {
         name: sum(found[name] for found in every) / len(every)
         for name, value in every[0].items()
