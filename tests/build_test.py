@@ -287,6 +287,10 @@ def test_memory_is_in_the_state_and_rows_go_on(folder):
     _, second = next(streams), next(streams)
     assert np.any(second["targets_positions"][:, 0] > 0)
     assert build(_config(folder, "causal_lm")).abstract_state().memory == ()
+    # A recurrent model begins each row anew, and so it has texts that begin.
+    others = {"model__family": "recurrent", "model__recurrence": "lstm"}
+    streams = build(_config(folder, "causal_lm", **others, model__memory_length=7)).train_streams()
+    assert not any(np.any(next(streams)["targets_positions"][:, 0]) for _ in range(3))
     mixture = (("text", str(folder), "file", 1.0),)
     with pytest.raises(ValueError, match="memory_length=7 .* no data.mixture"):
         build(_config(folder, "causal_lm", **settings, data__mixture=mixture, data__train=()))

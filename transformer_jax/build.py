@@ -194,7 +194,7 @@ def _context_length(config: Config) -> int:
 
     One with memory sees as many before the newest as its memory holds.
     """
-    if not config.model.memory_length:
+    if not build_data.goes_on(config):
         return config.data.max_target_length
     length = config.evaluate.memory_length
     return 1 + (config.model.memory_length if length is None else length)
@@ -310,7 +310,7 @@ def make_sharpness(
             groups=settings.groups,
             **moments,
         )
-    return sharpness.make_sharpness(loss, preconditioner)
+    return sharpness.make_sharpness(loss, preconditioner, settings.clip_norm)
 
 
 def _loss(config: Config, task: Task) -> Loss:

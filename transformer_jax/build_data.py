@@ -13,6 +13,7 @@ from transformer_jax.data.mixture import counts_of
 from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.evaluation.answers import METRICS
+from transformer_jax.models import FAMILIES
 from transformer_jax.tasks.task import Task
 from transformer_jax.values import Kind
 from transformer_jax.workdir import LABELS, TOKENIZER
@@ -51,7 +52,7 @@ def settings(
         tokenizer_vocab_size=tokenizer["vocab_size"],
         tokenizer_train_bytes=tokenizer["train_bytes"],
         model_vocab_size=config.model.vocab_size,
-        contiguous=config.model.memory_length > 0,
+        contiguous=goes_on(config),
         mask_rate=config.task.mask_rate,
         mean_span_length=config.task.mean_span_length,
         seed=config.seed,
@@ -60,6 +61,12 @@ def settings(
         labels_file=workdir / LABELS if workdir else None,
         **data,
     )
+
+
+def goes_on(config: Config) -> bool:
+    """Whether rows go on where those of the batch before ended: the model keeps what it read."""
+    keeps = "memory_length" in FAMILIES[config.model.family].reads
+    return keeps and config.model.memory_length > 0
 
 
 def _in_parts(task: Task) -> bool:
@@ -223,7 +230,7 @@ def check(config: Config, task: Task) -> None:
             f"data.batch_size={data.batch_size} is no multiple of train.accumulation_steps="
             f"{config.train.accumulation_steps}"
         )
-    if config.model.memory_length and data.mixture:
+    if goes_on(config) and data.mixture:
         raise ValueError(
             f"model.memory_length={config.model.memory_length} reads one text from beginning "
             "to end, and no data.mixture: set one of them to 0 or ()"

@@ -16,7 +16,7 @@ def test_each_parameter_is_shown_with_what_its_parameterisation_gives_it(tmp_pat
     )
     assert commands.inspect(config, None) == 0
     out = capsys.readouterr().out
-    # Yang et al. 2021, table 9, and 2023: n = 4 and N = 2, as powers of multiplier, learning rate
+    # Yang et al. 2021, table 8, and 2023: n = 4 and N = 2, as powers of multiplier, learning rate
     # and epsilon.
     n, deep = 4.0, 2.0**-0.5
     expected = {

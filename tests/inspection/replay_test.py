@@ -1,5 +1,6 @@
 """The first non-finite tensor of a step is where an overflow was put, whatever comes after it."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from tests.models import tiny
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.inspection import replay
-from transformer_jax.models.family import parameter_name
+from transformer_jax.models.family import parameter_name, with_memory
+from transformer_jax.models.transformer.memory import shapes
 from transformer_jax.models.transformer.shapes import MODELS
 from transformer_jax.training import state as train_state
 from transformer_jax.training.cross_entropy import METRICS
@@ -211,6 +213,33 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
 
     optimizer = optax.stateless(update)
     assert found(config, params, batch, optimizer=optimizer) == f"update of parameter {first}"
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read(accumulation_steps):
+    config = tiny.config(architecture="decoder_only", positions="relative", memory_length=3)
+    model, settings = MODELS[config.architecture](config), make_settings(accumulation_steps)
+    batch = make_batch(config)
+    batch["targets_positions"] = batch["targets_positions"] + 2 * (batch["targets_segment_ids"] > 0)
+    rng = np.random.default_rng(0)
+    memory = {
+        name: jnp.asarray(rng.normal(size=leaf.shape)).astype(leaf.dtype)
+        for name, leaf in shapes(config, len(batch["targets"]), None).items()
+    }
+    memory |= {"real": jnp.ones_like(memory["real"]), "last": jnp.full_like(memory["last"], 5)}
+    state = dataclasses.replace(make_state(tiny.random_parameters(config)), memory=memory)
+    parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
+    step = make_train_step(
+        settings,
+        loss=LOSS,
+        apply=functools.partial(with_memory, model),
+        optimizer=SGD,
+        schedule=lambda count: jnp.float32(0.1),
+        layout=train_state.layout(state),
+    )
+    _, metrics = step(state, batch)
+    np.testing.assert_allclose(parts["mean loss"], metrics["loss"], rtol=1e-5)
+    np.testing.assert_allclose(parts["gradient norm"], metrics["gradient_norm"], rtol=1e-4)
 
 
 @pytest.mark.long

@@ -77,6 +77,30 @@ def test_what_training_logs_is_of_its_parameters_and_its_optimizer():
         np.testing.assert_allclose(found[f"{name}sharpness"], expected, rtol=1e-3)
 
 
+def test_clipping_leaves_the_curvature_that_adams_steps_meet():
+    """Adam's steps do not change with the scale of all gradients, and so neither does that."""
+    params, loss, _ = network()
+    norm = float(jnp.linalg.norm(ravel_pytree(jax.grad(loss)(params))[0]))
+    found = []
+    for clip_norm in (0.0, 2 * norm, norm / 7):
+        transform = optax.chain(
+            optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
+            optax.scale_by_adam(b2=0.9, eps=0.0),
+        )
+        state: Any = transform.init(params)
+        for _ in range(3):
+            _, state = transform.update(jax.grad(loss)(params), state)
+        measure = sharpness.make_sharpness(
+            lambda params, batch: loss(params),
+            lambda adam: jax.tree.map(lambda nu: jnp.sqrt(nu / (1 - 0.9**3)), adam.nu),
+            clip_norm,
+        )
+        adam: Any = state[1]
+        made: Any = SimpleNamespace(params=params, opt_state=adam)
+        found.append(float(measure(made, {})["preconditioned_sharpness"]))
+    np.testing.assert_allclose(found, found[0], rtol=1e-3)
+
+
 @pytest.mark.parametrize("preconditioned", [False, True])
 def test_sharpness_is_that_of_the_dense_hessian(preconditioned):
     params, loss, dense = network()

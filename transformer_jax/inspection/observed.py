@@ -53,16 +53,18 @@ def observe(
     batch: Batch,
     rng: Key[Array, ""] | None = None,
     perturbations: Any = None,
+    memory: Any = (),
 ) -> tuple[Float[Array, "B T _"], dict[Stack, Observed]]:
     """One forward pass: the logits, and what each stack showed.
 
     Args:
       rng: the key of dropout; None is deterministic.
       perturbations: what to add to the sublayers' outputs, as `no_perturbations` has it.
+      memory: what the model kept of the batch before (see `with_memory`); (): nothing.
     """
     # Other kernels never hold a query's weights.
     model = model.clone(config=dataclasses.replace(model.config, attention_kernel="xla"))
-    variables = {"params": params}
+    variables = {"params": params, "memory": memory} if memory else {"params": params}
     if perturbations is not None:
         variables["perturbations"] = perturbations
     logits, shown = model.apply(

@@ -96,11 +96,11 @@ def tensors(
     yield from _by_path("parameter", hosts.whole(state.params))
 
     count = settings.accumulation_steps
-    parts, keys = micro_batches(batch, state.dropout_key, count)
+    parts = micro_batches(batch, state.dropout_key, state.memory, count)
     sums = []
     for number in range(count):
-        part = jax.tree.map(lambda rows, number=number: rows[number], parts)
-        seen = _examine(model, loss, state.params, part, keys[number])
+        part, key, memory = jax.tree.map(lambda rows, number=number: rows[number], parts)
+        seen = _examine(model, loss, state.params, part, key, memory)
         sums.append((seen.loss_sum, seen.weight, seen.gradient))
         where = f"micro-batch {number + 1} of {count}: " if count > 1 else ""
         for name, tensor in _in_order(model.config, hosts.whole(seen)):
@@ -129,9 +129,11 @@ class _Seen(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("model", "loss"))
-def _examine(model: Model, loss: Loss, params: Params, batch: Batch, key: Key[Array, ""]) -> _Seen:
+def _examine(
+    model: Model, loss: Loss, params: Params, batch: Batch, key: Key[Array, ""], memory: Any
+) -> _Seen:
     def summed(params, perturbations):
-        outputs, observed = observe(model, params, batch, key, perturbations)
+        outputs, observed = observe(model, params, batch, key, perturbations, memory)
         loss_sum, weight, _ = loss(outputs, batch)
         return loss_sum, (weight, outputs, observed)
 

@@ -26,11 +26,13 @@ def threshold(beta1: float) -> float:
 
 
 class Sharpness(NamedTuple):
-    """The largest eigenvalue, its unit vector, and the cosine of vector and gradient, squared."""
+    """The largest eigenvalue, its unit vector, the cosine of vector and gradient, squared, and the
+    norm of the gradient."""
 
     value: Float[Array, ""]
     vector: Float[Array, "P"]
     alignment: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
 
 
 def lanczos(
@@ -94,21 +96,25 @@ def sharpness(
     gradient, along = jax.linearize(jax.grad(lambda flat: loss(restore(flat))), flat)
     value, vector = lanczos(lambda vector: scale * along(scale * vector), start)
     at = scale * gradient
-    return Sharpness(value, vector, (vector @ at) ** 2 / jnp.maximum(at @ at, 1e-30))
+    alignment = (vector @ at) ** 2 / jnp.maximum(at @ at, 1e-30)
+    return Sharpness(value, vector, alignment, jnp.linalg.norm(gradient))
 
 
 def make_sharpness(
     loss: Callable[[PyTree, Batch], Float[Array, ""]],
     preconditioner: Callable[[Any], PyTree] | None,
+    clip_norm: float = 0.0,
 ) -> Callable[[State, Batch], dict[str, Float[Array, ""]]]:
     """Compiles what training logs: (state after a step, its batch) -> numbers.
 
     "sharpness", "gradient_alignment", and where there is a preconditioner
-    "preconditioned_sharpness".
+    "preconditioned_sharpness". Where the gradient is clipped to a share of itself, so is H, since
+    P is of what was clipped: Adam's steps are those of the whole gradient and its own P.
 
     Args:
       loss: (params, batch) -> the mean loss, without dropout.
       preconditioner: the optimizer's state -> the diagonal of P.
+      clip_norm: the largest norm of the gradient that the optimizer takes (0: any).
     """
 
     def measure(params, opt_state, batch):
@@ -122,7 +128,8 @@ def make_sharpness(
         found = {"sharpness": plain.value, "gradient_alignment": plain.alignment}
         if preconditioner is not None:
             met = sharpness(own, params, start, preconditioner(opt_state))
-            found["preconditioned_sharpness"] = met.value
+            clipped = jnp.minimum(1, clip_norm / plain.gradient_norm) if clip_norm else 1
+            found["preconditioned_sharpness"] = clipped * met.value
         return jax.tree.map(constrain, found)
 
     compiled = jax.jit(measure)

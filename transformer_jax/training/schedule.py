@@ -106,8 +106,9 @@ def make_schedule(
     steps -= burn_in_steps
     if row.decays_last and not 0 < decay_steps <= steps - warmup_steps:
         raise ValueError(
-            f"{name} needs a decay of 1 to {steps - warmup_steps} steps, what is left of {steps} "
-            f"after {warmup_steps} of warm-up; got decay_steps={decay_steps}"
+            f"{name} needs a decay of 1 to {steps - warmup_steps} steps, what is left of "
+            f"{steps + burn_in_steps} after {burn_in_steps} of burn-in and {warmup_steps} of "
+            f"warm-up; got decay_steps={decay_steps}"
         )
     # Without warm-up the peak is the first step.
     span = Span(max(warmup_steps, 1), steps, decay_steps)

@@ -195,23 +195,22 @@ def _summed_gradient(
         return jax.tree.map(jnp.add, total, new), aux
 
     zeros = jax.tree.map(jnp.zeros_like, params)
-    parts = micro_batches(batch, rng, accumulation_steps)
-    own = jax.tree.map(functools.partial(_cut_rows, accumulation_steps), memory)
-    total, (sums, memory) = jax.lax.scan(add, zeros, (*parts, own))
+    parts = micro_batches(batch, rng, memory, accumulation_steps)
+    total, (sums, memory) = jax.lax.scan(add, zeros, parts)
     sums = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sums)
     return total, sums, jax.tree.map(lambda parts: parts.reshape(-1, *parts.shape[2:]), memory)
 
 
 def micro_batches(
-    batch: Batch, rng: Key[Array, ""], parts: int
-) -> tuple[dict[str, Int[Array, "parts rows _"]], Key[Array, "parts"]]:
-    """A batch cut into equal parts, and the dropout key of each; one part has the step's own key.
+    batch: Batch, rng: Key[Array, ""], memory: Any, parts: int
+) -> tuple[dict[str, Int[Array, "parts rows _"]], Key[Array, "parts"], Any]:
+    """A batch cut into equal parts, and the dropout key and the memory of each.
 
-    Raises ValueError where the rows cannot be cut.
+    One part has the step's own key. Raises ValueError where the rows cannot be cut.
     """
     keys = rng[None] if parts == 1 else jax.random.split(rng, parts)
-    cut = jax.tree.map(functools.partial(_cut_rows, parts), batch)
-    return jax.tree.map(lambda rows: constrain(rows, None, "batch", "length"), cut), keys
+    cut, own = jax.tree.map(functools.partial(_cut_rows, parts), (batch, memory))
+    return jax.tree.map(lambda rows: constrain(rows, None, "batch", "length"), cut), keys, own
 
 
 def _cut_rows(parts: int, array: Array) -> Array:

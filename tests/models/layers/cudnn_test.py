@@ -46,7 +46,12 @@ def test_it_lowers_to_the_kernel_for_cuda(monkeypatch):
     assert "__cudnn$fmhaScaleBias" in text
 
 
-def test_it_takes_bfloat16_alone():
+def test_it_takes_bfloat16_and_heads_of_some_sizes_alone():
+    config = functools.partial(tiny.config, attention_kernel="cudnn", d_model=64)
     with pytest.raises(ValueError, match="model.dtype='float32': set it to 'bfloat16'"):
-        tiny.config(attention_kernel="cudnn")
-    assert tiny.config(attention_kernel="cudnn", dtype="bfloat16").dtype == "bfloat16"
+        config(head_dim=32)
+    for head_dim in (8, 32, 128):
+        assert config(dtype="bfloat16", head_dim=head_dim).head_dim == head_dim
+    for head_dim in (4, 20, 136):
+        with pytest.raises(ValueError, match=f"head_dim={head_dim} .* multiple of 8 from 8 to 128"):
+            config(dtype="bfloat16", head_dim=head_dim)

@@ -161,6 +161,20 @@ def test_a_decoder_writes_with_the_window_of_its_memory(positions):
         tokens = document[None, prompt - 1 + t]
 
 
+@pytest.mark.parametrize(
+    "config", [tiny.config(architecture="decoder_only"), tiny.RECURRENT["lstm-decoder_only"]]
+)
+def test_a_row_that_goes_on_without_memory_begins_with_bos(config):
+    """And not with what the end of the same row says."""
+    (batch,) = segments_of([documents(LENGTH)])
+    batch["targets_positions"] += 3
+    other = dict(batch, targets=batch["targets"].copy())
+    other["targets"][:, -1] = 3 + (batch["targets"][:, -1] - 2) % 4
+    assert (other["targets"] != batch["targets"]).sum() == 1
+    read, params = tiny.apply_function(config), tiny.random_parameters(config)
+    np.testing.assert_array_equal(read(params, batch), read(params, other))
+
+
 def test_a_model_without_memory_keeps_nothing():
     config = tiny.config(architecture="decoder_only")
     assert shapes(config, 3, None) == shapes(config, 3, 7) == ()

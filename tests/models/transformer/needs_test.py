@@ -1,5 +1,6 @@
 """What the arithmetic says of a Transformer's memory, against the model's own arrays."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -37,6 +38,23 @@ def test_parameters_are_bounded_from_below_and_closely(shape, variant):
     leaves = jax.tree.leaves(tiny.abstract_parameters(config))
     exact = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     assert 0.9 * exact < _total(TransformerNeeds(config).parameters()) <= exact
+
+
+def test_weights_of_attention_count_where_the_kernel_holds_them():
+    """As many as there are pairs of tokens, those of the memory included."""
+    plain = _config("decoder_only", dtype="bfloat16", positions="relative")
+    lengths = {"target": 64}
+
+    def weights(config):
+        found = TransformerNeeds(config).activations(2, lengths, training=True)
+        return [need.least for need in found if need.name == "attention weights"]
+
+    assert weights(plain) == [2 * plain.num_heads * 64 * 64 * 4]
+    with_memory = dataclasses.replace(plain, memory_length=64)
+    assert weights(with_memory) == [2 * weights(plain)[0]]
+    others = dict(positions="sinusoidal", head_dim=48)
+    for kernel in ("cudnn", "splash"):
+        assert not weights(dataclasses.replace(plain, attention_kernel=kernel, **others))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

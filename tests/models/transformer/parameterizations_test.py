@@ -22,7 +22,7 @@ WIDTH, LAYERS = tiny.SIZES["d_model"], tiny.SIZES["num_encoder_layers"]
 APART = dict(tied_embeddings="none")
 
 # By row and kind of parameter: exponents of the width on deviation, multiplier, learning rate and
-# epsilon (Yang et al. 2021, table 9; Everett et al. 2024, tables 1 and 4).
+# epsilon (Yang et al. 2021, table 8; Everett et al. 2024, tables 1 and 4).
 WIDTHS = {
     "standard_by_layer": dict(
         embedding=(0, 0, 0, -0.5), hidden=(-0.5, 0, -1, -0.5), output=(-0.5, 0, -1, 0)
@@ -207,11 +207,11 @@ def test_branches_over_depth_are_those_of_depth_scaled():
     assert not np.allclose(plain, expected, rtol=1e-2)
 
 
-# Table 9 by the symmetry of Adam, as tables 3 and 8 have it; epsilons are the gradients' exponents.
+# Table 8 by the symmetry of Adam, as tables 3 and 9 have it; epsilons are the gradients' exponents.
 _hidden = ROWS["mup"].hidden
 BY_SYMMETRY = {
     "table_3": dict(output=Growth(draw=-1.0, learning_rate=(-1.0, 0.0))),
-    "table_8": dict(
+    "table_9": dict(
         embedding=Growth(-0.5, 0.5, (-0.5, 0.0), (-0.5, 0.0)),
         output=Growth(-0.5, -0.5, (-0.5, 0.0), (-0.5, 0.0)),
     ),
@@ -263,7 +263,7 @@ def trajectory(name, row, steps=8):
     ("one", "other"),
     [
         ("mup", "table_3"),
-        ("mup", "table_8"),
+        ("mup", "table_9"),
         ("mup", "mean_field"),
         ("ntk", "standard_by_layer"),
     ],

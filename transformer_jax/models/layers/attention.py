@@ -82,7 +82,8 @@ class Attention(nn.Module):
 
     Keys and values are made by `keys_values`, so that self-attention, cross-attention and cached
     decoding are one path. Kernels are Xavier uniform over the true (D, H K) matrices, those inward
-    times `gain`. Keys have no bias: the softmax cancels it.
+    times `gain`. Keys have no bias, which the softmax cancels unless
+    they are turned or normalised.
 
     Attributes:
       num_kv_heads: of keys and values, each of which serves num_heads / num_kv_heads adjacent
@@ -227,7 +228,9 @@ class Attention(nn.Module):
             scores = self.scores(queries, self._for_queries(keys))
         else:
             by_key = queries.reshape(*queries.shape[:2], *grouped, self.head_dim)
-            scores = _products("BTGRK,BGKS->BGRTS", by_key, cache.keys)
+            # Groups first: XLA has no product of bfloat16 on CPU that transposes by itself.
+            by_key = jnp.transpose(by_key, (0, 2, 3, 1, 4))
+            scores = _products("BGRTK,BGKS->BGRTS", by_key, cache.keys)
             scores = scores.reshape(scores.shape[0], self.num_heads, *scores.shape[3:])
         if bias is not None:
             scores = scores + bias

@@ -110,8 +110,9 @@ class LogitsBias(nn.Module):
 def shift_right(
     targets: Int[Array, "B T"], positions: Int[Array, "B T"], bos_id: int
 ) -> Int[Array, "B T"]:
-    """What the decoder reads: the token before, and bos at the start of each example."""
-    return jnp.where(positions == 0, bos_id, jnp.roll(targets, 1, axis=1))
+    """What the decoder reads: the token before, and bos at the start of each example and row."""
+    before = jnp.roll(targets, 1, axis=1).at[:, 0].set(bos_id)
+    return jnp.where(positions == 0, bos_id, before)
 
 
 class OutputProjection(nn.Module):

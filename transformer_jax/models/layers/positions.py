@@ -129,8 +129,9 @@ class Positions(nn.Module):
 def rotate(x: Float[Array, "B T H K"], rotation: Rotation | None) -> Float[Array, "B T H K"]:
     """Turns each pair of channels (i, i + K/2), in float32; None turns nothing.
 
-    So the product of a query and a key depends on the difference of their positions alone. The
-    paper pairs neighbouring channels, which is the same up to the order of the channels.
+    So the product of a query and a key depends on the difference of their positions alone; an
+    additive score of theirs does not. The paper pairs neighbouring channels, which is the same up
+    to the order of the channels.
     """
     if rotation is None:
         return x

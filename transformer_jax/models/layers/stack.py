@@ -14,7 +14,9 @@ _INWARD = (*_HIDDEN, "query", "key", "value")
 # A layer's input is always kept. What costs no product is drawn, normalised or activated again.
 REMAT: dict[str, tuple[str, ...] | None] = {
     "none": None,
-    "dots": (*_INWARD, "stream"),  # then no product is computed again, but for plain attention's
+    # Then no product is computed again but plain attention's, W R of distances, and those whose
+    # results are normalised or scaled before they are kept
+    "dots": (*_INWARD, "stream"),
     "inward": _INWARD,
     "hidden": _HIDDEN,
     "full": (),

@@ -102,7 +102,7 @@ class Recurrent(nn.Module):
                 self, "key", XAVIER, (self.attended, width), axes[::2], matrix=(1, 1)
             )
             self.key_bias = parameter(self, "key_bias", nn.initializers.zeros, (width,), axes[2:])
-            self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:])
+            self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:], decay=True)
         self.kernels = kernels
 
     def attend_to(self, x: Float[Array, "B S C"], segments: Int[Array, "B S"]) -> Attended:

@@ -95,7 +95,7 @@ class Reader(nn.Module):
             "query": kernel("query", XAVIER, width),
             "key": kernel("key", XAVIER, width),
         }
-        self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:])
+        self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:], decay=True)
 
     def __call__(
         self, x: Float[Array, "B T I"], positions: Int[Array, "B T"]

@@ -199,6 +199,12 @@ class TransformerConfig:
                 f"model.attention_kernel={name!r} takes no products of model.dtype={self.dtype!r}: "
                 f"set it to {' or '.join(map(repr, kernel.dtypes))}"
             )
+        if kernel.head_dims and self.head_dim not in kernel.head_dims:
+            sizes = kernel.head_dims
+            raise ValueError(
+                f"model.head_dim={self.head_dim} is none that model.attention_kernel={name!r} "
+                f"takes: expected a multiple of {sizes.step} from {sizes.start} to {sizes[-1]}"
+            )
 
     def _check_parameterization(self) -> None:
         name, row = self.parameterization, PARAMETERIZATIONS[self.parameterization]

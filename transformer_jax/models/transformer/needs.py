@@ -62,8 +62,13 @@ class TransformerNeeds:
             least = (at.layers if training else 1) * stream * config.compute_dtype.itemsize
             settings = self._settings(f"num_{stack}_layers", "d_model", "d_ff")
             found.append(Need("activations", least, likely, settings))
-            if not KERNELS[config.attention_kernel].reads_segments:
+            if KERNELS[config.attention_kernel].holds_weights:
                 found.append(self._weights(stack, rows, lengths, training))
+        if config.memory_length:
+            places = rows * config.num_decoder_layers * config.memory_length
+            size = places * config.d_model * config.compute_dtype.itemsize
+            settings = self._settings("memory_length", "num_decoder_layers", "d_model")
+            found.append(Need("memory of what was read", size, 2 * size, settings))
         outputs, length = self._outputs(), lengths[_SIDES[stacks(config)[-1]]]
         size = rows * length * outputs.least
         size /= chunks(size)
@@ -120,7 +125,7 @@ class TransformerNeeds:
         """Weights of attention: of one layer for certain, since they are results of products."""
         config, at = self.config, depth(self.config, stack)
         length = lengths[_SIDES[stack]]
-        pairs = rows * config.num_heads * length * length
+        pairs = rows * config.num_heads * length * (length + config.memory_length)
         if _attentions(at) == 2:
             crossed = rows * config.num_heads * length * lengths["source"]
         else:

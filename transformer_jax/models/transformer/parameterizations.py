@@ -118,7 +118,7 @@ PARAMETERIZATIONS: dict[str, Parameterization | None] = {
         output=Growth(multiplier=-0.5, learning_rate=(-0.5, 0.0), epsilon=(-0.5, 0.0)),
         vector_epsilon=-0.5,
     ),
-    # Yang et al. 2021 (2203.03466), table 9. The symmetry of Adam turns it into tables 3 and 8: a
+    # Yang et al. 2021 (2203.03466), table 8. The symmetry of Adam turns it into tables 3 and 9: a
     # multiplier times c, with draw and learning rate over c, trains alike.
     "mup": _MUP,
     # Dey et al. 2025 (2505.01618), table 1: mup, and over depth with alpha = 1.

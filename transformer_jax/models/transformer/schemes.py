@@ -53,7 +53,7 @@ Formula = Callable[[Depth], Any]
 # The two kernels that a branch's output is linear in, and those that DeepNorm and others scale.
 _LAST = ("*/output", "*/down")
 _VALUES = ("*/value", "*/output", "*/up", "*/down")
-_ALL = ("*/query", "*/key", "*/value", "*/output", "*/up", "*/gate", "*/down")
+_ALL = (*_VALUES, "*/query", "*/key", "*/distance", "*/gate")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

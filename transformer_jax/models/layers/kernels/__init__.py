@@ -17,19 +17,23 @@ class Kernel:
     Attributes:
       attend: (queries, keys, values, mask or segments, weights) -> heads (B, T, H, K).
         weights: (queries, keys, mask) -> the attention weights, for a kernel that holds them.
+      holds_weights: whether it holds the attention weights of whole rows.
       reads_segments: whether it reads segments in place of a mask.
       platforms: the kinds of device that it runs on; None: all.
       any_score: whether scores may be other than products of queries and keys.
       drops: whether it can drop attention weights.
       dtypes: of the products that it takes; None: all.
+      head_dims: that it takes; None: all.
     """
 
     attend: Callable[..., Any]
+    holds_weights: bool = False
     reads_segments: bool = False
     platforms: tuple[str, ...] | None = None
     any_score: bool = False
     drops: bool = False
     dtypes: tuple[str, ...] | None = None
+    head_dims: range | None = None
 
 
 def _splash(
@@ -47,7 +51,7 @@ def _splash(
 
 
 KERNELS = {
-    "xla": Kernel(attend=xla.attend, any_score=True, drops=True),
+    "xla": Kernel(attend=xla.attend, holds_weights=True, any_score=True, drops=True),
     "splash": Kernel(attend=_splash, reads_segments=True, platforms=("tpu",)),
     "cudnn": Kernel(
         attend=lambda queries, keys, values, mask, weights: cudnn.cudnn_attention(
@@ -55,6 +59,7 @@ KERNELS = {
         ),
         platforms=("gpu",),
         dtypes=("bfloat16",),
+        head_dims=range(8, 129, 8),
     ),
 }
 
