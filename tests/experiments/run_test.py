@@ -52,6 +52,19 @@ def test_measured_runs_end_in_a_report_and_are_not_run_again(folder, command, tm
 
 
 @pytest.mark.long
+def test_what_is_decoded_otherwise_is_measured_again(folder, command, tmp_path, capsys):
+    assert run.main(command("measured", "--quick")) == 0
+    sweep, longer = folder / "sweep.py", ('"decode.extra_length": 2', '"decode.extra_length": 3')
+    sweep.write_text(sweep.read_text().replace(*longer))
+    for done in (0, 1):
+        capsys.readouterr()
+        assert run.main(command("measured", "--quick")) == 0
+        assert f"{done} of 1 run done" in capsys.readouterr().out
+    (log,) = tmp_path.glob("runs/question/*/log.txt")
+    assert log.read_text().count("$ ") == 2
+
+
+@pytest.mark.long
 def test_a_failed_run_stops_no_other_and_is_named_with_its_log(folder, command, capsys):
     assert run.main(command("broken", "--jobs=1")) == 1
     out = capsys.readouterr().out
