@@ -201,6 +201,24 @@ def test_tasks_get_the_whole_path_of_the_data(command, tmp_path, monkeypatch):
     assert f"--data_dir={tmp_path / 'data'}" in orders[0].flags
 
 
+def test_runs_that_were_done_with_data_elsewhere_are_told(folder, tmp_path, capsys):
+    """Their id does not tell one folder from another, so they count as done."""
+    (folder / "report.py").unlink()
+
+    def show(data_dir):
+        flags = ["--sweep=of_files", f"--runs_dir={tmp_path / 'runs'}", "--dry_run"]
+        assert run.main([str(folder), *flags, f"--data_dir={data_dir}"]) == 0
+        return capsys.readouterr().out
+
+    workdir = tmp_path / "runs" / "question" / show("/data/v1").splitlines()[-1].split()[1]
+    workdir.mkdir(parents=True)
+    (workdir / "measurements.json").write_text('{"rows": []}')
+    (workdir / "run.json").write_text('{"overrides": {"data.dir": "/data/v1"}}')
+    assert "1 of 1 run done" in show("/data/v1") and "/data/v1" not in show("/data/v1")
+    out = show("/data/v2")
+    assert "1 of 1 run done" in out and "1 done with the data in /data/v1, and not done" in out
+
+
 @pytest.mark.parametrize("flags, expected", [((), 1), (("--jobs=2",), 2)])
 def test_a_sweep_says_how_many_runs_may_disturb_each_other(
     flags, expected, folder, command, monkeypatch
