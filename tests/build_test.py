@@ -118,6 +118,10 @@ def folder(tmp_path):
             {"evaluate__checkpoint": "best", "checkpoint__best_metric": ""},
             ["evaluate.checkpoint", "checkpoint.best_metric"],
         ),
+        (
+            {"evaluate__checkpoint": "best", "checkpoint__every": 0, "train__evaluate_every": 2},
+            ["evaluate.checkpoint='best'", "checkpoint.every=0", "train.evaluate_every=2"],
+        ),
         ({"decode__beam_size": 0}, ["decode.beam_size"]),
         ({"task__label_smoothing": 1.0}, ["task.label_smoothing=1.0"]),
         ({"task__z_loss": -1.0}, ["task.z_loss=-1.0"]),
