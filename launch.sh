@@ -190,12 +190,12 @@ if [[ $command == tpu ]]; then # its flags belong to the hosts
     PYTHONPATH=$repository exec "$python" -P -m transformer_jax.cloud.launcher "$@"
 fi
 
-device=''
+device='' named=''
 for argument; do
     shift
     case $argument in
         -h | --help) command=help ;;
-        --device=*) device=${argument#*=} && continue ;;
+        --device=*) device=${argument#*=} named=$device && continue ;;
         --config=*)
             config=${argument#*=}
             if [[ -n $config && ! -e ${config%%:*} && -e $repository/${config%%:*} ]]; then
@@ -225,7 +225,7 @@ case $device in
     *) fail "unknown device '$device': expected --device=cpu, --device=cuda or --device=tpu." ;;
 esac
 # With the platform named, JAX stops where the device is missing instead of falling back to the CPU.
-export JAX_PLATFORMS=${JAX_PLATFORMS:-$platforms}
+[[ -n ${JAX_PLATFORMS:-} && -z $named ]] || export JAX_PLATFORMS=$platforms
 
 case $command in
     test)

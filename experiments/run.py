@@ -36,6 +36,7 @@ import dataclasses
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -160,10 +161,26 @@ def _show(jobs: Sequence[Job], sweep: str, *, each: bool) -> list[Job]:
         f"{len(left) - len(new)} begun, {len(new)} new",
         flush=True,
     )
+    done = [job for job in jobs if job not in left]
+    for place, count in Counter(filter(None, map(_moved, done))).items():
+        print(
+            f"  {count} done with the data in {place}, and not done again: the data given now is "
+            "taken to be the same. If it is not, give another --runs_dir"
+        )
     for job in jobs if each else ():
         state = "new" if job in new else "begun" if job in left else "done"
         print(f"  {state:6}{job}")
     return left
+
+
+def _moved(job: Job) -> str | None:
+    """The folder whose data the job was done with, where another is given now.
+
+    Whether the data is the same would be known only after minutes in which it is prepared.
+    """
+    key, (run, *_) = "data.dir", job.runs
+    before = results.read_json(job.workdir / "run.json").get("overrides", {}).get(key)
+    return before if before != run.overrides.get(key) else None
 
 
 def _execute(

@@ -118,6 +118,10 @@ def folder(tmp_path):
             {"evaluate__checkpoint": "best", "checkpoint__best_metric": ""},
             ["evaluate.checkpoint", "checkpoint.best_metric"],
         ),
+        (
+            {"evaluate__checkpoint": "best", "checkpoint__every": 0, "train__evaluate_every": 2},
+            ["evaluate.checkpoint='best'", "checkpoint.every=0", "train.evaluate_every=2"],
+        ),
         ({"decode__beam_size": 0}, ["decode.beam_size"]),
         ({"task__label_smoothing": 1.0}, ["task.label_smoothing=1.0"]),
         ({"task__z_loss": -1.0}, ["task.z_loss=-1.0"]),
@@ -194,6 +198,25 @@ def test_devices_have_equal_parts_of_batches_to_score_too(folder):
     (batch, numbers) = run.data.split("test").batches[0]
     assert {rows.shape[0] for rows in batch.values()} == {8}
     assert sorted(numbers) == [-1] * 4 + list(range(4))
+
+
+def test_text_is_read_in_as_many_parts_on_any_number_of_devices(folder):
+    """Each part begins without memory, so more of them would make the loss larger."""
+    changes = {"model.memory_length": 4, "model.positions": "relative", "data.packing": False}
+    changes |= {"data.batch_size": 8, "evaluate.batch_size": 3}
+
+    def read(count):
+        config = _config(folder, "causal_lm", **changes)
+        batches = build(config, devices=devices(count)).data.split("test").batches
+        parts = [
+            batch["targets"][row][batch["targets_segment_ids"][row] > 0]
+            for row in range(3)
+            for batch, _ in batches
+        ]
+        assert all(set(numbers[3:]) <= {-1} for _, numbers in batches)
+        return [part.tolist() for part in parts]
+
+    assert read(8) == read(1)
 
 
 def test_missing_data_is_told(tmp_path):

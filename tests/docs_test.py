@@ -143,8 +143,8 @@ def check_launch(arguments: Sequence[str], own_configs: dict[str, Path]) -> None
         check_known(own, help_of("./launch.sh", "tpu", "--help"))
         if inner:
             check_launch(others[len(own) :], own_configs)
-    elif command == "experiment":
-        check_experiment(others)
+    elif command == "experiment":  # launch.sh itself reads --device
+        check_experiment([word for word in others if not word.startswith("--device=")])
     elif command in ("compare", "report"):
         module = f"transformer_jax.{command}"
         check_known(others, help_of(sys.executable, "-m", module, "--help"))

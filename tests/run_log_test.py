@@ -193,16 +193,23 @@ def test_results_are_merged(tmp_path):
     assert read_results(tmp_path) == {}
     log = open_log(tmp_path)
     log.results({"status": "running", "steps": 3})
-    log.results({"status": "finished", "test/bleu": 31.5})
+    scores = {"validation/loss": 2.5, "test/bleu": 31.5}
+    log.results({"status": "finished", **scores})
     log.close()
-    merged = {"status": "finished", "steps": 3, "test/bleu": 31.5}
-    assert untimed([read_results(tmp_path)]) == [merged]
+    known = {"status": "finished", "steps": 3}
+    assert untimed([read_results(tmp_path)]) == [known | scores]
 
-    # All steps are done: scoring again adds to what is known.
+    # All steps are done: what is known stays.
     log = open_log(tmp_path, restored_step=TOTAL)
+    log.results({"train/token_loss": 2.0})
+    known |= {"train/token_loss": 2.0}
+    assert untimed([read_results(tmp_path)]) == [known | scores]
+
+    # New scores replace those of their split, which may be of another way to decode.
     log.results({"test/chrf": 50.0})
+    known |= {"validation/loss": 2.5, "test/chrf": 50.0}
+    assert untimed([read_results(tmp_path)]) == [known]
     log.close()
-    assert untimed([read_results(tmp_path)]) == [merged | {"test/chrf": 50.0}]
 
     # With steps to go, old scores are not those of this run.
     log = open_log(tmp_path, restored_step=TOTAL - 1)

@@ -112,6 +112,50 @@ def test_a_resumed_run_continues_the_same_run_and_sends_no_step_again(tmp_path, 
     killed.close()
 
 
+def test_a_run_that_is_restarted_twice_sends_no_step_again(tmp_path, server):
+    """The first restart drops the records of steps that were sent, so the log cannot tell."""
+    processes = [train(tmp_path, 0, 7), train(tmp_path, 3, 4), train(tmp_path, 3, TOTAL)]
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+    for log in processes:
+        log.close()
+
+
+def test_what_is_missing_is_sent_even_where_the_process_that_sends_it_is_killed(
+    tmp_path, server, monkeypatch
+):
+    log = train(tmp_path, 0, 3)
+    server.broken = True
+    log.write(4, {"train/loss": 0.25})
+    log.close()
+    server.broken = False
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trackers, "_flat", killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_log(tmp_path, 4)
+    train(tmp_path, 4, TOTAL).close()
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+
+
+@pytest.mark.parametrize("entry, sent", [({}, 6), ({"broken_after": 2}, 2)])
+def test_a_tracker_is_continued_by_what_older_versions_noted(tmp_path, server, entry, sent):
+    train(tmp_path, 0, 6, names=()).close()
+    (tmp_path / "trackers.json").write_text(json.dumps({"wandb": {"id": "run 7"} | entry}))
+    train(tmp_path, 4, TOTAL).close()
+    expected = [point for point in points(tmp_path) if point[0] > sent]
+    assert_same(server.runs["run 7"]["points"], expected)
+
+
+def test_a_rerun_without_trackers_forgets_none(tmp_path, server):
+    train(tmp_path, 0, 4).close()
+    train(tmp_path, 4, 6, names=()).close()
+    train(tmp_path, 6, TOTAL).close()
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+
+
 def test_a_tracker_that_is_named_later_gets_what_was_before(tmp_path, server):
     train(tmp_path, 0, 6, names=()).close()
     assert not (tmp_path / "trackers.json").exists()

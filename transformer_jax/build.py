@@ -66,7 +66,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     build_data.at_least("checkpoint", config.checkpoint, every=0)
     decode = DecodeSettings(**config.decode.to_dict())
     task = tasks.choose(config.task.name, config.model.architecture)
-    _check_intervals(train, checkpoint.best_metric, task)
+    _check_intervals(train, checkpoint.best_metric, evaluate.checkpoint, task)
     build_data.check(config, task)
     settings = _mesh_settings(config)
     mesh = make_mesh(settings, jax.devices() if devices is None else devices)
@@ -395,7 +395,7 @@ def _check_inspected(config: Config, family: Family) -> None:
         )
 
 
-def _check_intervals(train: TrainSettings, best_metric: str, task: Task) -> None:
+def _check_intervals(train: TrainSettings, best_metric: str, scored: str, task: Task) -> None:
     """Checks that the best parameters will be found: measured by a known metric, and saved."""
     known = [f"validation/{name}" for name in (*task.metrics, "perplexity")]
     if best_metric not in ("", *known):
@@ -409,4 +409,9 @@ def _check_intervals(train: TrainSettings, best_metric: str, task: Task) -> None
             f"train.evaluate_every={evaluate_every} is no multiple of checkpoint.every="
             f"{save_every}, so the best parameters could be measured but not saved; change one, "
             "or set checkpoint.best_metric to ''"
+        )
+    if scored == "best" and evaluate_every and not save_every:
+        raise ValueError(
+            "evaluate.checkpoint='best' would be the last, as checkpoint.every=0 saves no other: "
+            f"set it to train.evaluate_every={evaluate_every}, or evaluate.checkpoint to 'last'"
         )

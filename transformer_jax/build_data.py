@@ -57,6 +57,7 @@ def settings(
         mean_span_length=config.task.mean_span_length,
         seed=config.seed,
         evaluation_batch_size=evaluation_batch_size,
+        evaluation_readers=config.evaluate.batch_size,
         tokenizer_file=_tokenizer_file(config, workdir),
         labels_file=workdir / LABELS if workdir else None,
         **data,

@@ -28,6 +28,7 @@ from transformer_jax.workdir import (
     SPIKES,
     TENSORBOARD,
     WALL,
+    merged,
     plain,
     read_metrics,
     read_results,
@@ -127,8 +128,8 @@ class RunLog:
         self._bar.update(step, text)
 
     def results(self, fields: Mapping[str, Any]) -> None:
-        """Merges the fields into results.json, which is replaced as a whole."""
-        self._results |= {**fields, WALL: self._wall_seconds()}
+        """Merges the fields into results.json (see `merged`), which is replaced as a whole."""
+        self._results = merged(self._results, {**fields, WALL: self._wall_seconds()})
         write_results(self._workdir, self._results)
 
     def close(self) -> None:

@@ -76,34 +76,42 @@ class Trackers:
     ):
         """Opens the sessions, and sends those of the records that a tracker lacks.
 
-        records: of metrics.jsonl, up to the step from which training continues. logged: the last
-        step that earlier processes have written there. Steps that come again are not sent again,
-        since all but time/* is what it was.
+        records: of metrics.jsonl, up to the step from which training continues. Steps that come
+        again are not sent again, since all but time/* is what it was. logged: the last step that
+        was written there, for runs whose trackers.json is older and does not say what was sent.
 
         Raises:
           RuntimeError: one cannot be opened.
         """
         self._path = workdir / TRACKERS_FILE
-        known = _known(self._path) if names else {}
         self._sessions: dict[str, Session] = {}
-        self._sent: dict[str, int] = {}
-        self._entries: dict[str, dict[str, Any]] = known
+        self._sent: dict[str, int] = {}  # by earlier processes: the last step
+        self._entries = _known(self._path) if names else {}
         for name in names:
-            entry = known.get(name)
+            entry = self._entries.get(name, {"id": None, "sent": 0})
+            id, sent = entry["id"], entry.get("sent", entry.get("broken_after", logged))
             try:
-                id = entry["id"] if entry else None
                 session = TRACKERS[name].open(workdir, id, plain(config))
             except Exception as error:
                 raise RuntimeError(_useless(name, error)) from error
             self._sessions[name] = session
-            self._sent[name] = 0 if entry is None else entry.get("broken_after", logged)
-            self._entries[name] = {"id": session.id}
+            self._sent[name] = sent
+            self._entries[name] = {"id": session.id, "sent": sent}
         self._save()
         for record in records:
-            self.log(record)
+            self._send(record)
+        self._save()
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Sends a record of metrics.jsonl; the entries of a vector go by their number from 0."""
+        """Sends a record of metrics.jsonl, and notes that it was sent.
+
+        The entries of a vector go by their number from 0.
+        """
+        if self._sessions:
+            self._send(record)
+            self._save()
+
+    def _send(self, record: Mapping[str, Any]) -> None:
         step = record["step"]
         values = dict(_flat(record))
         for name, session in list(self._sessions.items()):
@@ -123,6 +131,8 @@ class Trackers:
         """Calls it; where that fails, warns and lets go of the tracker."""
         try:
             call()
+            if step is not None:
+                self._entries[name]["sent"] = step
         except Exception as error:
             logging.warning(
                 "log.trackers: %s failed (%s); training continues without it, and metrics.jsonl "
@@ -133,11 +143,10 @@ class Trackers:
             del self._sessions[name]
             if step is not None:
                 # The records of a step may be several, and are sent anew together.
-                self._entries[name]["broken_after"] = step - 1
-                self._save()
+                self._entries[name]["sent"] = step - 1
 
     def _save(self) -> None:
-        if self._sessions or self._path.exists():
+        if self._entries:
             write_atomically(self._path, json.dumps(self._entries, indent=1) + "\n")
 
 

@@ -194,6 +194,16 @@ def series(metrics: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], 
     return steps, [math.nan if value is None else value for _, value in found]
 
 
+def merged(results: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The results with these fields. New scores of a split replace all that it had.
+
+    They are of one checkpoint and one way to decode; other scores that it had may be of others.
+    """
+    scored = {name.partition("/")[0] for name in fields} & {"validation", "test"}
+    kept = {name: value for name, value in results.items() if name.partition("/")[0] not in scored}
+    return {**kept, **fields}
+
+
 def write_results(workdir: str | os.PathLike, results: Mapping[str, Any]) -> None:
     """Replaces results.json by what `plain` makes of the results."""
     text = json.dumps(plain(results), indent=2, ensure_ascii=False, allow_nan=False)

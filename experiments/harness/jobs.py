@@ -38,7 +38,7 @@ class Job:
         left = []
         if run.train and not results.is_trained(run, self.workdir):
             left.append(train)
-        if run.measure is not None and (left or not results.is_measured(self.workdir)):
+        if run.measure is not None and (left or not results.is_measured(run, self.workdir)):
             left.append(measure)
         return left
 

@@ -20,21 +20,22 @@ from typing import Any
 
 import jax
 
-from experiments.harness.sweep import ROOT, part
-from transformer_jax import overrides
+from experiments.harness.sweep import Run, part
 from transformer_jax.devices import compiled, machine
 from transformer_jax.run_log import versions
 from transformer_jax.workdir import write_atomically
 
 
 def main() -> None:
-    """Writes WORKDIR/measurements.json: rows, and where and how fast they were measured."""
+    """Writes WORKDIR/measurements.json: rows, their config, where and how fast they were made."""
     parser = argparse.ArgumentParser(description="Measures one run of an experiment.")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--workdir", type=Path, required=True)
     arguments = parser.parse_args()
     asked = json.loads((arguments.workdir / "run.json").read_text("utf-8"))
-    config = overrides.load(str(ROOT / asked["config"]), asked["overrides"])
+    names = ("config", "overrides", "train", "measure")
+    run = Run(labels=asked["labels"][0], **{name: asked[name] for name in names})
+    config = run.resolved
     measure = part(arguments.folder, "measure").measure
     machine.keep_freed_memory()
     compiled.keep(config.data.cache_dir)
@@ -43,6 +44,7 @@ def main() -> None:
     rows = [_plain(row) for row in measure(config, arguments.workdir, **asked["measure"])]
     found = {
         "rows": rows,
+        "config": run.measured,
         "seconds": round(time.monotonic() - started, 3),
         "device_kind": jax.devices()[0].device_kind,
         "versions": versions(),

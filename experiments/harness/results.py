@@ -3,7 +3,7 @@
 WORKDIR/run.json           what was run, and on what machine
 WORKDIR/results.json       of a trained run: status, final scores, device (see `workdir`)
 WORKDIR/metrics.jsonl      of a trained run: the numbers of training
-WORKDIR/measurements.json  of a measured run: its rows, device and time
+WORKDIR/measurements.json  of a measured run: its rows, config, device and time
 """
 
 import csv
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from experiments.harness.sweep import Run
+from experiments.harness.sweep import FOLDERS, Run
 from transformer_jax import overrides
 from transformer_jax.workdir import (
     CONFIG,
@@ -44,7 +44,7 @@ class Finished:
       results: results.json.
       metrics: the records of metrics.jsonl, in order of their steps.
       measurements: the rows of measurements.json.
-      measured_on: what else measurements.json says (device, versions, seconds).
+      measured_on: what else measurements.json says (config, device_kind, versions, seconds).
     """
 
     run: Run
@@ -124,13 +124,13 @@ def is_trained(run: Run, workdir: Path) -> bool:
     saved = workdir / CONFIG
     if read_results(workdir).get("status") not in ENDED or not saved.exists():
         return False
-    changes = overrides.difference(overrides.load(str(saved)), run.resolved)
-    return all(change.startswith(("data.dir:", "data.cache_dir:")) for change in changes)
+    return overrides.changes(overrides.load(str(saved)), run.resolved).keys() <= {*FOLDERS}
 
 
-def is_measured(workdir: Path) -> bool:
-    """Whether the measurements are there."""
-    return (workdir / "measurements.json").exists()
+def is_measured(run: Run, workdir: Path) -> bool:
+    """Whether measurements are there, and of this config; older ones do not name theirs."""
+    found = read_json(workdir / "measurements.json")
+    return "rows" in found and found.get("config", run.measured) == run.measured
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -43,8 +43,11 @@ from typing import Any
 from configs import default
 from configs.default import Config
 from transformer_jax import overrides
+from transformer_jax.workdir import plain
 
 ROOT = Path(__file__).parents[2]
+# Keys whose change alone makes nothing run again: data is moved more often than changed.
+FOLDERS = ("data.dir", "data.cache_dir")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,16 @@ class Run:
         config = overrides.identity(self.resolved) | intervals
         text = json.dumps([config, self.train, self.measure], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @functools.cached_property
+    def measured(self) -> dict[str, Any]:
+        """What differs from the default config, folders left out: {dotted key: value for JSON}.
+
+        Unlike the id, it includes evaluation, decoding, checkpoints and the mesh, on which
+        measurements may depend.
+        """
+        changes = overrides.changes(default.get_config(), self.resolved)
+        return plain({key: new for key, (_, new) in changes.items() if key not in FOLDERS})
 
 
 def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:

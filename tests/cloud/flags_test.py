@@ -85,6 +85,14 @@ def _arguments(accelerator="v6e-8", *, dry_run=True, command=("replay", "--workd
             _arguments(command=("train", "--workdir=gs://b/a", "--config=/etc/hosts")),
             "--config=/etc/hosts: the file has to be in",
         ),
+        (
+            _arguments(command=("train", "--config", "configs/a.py", "--workdir=gs://b/a")),
+            "--config FILE: write --config=FILE",
+        ),
+        (
+            _arguments(command=("train", "--config=", "--workdir=gs://b/a")),
+            "--config=: the file has to be in",
+        ),
         (_arguments(dry_run=False), "found no gcloud on PATH"),
     ],
 )

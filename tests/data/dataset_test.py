@@ -92,6 +92,7 @@ def _settings(folder, task, **changes):
         streams=2,
         seed=0,
         evaluation_batch_size=3,
+        evaluation_readers=3,
         tokenizer_file=None,
         labels_file=None,
     )

@@ -88,9 +88,9 @@ def test_what_decides_the_batches_is_in_the_fingerprint():
     assert readers().fingerprint == readers().fingerprint
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 50])
-def test_every_token_is_scored_once_and_in_order(rows):
-    batches = contiguous_batches(arrays(), eos=EOS, batch_size=rows, length=LENGTH)
+@pytest.mark.parametrize(("readers", "rows"), [(1, 1), (3, 3), (3, 8), (8, 8), (50, 56)])
+def test_every_token_is_scored_once_and_in_order(readers, rows):
+    batches = contiguous_batches(arrays(), eos=EOS, readers=readers, batch_size=rows, length=LENGTH)
     read = [[] for _ in range(rows)]
     for batch, numbers in batches:
         tokens, segments, positions = (batch[name] for name in NAMES)

@@ -52,6 +52,19 @@ def test_measured_runs_end_in_a_report_and_are_not_run_again(folder, command, tm
 
 
 @pytest.mark.long
+def test_what_is_decoded_otherwise_is_measured_again(folder, command, tmp_path, capsys):
+    assert run.main(command("measured", "--quick")) == 0
+    sweep, longer = folder / "sweep.py", ('"decode.extra_length": 2', '"decode.extra_length": 3')
+    sweep.write_text(sweep.read_text().replace(*longer))
+    for done in (0, 1):
+        capsys.readouterr()
+        assert run.main(command("measured", "--quick")) == 0
+        assert f"{done} of 1 run done" in capsys.readouterr().out
+    (log,) = tmp_path.glob("runs/question/*/log.txt")
+    assert log.read_text().count("$ ") == 2
+
+
+@pytest.mark.long
 def test_a_failed_run_stops_no_other_and_is_named_with_its_log(folder, command, capsys):
     assert run.main(command("broken", "--jobs=1")) == 1
     out = capsys.readouterr().out
@@ -186,6 +199,24 @@ def test_tasks_get_the_whole_path_of_the_data(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run.main(command("of_files", "--executor=slurm", "--data_dir=data")) == 1
     assert f"--data_dir={tmp_path / 'data'}" in orders[0].flags
+
+
+def test_runs_that_were_done_with_data_elsewhere_are_told(folder, tmp_path, capsys):
+    """Their id does not tell one folder from another, so they count as done."""
+    (folder / "report.py").unlink()
+
+    def show(data_dir):
+        flags = ["--sweep=of_files", f"--runs_dir={tmp_path / 'runs'}", "--dry_run"]
+        assert run.main([str(folder), *flags, f"--data_dir={data_dir}"]) == 0
+        return capsys.readouterr().out
+
+    workdir = tmp_path / "runs" / "question" / show("/data/v1").splitlines()[-1].split()[1]
+    workdir.mkdir(parents=True)
+    (workdir / "measurements.json").write_text('{"rows": []}')
+    (workdir / "run.json").write_text('{"overrides": {"data.dir": "/data/v1"}}')
+    assert "1 of 1 run done" in show("/data/v1") and "/data/v1" not in show("/data/v1")
+    out = show("/data/v2")
+    assert "1 of 1 run done" in out and "1 done with the data in /data/v1, and not done" in out
 
 
 @pytest.mark.parametrize("flags, expected", [((), 1), (("--jobs=2",), 2)])

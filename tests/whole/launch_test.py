@@ -245,6 +245,8 @@ def test_a_gpu_is_used_where_there_is_one_unless_another_device_is_named(clone: 
     assert out[-3] == "cpu"
     _, out, _ = clone.launch("inspect", JAX_PLATFORMS="tpu")
     assert out[-3] == "tpu"
+    _, out, _ = clone.launch("inspect", "--device=cuda", JAX_PLATFORMS="cpu")
+    assert out[-3] == "cuda,cpu"
     assert clone.installed() == ["[cuda]"]
 
 

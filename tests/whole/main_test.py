@@ -47,7 +47,8 @@ def test_a_finished_run_shows_its_results_again(folder, tmp_path, capsys):
 def test_evaluate_finds_what_training_found(folder, capsys):
     before = results(folder / "run")
     untested = {name: value for name, value in before.items() if not name.startswith("test/")}
-    (folder / "run" / "results.json").write_text(json.dumps(untested))
+    stale = {"test/of_a_metric_that_is_not_asked_for": 1.0}
+    (folder / "run" / "results.json").write_text(json.dumps(untested | stale))
     assert call(f"--workdir={folder}/run", "--mode=evaluate") == 0
     assert "bleu" in capsys.readouterr().out
     after = results(folder / "run")

@@ -127,10 +127,12 @@ def _command(command: Sequence[str]) -> Iterator[str]:
     """The command as it is on a host, where configs are relative to the checkout."""
     for argument in command:
         flag, _, value = argument.partition("=")
+        if argument == "--config":
+            raise Stop("--config FILE: write --config=FILE")
         if flag == "--config":
             file, colon, rest = value.partition(":")
             path = Path(file).resolve() if Path(file).exists() else ROOT / file
-            if not path.is_relative_to(ROOT) or not path.exists():
+            if not path.is_relative_to(ROOT) or not path.is_file():
                 raise Stop(f"{argument}: the file has to be in {ROOT}, which is what hosts get")
             argument = f"--config={path.relative_to(ROOT)}{colon}{rest}"
         yield argument

@@ -10,7 +10,7 @@ from transformer_jax.commands.files import lock
 from transformer_jax.commands.status import changes, check_trained, named
 from transformer_jax.devices import hosts
 from transformer_jax.preflight import memory
-from transformer_jax.workdir import RESULTS, is_writable, read_results, write_results
+from transformer_jax.workdir import RESULTS, is_writable, merged, read_results, write_results
 
 
 def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -> int:
@@ -38,7 +38,7 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
     if own and step != last and run.evaluate.checkpoint == "last":
         print(f"\nThese are scores of step {step}, not of {last}: {RESULTS} does not hold them.")
     elif stored and hosts.is_first():
-        write_results(workdir, before | results)
+        write_results(workdir, merged(before, results))
     elif own and not stored:
         print(f"\n{workdir} cannot be written: its {RESULTS} does not hold these scores.")
     return 0

@@ -231,7 +231,11 @@ class Dataset:
         if settings.contiguous:
             (arrays,), length = sets, self._row_length("target")
             batches = contiguous_batches(
-                arrays, eos=self.special.eos, batch_size=rows, length=length
+                arrays,
+                eos=self.special.eos,
+                readers=settings.evaluation_readers,
+                batch_size=rows,
+                length=length,
             )
         else:
             batches = eval_batches(

@@ -129,15 +129,15 @@ Endless = TrainStreams | Readers
 
 
 def contiguous_batches(
-    arrays: TokenArrays, *, eos: int, batch_size: int, length: int
+    arrays: TokenArrays, *, eos: int, readers: int, batch_size: int, length: int
 ) -> list[NumberedBatch]:
     """Every token of a split once, in the order in which a model with memory reads it.
 
-    The text is cut into as many equal parts as a batch has rows, each read by a row from batch to
-    batch; rows whose part is at its end are padding, with the number -1.
+    The text is cut into as many equal parts as there are readers, each read by a row from batch to
+    batch; rows whose part is at its end, or that have none, are padding, with the number -1.
     """
     text = Text(arrays, eos)
-    share = -(-len(text) // batch_size)
+    share = -(-len(text) // readers)
     origins = np.minimum(np.arange(batch_size) * share, len(text))
     found = []
     for far in range(0, share, length):

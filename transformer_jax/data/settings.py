@@ -51,6 +51,8 @@ class DataSettings:
       model_vocab_size: tokens that the model has (None: the tokenizer's).
       seed: decides the order of training.
       evaluation_batch_size: rows of the batches of `split` and `prompts`.
+      evaluation_readers: rows of those of `split` that read contiguous text; others are padding. So
+        a score does not depend on how many rows the devices can share.
       tokenizer_file, labels_file: used where they exist, instead of the training data.
     """
 
@@ -79,6 +81,7 @@ class DataSettings:
     streams: int
     seed: int
     evaluation_batch_size: int
+    evaluation_readers: int
     tokenizer_file: Path | None
     labels_file: Path | None
 

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, TypeVar
 from experiments.harness.jobs import Job, Order
 from experiments.harness.sweep import ROOT
 from transformer_jax import interrupt
+from transformer_jax.devices import machine
 from transformer_jax.workdir import write_atomically
 
 _SIGN_SECONDS = 300.0  # between the lines that say that a run is still running
@@ -70,8 +71,10 @@ def slots(at_once: int | None) -> list[Slot]:
         cores = sorted(os.sched_getaffinity(0))
     backend, count = _devices()
     if at_once is None:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        fit = {"cpu": min(len(cores), memory // _MEMORY_PER_RUN), "gpu": count}
+        # `machine` knows what a control group allows, but counts swap, which is too slow for runs.
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        runs = min(installed, machine.memory().whole) // _MEMORY_PER_RUN
+        fit = {"cpu": min(len(cores), int(runs)), "gpu": count}
         at_once = fit.get(backend, 1)
     at_once = max(1, at_once)
     cores = _shares(cores, at_once)

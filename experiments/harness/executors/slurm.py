@@ -7,6 +7,8 @@ continues to wait.
 """
 
 import hashlib
+import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -20,6 +22,7 @@ from experiments.harness.sweep import ROOT
 _POLL_SECONDS = 30.0
 _LONGEST_ARRAY = 1000  # what Slurm's MaxArraySize allows unless an administrator changed it
 _SECONDS_TO_SAVE = 300  # before the time is up
+_GPUS = re.compile(r"--gres[= ]\S*gpu|gres[/:]gpu|--gpus|(?<!\S)-G")  # in options of sbatch
 _TASK = """#!/bin/bash
 runs=({ids})
 trap : TERM # wait for the run, which saves
@@ -38,7 +41,17 @@ exit $status
 
 
 def execute(order: Order) -> int:
-    """Runs the jobs as tasks; returns 0, since Ctrl-C leaves them in the queue."""
+    """Runs the jobs as tasks; returns 0, since Ctrl-C leaves them in the queue.
+
+    Raises:
+      ValueError: as `run_all`, and where tasks would leave the GPUs unused that they ask for.
+    """
+    options = shlex.join(order.options)
+    if os.environ.get("JAX_PLATFORMS") == "cpu" and _GPUS.search(options):
+        raise ValueError(
+            f"--options={options!r} asks for GPUs, but tasks get JAX_PLATFORMS=cpu from here, as "
+            "launch.sh sets it on a machine without a GPU: give it --device=cuda"
+        )
     command = [sys.executable, "-m", "experiments.run", str(order.folder), *order.flags]
     command.append(f"--runs_dir={order.home.parent}")
     run_all(order.jobs, command, order.home, at_once=order.at_once, options=order.options)

@@ -1,5 +1,9 @@
 """What is left to do for a job."""
 
+import dataclasses
+import json
+from pathlib import Path
+
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
 from transformer_jax import overrides
@@ -16,3 +20,48 @@ def test_a_trained_run_is_scored_again_where_scores_are_asked_for_otherwise(tmp_
     assert left == [0, 1, 0]
     (tmp_path / "results.json").write_text('{"status": "preempted"}')
     assert len(Job(tmp_path, tmp_path, (first,)).commands()) == 1
+
+
+def _left(workdir: Path, run: Run) -> list[str]:
+    """The modules of the commands that are left."""
+    return [command[2] for command in Job(workdir, workdir, (run,)).commands()]
+
+
+def _beam(size: int, **arguments) -> Run:
+    overrides = {"decode.beam_size": size, "data.dir": f"/{size}"}
+    arguments |= {"overrides": overrides, "labels": {}, "measure": {"size": 1}}
+    return Run(config="configs/bigram_copy.py", **arguments)
+
+
+def _measure(workdir: Path, run: Run) -> None:
+    """Leaves what measuring leaves, without measuring."""
+    found = {"rows": [], "config": run.measured}
+    (workdir / "measurements.json").write_text(json.dumps(found))
+
+
+def test_a_run_that_is_measured_alone_is_measured_again_with_another_config(tmp_path):
+    run = _beam(2, train=False)
+    _measure(tmp_path, run)
+    moved = dataclasses.replace(run, overrides={**run.overrides, "data.dir": "/moved"})
+    assert _left(tmp_path, run) == _left(tmp_path, moved) == []
+    assert _left(tmp_path, _beam(3, train=False)) == ["experiments.harness.measure"]
+
+
+def test_what_was_measured_before_a_run_was_scored_again_is_measured_again(tmp_path):
+    before, now = _beam(2), _beam(3)
+    assert before.id == now.id
+    (tmp_path / "results.json").write_text('{"status": "finished"}')
+    (tmp_path / "config.json").write_text(overrides.to_json(before.resolved))
+    _measure(tmp_path, before)
+    commands = ["transformer_jax.main", "experiments.harness.measure"]
+    assert _left(tmp_path, now) == commands
+    (tmp_path / "config.json").write_text(overrides.to_json(now.resolved))
+    assert _left(tmp_path, now) == commands[1:]
+    _measure(tmp_path, now)
+    assert _left(tmp_path, now) == []
+
+
+def test_measurements_that_do_not_name_their_config_count(tmp_path):
+    """So that nothing is measured again that was measured before they did."""
+    (tmp_path / "measurements.json").write_text('{"rows": []}')
+    assert not _left(tmp_path, _beam(2, train=False))

@@ -9,6 +9,7 @@ import pytest
 from experiments.harness.executors import local
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
+from transformer_jax.devices import machine
 
 
 def test_a_run_shows_that_it_still_runs_as_long_as_it_writes(tmp_path, monkeypatch, capsys):
@@ -34,6 +35,17 @@ def test_runs_at_once_have_as_many_cores_each(monkeypatch, jobs, cores):
     used = [core for share in shares for core in share]
     assert set(used) <= {3, 4, 8, 9}
     assert len(set(used)) == min(jobs * cores, 4)
+
+
+@pytest.mark.parametrize(("runs", "expected"), [(0.5, 1), (2.5, 2), (99, 4)])
+def test_there_are_no_more_runs_at_once_than_a_control_group_has_memory_for(
+    monkeypatch, runs, expected
+):
+    allowed = machine.Memory(whole=runs * local._MEMORY_PER_RUN, free=0)
+    monkeypatch.setattr(machine, "memory", lambda: allowed)
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**20)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    assert len(local.slots(None)) == expected
 
 
 @pytest.mark.parametrize(

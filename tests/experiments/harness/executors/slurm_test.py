@@ -300,6 +300,18 @@ def test_what_slurm_refuses_is_told(cluster, folder, tmp_path, capsys):
     assert "sbatch refuses: sbatch: error: invalid partition" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", ["--gres=gpu:2", "--gres gpu:l4", "--gpus-per-node=1", "-G1"])
+def test_gpus_that_tasks_would_not_use_are_refused(folder, tmp_path, monkeypatch, capsys, options):
+    """A login node without a GPU passes its JAX_PLATFORMS on, and all would run on the CPU."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    flags = [str(folder), f"--runs_dir={tmp_path / 'runs'}", "--executor=slurm"]
+    refused = "asks for GPUs, but tasks get JAX_PLATFORMS=cpu"
+    for platforms, given in (("cpu", options), ("cpu", "--time=1:00"), ("cuda,cpu", options)):
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        assert run.main([*flags, f"--options=--partition=gpu {given}"]) == 1
+        assert (refused in capsys.readouterr().err) == ((platforms, given) == ("cpu", options))
+
+
 def test_without_slurm_one_message_says_so(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     flags = [str(folder), f"--runs_dir={tmp_path / 'runs'}", "--executor=slurm"]
