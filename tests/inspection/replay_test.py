@@ -221,11 +221,10 @@ def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read(accumulation_s
     model, settings = MODELS[config.architecture](config), make_settings(accumulation_steps)
     batch = make_batch(config)
     batch["targets_positions"] = batch["targets_positions"] + 2 * (batch["targets_segment_ids"] > 0)
-    rng = np.random.default_rng(0)
-    memory = {
-        name: jnp.asarray(rng.normal(size=leaf.shape)).astype(leaf.dtype)
-        for name, leaf in shapes(config, len(batch["targets"]), None).items()
-    }
+    rng, kept = np.random.default_rng(0), shapes(config, len(batch["targets"]), None)
+    memory: Any = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)).astype(leaf.dtype), kept
+    )
     memory |= {"real": jnp.ones_like(memory["real"]), "last": jnp.full_like(memory["last"], 5)}
     state = dataclasses.replace(make_state(tiny.random_parameters(config)), memory=memory)
     parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
