@@ -15,6 +15,7 @@ from transformer_jax.commands import restore
 from transformer_jax.commands.files import lock, save
 from transformer_jax.convert import FAMILIES, safetensors, special, tensors
 from transformer_jax.convert.family import Family, Settings
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.workdir import CHECKPOINTS, CONFIG, TOKENIZER
 
@@ -108,7 +109,8 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         tokenizer = run.data.tokenizer
         settings = FAMILIES[name].config(ours, tokenizer.special)
         params = restore.trained(config, run, workdir, checkpoint).params
-        _write(folder, settings, tensors.written(params, FAMILIES[name], ours), tokenizer)
+        parts = tensors.written(params, FAMILIES[name], ours)
+        _write(folder, settings, parts, tokenizer, ours.architecture)
     print(f"{folder} holds the model of {workdir}, as a {name}.")
     return 0
 
@@ -145,7 +147,9 @@ def _parameters(found: dict[str, safetensors.Tensor], family: Family, run: Any) 
     return tensors.read(tensors.named(found, family), family, ours, abstract)
 
 
-def _write(folder: Path, settings: dict[str, Any], parts: Any, tokenizer: Any) -> None:
+def _write(
+    folder: Path, settings: dict[str, Any], parts: Any, tokenizer: Tokenizer, architecture: str
+) -> None:
     """All files, or none."""
     unfinished = folder.with_name(f"{folder.name}.incomplete")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -153,12 +157,7 @@ def _write(folder: Path, settings: dict[str, Any], parts: Any, tokenizer: Any) -
     try:
         safetensors.write(unfinished / safetensors.ONE_FILE, parts)
         (unfinished / "config.json").write_text(json.dumps(settings, indent=1))
-        tokenizer.save(unfinished / TOKENIZER)
-        described = special.described(tokenizer)
-        if tokenizer.special.never:
-            generation = special.generation(tokenizer.special, settings)
-            (unfinished / "generation_config.json").write_text(json.dumps(generation, indent=1))
-        (unfinished / "tokenizer_config.json").write_text(json.dumps(described, indent=1))
+        special.save(unfinished, tokenizer, settings, architecture)
         if folder.exists():
             folder.rmdir()
         os.replace(unfinished, folder)
