@@ -253,6 +253,16 @@ def test_logits_are_those_of_transformers_and_not_by_chance(imported, name):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_a_line_as_long_as_there_are_positions_is_read_whole(imported, name):
+    # T5's have no end; 512 is what it was trained with.
+    words = (512 if name.startswith("t5") else 40) - 2
+    config = overrides.load(str(imported(name) / "ours" / "config.json"))
+    with built(config, imported(name) / "ours") as run:
+        ((batch, _),) = run.data.prompts([" ".join(["w11"] * words)])
+    assert np.sum(batch["inputs"] == 11) == words
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_packed_examples_do_not_see_each_other(imported, name):
     """The logits of examples that share a row are those of transformers for each alone."""
     batch, packed = _batch(), {}

@@ -26,7 +26,8 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     theirs.refuse("relative_attention_max_distance", 128)
     layers, d_model = theirs.need("num_layers"), theirs.need("d_model")
     activation = theirs.choose("feed_forward_proj", _ACTIVATIONS, "relu")
-    dropout = theirs.get("dropout_rate", 0.1)
+    # Relative positions have no end, so that releases from 5 on do not say what it was trained at.
+    dropout, positions = theirs.get("dropout_rate", 0.1), theirs.get("n_positions", 512)
     # Releases from 5 on tie the head in any case, and say here whether logits are scaled.
     tied = theirs.get("tie_word_embeddings", True)
     scaled = theirs.get("scale_decoder_outputs", tied)
@@ -60,6 +61,10 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.embedding_dropout_rate": dropout,
         "model.attention_dropout_rate": dropout,
         "model.feed_forward_dropout_rate": dropout,
+        "data.max_source_length": positions,
+        "data.max_target_length": positions,
+        "data.row_source_length": positions,
+        "data.row_target_length": positions,
     }
 
 
