@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -188,11 +189,11 @@ def imported(tmp_path_factory):
     return run
 
 
-def _batch():
-    generator, length = np.random.default_rng(0), max(LENGTHS)
+def _batch(lengths=LENGTHS):
+    generator, length = np.random.default_rng(0), max(lengths)
     batch = {}
     for side in ("inputs", "targets"):
-        real = np.stack([np.arange(length) < n for n in LENGTHS]).astype(np.int32)
+        real = np.stack([np.arange(length) < n for n in lengths]).astype(np.int32)
         ids = generator.integers(6, V - 2, real.shape).astype(np.int32)
         batch |= {
             side: ids * real,
@@ -282,7 +283,8 @@ def test_packed_examples_do_not_see_each_other(imported, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
     workdir = imported(name) / "ours"
-    config = overrides.load(str(workdir / "config.json"))
+    # Or their sinusoids are as many more as ours may write.
+    config = overrides.load(str(workdir / "config.json"), {"decode.extra_length": 0})
     assert convert.export(config, workdir, None, str(tmp_path / "theirs")) == 0
     original = _perturbed(name)
     model, report = type(original).from_pretrained(tmp_path / "theirs", output_loading_info=True)
@@ -320,6 +322,25 @@ def _flat(workdir):
     with built(config, workdir) as run:
         params = _parameters(run, workdir)
         return {path: np.asarray(x).tobytes() for path, x in arrays.flat(params).items()}
+
+
+def test_an_exported_marian_has_sinusoids_for_all_that_ours_reads_and_writes(imported, tmp_path):
+    workdir, most, extra = imported("marian, scaled") / "ours", 70, 9
+    changes = {
+        "data.max_source_length": most,
+        "data.row_source_length": most,
+        "decode.extra_length": extra,
+    }
+    config = overrides.load(str(workdir / "config.json"), changes)
+    for name in ("tokenizer.json", "special_ids.json"):
+        shutil.copy(workdir / name, tmp_path)
+    checkpoint = str(workdir / "checkpoints" / "0")
+    assert convert.export(config, tmp_path, checkpoint, str(tmp_path / "theirs")) == 0
+    model = transformers.MarianMTModel.from_pretrained(tmp_path / "theirs").eval()
+    batch = _batch((most + extra,))
+    ours, bos = _ours(workdir, batch)
+    theirs = _theirs(model, batch, bos)
+    assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

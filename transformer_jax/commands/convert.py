@@ -14,7 +14,7 @@ from transformer_jax.checkpoint.checkpoints import Origin
 from transformer_jax.commands import restore
 from transformer_jax.commands.files import lock, save
 from transformer_jax.convert import FAMILIES, safetensors, special, tensors
-from transformer_jax.convert.family import Family, Settings
+from transformer_jax.convert.family import Family, Lengths, Settings
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.workdir import CHECKPOINTS, CONFIG, TOKENIZER
@@ -107,7 +107,9 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
     with built(config, workdir) as run:
         ours = run.model.config
         tokenizer = run.data.tokenizer
-        settings = FAMILIES[name].config(ours, tokenizer.special)
+        sources, targets = config.data.max_source_length, config.data.max_target_length
+        lengths = Lengths(max(sources, targets), sources + config.decode.extra_length)
+        settings = FAMILIES[name].config(ours, tokenizer.special, lengths)
         params = restore.trained(config, run, workdir, checkpoint).params
         parts = tensors.written(params, FAMILIES[name], ours)
         _write(folder, settings, parts, tokenizer, ours.architecture)

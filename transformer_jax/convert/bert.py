@@ -6,6 +6,7 @@ import numpy as np
 
 from transformer_jax.convert.family import (
     Family,
+    Lengths,
     Row,
     Settings,
     as_it_is,
@@ -51,7 +52,8 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+    del lengths
     check(
         ours,
         architecture="encoder_only",

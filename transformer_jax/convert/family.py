@@ -32,6 +32,13 @@ class Row(NamedTuple):
     stack: str | None = None
 
 
+class Lengths(NamedTuple):
+    """Most tokens of a text. read: of either side. written: of what decoding makes of a source."""
+
+    read: int
+    written: int
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
     """One `model_type`.
@@ -39,15 +46,15 @@ class Family:
     Attributes:
       settings: their config.json -> ours, by dotted key. Raises ValueError for a setting that
         has no counterpart.
-      config: (our model, special ids) -> their config.json. Raises ValueError where the model is
-        none of the family's.
+      config: (our model, special ids, lengths of texts) -> their config.json. Raises ValueError
+        where the model is none of the family's.
       rows: our model -> all of its parameters.
       left: glob patterns of tensors that are not taken.
       prefix: that names may have in front, and have when they are written.
     """
 
     settings: Callable[["Settings"], dict[str, Any]]
-    config: Callable[[TransformerConfig, SpecialIds], dict[str, Any]]
+    config: Callable[[TransformerConfig, SpecialIds, Lengths], dict[str, Any]]
     rows: Callable[[TransformerConfig], tuple[Row, ...]]
     left: tuple[str, ...] = ()
     prefix: str = ""

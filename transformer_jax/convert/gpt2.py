@@ -4,7 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.convert.family import Family, Row, Settings, as_it_is, check, ends, norm
+from transformer_jax.convert.family import (
+    Family,
+    Lengths,
+    Row,
+    Settings,
+    as_it_is,
+    check,
+    ends,
+    norm,
+)
 from transformer_jax.data.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
 
@@ -45,7 +54,8 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+    del lengths
     activations = {name: theirs for theirs, name in reversed(_ACTIVATIONS.items())}
     check(
         ours,

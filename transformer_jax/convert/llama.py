@@ -4,6 +4,7 @@ from typing import Any
 
 from transformer_jax.convert.family import (
     Family,
+    Lengths,
     Row,
     Settings,
     as_it_is,
@@ -55,7 +56,8 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+    del lengths
     check(
         ours,
         architecture="decoder_only",

@@ -4,6 +4,7 @@ from typing import Any
 
 from transformer_jax.convert.family import (
     Family,
+    Lengths,
     Row,
     Settings,
     as_it_is,
@@ -68,7 +69,7 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
     own_head = ours.tied_embeddings == "inputs"
     check(
         ours,
@@ -102,6 +103,7 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         "num_layers": ours.num_encoder_layers,
         "num_decoder_layers": ours.num_decoder_layers,
         "num_heads": ours.num_heads,
+        "n_positions": lengths.read,
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
         "dropout_rate": ours.dropout_rate,
