@@ -9,11 +9,23 @@ from configs import default
 from tests.convert.llama import CONFIG, SHAPES, checkpoint
 from tests.whole.command_line import call
 from transformer_jax import overrides
+from transformer_jax.build import built
+from transformer_jax.checkpoint import arrays
 from transformer_jax.commands.convert import export
 from transformer_jax.convert import FAMILIES, safetensors, special, tensors
-from transformer_jax.convert.family import Settings
+from transformer_jax.convert.family import Lengths, Settings
+from transformer_jax.data.tokenizer import OWN_IDS
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 
 NEVER = [0, 1, *range(5, 12)]
+# Of every family, under all names that they have for them.
+SIZES: dict[str, int] = dict.fromkeys(
+    """n_embd n_positions n_layer n_head vocab_size max_position_embeddings num_hidden_layers
+    hidden_size num_attention_heads intermediate_size num_layers d_model num_heads d_kv d_ff
+    encoder_attention_heads decoder_attention_heads encoder_ffn_dim decoder_ffn_dim
+    encoder_layers decoder_layers head_dim""".split(),
+    8,
+)
 
 
 def test_there_and_back(tmp_path, capsys):
@@ -131,16 +143,28 @@ def test_what_has_no_counterpart_is_refused_and_nothing_is_written(
     ],
 )
 def test_each_family_refuses_what_it_has_no_counterpart_for(kind, settings, words):
-    sizes = dict.fromkeys(
-        """n_embd n_positions n_layer n_head vocab_size max_position_embeddings num_hidden_layers
-        hidden_size num_attention_heads intermediate_size num_layers d_model num_heads d_kv d_ff
-        encoder_attention_heads decoder_attention_heads encoder_ffn_dim decoder_ffn_dim
-        encoder_layers decoder_layers""".split(),
-        8,
-    )
-    FAMILIES[kind].settings(Settings(sizes | {"model_type": kind}, "config.json", {}))
+    FAMILIES[kind].settings(Settings(SIZES | {"model_type": kind}, "config.json", {}))
     with pytest.raises(ValueError, match=words):
-        FAMILIES[kind].settings(Settings(sizes | settings, "config.json", {}))
+        FAMILIES[kind].settings(Settings(SIZES | settings, "config.json", {}))
+
+
+@pytest.mark.parametrize("tied", TIED_EMBEDDINGS)
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_each_way_to_tie_embeddings_is_exported_whole_or_refused(kind, tied):
+    changes = FAMILIES[kind].settings(Settings(SIZES, "config.json", {}))
+    changes |= {"model.tied_embeddings": tied, "model.embedding_scale": 1.0}
+    config = overrides.load(default.__file__, changes)
+    with built(config, None) as run:
+        ours, params = run.model.config, run.abstract_state().params
+    try:
+        theirs = FAMILIES[kind].config(ours, OWN_IDS, Lengths(8, 8))
+    except ValueError as error:
+        assert f"model.tied_embeddings={tied!r}" in str(error)
+        assert tied != "all"
+        return
+    paths = {path for row in FAMILIES[kind].rows(ours) for path in row.ours}
+    assert paths == {*arrays.flat(params)}
+    assert theirs["tie_word_embeddings"] == TIED_EMBEDDINGS[tied].logits
 
 
 def test_old_names_of_norms_are_known():

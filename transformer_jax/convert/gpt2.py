@@ -15,6 +15,7 @@ from transformer_jax.convert.family import (
     norm,
 )
 from transformer_jax.data.tokenizer import SpecialIds
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 
 _ACTIVATIONS = {
@@ -66,7 +67,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
         qk_norm=False,
         positions="learned",
         embedding_norm=False,
-        tied_embeddings="all",
         logits_bias=False,
         kv_heads=ours.num_heads,
         head_dim=ours.d_model // ours.num_heads,
@@ -76,6 +76,8 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
     )
     if ours.activation not in activations:
         check(ours, activation="gelu_tanh")
+    if not TIED_EMBEDDINGS[ours.tied_embeddings].logits:
+        check(ours, tied_embeddings="all")
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",

@@ -16,6 +16,7 @@ from transformer_jax.convert.family import (
     turned,
 )
 from transformer_jax.data.tokenizer import SpecialIds
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 
 
@@ -94,7 +95,7 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
         "attention_bias": False,
         "mlp_bias": False,
         "attention_dropout": ours.attention_dropout_rate,
-        "tie_word_embeddings": ours.tied_embeddings == "all",
+        "tie_word_embeddings": TIED_EMBEDDINGS[ours.tied_embeddings].logits,
         "bos_token_id": ids.bos,
         "eos_token_id": ends(ids),
     }
@@ -124,7 +125,7 @@ def _rows(config: TransformerConfig) -> tuple[Row, ...]:
         ),
         *norm("model.norm", "decoder_norm", bias=False),
     ]
-    if config.tied_embeddings != "all":
+    if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
         rows.append(turned("lm_head.weight", "logits/kernel"))
     return tuple(rows)
 
