@@ -16,6 +16,7 @@ from transformer_jax.commands.files import lock, save
 from transformer_jax.convert import FAMILIES, safetensors, special, tensors
 from transformer_jax.convert.family import Family, Lengths, Settings
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.devices import hosts
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.workdir import CHECKPOINTS, CONFIG, TOKENIZER
 
@@ -57,7 +58,7 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
         with progress.phase("Reading the tensors"):
             state = {"params": _parameters(found, family, run)}
         lock(workdir)
-        if tokenizer is not None:
+        if tokenizer is not None and hosts.is_first():
             tokenizer.save(workdir / TOKENIZER)
         save(workdir / CONFIG, overrides.to_json(config))
         origin = Origin(
@@ -110,9 +111,10 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         sources, targets = config.data.max_source_length, config.data.max_target_length
         lengths = Lengths(max(sources, targets), sources + config.decode.extra_length)
         settings = FAMILIES[name].config(ours, tokenizer.special, lengths)
-        params = restore.trained(config, run, workdir, checkpoint).params
-        parts = tensors.written(params, FAMILIES[name], ours)
-        _write(folder, settings, parts, tokenizer, ours.architecture)
+        params = hosts.whole(restore.trained(config, run, workdir, checkpoint).params)
+        if hosts.is_first():
+            parts = tensors.written(params, FAMILIES[name], ours)
+            _write(folder, settings, parts, tokenizer, ours.architecture)
     print(f"{folder} holds the model of {workdir}, as a {name}.")
     return 0
 
