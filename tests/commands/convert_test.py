@@ -56,11 +56,47 @@ def test_there_and_back(tmp_path, capsys):
     assert call("--mode=train", f"--workdir={work}") == 1
     assert "was imported: to train from it, choose another" in capsys.readouterr().err
     assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={work}") == 1
-    assert "has a config.json already: choose another --workdir" in capsys.readouterr().err
+    assert "holds checkpoints already: choose another --workdir" in capsys.readouterr().err
     assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={tmp_path}/lines") == 1
     assert "lines is not a folder: choose another" in capsys.readouterr().err
     assert call("--mode=export", f"--workdir={work}", f"--output={back}") == 1
     assert "exists already: choose another" in capsys.readouterr().err
+
+
+def test_what_was_imported_without_a_tokenizer_is_refused_before_one_is_trained(tmp_path, capsys):
+    folder, work = checkpoint(tmp_path / "theirs"), tmp_path / "ours"
+    (folder / "tokenizer.json").unlink()
+    assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={work}") == 0
+    assert "has no tokenizer.json" in capsys.readouterr().out
+    cache = f"--config.data.cache_dir={tmp_path / 'cache'}"
+    (tmp_path / "lines").write_text("w5 w6\n")
+    for flags in (
+        ("--mode=generate", f"--input={tmp_path}/lines"),
+        ("--mode=export", f"--output={tmp_path / 'back'}"),
+        ("--mode=evaluate",),
+        ("--mode=train",),
+    ):
+        assert call(f"--workdir={work}", cache, *flags) == 1
+        error = capsys.readouterr().err
+        assert "was imported without a tokenizer: have save_pretrained" in error
+        assert "Training the tokenizer" not in error
+    start = f"--config.checkpoint.init_from={work}"
+    own = f"--config={work / 'config.json'}", f"--workdir={tmp_path / 'tuned'}"
+    assert call("--mode=train", *own, start, cache) == 1
+    assert "has no tokenizer.json: restore it, or, where it was imported" in capsys.readouterr().err
+    assert not (tmp_path / "cache" / "tokenizers").exists()
+
+
+def test_an_import_that_was_broken_off_may_be_run_again(tmp_path, capsys, monkeypatch):
+    folder, work = checkpoint(tmp_path / "theirs"), tmp_path / "ours"
+    flags = "--mode=import", f"--checkpoint={folder}", f"--workdir={work}"
+    with monkeypatch.context() as patch:
+        patch.setattr(arrays, "save", lambda *_: 1 / 0)
+        assert call(*flags) == 1
+    (work / "checkpoints" / "0.tmp").mkdir(parents=True, exist_ok=True)  # as a kill leaves it
+    assert call(*flags) == 0
+    assert call(*flags) == 1
+    assert "holds checkpoints already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

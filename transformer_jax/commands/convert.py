@@ -43,8 +43,11 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
     folder = Path(checkpoint).expanduser()
     if workdir.exists() and not workdir.is_dir():
         raise ValueError(f"--workdir={workdir} is not a folder: choose another")
-    if used := [name for name in (CONFIG, CHECKPOINTS) if (workdir / name).exists()]:
-        raise ValueError(f"{workdir} has a {used[0]} already: choose another --workdir")
+    # An import that was killed leaves a part of a checkpoint, and may be run again.
+    saved = any(path.suffix != ".tmp" for path in (workdir / CHECKPOINTS).glob("*"))
+    if saved or (workdir / CONFIG).exists():
+        name = CHECKPOINTS if saved else CONFIG
+        raise ValueError(f"{workdir} holds {name} already: choose another --workdir")
     found = safetensors.find(folder)
     family, settings = _read(folder, found)
     config = overrides.load(default.__file__, settings)
@@ -58,24 +61,24 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
         with progress.phase("Reading the tensors"):
             state = {"params": _parameters(found, family, run)}
         lock(workdir)
-        if tokenizer is not None and hosts.is_first():
-            tokenizer.save(workdir / TOKENIZER)
-        save(workdir / CONFIG, overrides.to_json(config))
         origin = Origin(
             config=config.to_dict(),
             data=restore.IMPORTED,
-            tokenizer=tokenizer.fingerprint if tokenizer is not None else "",
+            tokenizer=restore.NO_TOKENIZER if tokenizer is None else tokenizer.fingerprint,
             labels=(),
         )
         with progress.phase("Saving the checkpoint"):
             checkpoints = run.checkpoints(workdir)
             checkpoints.save(0, state, {}, origin, {}, scheduled=True, records=0)
             checkpoints.wait()
+        if tokenizer is not None and hosts.is_first():
+            tokenizer.save(workdir / TOKENIZER)
+        save(workdir / CONFIG, overrides.to_json(config))  # last: with it the import is whole
     print(f"{workdir} holds the model of {folder}.")
     if tokenizer is None:
         print(
-            f"{folder} has no {TOKENIZER}, so that nothing can be generated from text: save its "
-            "tokenizer there by save_pretrained of a fast tokenizer, and import again"
+            f"{folder} has no {TOKENIZER}, so that no command can read texts or export the model: "
+            f"{restore.GIVE_TOKENIZER}"
         )
     return 0
 
@@ -107,14 +110,13 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         )
     with built(config, workdir) as run:
         ours = run.model.config
-        tokenizer = run.data.tokenizer
         sources, targets = config.data.max_source_length, config.data.max_target_length
         lengths = Lengths(max(sources, targets), sources + config.decode.extra_length)
-        settings = FAMILIES[name].config(ours, tokenizer.special, lengths)
+        settings = FAMILIES[name].config(ours, run.data.special, lengths)
         params = hosts.whole(restore.trained(config, run, workdir, checkpoint).params)
         if hosts.is_first():
             parts = tensors.written(params, FAMILIES[name], ours)
-            _write(folder, settings, parts, tokenizer, ours.architecture)
+            _write(folder, settings, parts, run.data.tokenizer, ours.architecture)
     print(f"{folder} holds the model of {workdir}, as a {name}.")
     return 0
 
