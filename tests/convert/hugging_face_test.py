@@ -324,6 +324,24 @@ def _flat(workdir):
         return {path: np.asarray(x).tobytes() for path, x in arrays.flat(params).items()}
 
 
+def test_special_tokens_of_bert_need_no_names(tmp_path):
+    tokens = ["[PAD]", "a", "[MASK]", "[SEP]", "[CLS]", "[UNK]"]
+    vocab = {token: number for number, token in enumerate(tokens)}
+    transformers.BertTokenizerFast(vocab=vocab).save_pretrained(tmp_path)
+    transformers.BertConfig().save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
+    ours, theirs = special.tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert ours is not None
+    assert ours.vocab_size == len(tokens)
+    found = ours.special
+    assert (found.pad, found.unk, found.mask) == (
+        theirs.pad_token_id,
+        theirs.unk_token_id,
+        theirs.mask_token_id,
+    )
+    assert [found.bos, *ours.encode(["a"])[0], found.eos] == theirs("a")["input_ids"]
+
+
 def test_an_exported_marian_has_sinusoids_for_all_that_ours_reads_and_writes(imported, tmp_path):
     workdir, most, extra = imported("marian, scaled") / "ours", 70, 9
     changes = {

@@ -8,6 +8,16 @@ from transformer_jax.data.tokenizer import SpecialIds, Tokenizer, load_tokenizer
 from transformer_jax.workdir import TOKENIZER
 
 _FILES = "config.json", "generation_config.json", "tokenizer_config.json"
+# What a tokenizer_config.json may leave unsaid: BERT's class of tokenizers has these by default.
+_BY_DEFAULT = {
+    "bert": {
+        "pad_token": "[PAD]",
+        "sep_token": "[SEP]",
+        "cls_token": "[CLS]",
+        "unk_token": "[UNK]",
+        "mask_token": "[MASK]",
+    }
+}
 # How a model reads a text $A: its encoder, or else its decoder.
 _READ = {
     "encoder_decoder": ("$A", "eos"),
@@ -26,6 +36,7 @@ def tokenizer(folder: Path) -> Tokenizer | None:
         return None
     library = load_tokenizer(folder / TOKENIZER)
     config, generation, names = (_read(folder / name) for name in _FILES)
+    names = _BY_DEFAULT.get(config.get("model_type", ""), {}) | names
 
     def number(key: str, *tokens: str) -> int | None:
         """What the files say, in their order, or the id of a token that they name."""
