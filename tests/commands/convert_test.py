@@ -130,7 +130,7 @@ def test_what_no_family_of_theirs_has_is_not_exported(tmp_path, changes, words):
         ({"bad_words_ids": [[1, 2]]}, r"of bad_words_ids, \[1, 2\] has no counterpart here"),
         ({"bad_words_ids": [[12]]}, "bad_words_ids=12 is no id of its tokenizer.json"),
         ({"num_hidden_layers": 1}, "has model.layers.1.*which the model does not"),
-        ({"tie_word_embeddings": True}, "has lm_head.weight, which the model does not"),
+        ({"tie_word_embeddings": True}, "lm_head.weight and model.embed_tokens.weight are one"),
         ({"without": ("model.norm.weight",)}, "the checkpoint lacks model.norm.weight"),
         ({"bos_token_id": None}, "names bos_token_id"),
         ({"bos_token_id": 12}, "bos_token_id=12 is no id of its tokenizer.json, which has 12"),

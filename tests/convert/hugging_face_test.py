@@ -16,7 +16,7 @@ from transformer_jax import overrides
 from transformer_jax.build import built
 from transformer_jax.checkpoint import arrays
 from transformer_jax.commands import convert, restore
-from transformer_jax.convert import special
+from transformer_jax.convert import safetensors, special
 from transformer_jax.data.tokenizer import MASK, TOKENIZERS, train_tokenizer
 
 torch = pytest.importorskip("torch")
@@ -340,6 +340,30 @@ def test_special_tokens_of_bert_need_no_names(tmp_path):
         theirs.mask_token_id,
     )
     assert [found.bos, *ours.encode(["a"])[0], found.eos] == theirs("a")["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "names"),
+    [
+        ("t5 1.0", "shared.weight", "encoder.embed_tokens.weight decoder.embed_tokens.weight"),
+        ("llama, tied", "model.embed_tokens.weight", "model.embed_tokens.weight lm_head.weight"),
+    ],
+)
+def test_a_table_may_have_two_names_of_one_content(imported, tmp_path, name, table, names):
+    shutil.copytree(imported(name) / "theirs", tmp_path / "theirs")
+    found = {key: x.read() for key, x in safetensors.find(imported(name) / "theirs").items()}
+    rows = found.pop(table)
+
+    def work(other):
+        parts = found | dict(zip(names.split(), (rows, other), strict=True))
+        made = {key: (x.shape, lambda x=x: x) for key, x in parts.items()}
+        safetensors.write(tmp_path / "theirs" / safetensors.ONE_FILE, made)
+        return convert.import_(tmp_path / "ours", str(tmp_path / "theirs"))
+
+    with pytest.raises(ValueError, match="are one table"):
+        work(rows + 1)
+    assert work(rows) == 0
+    assert _flat(tmp_path / "ours") == _flat(imported(name) / "ours")
 
 
 def test_an_exported_marian_has_sinusoids_for_all_that_ours_reads_and_writes(imported, tmp_path):

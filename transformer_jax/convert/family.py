@@ -50,6 +50,7 @@ class Family:
         where the model is none of the family's.
       rows: our model -> all of its parameters.
       left: glob patterns of tensors that are not taken.
+      aliases: (a name in the rows, another one that the tensor may have where that is missing).
       prefix: that names may have in front, and have when they are written.
     """
 
@@ -57,6 +58,7 @@ class Family:
     config: Callable[[TransformerConfig, SpecialIds, Lengths], dict[str, Any]]
     rows: Callable[[TransformerConfig], tuple[Row, ...]]
     left: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
     prefix: str = ""
 
 
@@ -114,6 +116,14 @@ class Settings:
             return False
         one, other = (self._tensors[name].read() for name in (first, second))
         return not np.array_equal(one, other)
+
+    def same(self, first: str, second: str) -> None:
+        """Raises ValueError where both tensors are there, and not the same."""
+        if self.differ(first, second):
+            raise ValueError(
+                f"{self._name}: {first} and {second} are one table by this file, but differ: "
+                "remove the one that is not meant from the weights"
+            )
 
     @property
     def _kind(self) -> str:

@@ -19,12 +19,15 @@ from transformer_jax.data.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
 
 _ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh"}
+# What the table is called again, or instead of "shared.weight".
+_TABLES = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 _ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
 
 
 def _settings(theirs: Settings) -> dict[str, Any]:
     theirs.refuse("relative_attention_num_buckets", 32)
     theirs.refuse("relative_attention_max_distance", 128)
+    theirs.same(*_TABLES)
     layers, d_model = theirs.need("num_layers"), theirs.need("d_model")
     activation = theirs.choose("feed_forward_proj", _ACTIVATIONS, "relu")
     # Relative positions have no end, so that releases from 5 on do not say what it was trained at.
@@ -152,9 +155,9 @@ T5 = Family(
     rows=_rows,
     # The table again under other names, and a bias in cross-attention that old files hold in vain.
     left=(
-        "encoder.embed_tokens.weight",
-        "decoder.embed_tokens.weight",
+        *_TABLES,
         "lm_head.weight",
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     ),
+    aliases=tuple(("shared.weight", name) for name in _TABLES),
 )
