@@ -16,7 +16,7 @@ from transformer_jax.evaluation.answers import METRICS
 from transformer_jax.models import FAMILIES
 from transformer_jax.tasks.task import Task
 from transformer_jax.values import Kind
-from transformer_jax.workdir import LABELS, TOKENIZER
+from transformer_jax.workdir import CONFIG, LABELS, TOKENIZER
 
 _SOURCE = tuple(field.name for field in dataclasses.fields(SourceSettings))
 # What a row of data.parts may change.
@@ -179,8 +179,14 @@ def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
         return own
     # A work directory, or a folder W/checkpoints/STEP in one.
     start = Path(config.checkpoint.init_from).expanduser()
-    files = [folder / TOKENIZER for folder in (start, *start.absolute().parents[:2])]
-    found = [file for file in files if file.exists()]
+    folders = start, *start.absolute().parents[:2]
+    found = [folder / TOKENIZER for folder in folders if (folder / TOKENIZER).exists()]
+    if not found and any((folder / CONFIG).exists() for folder in folders):
+        raise FileNotFoundError(
+            f"checkpoint.init_from={str(start)!r} has no {TOKENIZER}: restore it, or, where it was "
+            "imported from a folder without one, have save_pretrained of a fast tokenizer write it "
+            "there, and import that folder again into another --workdir"
+        )
     if not found:
         raise FileNotFoundError(
             f"checkpoint.init_from={str(start)!r} is no work directory, nor a checkpoint in one: "

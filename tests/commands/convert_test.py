@@ -9,11 +9,23 @@ from configs import default
 from tests.convert.llama import CONFIG, SHAPES, checkpoint
 from tests.whole.command_line import call
 from transformer_jax import overrides
+from transformer_jax.build import built
+from transformer_jax.checkpoint import arrays
 from transformer_jax.commands.convert import export
 from transformer_jax.convert import FAMILIES, safetensors, special, tensors
-from transformer_jax.convert.family import Settings
+from transformer_jax.convert.family import Lengths, Settings
+from transformer_jax.data.tokenizer import OWN_IDS
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 
 NEVER = [0, 1, *range(5, 12)]
+# Of every family, under all names that they have for them.
+SIZES: dict[str, int] = dict.fromkeys(
+    """n_embd n_positions n_layer n_head vocab_size max_position_embeddings num_hidden_layers
+    hidden_size num_attention_heads intermediate_size num_layers d_model num_heads d_kv d_ff
+    encoder_attention_heads decoder_attention_heads encoder_ffn_dim decoder_ffn_dim
+    encoder_layers decoder_layers head_dim""".split(),
+    8,
+)
 
 
 def test_there_and_back(tmp_path, capsys):
@@ -44,11 +56,47 @@ def test_there_and_back(tmp_path, capsys):
     assert call("--mode=train", f"--workdir={work}") == 1
     assert "was imported: to train from it, choose another" in capsys.readouterr().err
     assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={work}") == 1
-    assert "has a config.json already: choose another --workdir" in capsys.readouterr().err
+    assert "holds checkpoints already: choose another --workdir" in capsys.readouterr().err
     assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={tmp_path}/lines") == 1
     assert "lines is not a folder: choose another" in capsys.readouterr().err
     assert call("--mode=export", f"--workdir={work}", f"--output={back}") == 1
     assert "exists already: choose another" in capsys.readouterr().err
+
+
+def test_what_was_imported_without_a_tokenizer_is_refused_before_one_is_trained(tmp_path, capsys):
+    folder, work = checkpoint(tmp_path / "theirs"), tmp_path / "ours"
+    (folder / "tokenizer.json").unlink()
+    assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={work}") == 0
+    assert "has no tokenizer.json" in capsys.readouterr().out
+    cache = f"--config.data.cache_dir={tmp_path / 'cache'}"
+    (tmp_path / "lines").write_text("w5 w6\n")
+    for flags in (
+        ("--mode=generate", f"--input={tmp_path}/lines"),
+        ("--mode=export", f"--output={tmp_path / 'back'}"),
+        ("--mode=evaluate",),
+        ("--mode=train",),
+    ):
+        assert call(f"--workdir={work}", cache, *flags) == 1
+        error = capsys.readouterr().err
+        assert "was imported without a tokenizer: have save_pretrained" in error
+        assert "Training the tokenizer" not in error
+    start = f"--config.checkpoint.init_from={work}"
+    own = f"--config={work / 'config.json'}", f"--workdir={tmp_path / 'tuned'}"
+    assert call("--mode=train", *own, start, cache) == 1
+    assert "has no tokenizer.json: restore it, or, where it was imported" in capsys.readouterr().err
+    assert not (tmp_path / "cache" / "tokenizers").exists()
+
+
+def test_an_import_that_was_broken_off_may_be_run_again(tmp_path, capsys, monkeypatch):
+    folder, work = checkpoint(tmp_path / "theirs"), tmp_path / "ours"
+    flags = "--mode=import", f"--checkpoint={folder}", f"--workdir={work}"
+    with monkeypatch.context() as patch:
+        patch.setattr(arrays, "save", lambda *_: 1 / 0)
+        assert call(*flags) == 1
+    (work / "checkpoints" / "0.tmp").mkdir(parents=True, exist_ok=True)  # as a kill leaves it
+    assert call(*flags) == 0
+    assert call(*flags) == 1
+    assert "holds checkpoints already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -82,7 +130,7 @@ def test_what_no_family_of_theirs_has_is_not_exported(tmp_path, changes, words):
         ({"bad_words_ids": [[1, 2]]}, r"of bad_words_ids, \[1, 2\] has no counterpart here"),
         ({"bad_words_ids": [[12]]}, "bad_words_ids=12 is no id of its tokenizer.json"),
         ({"num_hidden_layers": 1}, "has model.layers.1.*which the model does not"),
-        ({"tie_word_embeddings": True}, "has lm_head.weight, which the model does not"),
+        ({"tie_word_embeddings": True}, "lm_head.weight and model.embed_tokens.weight are one"),
         ({"without": ("model.norm.weight",)}, "the checkpoint lacks model.norm.weight"),
         ({"bos_token_id": None}, "names bos_token_id"),
         ({"bos_token_id": 12}, "bos_token_id=12 is no id of its tokenizer.json, which has 12"),
@@ -131,16 +179,28 @@ def test_what_has_no_counterpart_is_refused_and_nothing_is_written(
     ],
 )
 def test_each_family_refuses_what_it_has_no_counterpart_for(kind, settings, words):
-    sizes = dict.fromkeys(
-        """n_embd n_positions n_layer n_head vocab_size max_position_embeddings num_hidden_layers
-        hidden_size num_attention_heads intermediate_size num_layers d_model num_heads d_kv d_ff
-        encoder_attention_heads decoder_attention_heads encoder_ffn_dim decoder_ffn_dim
-        encoder_layers decoder_layers""".split(),
-        8,
-    )
-    FAMILIES[kind].settings(Settings(sizes | {"model_type": kind}, "config.json", {}))
+    FAMILIES[kind].settings(Settings(SIZES | {"model_type": kind}, "config.json", {}))
     with pytest.raises(ValueError, match=words):
-        FAMILIES[kind].settings(Settings(sizes | settings, "config.json", {}))
+        FAMILIES[kind].settings(Settings(SIZES | settings, "config.json", {}))
+
+
+@pytest.mark.parametrize("tied", TIED_EMBEDDINGS)
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_each_way_to_tie_embeddings_is_exported_whole_or_refused(kind, tied):
+    changes = FAMILIES[kind].settings(Settings(SIZES, "config.json", {}))
+    changes |= {"model.tied_embeddings": tied, "model.embedding_scale": 1.0}
+    config = overrides.load(default.__file__, changes)
+    with built(config, None) as run:
+        ours, params = run.model.config, run.abstract_state().params
+    try:
+        theirs = FAMILIES[kind].config(ours, OWN_IDS, Lengths(8, 8))
+    except ValueError as error:
+        assert f"model.tied_embeddings={tied!r}" in str(error)
+        assert tied != "all"
+        return
+    paths = {path for row in FAMILIES[kind].rows(ours) for path in row.ours}
+    assert paths == {*arrays.flat(params)}
+    assert theirs["tie_word_embeddings"] == TIED_EMBEDDINGS[tied].logits
 
 
 def test_old_names_of_norms_are_known():

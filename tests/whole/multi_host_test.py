@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from configs import default
+from tests.convert import llama
 from tests.whole.command_line import records, results
 from transformer_jax import overrides
+from transformer_jax.convert import safetensors
 from transformer_jax.devices import hosts
 
 pytestmark = pytest.mark.long
@@ -57,18 +59,20 @@ main.run()
 
 
 def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subprocess.Popen]:
-    """Trains in a work directory, in `processes` processes of `devices` devices each."""
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
+    """Trains in a work directory, as `launched`."""
     folder = workdir.parent
     config = overrides.load(default.__file__, TINY | {"data.dir": str(folder)})
     (folder / "config.json").write_text(overrides.to_json(config))
-    arguments = [
-        f"--workdir={workdir}",
-        f"--config={folder / 'config.json'}",
-        f"--config.data.cache_dir={folder / 'cache'}",
-        *flags,
-    ]
+    cache = f"--config.data.cache_dir={folder / 'cache'}"
+    return launched(
+        workdir, processes, devices, f"--config={folder / 'config.json'}", cache, *flags
+    )
+
+
+def launched(workdir: Path, processes: int, devices: int, *flags: str) -> list[subprocess.Popen]:
+    """Runs a command in a work directory, in `processes` processes of `devices` devices each."""
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
     flag = f"--xla_force_host_platform_device_count={devices}"
     settings = os.environ | {"XLA_FLAGS": flag}
     started = []
@@ -77,8 +81,8 @@ def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subp
             settings[hosts.COORDINATOR] = f"localhost:{port}"
             settings[hosts.PROCESSES] = str(processes)
             settings[hosts.PROCESS] = str(process)
-        with (folder / f"{workdir.name}.{process}").open("w") as output:
-            command = [sys.executable, "-c", PROGRAM, *arguments]
+        with (workdir.parent / f"{workdir.name}.{process}").open("w") as output:
+            command = [sys.executable, "-c", PROGRAM, f"--workdir={workdir}", *flags]
             started.append(subprocess.Popen(command, env=settings, stdout=output, stderr=output))
     return started
 
@@ -171,3 +175,18 @@ def test_two_hosts_find_what_became_non_finite_first(folder):
     assert [process.wait() for process in pair] == [0, 0]
     assert "Step 2 is bad" in output(workdir, 0)
     assert "first tensor that is not finite: decoder/layer 1" in output(workdir, 0)
+
+
+def test_two_processes_import_and_export_as_one(folder):
+    theirs, workdir, back = llama.checkpoint(folder / "theirs"), folder / "ours", folder / "back"
+    shared = "--config.mesh.data=1", "--config.mesh.fsdp=-1"  # each holds a part of the parameters
+    for flags in (
+        ("--mode=import", f"--checkpoint={theirs}"),
+        ("--mode=export", f"--output={back}", *shared),
+    ):
+        processes = launched(workdir, 2, 1, *flags)
+        assert [process.wait(300) for process in processes] == [0, 0]
+    found = safetensors.find(back)
+    for name, tensor in safetensors.find(theirs).items():
+        np.testing.assert_array_equal(found[name].read(), tensor.read(), err_msg=name)
+    assert not [path for path in folder.iterdir() if path.name.endswith(".incomplete")]

@@ -14,7 +14,9 @@ from transformer_jax.checkpoint.checkpoints import Origin
 from transformer_jax.commands import restore
 from transformer_jax.commands.files import lock, save
 from transformer_jax.convert import FAMILIES, safetensors, special, tensors
-from transformer_jax.convert.family import Family, Settings
+from transformer_jax.convert.family import Family, Lengths, Settings
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.devices import hosts
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.workdir import CHECKPOINTS, CONFIG, TOKENIZER
 
@@ -41,8 +43,11 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
     folder = Path(checkpoint).expanduser()
     if workdir.exists() and not workdir.is_dir():
         raise ValueError(f"--workdir={workdir} is not a folder: choose another")
-    if used := [name for name in (CONFIG, CHECKPOINTS) if (workdir / name).exists()]:
-        raise ValueError(f"{workdir} has a {used[0]} already: choose another --workdir")
+    # An import that was killed leaves a part of a checkpoint, and may be run again.
+    saved = any(path.suffix != ".tmp" for path in (workdir / CHECKPOINTS).glob("*"))
+    if saved or (workdir / CONFIG).exists():
+        name = CHECKPOINTS if saved else CONFIG
+        raise ValueError(f"{workdir} holds {name} already: choose another --workdir")
     found = safetensors.find(folder)
     family, settings = _read(folder, found)
     config = overrides.load(default.__file__, settings)
@@ -56,24 +61,24 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
         with progress.phase("Reading the tensors"):
             state = {"params": _parameters(found, family, run)}
         lock(workdir)
-        if tokenizer is not None:
-            tokenizer.save(workdir / TOKENIZER)
-        save(workdir / CONFIG, overrides.to_json(config))
         origin = Origin(
             config=config.to_dict(),
             data=restore.IMPORTED,
-            tokenizer=tokenizer.fingerprint if tokenizer is not None else "",
+            tokenizer=restore.NO_TOKENIZER if tokenizer is None else tokenizer.fingerprint,
             labels=(),
         )
         with progress.phase("Saving the checkpoint"):
             checkpoints = run.checkpoints(workdir)
             checkpoints.save(0, state, {}, origin, {}, scheduled=True, records=0)
             checkpoints.wait()
+        if tokenizer is not None and hosts.is_first():
+            tokenizer.save(workdir / TOKENIZER)
+        save(workdir / CONFIG, overrides.to_json(config))  # last: with it the import is whole
     print(f"{workdir} holds the model of {folder}.")
     if tokenizer is None:
         print(
-            f"{folder} has no {TOKENIZER}, so that nothing can be generated from text: save its "
-            "tokenizer there by save_pretrained of a fast tokenizer, and import again"
+            f"{folder} has no {TOKENIZER}, so that no command can read texts or export the model: "
+            f"{restore.GIVE_TOKENIZER}"
         )
     return 0
 
@@ -105,10 +110,13 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         )
     with built(config, workdir) as run:
         ours = run.model.config
-        tokenizer = run.data.tokenizer
-        settings = FAMILIES[name].config(ours, tokenizer.special)
-        params = restore.trained(config, run, workdir, checkpoint).params
-        _write(folder, settings, tensors.written(params, FAMILIES[name], ours), tokenizer)
+        sources, targets = config.data.max_source_length, config.data.max_target_length
+        lengths = Lengths(max(sources, targets), sources + config.decode.extra_length)
+        settings = FAMILIES[name].config(ours, run.data.special, lengths)
+        params = hosts.whole(restore.trained(config, run, workdir, checkpoint).params)
+        if hosts.is_first():
+            parts = tensors.written(params, FAMILIES[name], ours)
+            _write(folder, settings, parts, run.data.tokenizer, ours.architecture)
     print(f"{folder} holds the model of {workdir}, as a {name}.")
     return 0
 
@@ -145,7 +153,9 @@ def _parameters(found: dict[str, safetensors.Tensor], family: Family, run: Any) 
     return tensors.read(tensors.named(found, family), family, ours, abstract)
 
 
-def _write(folder: Path, settings: dict[str, Any], parts: Any, tokenizer: Any) -> None:
+def _write(
+    folder: Path, settings: dict[str, Any], parts: Any, tokenizer: Tokenizer, architecture: str
+) -> None:
     """All files, or none."""
     unfinished = folder.with_name(f"{folder.name}.incomplete")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -153,12 +163,7 @@ def _write(folder: Path, settings: dict[str, Any], parts: Any, tokenizer: Any) -
     try:
         safetensors.write(unfinished / safetensors.ONE_FILE, parts)
         (unfinished / "config.json").write_text(json.dumps(settings, indent=1))
-        tokenizer.save(unfinished / TOKENIZER)
-        described = special.described(tokenizer)
-        if tokenizer.special.never:
-            generation = special.generation(tokenizer.special, settings)
-            (unfinished / "generation_config.json").write_text(json.dumps(generation, indent=1))
-        (unfinished / "tokenizer_config.json").write_text(json.dumps(described, indent=1))
+        special.save(unfinished, tokenizer, settings, architecture)
         if folder.exists():
             folder.rmdir()
         os.replace(unfinished, folder)

@@ -57,6 +57,11 @@ def load(config: Config, run: Run, workdir: Path, folders: list[Path]) -> Traine
 
 
 IMPORTED = "imported"  # in the place of the fingerprint of data that nobody knows
+NO_TOKENIZER = ""  # in the place of the fingerprint of a tokenizer that was not imported
+GIVE_TOKENIZER = (
+    f"have save_pretrained of a fast tokenizer write {TOKENIZER} into the folder that was "
+    "imported, and import it again into another --workdir"
+)
 
 
 def resume(run: Run, folder: Path, streams: Endless) -> Restored:
@@ -86,9 +91,15 @@ def check(config: Config, run: Run, workdir: Path, folder: Path) -> None:
     Of one that does not lie in this work directory the config's `model` alone has to be equal.
 
     Raises:
-      ValueError: for the first that differs, with what differs and how to mend it.
+      ValueError: for the first that differs, with what differs and how to mend it; or the
+        checkpoint was imported without a tokenizer.
     """
-    found, tokenizer = origin(folder), run.data.tokenizer.fingerprint
+    found = origin(folder)
+    if found.tokenizer == NO_TOKENIZER:  # now, since none should be trained in its place
+        raise ValueError(
+            f"the checkpoint {folder} was imported without a tokenizer: {GIVE_TOKENIZER}"
+        )
+    tokenizer = run.data.tokenizer.fingerprint
     own = folder.parent.resolve() == (workdir / CHECKPOINTS).resolve()
     changes = overrides.refused(overrides.load(str(folder / CONFIG)), config)
     changes = [line for line in changes if own or line.startswith("model.")]

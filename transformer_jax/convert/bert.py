@@ -6,6 +6,7 @@ import numpy as np
 
 from transformer_jax.convert.family import (
     Family,
+    Lengths,
     Row,
     Settings,
     as_it_is,
@@ -15,6 +16,7 @@ from transformer_jax.convert.family import (
     norm,
 )
 from transformer_jax.data.tokenizer import SpecialIds
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 
 _TYPES = 2  # rows of the table of token types that is written; texts are of type 0
@@ -51,7 +53,8 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+    del lengths
     check(
         ours,
         architecture="encoder_only",
@@ -63,7 +66,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         activation="gelu",
         positions="learned",
         embedding_norm=True,
-        tied_embeddings="all",
         kv_heads=ours.num_heads,
         head_dim=ours.d_model // ours.num_heads,
         attention_score="scaled_dot_product",
@@ -71,6 +73,8 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         feed_forward_dropout_rate=0.0,
         embedding_scale=1.0,
     )
+    if not TIED_EMBEDDINGS[ours.tied_embeddings].logits:
+        check(ours, tied_embeddings="all")
     return {
         "architectures": ["BertForMaskedLM"],
         "model_type": "bert",

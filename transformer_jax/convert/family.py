@@ -32,6 +32,13 @@ class Row(NamedTuple):
     stack: str | None = None
 
 
+class Lengths(NamedTuple):
+    """Most tokens of a text. read: of either side. written: of what decoding makes of a source."""
+
+    read: int
+    written: int
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
     """One `model_type`.
@@ -39,17 +46,19 @@ class Family:
     Attributes:
       settings: their config.json -> ours, by dotted key. Raises ValueError for a setting that
         has no counterpart.
-      config: (our model, special ids) -> their config.json. Raises ValueError where the model is
-        none of the family's.
+      config: (our model, special ids, lengths of texts) -> their config.json. Raises ValueError
+        where the model is none of the family's.
       rows: our model -> all of its parameters.
       left: glob patterns of tensors that are not taken.
+      aliases: (a name in the rows, another one that the tensor may have where that is missing).
       prefix: that names may have in front, and have when they are written.
     """
 
     settings: Callable[["Settings"], dict[str, Any]]
-    config: Callable[[TransformerConfig, SpecialIds], dict[str, Any]]
+    config: Callable[[TransformerConfig, SpecialIds, Lengths], dict[str, Any]]
     rows: Callable[[TransformerConfig], tuple[Row, ...]]
     left: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
     prefix: str = ""
 
 
@@ -107,6 +116,14 @@ class Settings:
             return False
         one, other = (self._tensors[name].read() for name in (first, second))
         return not np.array_equal(one, other)
+
+    def same(self, first: str, second: str) -> None:
+        """Raises ValueError where both tensors are there, and not the same."""
+        if self.differ(first, second):
+            raise ValueError(
+                f"{self._name}: {first} and {second} are one table by this file, but differ: "
+                "remove the one that is not meant from the weights"
+            )
 
     @property
     def _kind(self) -> str:

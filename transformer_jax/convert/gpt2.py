@@ -4,8 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.convert.family import Family, Row, Settings, as_it_is, check, ends, norm
+from transformer_jax.convert.family import (
+    Family,
+    Lengths,
+    Row,
+    Settings,
+    as_it_is,
+    check,
+    ends,
+    norm,
+)
 from transformer_jax.data.tokenizer import SpecialIds
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 
 _ACTIVATIONS = {
@@ -45,7 +55,8 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+    del lengths
     activations = {name: theirs for theirs, name in reversed(_ACTIVATIONS.items())}
     check(
         ours,
@@ -56,7 +67,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         qk_norm=False,
         positions="learned",
         embedding_norm=False,
-        tied_embeddings="all",
         logits_bias=False,
         kv_heads=ours.num_heads,
         head_dim=ours.d_model // ours.num_heads,
@@ -66,6 +76,8 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
     )
     if ours.activation not in activations:
         check(ours, activation="gelu_tanh")
+    if not TIED_EMBEDDINGS[ours.tied_embeddings].logits:
+        check(ours, tied_embeddings="all")
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",

@@ -4,6 +4,7 @@ from typing import Any
 
 from transformer_jax.convert.family import (
     Family,
+    Lengths,
     Row,
     Settings,
     as_it_is,
@@ -15,7 +16,10 @@ from transformer_jax.convert.family import (
     turned,
 )
 from transformer_jax.data.tokenizer import SpecialIds
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
+
+_TABLE = "model.embed_tokens.weight"
 
 
 def _settings(theirs: Settings) -> dict[str, Any]:
@@ -26,6 +30,9 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     theirs.refuse("rope_scaling", None)
     rope = theirs.part("rope_parameters")
     rope.refuse("rope_type", "default")
+    tied = theirs.choose("tie_word_embeddings", {True: True, False: False}, False)
+    if tied:
+        theirs.same("lm_head.weight", _TABLE)
     num_heads = theirs.need("num_attention_heads")
     positions = theirs.need("max_position_embeddings")
     return {
@@ -45,7 +52,7 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.positions": "rotary",
         "model.rotary_base": rope.number("rope_theta", theirs.number("rope_theta", 10_000.0)),
         "model.embedding_scale": 1.0,
-        "model.tied_embeddings": "all" if theirs.get("tie_word_embeddings", False) else "none",
+        "model.tied_embeddings": "all" if tied else "none",
         "model.vocab_size": theirs.need("vocab_size"),
         "model.dropout_rate": 0.0,
         "model.embedding_dropout_rate": 0.0,
@@ -55,7 +62,8 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+    del lengths
     check(
         ours,
         architecture="decoder_only",
@@ -92,7 +100,7 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "attention_dropout": ours.attention_dropout_rate,
-        "tie_word_embeddings": ours.tied_embeddings == "all",
+        "tie_word_embeddings": TIED_EMBEDDINGS[ours.tied_embeddings].logits,
         "bos_token_id": ids.bos,
         "eos_token_id": ends(ids),
     }
@@ -103,7 +111,7 @@ def _rows(config: TransformerConfig) -> tuple[Row, ...]:
     names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
     names = {name: f"{layer}.self_attn.{theirs}" for name, theirs in names.items()}
     rows = [
-        as_it_is("model.embed_tokens.weight", "embedding/table"),
+        as_it_is(_TABLE, "embedding/table"),
         *attention(names, "decoder/self_attention", stack, config),
         *linear(f"{layer}.mlp.gate_proj", "decoder/feed_forward/gate", stack, bias=False),
         *linear(f"{layer}.mlp.up_proj", "decoder/feed_forward/up", stack, bias=False),
@@ -122,7 +130,7 @@ def _rows(config: TransformerConfig) -> tuple[Row, ...]:
         ),
         *norm("model.norm", "decoder_norm", bias=False),
     ]
-    if config.tied_embeddings != "all":
+    if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
         rows.append(turned("lm_head.weight", "logits/kernel"))
     return tuple(rows)
 
@@ -131,5 +139,6 @@ LLAMA = Family(
     settings=_settings,
     config=_config,
     rows=_rows,
-    left=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+    # Where logits are tied, the head is the table.
+    left=("model.layers.*.self_attn.rotary_emb.inv_freq", "lm_head.weight"),
 )

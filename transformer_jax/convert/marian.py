@@ -6,6 +6,7 @@ import numpy as np
 
 from transformer_jax.convert.family import (
     Family,
+    Lengths,
     Row,
     Settings,
     as_it_is,
@@ -73,7 +74,7 @@ def _settings(theirs: Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
     activations = {name: theirs for theirs, name in reversed(_ACTIVATIONS.items())}
     check(
         ours,
@@ -110,7 +111,7 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         "decoder_ffn_dim": ours.d_ff,
         "activation_function": activations[ours.activation],
         "scale_embedding": ours.embedding_scale is None,
-        "max_position_embeddings": ours.context_length or 512,
+        "max_position_embeddings": max(lengths),
         "dropout": ours.dropout_rate,
         "attention_dropout": ours.attention_dropout_rate,
         "activation_dropout": ours.feed_forward_dropout_rate,

@@ -8,6 +8,22 @@ from transformer_jax.data.tokenizer import SpecialIds, Tokenizer, load_tokenizer
 from transformer_jax.workdir import TOKENIZER
 
 _FILES = "config.json", "generation_config.json", "tokenizer_config.json"
+# What a tokenizer_config.json may leave unsaid: BERT's class of tokenizers has these by default.
+_BY_DEFAULT = {
+    "bert": {
+        "pad_token": "[PAD]",
+        "sep_token": "[SEP]",
+        "cls_token": "[CLS]",
+        "unk_token": "[UNK]",
+        "mask_token": "[MASK]",
+    }
+}
+# How a model reads a text $A: its encoder, or else its decoder.
+_READ = {
+    "encoder_decoder": ("$A", "eos"),
+    "encoder_only": ("bos", "$A", "eos"),
+    "decoder_only": ("bos", "$A"),
+}
 
 
 def tokenizer(folder: Path) -> Tokenizer | None:
@@ -20,6 +36,7 @@ def tokenizer(folder: Path) -> Tokenizer | None:
         return None
     library = load_tokenizer(folder / TOKENIZER)
     config, generation, names = (_read(folder / name) for name in _FILES)
+    names = _BY_DEFAULT.get(config.get("model_type", ""), {}) | names
 
     def number(key: str, *tokens: str) -> int | None:
         """What the files say, in their order, or the id of a token that they name."""
@@ -85,7 +102,19 @@ def tokenizer(folder: Path) -> Tokenizer | None:
     return load_tokenizer(folder / TOKENIZER, special)
 
 
-def described(tokenizer: Tokenizer) -> dict[str, Any]:
+def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architecture: str) -> None:
+    """Writes the tokenizer, and the files that describe it to them.
+
+    config: their config.json. architecture: of the model, which decides how it reads a text.
+    """
+    special = tokenizer.special
+    tokenizer.framed(*_READ[architecture]).save(folder / TOKENIZER)
+    _write(folder / "tokenizer_config.json", _described(tokenizer))
+    if special.never:
+        _write(folder / "generation_config.json", _generation(special, config))
+
+
+def _described(tokenizer: Tokenizer) -> dict[str, Any]:
     """A tokenizer_config.json of theirs."""
     special = tokenizer.special
     named = {
@@ -95,15 +124,23 @@ def described(tokenizer: Tokenizer) -> dict[str, Any]:
         "unk_token": special.unk,
         "mask_token": special.mask,
     }
-    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    found: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        # Releases before 5 would give types of tokens too, which a GPT-2 adds to what it reads.
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
     return found | {key: tokenizer.token(i) for key, i in named.items() if i is not None}
 
 
-def generation(special: SpecialIds, config: dict[str, Any]) -> dict[str, Any]:
+def _generation(special: SpecialIds, config: dict[str, Any]) -> dict[str, Any]:
     """A generation_config.json of theirs, for what their config.json has no place for."""
     ids = "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"
     found: dict[str, Any] = {key: config[key] for key in ids if key in config}
     return found | {"bad_words_ids": [[i] for i in special.never]}
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=1))
 
 
 def _read(path: Path) -> dict[str, Any]:

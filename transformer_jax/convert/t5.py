@@ -4,6 +4,7 @@ from typing import Any
 
 from transformer_jax.convert.family import (
     Family,
+    Lengths,
     Row,
     Settings,
     as_it_is,
@@ -18,15 +19,19 @@ from transformer_jax.data.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
 
 _ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh"}
+# What the table is called again, or instead of "shared.weight".
+_TABLES = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 _ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
 
 
 def _settings(theirs: Settings) -> dict[str, Any]:
     theirs.refuse("relative_attention_num_buckets", 32)
     theirs.refuse("relative_attention_max_distance", 128)
+    theirs.same(*_TABLES)
     layers, d_model = theirs.need("num_layers"), theirs.need("d_model")
     activation = theirs.choose("feed_forward_proj", _ACTIVATIONS, "relu")
-    dropout = theirs.get("dropout_rate", 0.1)
+    # Relative positions have no end, so that releases from 5 on do not say what it was trained at.
+    dropout, positions = theirs.get("dropout_rate", 0.1), theirs.get("n_positions", 512)
     # Releases from 5 on tie the head in any case, and say here whether logits are scaled.
     tied = theirs.get("tie_word_embeddings", True)
     scaled = theirs.get("scale_decoder_outputs", tied)
@@ -60,10 +65,14 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.embedding_dropout_rate": dropout,
         "model.attention_dropout_rate": dropout,
         "model.feed_forward_dropout_rate": dropout,
+        "data.max_source_length": positions,
+        "data.max_target_length": positions,
+        "data.row_source_length": positions,
+        "data.row_target_length": positions,
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
     own_head = ours.tied_embeddings == "inputs"
     check(
         ours,
@@ -97,6 +106,7 @@ def _config(ours: TransformerConfig, ids: SpecialIds) -> dict[str, Any]:
         "num_layers": ours.num_encoder_layers,
         "num_decoder_layers": ours.num_decoder_layers,
         "num_heads": ours.num_heads,
+        "n_positions": lengths.read,
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
         "dropout_rate": ours.dropout_rate,
@@ -145,9 +155,9 @@ T5 = Family(
     rows=_rows,
     # The table again under other names, and a bias in cross-attention that old files hold in vain.
     left=(
-        "encoder.embed_tokens.weight",
-        "decoder.embed_tokens.weight",
+        *_TABLES,
         "lm_head.weight",
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     ),
+    aliases=tuple(("shared.weight", name) for name in _TABLES),
 )

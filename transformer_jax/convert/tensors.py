@@ -26,6 +26,9 @@ def named(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
         for old, new in _OLD.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
         found[name.removeprefix(family.prefix)] = tensor
+    for name, other in family.aliases:
+        if other in found:
+            found.setdefault(name, found[other])
     return found
 
 

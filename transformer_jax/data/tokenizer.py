@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
 from transformer_jax import progress
 from transformer_jax.data.cache import build_once, fingerprint
@@ -123,6 +123,20 @@ class Tokenizer:
     def token(self, number: int) -> str | None:
         """The token of an id."""
         return self._library.id_to_token(number)
+
+    def framed(self, *pieces: str) -> "Tokenizer":
+        """A copy that puts special ids around a text for other programs; `encode` does not.
+
+        pieces: "bos", "$A" for the text, and "eos". A post-processor that is there already stays.
+        """
+        library = tokenizers.Tokenizer.from_str(self._library.to_str())
+        if library.post_processor is None:
+            ids = {"bos": self.special.bos, "eos": self.special.eos}
+            tokens = [{"id": key, "ids": [i], "tokens": [self.token(i)]} for key, i in ids.items()]
+            library.post_processor = processors.TemplateProcessing(
+                single=[*pieces], special_tokens=tokens
+            )
+        return Tokenizer(library, self.special)
 
     def save(self, path: str | Path) -> None:
         """Writes what load_tokenizer reads: a JSON file, and beside it special ids of its own."""
