@@ -340,7 +340,7 @@ def test_a_temperature_near_zero_takes_the_likeliest(level, top_k, top_p):
     vocab_size = 5  # which blocks do not divide
     logits = level + np.random.default_rng(0).normal(size=(64, vocab_size)).astype(np.float32)
     choose = decode.sampler(keys_of(0, 64), temperature=1e-8, top_k=top_k, top_p=top_p)
-    chosen = choose(logits, np.int32(0))
+    chosen = choose(logits, jnp.int32(0))
     np.testing.assert_array_equal(chosen, logits.argmax(axis=1))
 
 
