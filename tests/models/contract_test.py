@@ -49,7 +49,7 @@ def test_each_family_and_shape_is_among_the_models():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_parameter_says_what_it_is(name):
-    """A matrix takes all axes of a layer's own, and matrices alone decay here."""
+    """A matrix takes all axes of a layer's own; matrices decay, and an additive score's vector."""
     config, params, _ = made(name)
     boxes = tiny.flat(tiny.abstract_parameters(config), is_leaf=lambda leaf: hasattr(leaf, "names"))
     found = tiny.roles(config)
@@ -57,7 +57,8 @@ def test_a_parameter_says_what_it_is(name):
     for path, role in found.items():
         own = len(boxes[path].names) - role.stacked
         assert role.matrix is None or sum(role.matrix) == own, path
-        assert role.decay == (role.matrix is not None), path
+        # It is a kernel of one output, as in `AdditiveScore`.
+        assert role.decay == (role.matrix is not None or path.endswith("/vector")), path
         assert role.stacked == ("layers" in boxes[path].names[:1]), path
 
 
