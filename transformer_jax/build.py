@@ -413,5 +413,6 @@ def _check_intervals(train: TrainSettings, best_metric: str, scored: str, task: 
     if scored == "best" and evaluate_every and not save_every:
         raise ValueError(
             "evaluate.checkpoint='best' would be the last, as checkpoint.every=0 saves no other: "
-            f"set it to train.evaluate_every={evaluate_every}, or evaluate.checkpoint to 'last'"
+            f"set checkpoint.every to train.evaluate_every={evaluate_every}, or "
+            "evaluate.checkpoint to 'last'"
         )

@@ -215,6 +215,23 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
     assert found(config, params, batch, optimizer=optimizer) == f"update of parameter {first}"
 
 
+def assert_of_the_step(parts, settings, apply, state, batch):
+    """That the training step has the loss, the gradient and the new parameters of these parts."""
+    step = make_train_step(
+        settings,
+        loss=LOSS,
+        apply=apply,
+        optimizer=SGD,
+        schedule=lambda count: jnp.float32(0.1),
+        layout=train_state.layout(state),
+    )
+    after, metrics = step(state, batch)
+    np.testing.assert_allclose(parts["mean loss"], metrics["loss"], rtol=1e-5)
+    np.testing.assert_allclose(parts["gradient norm"], metrics["gradient_norm"], rtol=1e-4)
+    for path, leaf in tiny.flat(after.params).items():
+        np.testing.assert_allclose(parts[f"new parameter {path}"], leaf, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
 def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read(accumulation_steps):
     config = tiny.config(architecture="decoder_only", positions="relative", memory_length=3)
@@ -228,17 +245,7 @@ def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read(accumulation_s
     memory |= {"real": jnp.ones_like(memory["real"]), "last": jnp.full_like(memory["last"], 5)}
     state = dataclasses.replace(make_state(tiny.random_parameters(config)), memory=memory)
     parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
-    step = make_train_step(
-        settings,
-        loss=LOSS,
-        apply=functools.partial(with_memory, model),
-        optimizer=SGD,
-        schedule=lambda count: jnp.float32(0.1),
-        layout=train_state.layout(state),
-    )
-    _, metrics = step(state, batch)
-    np.testing.assert_allclose(parts["mean loss"], metrics["loss"], rtol=1e-5)
-    np.testing.assert_allclose(parts["gradient norm"], metrics["gradient_norm"], rtol=1e-4)
+    assert_of_the_step(parts, settings, functools.partial(with_memory, model), state, batch)
 
 
 @pytest.mark.long
@@ -253,19 +260,7 @@ def test_the_parts_are_those_of_the_training_step():
         rngs = {"dropout": rng}
         return model.apply({"params": params}, batch, deterministic=False, rngs=rngs), memory
 
-    step = make_train_step(
-        settings,
-        loss=LOSS,
-        apply=apply,
-        optimizer=SGD,
-        schedule=lambda count: jnp.float32(0.1),
-        layout=train_state.layout(state),
-    )
-    after, metrics = step(state, batch)
-    np.testing.assert_allclose(parts["mean loss"], metrics["loss"], rtol=1e-5)
-    np.testing.assert_allclose(parts["gradient norm"], metrics["gradient_norm"], rtol=1e-4)
-    for path, leaf in tiny.flat(after.params).items():
-        np.testing.assert_allclose(parts[f"new parameter {path}"], leaf, rtol=1e-4, atol=1e-5)
+    assert_of_the_step(parts, settings, apply, state, batch)
     first, second = "micro-batch 1 of 2: ", "micro-batch 2 of 2: "
     names = [name.removeprefix(first) for name in parts if name.startswith(first)]
     assert names == [name.removeprefix(second) for name in parts if name.startswith(second)]

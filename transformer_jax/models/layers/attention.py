@@ -82,8 +82,7 @@ class Attention(nn.Module):
 
     Keys and values are made by `keys_values`, so that self-attention, cross-attention and cached
     decoding are one path. Kernels are Xavier uniform over the true (D, H K) matrices, those inward
-    times `gain`. Keys have no bias, which the softmax cancels unless
-    they are turned or normalised.
+    times `gain`. Keys have no bias, which the softmax cancels unless they are turned or normalised.
 
     Attributes:
       num_kv_heads: of keys and values, each of which serves num_heads / num_kv_heads adjacent
