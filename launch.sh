@@ -122,7 +122,7 @@ set_up() {
         PYTHONDONTWRITEBYTECODE='' with_dots "$venv/bin/python" -P -c '
 from contextlib import suppress
 with suppress(ImportError):
-    import transformer_jax.main, transformer_jax.data.catalogue'
+    import transformer_jax.main, transformer_jax.data.read.catalogue'
         { printf '%s\n' "$extras" && ingredients; } >"$stamp.new"
         mv -- "$stamp.new" "$stamp"
     fi
@@ -187,7 +187,7 @@ fi
 
 if [[ $command == tpu ]]; then # its flags belong to the hosts
     python=$(find_python)
-    PYTHONPATH=$repository exec "$python" -P -m transformer_jax.cloud.launcher "$@"
+    PYTHONPATH=$repository exec "$python" -P -m transformer_jax.tools.cloud.launcher "$@"
 fi
 
 device='' named=''
@@ -244,7 +244,7 @@ case $command in
         ;;
     compare | report)
         set_up
-        exec "$venv/bin/python" -P -m "transformer_jax.$command" "$@"
+        exec "$venv/bin/python" -P -m "transformer_jax.tools.reports.$command" "$@"
         ;;
     tensorboard)
         set_up tensorboard

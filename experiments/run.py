@@ -25,7 +25,7 @@ copied to RUNS_DIR. --options: of sbatch ("--partition=gpu --gres=gpu:1 --time=8
 if __name__ == "__main__":  # before the imports below, which take seconds
     import contextlib
 
-    from transformer_jax import interrupt, progress
+    from transformer_jax.process import interrupt, progress
 
     interrupt.install()
     loading = contextlib.ExitStack()

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer_jax import overrides
-from transformer_jax.build import build
-from transformer_jax.data import bigram, tokenizer
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import build
+from transformer_jax.data.corpora import bigram
+from transformer_jax.data.prepare import tokenizer
+from transformer_jax.devices import chips
 from transformer_jax.devices.mesh import AXES
-from transformer_jax.preflight import chips
 from transformer_jax.tasks.span_corruption import SENTINELS
 
 FILES = sorted(

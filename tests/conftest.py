@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from transformer_jax import progress
+from transformer_jax.process import progress
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")

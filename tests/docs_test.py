@@ -19,8 +19,9 @@ from absl import flags
 import transformer_jax.main  # noqa: F401 (it defines the flags)
 from configs import default
 from experiments.harness.sweep import part
-from transformer_jax import overrides, unused
 from transformer_jax.commands import COMMANDS
+from transformer_jax.config import effects as unused
+from transformer_jax.config import load as overrides
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]

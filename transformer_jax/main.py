@@ -11,7 +11,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     import contextlib
     import gc
 
-    from transformer_jax import interrupt, progress
+    from transformer_jax.process import interrupt, progress
 
     # Nothing that an import makes is garbage. To look for some takes a third of their time.
     gc.disable()
@@ -32,10 +32,12 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from configs.default import Config
-from transformer_jax import overrides, unused, values
 from transformer_jax.commands import COMMANDS, Command
-from transformer_jax.devices import hosts
-from transformer_jax.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders
+from transformer_jax.config import effects as unused
+from transformer_jax.config import kinds as values
+from transformer_jax.config import load as overrides
+from transformer_jax.process import hosts
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")

@@ -14,18 +14,18 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.data.dataset import Dataset
-from transformer_jax.data.readers import Endless
-from transformer_jax.devices import hosts
+from transformer_jax.data.serve.continuous_rows import Endless
 from transformer_jax.devices.mesh import batch_sharding, local_rows
 from transformer_jax.evaluation.search import IMPOSSIBLE, DecodeSettings
 from transformer_jax.evaluation.trained import EvalStep, Trained
 from transformer_jax.models.family import Model, Needs, Role, roles
+from transformer_jax.process import hosts
+from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import state, step
 from transformer_jax.training.losses import Batch, Loss
 from transformer_jax.training.state import State
 from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings
-from transformer_jax.workdir import CHECKPOINTS
 
 Params = PyTree[Float[Array, "..."]]
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from configs.default import Config
 from experiments.harness import lab
-from transformer_jax import build
+from transformer_jax.config import build
 from transformer_jax.inspection.observed import in_order, observe, output_change, residuals
 from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
 from transformer_jax.models.family import Model

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 
 from configs.default import Config
 from experiments.harness import lab
-from transformer_jax import build
+from transformer_jax.config import build
 from transformer_jax.inspection.dependency import sum_of_squared_dependencies
 from transformer_jax.inspection.observed import observe, output_change
 from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step

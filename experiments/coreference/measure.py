@@ -11,10 +11,10 @@ from jaxtyping import Float
 
 from configs.default import Config
 from experiments.harness import lab
-from transformer_jax import build
+from transformer_jax.config import build
 from transformer_jax.data.dataset import Split
 from transformer_jax.devices.mesh import use
-from transformer_jax.evaluation.metrics import pronoun_accuracy
+from transformer_jax.evaluation.scores import pronoun_accuracy
 from transformer_jax.inspection.attention import attention, without_heads
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.run import Run

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from configs.default import Config
 from experiments.harness import lab
-from transformer_jax import build
+from transformer_jax.config import build
 from transformer_jax.inspection.dependency import dependency
 from transformer_jax.inspection.observed import observe
 from transformer_jax.models.transformer.config import stacks

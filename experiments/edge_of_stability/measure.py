@@ -10,8 +10,8 @@ import numpy as np
 
 from configs.default import Config
 from experiments.harness.trainings import Trainings
-from transformer_jax import build
-from transformer_jax.data.recipe import Batch
+from transformer_jax.config import build
+from transformer_jax.data.prepare.recipe import Batch
 from transformer_jax.devices.mesh import place
 
 SEED = 0

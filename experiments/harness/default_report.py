@@ -6,8 +6,8 @@ from pathlib import Path
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
-from transformer_jax import tables
-from transformer_jax.workdir import scores
+from transformer_jax.process import tables
+from transformer_jax.runs.workdir import scores
 
 _SEED = "seed"  # the label over which scores are averaged
 _CURVES = {"train": "train/token_loss", "validation": "validation/token_loss"}

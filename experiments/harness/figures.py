@@ -1,4 +1,4 @@
-"""The figures of reports, from rows; `transformer_jax.figures` gives them one look.
+"""The figures of reports, from rows; `transformer_jax.tools.reports.figures` gives them one look.
 
 A report makes a figure with one of the functions here, or draws its own on the axes of `panels`,
 and passes it to `save`, which returns the line for the README.
@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from experiments.harness import rates
 from experiments.harness.results import Row, group, spread
-from transformer_jax import figures
-from transformer_jax.figures import legend, panels, style, title
+from transformer_jax.tools.reports import figures
+from transformer_jax.tools.reports.figures import legend, panels, style, title
 
 
 def lines(

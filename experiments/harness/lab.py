@@ -13,8 +13,8 @@ from transformer_jax.models.family import Model
 from transformer_jax.models.transformer.initialisation import initialise
 from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.run import Run
+from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.training import state as train_state
-from transformer_jax.workdir import CHECKPOINTS
 
 # Compiler options where most of the time is compilation, which this halves; programs run as fast.
 QUICKLY = {"xla_backend_optimization_level": 1}

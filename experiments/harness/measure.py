@@ -6,7 +6,7 @@
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds
-    from transformer_jax import interrupt
+    from transformer_jax.process import interrupt
 
     interrupt.install()
 
@@ -21,9 +21,10 @@ from typing import Any
 import jax
 
 from experiments.harness.sweep import Run, part
-from transformer_jax.devices import compiled, machine
-from transformer_jax.run_log import versions
-from transformer_jax.workdir import write_atomically
+from transformer_jax.devices import compiled
+from transformer_jax.process import machine
+from transformer_jax.runs.log import versions
+from transformer_jax.runs.workdir import write_atomically
 
 
 def main() -> None:

@@ -10,10 +10,13 @@ import jax
 
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run, part
-from transformer_jax import build, overrides, tasks, unused
-from transformer_jax.data import tokenizer
+from transformer_jax import tasks
+from transformer_jax.config import build
+from transformer_jax.config import effects as unused
+from transformer_jax.config import load as overrides
+from transformer_jax.data.prepare import tokenizer
 from transformer_jax.devices.mesh import MeshSettings
-from transformer_jax.workdir import LABELS, TOKENIZER, write_atomically
+from transformer_jax.runs.workdir import LABELS, TOKENIZER, write_atomically
 
 
 def plan(runs: Sequence[Run], folder: Path, home: Path) -> list[Job]:

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from experiments.harness.sweep import FOLDERS, Run
-from transformer_jax import overrides
-from transformer_jax.workdir import (
+from transformer_jax.config import load as overrides
+from transformer_jax.runs.workdir import (
     CONFIG,
     read_metrics,
     read_results,

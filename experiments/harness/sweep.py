@@ -42,8 +42,8 @@ from typing import Any
 
 from configs import default
 from configs.default import Config
-from transformer_jax import overrides
-from transformer_jax.workdir import plain
+from transformer_jax.config import load as overrides
+from transformer_jax.runs.workdir import plain
 
 ROOT = Path(__file__).parents[2]
 # Keys whose change alone makes nothing run again: data is moved more often than changed.

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 
 from configs.default import Config
-from transformer_jax import build
-from transformer_jax.data import recipe
+from transformer_jax.config import build
+from transformer_jax.data.prepare import recipe
 from transformer_jax.devices.mesh import place
 from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch

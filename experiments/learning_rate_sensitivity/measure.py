@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
-from transformer_jax import build
+from transformer_jax.config import build
 from transformer_jax.inspection import observed
 from transformer_jax.training.optimizer import adam_state
 from transformer_jax.training.state import State

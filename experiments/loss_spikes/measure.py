@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
-from transformer_jax import build
-from transformer_jax.data.recipe import Batch
+from transformer_jax.config import build
+from transformer_jax.data.prepare.recipe import Batch
 from transformer_jax.devices.mesh import place
 from transformer_jax.models.family import Role, parameter_name
 from transformer_jax.training.optimizer import adam_state

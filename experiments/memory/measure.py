@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from configs.default import Config
 from experiments.harness import lab
-from transformer_jax import build, overrides
+from transformer_jax.config import build
+from transformer_jax.config import load as overrides
 from transformer_jax.run import Params, Run
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from configs.default import Config
 from experiments.harness.sweep import ROOT
-from transformer_jax.workdir import RESULTS
+from transformer_jax.runs.workdir import RESULTS
 
 
 def measure(

@@ -10,8 +10,9 @@ import numpy as np
 
 from configs.default import Config
 from experiments.harness import lab
-from transformer_jax import build, overrides
-from transformer_jax.evaluation import metrics
+from transformer_jax.config import build
+from transformer_jax.config import load as overrides
+from transformer_jax.evaluation import scores as metrics
 
 
 def measure(

@@ -19,8 +19,8 @@ from configs.default import Config
 from experiments.harness.sweep import ROOT
 from experiments.speed import peers, training
 from experiments.speed.workers import Row, Worker, in_turn
-from transformer_jax import overrides
-from transformer_jax.workdir import write_atomically
+from transformer_jax.config import load as overrides
+from transformer_jax.runs.workdir import write_atomically
 
 # PyTorch's threads sleep where they wait, instead of keeping a core that another program may need.
 _PASSIVE = "PASSIVE"

@@ -8,7 +8,7 @@ from experiments.harness.results import Row
 from experiments.harness.sweep import ROOT, Run
 from experiments.speed import limit
 from experiments.speed.peers import PROGRAMS
-from transformer_jax import overrides
+from transformer_jax.config import load as overrides
 
 _PRODUCTS = "products"  # the program that does them alone
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from experiments.speed.workers import Row
-from transformer_jax.workdir import read_metrics
+from transformer_jax.runs.workdir import read_metrics
 
 _SECONDS = 0.2  # between two looks
 

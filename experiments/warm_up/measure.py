@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
-from transformer_jax import build
+from transformer_jax.config import build
 from transformer_jax.inspection import observed, steps
 from transformer_jax.inspection.sharpness import threshold
 from transformer_jax.models.family import Model

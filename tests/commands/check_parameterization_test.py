@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import default
-from transformer_jax import overrides
+from transformer_jax.config import load as overrides
 from transformer_jax.run import Run
 
 # The package has the function of this name.

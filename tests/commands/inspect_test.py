@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from transformer_jax import commands, overrides
+from transformer_jax import commands
+from transformer_jax.config import load as overrides
 
 
 def test_each_parameter_is_shown_with_what_its_parameterisation_gives_it(tmp_path, capsys):

@@ -6,7 +6,7 @@ import pytest
 
 from configs import default
 from tests.whole.command_line import call
-from transformer_jax import overrides
+from transformer_jax.config import load as overrides
 
 
 def shown(capsys, *arguments):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from configs import default
-from transformer_jax import overrides
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
+from transformer_jax.config import load as overrides
 
 CHANGES = {"train.steps": 20, "model.residual": "post_ln", "optimizer.schedule": "constant"}
 CONFIG = overrides.load(default.__file__, CHANGES)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from configs import default
-from transformer_jax import overrides
 from transformer_jax.checkpoint.checkpoints import Restored
 from transformer_jax.commands import start
+from transformer_jax.config import load as overrides
 
 EVERY = 10
 

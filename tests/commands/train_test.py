@@ -6,8 +6,8 @@ import json
 import pytest
 
 from configs import default
-from transformer_jax import overrides
-from transformer_jax.workdir import METRICS
+from transformer_jax.config import load as overrides
+from transformer_jax.runs.workdir import METRICS
 
 train = importlib.import_module("transformer_jax.commands.train")
 

@@ -12,19 +12,22 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.data.toy import source_settings
-from transformer_jax.data import bigram, prepare, sources, splits
+from transformer_jax.data import splits
+from transformer_jax.data.corpora import bigram
 from transformer_jax.data.dataset import Dataset
-from transformer_jax.data.examples import concatenate
-from transformer_jax.data.settings import DataSettings, Named, Part
-from transformer_jax.data.sources import LABELLED, PAIRS, TAGGED, TEXTS
-from transformer_jax.data.summary import likely_mistakes
-from transformer_jax.data.tokenizer import (
+from transformer_jax.data.prepare import prepare
+from transformer_jax.data.prepare.summary import likely_mistakes
+from transformer_jax.data.prepare.tokenizer import (
     EOS_ID,
     MASK,
     UNK_ID,
     load_tokenizer,
     train_tokenizer,
 )
+from transformer_jax.data.read import sources
+from transformer_jax.data.read.examples import concatenate
+from transformer_jax.data.read.sources import LABELLED, PAIRS, TAGGED, TEXTS
+from transformer_jax.data.settings import DataSettings, Named, Part
 from transformer_jax.tasks import TASKS
 
 SPLITS = {"train": ("train",), "validation": ("validation",), "test": ("test",)}

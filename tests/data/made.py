@@ -4,11 +4,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_jax.data.arrays import TokenArrays
-from transformer_jax.data.examples import Examples
-from transformer_jax.data.prepare import Plan, prepared
-from transformer_jax.data.recipe import Limits, Recipe
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.prepare.arrays import TokenArrays
+from transformer_jax.data.prepare.prepare import Plan, prepared
+from transformer_jax.data.prepare.recipe import Limits, Recipe
+from transformer_jax.data.prepare.tokenizer import Tokenizer
+from transformer_jax.data.read.examples import Examples
 
 
 def make_arrays(

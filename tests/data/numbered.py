@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from transformer_jax.data.arrays import Counts, TokenArrays, ids_of, lengths_of
-from transformer_jax.data.recipe import Batch, Column, Draw
-from transformer_jax.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from transformer_jax.data.prepare.arrays import Counts, TokenArrays, ids_of, lengths_of
+from transformer_jax.data.prepare.recipe import Batch, Column, Draw
+from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from transformer_jax.data.examples import SourceSettings
+from transformer_jax.data.read.examples import SourceSettings
 
 
 def source_settings(source: str, folder: Path, **changes: Any) -> SourceSettings:

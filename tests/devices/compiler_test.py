@@ -4,7 +4,7 @@ import types
 
 import jax
 
-from tests.preflight.small import make
+from tests.tools.preflight.small import make
 from transformer_jax.devices import compiler
 
 

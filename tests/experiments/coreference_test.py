@@ -1,7 +1,7 @@
 """Where the experiment looks: at "it", the noun that it stands for, and the other one."""
 
 from experiments.coreference.measure import places
-from transformer_jax.data import grammar
+from transformer_jax.data.corpora import grammar
 
 
 def test_it_and_both_nouns_are_found_in_every_sentence():

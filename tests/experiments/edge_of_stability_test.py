@@ -13,7 +13,7 @@ from experiments.harness.small import CONFIG
 from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
-from transformer_jax import build
+from transformer_jax.config import build
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection.sharpness import threshold
 

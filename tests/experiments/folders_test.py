@@ -10,7 +10,7 @@ import pytest
 from experiments.harness import results
 from experiments.harness.plan import check, plan
 from experiments.harness.sweep import ROOT, Run, part
-from transformer_jax import overrides
+from transformer_jax.config import load as overrides
 
 FOLDERS = {path.parent.name: path.parent for path in (ROOT / "experiments").glob("*/report.py")}
 SECTIONS = ["Question", "Protocol", "Results", "Conclusion", "What it does not show"]

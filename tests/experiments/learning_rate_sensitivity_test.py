@@ -18,7 +18,7 @@ from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
 from experiments.learning_rate_sensitivity import measure, prediction, report, shown, sizes, sweep
 from tests.experiments import tiny
-from transformer_jax.data.tokenizer import BOS_ID
+from transformer_jax.data.prepare.tokenizer import BOS_ID
 
 MODELS = [(3, 32), (6, 64), (6, 128)]
 ENTROPY, INITIAL = 3.3, 5.5

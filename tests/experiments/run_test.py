@@ -15,7 +15,7 @@ from experiments import run
 from experiments.harness.executors import Executor
 from experiments.harness.sweep import ROOT, part
 from tests.processes import wait_for
-from transformer_jax import overrides
+from transformer_jax.config import load as overrides
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.stability_frontier import report
-from transformer_jax.data import bigram
+from transformer_jax.data.corpora import bigram
 
 
 def test_chain_is_the_mean_loss_of_a_model_of_the_chain_that_does_not_see_the_copy():

@@ -6,7 +6,7 @@ from typing import Any
 from configs.default import Config
 from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import ROOT
-from transformer_jax import overrides
+from transformer_jax.config import load as overrides
 
 TEXT = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
 

@@ -11,7 +11,7 @@ import pytest
 from tests.models import reference, tiny
 from tests.models.recurrent import reference as recurrent_reference
 from transformer_jax.inspection.attention import attention, without_heads
-from transformer_jax.pages.page import array, embedded, numbers
+from transformer_jax.tools.pages.page import array, embedded, numbers
 
 
 def _recorded(module, monkeypatch):

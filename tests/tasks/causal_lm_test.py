@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.tasks.small import decoding, log_probabilities, losses, results, score, stream
-from transformer_jax.data.tokenizer import EOS_ID
+from transformer_jax.data.prepare.tokenizer import EOS_ID
 
 
 def test_perplexity_a_word_is_that_of_the_bytes_of_all_texts(made):

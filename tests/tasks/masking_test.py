@@ -8,9 +8,7 @@ import pytest
 import tokenizers
 
 from tests.data.numbered import in_memory, make_arrays, numbers
-from transformer_jax.data.batches import eval_batches
-from transformer_jax.data.streams import TrainStreams
-from transformer_jax.data.tokenizer import (
+from transformer_jax.data.prepare.tokenizer import (
     BOS_ID,
     EOS_ID,
     MASK,
@@ -20,6 +18,8 @@ from transformer_jax.data.tokenizer import (
     Tokenizer,
     train_tokenizer,
 )
+from transformer_jax.data.serve.batches import eval_batches
+from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.masked_lm import Masking
 

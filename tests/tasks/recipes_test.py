@@ -9,16 +9,11 @@ import pytest
 
 from tests.data.made import make_arrays
 from tests.data.numbered import unpack
-from transformer_jax.data import rows
-from transformer_jax.data.batches import eval_batches, prompt_batches
-from transformer_jax.data.recipe import Limits
-from transformer_jax.data.streams import TrainStreams
-from transformer_jax.data.tokenizer import (
-    BOS_ID,
-    EOS_ID,
-    MASK,
-    train_tokenizer,
-)
+from transformer_jax.data.prepare.recipe import Limits
+from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, MASK, train_tokenizer
+from transformer_jax.data.serve import rows
+from transformer_jax.data.serve.batches import eval_batches, prompt_batches
+from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.tasks import TASKS
 
 BYTES = train_tokenizer("bytes", [], 0)

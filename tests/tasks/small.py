@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from configs import default
-from transformer_jax import overrides
-from transformer_jax.build import build
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import build
 
 TINY = {
     "data.source": "text",

@@ -10,12 +10,12 @@ import pytest
 from configs import default
 from tests.data.made import make_arrays
 from tests.tasks.small import TINY, score
-from transformer_jax import overrides
-from transformer_jax.build import build
-from transformer_jax.data.batches import eval_batches
-from transformer_jax.data.recipe import Limits
-from transformer_jax.data.streams import TrainStreams
-from transformer_jax.data.tokenizer import EOS_ID, train_tokenizer
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import build
+from transformer_jax.data.prepare.recipe import Limits
+from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
+from transformer_jax.data.serve.batches import eval_batches
+from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.tasks.span_corruption import SENTINELS, TASK, Spans
 
 RECIPE = TASK.recipe

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.tasks.small import LINES, TINY, decoding, results, score
-from transformer_jax import overrides
-from transformer_jax.build import build
-from transformer_jax.evaluation import metrics
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import build
+from transformer_jax.evaluation import scores as metrics
 from transformer_jax.tasks import text_to_text
 
 HYPOTHESES = ["the cat", "a dog", "yes", "no", "no"]

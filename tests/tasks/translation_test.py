@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tasks.small import ALONE, LINES, decoding, results, score
-from transformer_jax.evaluation import metrics
+from transformer_jax.evaluation import scores as metrics
 from transformer_jax.tasks import translation
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax import main, overrides
+from transformer_jax import main
+from transformer_jax.config import load as overrides
 
 CONFIG = {
     "seed": 3,

@@ -8,7 +8,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from configs import default
 from tests.whole.command_line import CONFIG, OTHERS, call
-from transformer_jax import overrides
+from transformer_jax.config import load as overrides
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ import pytest
 from configs import default
 from experiments.coreference.measure import CROSS, weights_of_it
 from experiments.harness import lab
-from transformer_jax import commands, overrides
-from transformer_jax.build import build
-from transformer_jax.data import grammar
+from transformer_jax import commands
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import build
+from transformer_jax.data.corpora import grammar
 from transformer_jax.devices import mesh
 
 pytestmark = pytest.mark.long

@@ -24,8 +24,8 @@ case "$*" in
     "-m venv --clear "*)
         rm -rf "${{@: -1}}" && mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
     *"-m pip "*) printf '%s\\n' "${{@: -1}}" >>"$PIP_CALLS"; eval "${{PIP_DOES:-}}" ;;
-    *"-m transformer_jax.main "* | *"-m transformer_jax.compare "* | \
-    *"-m transformer_jax.report "* | *"-m experiments.run "* | *"-m tensorboard.main "*)
+    *"-m transformer_jax.main "* | *"-m transformer_jax.tools.reports."* | \
+    *"-m experiments.run "* | *"-m tensorboard.main "*)
         printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ;;
     "-P -c import "*) [[ -z "${{PYTHONDONTWRITEBYTECODE:-}}" ]] ;;
     "-m pytest "*) printf '%s\\n' "pytest ${{*: -3}}" ;;

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.whole.command_line import call, files, piped, records, results, timeless
-from transformer_jax import overrides
-from transformer_jax.run_log import RunLog
+from transformer_jax.config import load as overrides
+from transformer_jax.runs.log import RunLog
 
 
 def test_training_leaves_results_and_files(folder):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.whole.command_line import call, files, message_of, results
 from transformer_jax.checkpoint.checkpoints import Checkpoints
-from transformer_jax.devices import machine
+from transformer_jax.process import machine
 from transformer_jax.run import Run
 
 NEW = "--config=@/run.json --workdir=@/new"

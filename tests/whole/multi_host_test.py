@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from configs import default
-from tests.convert import llama
+from tests.tools.convert import llama
 from tests.whole.command_line import records, results
-from transformer_jax import overrides
-from transformer_jax.convert import safetensors
-from transformer_jax.devices import hosts
+from transformer_jax.config import load as overrides
+from transformer_jax.process import hosts
+from transformer_jax.tools.convert import safetensors
 
 pytestmark = pytest.mark.long
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tests.whole.command_line import call, files, records, results
-from transformer_jax import main, overrides
-from transformer_jax.build import build
+from transformer_jax import main
 from transformer_jax.checkpoint import checkpoints as checkpoint
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import build
 from transformer_jax.training import loop, step
 
 pytestmark = pytest.mark.long

@@ -16,9 +16,10 @@ from pyarrow import parquet
 from configs import default
 from tests.processes import wait_for
 from tests.whole.command_line import records, results, timeless
-from transformer_jax import interrupt, overrides
-from transformer_jax.build import build
 from transformer_jax.checkpoint.checkpoints import restore
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import build
+from transformer_jax.process import interrupt
 
 pytestmark = pytest.mark.long
 

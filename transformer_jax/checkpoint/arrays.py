@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from jaxtyping import Float, PyTree
 
-from transformer_jax.devices import hosts
+from transformer_jax.process import hosts
 
 STATE = "state"
 

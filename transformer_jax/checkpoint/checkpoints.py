@@ -34,8 +34,8 @@ from absl import logging
 from jaxtyping import PyTree
 
 from transformer_jax.checkpoint import arrays, manifest
-from transformer_jax.devices import hosts
-from transformer_jax.workdir import CONFIG, LABELS, read_labels
+from transformer_jax.process import hosts
+from transformer_jax.runs.workdir import CONFIG, LABELS, read_labels
 
 _PROGRESS = "progress.json"
 _METRICS = "metrics.json"

@@ -12,8 +12,8 @@ from jaxtyping import PyTree
 
 from transformer_jax.checkpoint import arrays
 from transformer_jax.checkpoint.checkpoints import Checkpoints, evaluated, fault, origin
-from transformer_jax.devices import hosts
-from transformer_jax.workdir import CHECKPOINTS, INIT_FROM
+from transformer_jax.process import hosts
+from transformer_jax.runs.workdir import CHECKPOINTS, INIT_FROM
 
 _SHOWN = 4  # parameters of each kind that the report names
 

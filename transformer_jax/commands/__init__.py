@@ -5,17 +5,17 @@ from typing import NamedTuple
 
 from transformer_jax.commands.check_parameterization import check_parameterization
 from transformer_jax.commands.configs import configs
-from transformer_jax.commands.convert import export, import_
 from transformer_jax.commands.embed import embed
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.commands.generate import generate
 from transformer_jax.commands.inspect import inspect
 from transformer_jax.commands.keys import keys
-from transformer_jax.commands.pages import look
-from transformer_jax.commands.preflight import preflight
 from transformer_jax.commands.prepare import prepare
 from transformer_jax.commands.replay import replay
 from transformer_jax.commands.train import train
+from transformer_jax.tools.convert.commands import export, import_
+from transformer_jax.tools.pages.command import look
+from transformer_jax.tools.preflight.command import preflight
 
 
 class Command(NamedTuple):

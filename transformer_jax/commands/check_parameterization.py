@@ -7,13 +7,14 @@ import jax
 import numpy as np
 
 from configs.default import Config
-from transformer_jax import overrides, progress
-from transformer_jax.build import built, head_dim, peak_learning_rate
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import built, head_dim, peak_learning_rate
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection import coordinates
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
-from transformer_jax.tables import aligned
+from transformer_jax.process import progress
+from transformer_jax.process.tables import aligned
 
 _SCALES = (1, 2, 4, 8)
 _SEEDS = 3

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from transformer_jax.comments import docstring
-from transformer_jax.overrides import CONFIGS
+from transformer_jax.config.load import CONFIGS
+from transformer_jax.config.meanings import docstring
 
 
 def configs(words: Sequence[str]) -> int:

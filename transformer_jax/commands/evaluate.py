@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax import progress, run_log
-from transformer_jax.build import built
 from transformer_jax.commands import restore
-from transformer_jax.commands.files import lock
-from transformer_jax.commands.status import changes, check_trained, named
-from transformer_jax.devices import hosts
-from transformer_jax.preflight import memory
-from transformer_jax.workdir import RESULTS, is_writable, merged, read_results, write_results
+from transformer_jax.commands.outcome import changes, check_trained, named
+from transformer_jax.commands.shared_workdir import lock
+from transformer_jax.config.build import built
+from transformer_jax.inspection import memory
+from transformer_jax.process import hosts, progress
+from transformer_jax.runs import log as run_log
+from transformer_jax.runs.workdir import RESULTS, is_writable, merged, read_results, write_results
 
 
 def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -> int:

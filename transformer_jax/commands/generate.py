@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax.build import built
 from transformer_jax.commands import restore
-from transformer_jax.commands.lines import check_target, read_lines, write
-from transformer_jax.commands.status import check_trained
-from transformer_jax.preflight import memory
+from transformer_jax.commands.input_output import check_target, read_lines, write
+from transformer_jax.commands.outcome import check_trained
+from transformer_jax.config.build import built
+from transformer_jax.inspection import memory
 
 
 def generate(

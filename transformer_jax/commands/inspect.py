@@ -4,15 +4,16 @@ from pathlib import Path
 
 from configs import default
 from configs.default import Config
-from transformer_jax import overrides, unused
-from transformer_jax.build import built
-from transformer_jax.data.summary import report
+from transformer_jax.config import effects as unused
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import built
+from transformer_jax.data.prepare.summary import report
 from transformer_jax.devices import mesh
+from transformer_jax.inspection import memory
 from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import Share
-from transformer_jax.preflight import memory
-from transformer_jax.preflight.program import product_flops
 from transformer_jax.run import Run
+from transformer_jax.tools.preflight.program import product_flops
 from transformer_jax.training.state import Parameter
 from transformer_jax.training.update_rules import OPTIMIZERS
 

@@ -3,8 +3,8 @@
 import textwrap
 from collections.abc import Sequence
 
-from transformer_jax.comments import Setting, settings
-from transformer_jax.overrides import nearest
+from transformer_jax.config.load import nearest
+from transformer_jax.config.meanings import Setting, settings
 
 
 def keys(words: Sequence[str]) -> int:

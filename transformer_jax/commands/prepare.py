@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax import build_data
-from transformer_jax.data.summary import report
+from transformer_jax.config import build_data
+from transformer_jax.data.prepare.summary import report
 
 
 def prepare(config: Config, workdir: Path | None, check: bool) -> int:

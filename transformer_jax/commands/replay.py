@@ -4,16 +4,16 @@ import json
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax.build import built
 from transformer_jax.commands.restore import check, resume
 from transformer_jax.commands.start import begin
-from transformer_jax.devices import hosts
+from transformer_jax.config.build import built
+from transformer_jax.inspection import memory
 from transformer_jax.inspection.replay import BadStep
 from transformer_jax.inspection.replay import replay as train_again
 from transformer_jax.models import FAMILIES
-from transformer_jax.preflight import memory
+from transformer_jax.process import hosts
 from transformer_jax.run import Run
-from transformer_jax.workdir import CONFIG, REPLAY, is_writable, write_atomically
+from transformer_jax.runs.workdir import CONFIG, REPLAY, is_writable, write_atomically
 
 
 def replay(config: Config, workdir: Path, step: int | None) -> int:

@@ -4,7 +4,6 @@ import itertools
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax import overrides, progress
 from transformer_jax.checkpoint.checkpoints import (
     Restored,
     load_parameters,
@@ -12,10 +11,12 @@ from transformer_jax.checkpoint.checkpoints import (
     restore,
     whole,
 )
-from transformer_jax.data.readers import Endless
+from transformer_jax.config import load as overrides
+from transformer_jax.data.serve.continuous_rows import Endless
 from transformer_jax.evaluation.trained import Trained
+from transformer_jax.process import progress
 from transformer_jax.run import Run
-from transformer_jax.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
 
 
 def trained(config: Config, run: Run, workdir: Path, which: str | None) -> Trained:

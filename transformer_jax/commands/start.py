@@ -10,19 +10,18 @@ import jax.numpy as jnp
 from absl import logging
 
 from configs.default import Config
-from transformer_jax import overrides, progress
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
 from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
-from transformer_jax.commands.files import save
 from transformer_jax.commands.restore import check, resume
-from transformer_jax.data.readers import Endless
-from transformer_jax.devices import hosts, mesh
+from transformer_jax.commands.shared_workdir import save
+from transformer_jax.config import load as overrides
+from transformer_jax.data.serve.continuous_rows import Endless
+from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics
+from transformer_jax.process import hosts, progress
 from transformer_jax.run import Params, Run
-from transformer_jax.run_log import read_metrics
-from transformer_jax.training.losses import Batch
-from transformer_jax.training.state import State, split_key
-from transformer_jax.workdir import (
+from transformer_jax.runs.log import read_metrics
+from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
     INIT_FROM,
@@ -31,6 +30,8 @@ from transformer_jax.workdir import (
     SAMPLES,
     read_results,
 )
+from transformer_jax.training.losses import Batch
+from transformer_jax.training.state import State, split_key
 
 
 class Beginning(NamedTuple):

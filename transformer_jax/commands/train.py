@@ -13,27 +13,30 @@ import numpy as np
 from absl import logging
 
 from configs.default import Config
-from transformer_jax import interrupt, overrides, progress, run_log, trackers, unused
-from transformer_jax.build import built, make_sharpness
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
-from transformer_jax.commands.files import lock, save
+from transformer_jax.commands.outcome import final_status, is_scored, named
+from transformer_jax.commands.shared_workdir import lock, save
 from transformer_jax.commands.start import newest, start
-from transformer_jax.commands.status import final_status, is_scored, named
+from transformer_jax.config import effects as unused
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import built, make_sharpness
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.readers import Endless
-from transformer_jax.data.summary import report
-from transformer_jax.devices import hosts, mesh
-from transformer_jax.inspection import diagnostics
+from transformer_jax.data.prepare.summary import report
+from transformer_jax.data.serve.continuous_rows import Endless
+from transformer_jax.devices import mesh
+from transformer_jax.inspection import diagnostics, memory
 from transformer_jax.inspection.spikes import spike_score
 from transformer_jax.models import FAMILIES
-from transformer_jax.preflight import memory
-from transformer_jax.preflight.program import seconds_at_peak
+from transformer_jax.process import hosts, interrupt, progress
 from transformer_jax.run import Params, Run
-from transformer_jax.run_log import NoLog, RunLog
+from transformer_jax.runs import log as run_log
+from transformer_jax.runs import trackers
+from transformer_jax.runs.log import NoLog, RunLog
+from transformer_jax.runs.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
+from transformer_jax.tools.preflight.program import seconds_at_peak
 from transformer_jax.training import loop, losses
 from transformer_jax.training.state import State
-from transformer_jax.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": interrupt.EXIT_STATUS}
 

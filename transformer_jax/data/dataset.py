@@ -16,9 +16,10 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool
 
-from transformer_jax import progress
-from transformer_jax.data import prepare, sources, splits
-from transformer_jax.data.arrays import (
+from transformer_jax.data import splits
+from transformer_jax.data.cache import build_once, fingerprint
+from transformer_jax.data.prepare import prepare
+from transformer_jax.data.prepare.arrays import (
     CHUNK,
     FileArray,
     Joined,
@@ -26,15 +27,9 @@ from transformer_jax.data.arrays import (
     load_texts,
     summed,
 )
-from transformer_jax.data.batches import NumberedBatch, eval_batches, prompt_batches
-from transformer_jax.data.cache import build_once, fingerprint
-from transformer_jax.data.examples import sample
-from transformer_jax.data.readers import Endless, Readers, contiguous_batches
-from transformer_jax.data.recipe import Corrupt, Draw
-from transformer_jax.data.settings import SPLITS, DataSettings, Part
-from transformer_jax.data.streams import TrainStreams
-from transformer_jax.data.summary import Summary, check_train, summarise
-from transformer_jax.data.tokenizer import (
+from transformer_jax.data.prepare.recipe import Corrupt, Draw
+from transformer_jax.data.prepare.summary import Summary, check_train, summarise
+from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
     TOKENIZERS,
     SpecialIds,
@@ -44,7 +39,14 @@ from transformer_jax.data.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
-from transformer_jax.workdir import LABELS, read_labels
+from transformer_jax.data.read import sources
+from transformer_jax.data.read.examples import sample
+from transformer_jax.data.serve.batches import NumberedBatch, eval_batches, prompt_batches
+from transformer_jax.data.serve.continuous_rows import Endless, Readers, contiguous_batches
+from transformer_jax.data.serve.streams import TrainStreams
+from transformer_jax.data.settings import SPLITS, DataSettings, Part
+from transformer_jax.process import progress
+from transformer_jax.runs.workdir import LABELS, read_labels
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import dataclasses
 from pathlib import Path
 
-from transformer_jax.data.examples import SourceSettings
-from transformer_jax.data.recipe import Limits, Recipe, TooLong
+from transformer_jax.data.prepare.recipe import Limits, Recipe, TooLong
+from transformer_jax.data.read.examples import SourceSettings
 
 SPLITS = ("train", "validation", "test")
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from transformer_jax.data import sources
-from transformer_jax.data.examples import Examples, hold_out, share
+from transformer_jax.data.read import sources
+from transformer_jax.data.read.examples import Examples, hold_out, share
 from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
 
 

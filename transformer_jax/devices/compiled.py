@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from transformer_jax.devices import machine
+from transformer_jax.process import machine
 
 MOST_BYTES = 2**30
 

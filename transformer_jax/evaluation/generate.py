@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int, Key, Shaped
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import search as decoding
-from transformer_jax.evaluation.fetch import fetch
+from transformer_jax.evaluation.by_batch import fetch
 from transformer_jax.evaluation.search import Beams, DecodeSettings, Hypotheses
 
 Batch = Mapping[str, Shaped[Array | np.ndarray, "B ..."]]

@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.data.dataset import Dataset, Split
-from transformer_jax.data.tokenizer import PAD_ID
+from transformer_jax.data.prepare.tokenizer import PAD_ID
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import generate
-from transformer_jax.evaluation.fetch import fetch
+from transformer_jax.evaluation.by_batch import fetch
 from transformer_jax.evaluation.generate import Batch, LimitFn, NumberedBatch, StartFn, StepFn
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.training.losses import Loss, Sums, means

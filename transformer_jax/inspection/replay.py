@@ -12,8 +12,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
-from transformer_jax import progress
-from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import Streams, place
 from transformer_jax.inspection.observed import (
     Observed,
@@ -24,6 +22,7 @@ from transformer_jax.inspection.observed import (
 from transformer_jax.models.family import Model, parameter_name, with_memory
 from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
 from transformer_jax.models.transformer.schemes import Stack
+from transformer_jax.process import hosts, progress
 from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch, Loss
 from transformer_jax.training.state import State

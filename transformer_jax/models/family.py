@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jaxtyping import Array, Int, Key, PyTree
 
-from transformer_jax.devices.machine import Need
 from transformer_jax.models.layers.parameter import Boxed, Share
+from transformer_jax.process.machine import Need
 
 Batch = dict[str, Int[Array, "B _"]]
 

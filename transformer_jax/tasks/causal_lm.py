@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.examples import Examples
-from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
-from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.transforms import pieces
-from transformer_jax.evaluation import metrics
+from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.tokenizer import Tokenizer
+from transformer_jax.data.prepare.transforms import pieces
+from transformer_jax.data.read.examples import Examples
+from transformer_jax.evaluation import scores as metrics
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task, spread

@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int64
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.examples import Examples
-from transformer_jax.data.recipe import Batch as HostBatch
-from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
-from transformer_jax.data.tokenizer import MASK, Tokenizer
-from transformer_jax.data.transforms import between, pieces
+from transformer_jax.data.prepare.recipe import Batch as HostBatch
+from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.tokenizer import MASK, Tokenizer
+from transformer_jax.data.prepare.transforms import between, pieces
+from transformer_jax.data.read.examples import Examples
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task
 from transformer_jax.training.losses import Batch, Result, chosen_loss

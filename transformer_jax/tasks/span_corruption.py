@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.examples import Examples
-from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
-from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.transforms import pieces, prompt_sources
+from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.tokenizer import Tokenizer
+from transformer_jax.data.prepare.transforms import pieces, prompt_sources
+from transformer_jax.data.read.examples import Examples
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task
 from transformer_jax.training.losses import next_token_loss

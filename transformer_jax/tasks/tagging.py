@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.examples import Examples
-from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
-from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.transforms import label_number, labelled, numbered
-from transformer_jax.evaluation import metrics
+from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.tokenizer import Tokenizer
+from transformer_jax.data.prepare.transforms import label_number, labelled, numbered
+from transformer_jax.data.read.examples import Examples
+from transformer_jax.evaluation import scores as metrics
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task, of_full_lines, samples
 from transformer_jax.training.losses import label_loss

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.recipe import Recipe
+from transformer_jax.data.prepare.recipe import Recipe
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.training.cross_entropy import METRICS

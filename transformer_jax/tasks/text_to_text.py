@@ -12,11 +12,11 @@ from absl import logging
 from jaxtyping import Bool, Int
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.examples import Examples
-from transformer_jax.data.recipe import Column, Limits, Recipe, Rows
-from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.transforms import paired, prompt_sources
-from transformer_jax.evaluation.answers import METRICS, References
+from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.tokenizer import Tokenizer
+from transformer_jax.data.prepare.transforms import paired, prompt_sources
+from transformer_jax.data.read.examples import Examples
+from transformer_jax.evaluation.answer_scores import METRICS, References
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task, samples, written

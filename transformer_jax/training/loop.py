@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from absl import logging
 from jax.sharding import Mesh
 
-from transformer_jax import progress
-from transformer_jax.devices import hosts
 from transformer_jax.devices.mesh import Streams, place_ahead
+from transformer_jax.process import hosts, progress
 from transformer_jax.training.losses import Batch, means
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, StepFn, TrainSettings

@@ -19,9 +19,8 @@ from typing import Literal, NamedTuple, TypeVar
 
 from experiments.harness.jobs import Job, Order
 from experiments.harness.sweep import ROOT
-from transformer_jax import interrupt
-from transformer_jax.devices import machine
-from transformer_jax.workdir import write_atomically
+from transformer_jax.process import interrupt, machine
+from transformer_jax.runs.workdir import write_atomically
 
 _SIGN_SECONDS = 300.0  # between the lines that say that a run is still running
 _MEMORY_PER_RUN = 2 << 30  # bytes: what a process of the larger CPU sweeps takes, with room

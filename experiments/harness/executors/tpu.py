@@ -5,7 +5,7 @@ import subprocess
 
 from experiments.harness.jobs import Order
 from experiments.harness.sweep import ROOT
-from transformer_jax import interrupt
+from transformer_jax.process import interrupt
 
 
 def execute(order: Order) -> int:

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import worker
 
-from transformer_jax import build, overrides
+from transformer_jax.config import build
+from transformer_jax.config import load as overrides
 
 Work = Callable[[], dict[str, float] | None]
 _BATCHES = 100  # of this project's, whose sentences it reads again and again

@@ -11,12 +11,13 @@ import numpy as np
 import worker
 
 from experiments.harness import lab
-from transformer_jax import build, overrides
-from transformer_jax.data import tokenizer
+from transformer_jax.config import build
+from transformer_jax.config import load as overrides
+from transformer_jax.data.prepare import tokenizer
 from transformer_jax.devices.mesh import place, place_ahead
 from transformer_jax.evaluation.generate import generate
 from transformer_jax.run import Run
-from transformer_jax.workdir import TOKENIZER
+from transformer_jax.runs.workdir import TOKENIZER
 
 Work = Callable[[], dict[str, float] | None]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
-from transformer_jax import overrides
+from transformer_jax.config import load as overrides
 
 
 def test_a_trained_run_is_scored_again_where_scores_are_asked_for_otherwise(tmp_path):

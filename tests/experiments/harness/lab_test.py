@@ -9,7 +9,8 @@ import pytest
 
 from experiments.harness import lab
 from experiments.harness.sweep import ROOT
-from transformer_jax import build, overrides
+from transformer_jax.config import build
+from transformer_jax.config import load as overrides
 
 TINY = {
     "model.num_layers": 1,

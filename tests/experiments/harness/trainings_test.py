@@ -9,7 +9,8 @@ import pytest
 
 from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
-from transformer_jax import build, overrides
+from transformer_jax.config import build
+from transformer_jax.config import load as overrides
 from transformer_jax.devices.mesh import place
 
 STEPS, RATE, SEED = 4, 0.01, 3

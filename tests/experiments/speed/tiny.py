@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.sweep import ROOT
-from transformer_jax import build, overrides
-from transformer_jax.data import tokenizer
+from transformer_jax.config import build
+from transformer_jax.config import load as overrides
+from transformer_jax.data.prepare import tokenizer
 from transformer_jax.run import Run
-from transformer_jax.workdir import TOKENIZER
+from transformer_jax.runs.workdir import TOKENIZER
 
 SIZES = {
     "model.vocab_size": 400,

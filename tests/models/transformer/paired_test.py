@@ -9,8 +9,8 @@ from flax import linen as nn
 
 from configs import default
 from tests.models import tiny
-from transformer_jax import overrides
-from transformer_jax.build import build
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import build
 
 TINY = {
     "data.source": "text",

@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 
-from tests.convert import llama
-from transformer_jax import overrides
-from transformer_jax.build import built
-from transformer_jax.commands import convert
-from transformer_jax.convert import FAMILIES, safetensors, tensors
+from tests.tools.convert import llama
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import built
+from transformer_jax.tools.convert import FAMILIES, safetensors, tensors
+from transformer_jax.tools.convert import commands as convert
 
 MESHES = {"one": (1, 1, 1), "eight": (2, 2, 2)}
 

@@ -13,10 +13,11 @@ from configs import default
 from tests.models import tiny
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, SIZES, Small
-from transformer_jax import commands, overrides
+from transformer_jax import commands
+from transformer_jax.config import load as overrides
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.models.layers import embeddings
-from transformer_jax.preflight import hlo
+from transformer_jax.tools.preflight import hlo
 from transformer_jax.training import state as train_state
 
 FSDP, TENSOR = 4, 2

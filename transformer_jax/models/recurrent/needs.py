@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.devices.machine import Need
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS, chunks
 from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.settings import ARCHITECTURES, Stack
 from transformer_jax.models.recurrent.cells import CELLS
 from transformer_jax.models.recurrent.config import RecurrentConfig
+from transformer_jax.process.machine import Need
 
 _FLOAT = 4  # bytes of a float32
 _SIDES: dict[Stack, str] = {"encoder": "source", "decoder": "target"}

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.devices.machine import Need
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS, chunks
 from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.layers.heads import HEADS
@@ -13,6 +12,7 @@ from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
 from transformer_jax.models.transformer.schemes import Depth, Stack
+from transformer_jax.process.machine import Need
 
 _FLOAT = 4  # bytes of a float32
 _SIDES: dict[Stack, str] = {"encoder": "source", "decoder": "target"}

@@ -9,7 +9,7 @@ import pytest
 from experiments.harness.executors import local
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
-from transformer_jax.devices import machine
+from transformer_jax.process import machine
 
 
 def test_a_run_shows_that_it_still_runs_as_long_as_it_writes(tmp_path, monkeypatch, capsys):

@@ -20,7 +20,7 @@ from experiments.harness.executors import slurm
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
 from tests.processes import wait_for
-from transformer_jax import interrupt
+from transformer_jax.process import interrupt
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 PATH = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"  # which only root's shells search

@@ -1,0 +1,494 @@
+"""A config becomes a Run, or one message before anything is read or compiled."""
+
+import json
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from configs import default
+from tests.devices.fakes import devices
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import build, built
+from transformer_jax.devices import compiled
+from transformer_jax.tasks import TASKS
+
+DEFAULT = default.__file__
+TINY = {
+    "data.source": "text",
+    "data.train": ("train",),
+    "data.validation": ("validation",),
+    "data.test": ("test",),
+    "data.tokenizer.kind": "words",
+    "data.max_source_length": 8,
+    "data.max_target_length": 8,
+    "data.row_source_length": 12,
+    "data.row_target_length": 16,
+    "data.batch_size": 4,
+    "data.streams": 2,
+    "model.num_layers": 1,
+    "model.d_model": 8,
+    "model.num_heads": 2,
+    "model.d_ff": 16,
+    "evaluate.batch_size": 3,
+}
+# What makes each task, on the files of `folder`.
+CHANGES = {
+    "translation": {"model.architecture": "encoder_decoder"},
+    "text_to_text": {"task.name": "text_to_text"},
+    "span_corruption": {"task.name": "span_corruption"},
+    "causal_lm": {"model.architecture": "decoder_only"},
+    "masked_lm": {"model.architecture": "encoder_only"},
+    "classification": {
+        "model.architecture": "encoder_only",
+        "task.name": "classification",
+        "data.source": "labelled",
+    },
+    "tagging": {
+        "model.architecture": "encoder_only",
+        "task.name": "tagging",
+        "data.source": "conll",
+        "data.train": ("train.conll",),
+        "data.validation": ("validation.conll",),
+        "data.test": ("test.conll",),
+    },
+}
+
+
+def _config(folder, task="translation", **changes):
+    changes = {key.replace("__", "."): value for key, value in changes.items()}
+    folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    return overrides.load(DEFAULT, TINY | CHANGES[task] | folders | changes)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Pairs of files; files that are texts and labelled sentences at once; tagged words."""
+    for split, count in (("train", 20), ("validation", 5), ("test", 4)):
+        lines = [f"{split} {' '.join('abcd'[: 1 + n % 4])}" for n in range(count)]
+        (tmp_path / f"{split}.en").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"{split}.de").write_text("".join(f"{line.upper()}\n" for line in lines))
+        (tmp_path / split).write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"{split}.conll").write_text("".join(f"{line}\n\n" for line in lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        (
+            {"model__parameterization": "ntk", "model__base_width": 8},
+            ["model.parameterization='ntk'", "model.tied_embeddings='all'", "'inputs' or 'none'"],
+        ),
+        ({"model__d_model": 9}, ["model.d_model=9", "model.num_heads=2"]),
+        ({"model__num_encoder_layers": 0}, ["num_encoder_layers=0"]),
+        ({"model__dropout_rate": 1.0}, ["dropout_rate=1.0"]),
+        ({"data__streams": 3}, ["data.batch_size=4", "data.streams=3"]),
+        ({"train__accumulation_steps": 3}, ["data.batch_size=4", "accumulation_steps=3"]),
+        ({"data__packing": False, "data__row_target_length": -7}, ["data.row_target_length=-7"]),
+        (
+            {"model__architecture": "encoder_only", "data__max_target_length": -7},
+            ["data.max_target_length=-7"],
+        ),
+        ({"mesh__topology": "xyz"}, ["mesh.topology", "'xyz'", "v5e-16"]),
+        ({"data__row_source_length": 7}, ["data.row_source_length=7", "max_source_length=8"]),
+        ({"data__train": ()}, ["data.train is empty"]),
+        ({"data__validation": ()}, ["data.validation is empty", "data.validation_size"]),
+        ({"data__validation_size": 3}, ["data.validation_size=3", "data.validation="]),
+        ({"data__max_target_length": 1}, ["data.max_target_length=1"]),
+        (
+            CHANGES["classification"] | {"data__text_feature": "0", "data__label_feature": "0"},
+            ["data.text_feature", "data.label_feature", "'0'"],
+        ),
+        (
+            {"model__positions": "learned", "model__max_length": 15},
+            ["data.row_target_length = 16", "model.max_length=15"],
+        ),
+        (
+            {"model__positions": "learned", "model__max_length": 20},
+            ["decode.extra_length, = 58", "model.max_length=20"],
+        ),
+        ({"train__steps": 0}, ["train.steps", "0"]),
+        ({"train__log_every": 0}, ["train.log_every", "0"]),
+        ({"checkpoint__keep_last": 0}, ["checkpoint.keep_last=0"]),
+        ({"checkpoint__average_last": 9}, ["checkpoint.average_last=9", "keep_last=5"]),
+        ({"evaluate__batch_size": 0}, ["evaluate.batch_size=0"]),
+        (
+            {"evaluate__checkpoint": "best", "checkpoint__best_metric": ""},
+            ["evaluate.checkpoint", "checkpoint.best_metric"],
+        ),
+        (
+            {"evaluate__checkpoint": "best", "checkpoint__every": 0, "train__evaluate_every": 2},
+            ["evaluate.checkpoint='best'", "checkpoint.every=0", "train.evaluate_every=2"],
+        ),
+        ({"decode__beam_size": 0}, ["decode.beam_size"]),
+        ({"task__label_smoothing": 1.0}, ["task.label_smoothing=1.0"]),
+        ({"task__z_loss": -1.0}, ["task.z_loss=-1.0"]),
+        ({"optimizer__warmup_steps": -1}, ["warmup_steps"]),
+        ({"optimizer__weight_decay": 0.1}, ["weight_decay=0.1", "adamw"]),
+        ({"optimizer__groups": (("embedding/*", -1.0, 0.0),)}, ["-1.0", "'embedding/*'"]),
+        ({"optimizer__schedule": "warmup_stable_decay"}, ["decay_steps=0"]),
+        ({"optimizer__decay_steps": -1}, ["optimizer.decay_steps=-1"]),
+        ({"train__ema_decay": 1.0}, ["train.ema_decay=1.0"]),
+        ({"task__mask_rate": 0.0}, ["task.mask_rate=0.0"]),
+        ({"data__train_share": 0.0}, ["data.train_share=0.0"]),
+        ({"decode__num_samples": 2}, ["decode.num_samples", "beam", "sample"]),
+        ({"decode__stop": ("",)}, ["decode.stop"]),
+        ({"model__positions": "rotary", "model__head_dim": 3}, ["rotary", "model.head_dim"]),
+        (
+            {"task__name": "tagging"},
+            ["task.name='tagging'", "'encoder_decoder'", "translation", "'encoder_only'"],
+        ),
+        (
+            {"model__architecture": "encoder_only", "task__name": "causal_lm"},
+            ["'causal_lm'", "masked_lm, classification, tagging", "'decoder_only'"],
+        ),
+        (
+            {"model__architecture": "decoder_only", "data__row_target_length": 7},
+            ["data.row_target_length=7", "data.max_target_length=8"],
+        ),
+        (
+            {
+                "model__architecture": "decoder_only",
+                "model__positions": "learned",
+                "model__max_length": 15,
+            },
+            ["data.row_target_length = 16", "model.max_length=15"],
+        ),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused_before_the_data_is_read(tmp_path, changes, parts):
+    config = _config(tmp_path / "nowhere", **changes)
+    with pytest.raises(ValueError) as error:
+        build(config)
+    assert all(part in str(error.value) for part in parts), error.value
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"data__batch_size": 12}, ["data.batch_size=12 rows", "8 devices", "mesh.data=8 * "]),
+        (
+            {"data__batch_size": 16, "train__accumulation_steps": 4, "mesh__fsdp": 4},
+            ["data.batch_size=16 / train.accumulation_steps=4 rows", "mesh.data=2 * mesh.fsdp=4"],
+        ),
+        (
+            {"mesh__sequence": 8},
+            ["data.row_source_length=12 tokens", "mesh.sequence=8"],
+        ),
+        (
+            {"mesh__sequence": 8, "data__packing": False, "data__max_target_length": 9},
+            ["data.max_target_length=9 tokens", "mesh.sequence=8"],
+        ),
+        ({"mesh__tensor": 3}, ["mesh.tensor=3", "3 devices do not fit into the 8", "divides 8"]),
+        ({"mesh__tensor": -1}, ["mesh.data and mesh.tensor are -1"]),
+    ],
+)
+def test_a_mesh_that_cannot_share_a_batch_is_refused(tmp_path, changes, parts):
+    with pytest.raises(ValueError) as error:
+        build(_config(tmp_path / "nowhere", **changes), devices=devices(8))
+    assert all(part in str(error.value) for part in parts), error.value
+
+
+def test_devices_have_equal_parts_of_batches_to_score_too(folder):
+    run = build(_config(folder, data__batch_size=8, evaluate__batch_size=3), devices=devices(8))
+    assert run.mesh.shape["data"] == 8
+    (batch, numbers) = run.data.split("test").batches[0]
+    assert {rows.shape[0] for rows in batch.values()} == {8}
+    assert sorted(numbers) == [-1] * 4 + list(range(4))
+
+
+def test_text_is_read_in_as_many_parts_on_any_number_of_devices(folder):
+    """Each part begins without memory, so more of them would make the loss larger."""
+    changes = {"model.memory_length": 4, "model.positions": "relative", "data.packing": False}
+    changes |= {"data.batch_size": 8, "evaluate.batch_size": 3}
+
+    def read(count):
+        config = _config(folder, "causal_lm", **changes)
+        batches = build(config, devices=devices(count)).data.split("test").batches
+        parts = [
+            batch["targets"][row][batch["targets_segment_ids"][row] > 0]
+            for row in range(3)
+            for batch, _ in batches
+        ]
+        assert all(set(numbers[3:]) <= {-1} for _, numbers in batches)
+        return [part.tolist() for part in parts]
+
+    assert read(8) == read(1)
+
+
+def test_missing_data_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        build(_config(tmp_path / "nowhere"))
+
+
+def test_what_a_run_compiles_is_kept_in_its_cache(folder, monkeypatch):
+    kept = []
+    monkeypatch.setattr(compiled, "keep", kept.append)
+    config = _config(folder)
+    with built(config, None):
+        assert kept == [config.data.cache_dir]
+
+
+def test_sampling_draws_by_a_seed_of_its_own(folder):
+    seeds = [
+        build(_config(folder, seed=3, model__vocab_size=9, decode__seed=seed)).trained({}).seed
+        for seed in (None, 0, 7)
+    ]
+    assert seeds == [3, 0, 7]
+
+
+def test_a_vocabulary_larger_than_the_models_is_refused(folder):
+    size = build(_config(folder)).data.tokenizer.vocab_size
+    assert build(_config(folder, model__vocab_size=size)).data.tokenizer.vocab_size == size
+    with pytest.raises(ValueError, match=f"{size} tokens.*model.vocab_size={size - 1}"):
+        build(_config(folder, model__vocab_size=size - 1)).data.train_streams()
+
+
+def test_a_model_of_a_given_size_needs_no_data(tmp_path):
+    assert build(_config(tmp_path / "nowhere", model__vocab_size=9)).model.config.vocab_size == 9
+
+
+def test_none_takes_its_value_from_another_key(folder):
+    model = build(_config(folder, model__num_decoder_layers=3)).model.config
+    assert (model.num_encoder_layers, model.num_decoder_layers) == (1, 3)
+    assert model.head_dim == 4
+    assert model.vocab_size == build(_config(folder)).data.tokenizer.vocab_size
+
+
+def test_d_model_must_divide_unless_head_dim_is_given(folder):
+    with pytest.raises(ValueError, match=r"d_model=8.*num_heads=3.*head_dim"):
+        build(_config(folder, model__num_heads=3))
+    assert build(_config(folder, model__num_heads=3, model__head_dim=5)).model.config.head_dim == 5
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("task", TASKS)
+def test_training_batches_have_the_announced_shapes(folder, task, packing):
+    run = build(_config(folder, task, data__packing=packing))
+    batch, announced = next(run.data.train_streams()), run.abstract_batch()
+    assert set(announced) == set(TASKS[task].recipe.batch_sides())
+    assert {k: (v.shape, v.dtype) for k, v in batch.items()} == {
+        k: (v.shape, v.dtype) for k, v in announced.items()
+    }
+
+
+def test_only_the_sides_that_the_model_reads_have_to_fit(folder):
+    """A language model has no sources, and an encoder no targets."""
+    build(_config(folder, "causal_lm", data__row_source_length=1))
+    build(_config(folder, "masked_lm", data__row_target_length=1))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_model_answers_what_the_task_asks(folder, task):
+    """Logits of all tokens or labels, and a finite loss over as many of them as the batch asks."""
+    run = build(_config(folder, task))
+    assert run.task is TASKS[task]
+    batch = next(run.data.train_streams())
+    params = _parameters(run, batch)
+    logits = jax.eval_shape(run.apply, params, batch, None)
+    labels = {"classification": len(run.data.labels), "tagging": len(run.data.labels)}
+    assert logits.shape[-1] == labels.get(task, run.data.tokenizer.vocab_size)
+    sums, _ = run.eval_step(params, batch, ())
+    loss, weight = sums["loss"]
+    asked = batch["labels"] if task in labels else batch["targets"]
+    assert int(weight) == np.sum(asked > 0) and np.isfinite(loss)
+
+
+def test_memory_is_in_the_state_and_rows_go_on(folder):
+    """Of the config's length in training, and of its own in scoring and in writing."""
+    settings = {"model__memory_length": 7, "model__positions": "relative"}
+    run = build(_config(folder, "causal_lm", **settings, evaluate__memory_length=3))
+    rows, layers = run.data.settings.batch_size, run.model.config.num_decoder_layers
+    memory = run.abstract_state().memory
+    assert memory["hidden"].shape == (rows, layers, 7, run.model.config.d_model)
+    assert run.trained({}).memory(5)["real"].shape == (5, 3)
+    assert run.model.config.context_length == 3 + 1
+    streams = run.train_streams()
+    _, second = next(streams), next(streams)
+    assert np.any(second["targets_positions"][:, 0] > 0)
+    assert build(_config(folder, "causal_lm")).abstract_state().memory == ()
+    # A recurrent model begins each row anew, and so it has texts that begin.
+    others = {"model__family": "recurrent", "model__recurrence": "lstm"}
+    streams = build(_config(folder, "causal_lm", **others, model__memory_length=7)).train_streams()
+    assert not any(np.any(next(streams)["targets_positions"][:, 0]) for _ in range(3))
+    mixture = (("text", str(folder), "file", 1.0),)
+    with pytest.raises(ValueError, match="memory_length=7 .* no data.mixture"):
+        build(_config(folder, "causal_lm", **settings, data__mixture=mixture, data__train=()))
+    with pytest.raises(ValueError, match="evaluate.memory_length=-1 is negative"):
+        build(_config(folder, "causal_lm", **settings, evaluate__memory_length=-1))
+
+
+def test_a_saved_tokenizer_serves_without_the_training_data(folder):
+    run = build(_config(folder))
+    run.data.tokenizer.save(folder / "tokenizer.json")
+    again = build(_config(folder / "nowhere"), workdir=folder)
+    assert again.data.tokenizer.fingerprint == run.data.tokenizer.fingerprint
+    assert again.model == run.model
+
+
+def test_dropout_follows_the_key_and_none_is_deterministic(folder):
+    run = build(_config(folder, model__dropout_rate=0.5))
+    batch = next(run.data.train_streams())
+    params, apply = _parameters(run, batch), jax.jit(run.apply)
+    plain, first, second = (
+        np.asarray(apply(params, batch, key))
+        for key in (None, jax.random.key(1), jax.random.key(2))
+    )
+    np.testing.assert_array_equal(plain, apply(params, batch, None))
+    np.testing.assert_array_equal(first, apply(params, batch, jax.random.key(1)))
+    assert not np.allclose(plain, first) and not np.allclose(first, second)
+
+
+def test_saved_labels_decide_the_models_outputs_without_the_data(folder):
+    run = build(_config(folder, "classification"))
+    run.data.tokenizer.save(folder / "tokenizer.json")
+    (folder / "labels.json").write_text(json.dumps(["yes", "no", "maybe"]))
+    again = build(_config(folder / "nowhere", "classification"), workdir=folder)
+    assert again.data.labels == ("yes", "no", "maybe")
+    assert again.model.config.num_labels == 3
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints/6"])
+def test_a_run_takes_the_tokenizer_of_the_run_that_it_starts_from(folder, name):
+    """Whether it names the other's work directory or a checkpoint in it; its own goes first."""
+    other, own = folder / "other", folder / "own"
+    for workdir in (other, own):
+        workdir.mkdir()
+    start = str(other / name)
+    theirs = build(_config(folder, data__tokenizer__vocab_size=6)).data.tokenizer
+    ours = build(_config(folder)).data.tokenizer
+    theirs.save(other / "tokenizer.json")
+    data = build(_config(folder, checkpoint__init_from=start), workdir=own).data
+    assert data.tokenizer.fingerprint == theirs.fingerprint != ours.fingerprint
+    ours.save(own / "tokenizer.json")
+    data = build(_config(folder, checkpoint__init_from=start), workdir=own).data
+    assert data.tokenizer.fingerprint == ours.fingerprint
+
+
+RECURRENT = {"encoder_decoder": "rnnsearch", "encoder_only": "lstm", "decoder_only": "lstmn"}
+
+
+@pytest.mark.parametrize("task", CHANGES)
+def test_a_recurrent_model_does_every_task(folder, task):
+    recurrence = RECURRENT[CHANGES[task].get("model.architecture", "encoder_decoder")]
+    settings = {"model__family": "recurrent", "model__recurrence": recurrence}
+    run = build(_config(folder, task, **settings))
+    assert run.model.config.recurrence == recurrence
+    found = jax.eval_shape(run.apply, run.abstract_state().params, run.abstract_batch(), None)
+    outcomes = run.model.config.num_labels if run.data.labels else run.data.tokenizer.vocab_size
+    assert found.shape[-1] == outcomes
+    assert (run.embed_step is None) == (recurrence != "lstm")
+
+
+def test_diagnostics_of_a_recurrent_model_are_refused(folder):
+    with pytest.raises(ValueError, match="train.diagnostics_every=5 .* set it to 0, or.*'transf"):
+        build(_config(folder, model__family="recurrent", train__diagnostics_every=5))
+
+
+@pytest.mark.parametrize(
+    ("task", "recurrence", "message"),
+    [
+        ("causal_lm", "gnmt", "'gnmt' is for .*'encoder_decoder'; with 'decoder_only' .* or 'lstm"),
+        ("tagging", "lstmn", "'lstmn' is for .*'decoder_only'; with 'encoder_only' .*'lstm' or '"),
+    ],
+)
+def test_a_recurrence_that_does_not_fit_the_architecture_is_refused(
+    folder, task, recurrence, message
+):
+    settings = {"model__family": "recurrent", "model__recurrence": recurrence}
+    with pytest.raises(ValueError, match=message):
+        build(_config(folder, task, **settings))
+
+
+def test_a_missing_run_to_start_from_is_told(folder):
+    with pytest.raises(FileNotFoundError, match="checkpoint.init_from=.*nowhere"):
+        build(_config(folder, checkpoint__init_from=str(folder / "nowhere")))
+
+
+def test_masked_language_modelling_needs_a_mask_in_the_tokenizer_that_it_takes_over(folder):
+    build(_config(folder, "causal_lm")).data.tokenizer.save(folder / "tokenizer.json")
+    with pytest.raises(ValueError, match="mask.*checkpoint.init_from"):
+        build(_config(folder, "masked_lm", checkpoint__init_from=str(folder)))
+
+
+def test_decoding_functions_agree_with_the_model(folder):
+    """The first step's logits are those that `apply` gives for the first target."""
+    run = build(_config(folder))
+    batch, _ = run.data.split("test").batches[0]
+    params = _parameters(run, batch)
+    expected = jax.jit(run.apply)(params, batch, None)[:, 0]
+    np.testing.assert_allclose(_first_logits(run, params, batch), expected, atol=1e-5)
+
+
+def test_a_prompt_is_continued_as_the_language_model_reads_it(folder):
+    """The first step's logits are those that `apply` gives for the token after the prompt."""
+    run = build(_config(folder, "causal_lm"))
+    ((prompt, _),) = run.data.prompts(["train a b c"])
+    (ids,) = run.data.tokenizer.encode(["train a b c"])
+    targets = np.array([[*ids, 0]], np.int32)
+    row = {
+        "targets": targets,
+        "targets_segment_ids": np.ones_like(targets),
+        "targets_positions": np.arange(targets.size, dtype=np.int32)[None],
+    }
+    params = _parameters(run, row)
+    expected = jax.jit(run.apply)(params, row, None)[:, -1]
+    found = _first_logits(run, params, prompt)[:1]  # the other rows are padding
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def _parameters(run, batch):
+    return nn.meta.unbox(jax.jit(run.init)(jax.random.key(0), batch))
+
+
+def _first_logits(run, params, batch):
+    """Logits of the first token that is decoded."""
+
+    def logits(params, batch):
+        first, context, cache = run.start(params, batch, 4)
+        return run.step(params, context, cache, first, np.int32(0))[0]
+
+    return jax.jit(logits)(params, batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("standard", 32), ("standard_by_layer", 8), ("mup", 8), ("completep", 8)]
+)
+def test_noams_factor_is_of_the_base_where_the_parameterisation_does_the_rest(folder, name, width):
+    wide = {"model__d_model": 32, "model__num_heads": 8, "model__parameterization": name}
+    wide |= {"model__tied_embeddings": "none", "optimizer__schedule": "noam"}
+    wide |= {"model__base_width": 8} if name != "standard" else {}
+    wide |= {"model__base_depth": 1} if name == "completep" else {}
+    config = _config(folder, optimizer__warmup_steps=4, optimizer__learning_rate=1.0, **wide)
+    # Vaswani et al. 2017, equation 3, at the end of warm-up.
+    np.testing.assert_allclose(build(config).schedule(3), (width * 4) ** -0.5, rtol=1e-6)
+
+
+def test_noams_factor_is_of_the_width_where_the_model_reads_no_base(folder):
+    config = _config(
+        folder,
+        model__family="recurrent",
+        model__recurrence="rnnsearch",
+        model__parameterization="mup",
+        model__base_width=2,
+        optimizer__schedule="noam",
+        optimizer__warmup_steps=4,
+        optimizer__learning_rate=1.0,
+    )
+    np.testing.assert_allclose(build(config).schedule(3), (8 * 4) ** -0.5, rtol=1e-6)
+
+
+def test_an_independent_decay_is_a_share_of_noams_own_peak(folder):
+    changes = {"name": "adamw_independent", "schedule": "noam", "warmup_steps": 1}
+    changes |= {"learning_rate": 5.0, "weight_decay": 0.3}
+    config = _config(folder, **{f"optimizer__{key}": value for key, value in changes.items()})
+    run = build(config)
+    params = _parameters(run, run.data.split("validation").batches[0][0])
+    nothing = jax.tree.map(np.zeros_like, params)
+    optimizer = run.optimizer
+    updates, _ = optimizer.update(nothing, optimizer.init(params), params)
+    kernel = lambda tree: tree["decoder"]["feed_forward"]["up"]  # noqa: E731
+    np.testing.assert_allclose(kernel(updates), -0.3 * kernel(params), rtol=1e-5)

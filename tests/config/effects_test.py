@@ -1,0 +1,164 @@
+"""No setting is ignored in silence: refused where it was given, told where a file sets it."""
+
+from pathlib import Path
+
+import pytest
+
+from configs import default
+from transformer_jax.config import effects as unused
+from transformer_jax.config import load as overrides
+from transformer_jax.tasks import TASKS
+
+DEFAULT = default.__file__
+CONFIGS = sorted(Path(DEFAULT).parent.glob("[!_]*.py"))
+ENCODER = "model.architecture=encoder_only"
+DECODER = "model.architecture=decoder_only"
+
+
+def check(*given, file=DEFAULT):
+    unused.check(overrides.load(file, given), given)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (["decode.temperature=0.1"], "decode.method='beam', only with 'sample'"),
+        (["decode.top_k=5"], "decode.method='beam'"),
+        (["decode.top_p=0.5", "decode.method=greedy"], "decode.method='greedy'"),
+        (["decode.seed=5"], "decode.method='beam'"),
+        (
+            ["decode.beam_size=5", "decode.method=sample"],
+            "decode.method='sample', only with 'beam'",
+        ),
+        (["decode.length_penalty=1", "decode.method=greedy"], "decode.method='greedy'"),
+        (["optimizer.decay_steps=3", "optimizer.schedule=linear"], "optimizer.schedule='linear'"),
+        (["optimizer.final_learning_rate=1"], "only with 'cosine' or 'linear' or 'warmup_"),
+        (["optimizer.beta1=0.5", "optimizer.name=adafactor"], "optimizer.name='adafactor'"),
+        (["optimizer.epsilon=1", "optimizer.name=lion"], "optimizer.name='lion'"),
+        (
+            ["data.tokenizer.vocab_size=9", "data.tokenizer.kind=bytes"],
+            "data.tokenizer.kind='bytes'",
+        ),
+        (["data.tokenizer.kind=words", "checkpoint.init_from=w"], "checkpoint.init_from='w'"),
+        (["data.tokenizer.vocab_size=9", "checkpoint.init_from=w"], "checkpoint.init_from='w'"),
+        (["data.row_target_length=9", "data.packing=false"], "data.packing=False, only with True"),
+        (["data.name=a/de-fr"], "data.source='embedded', only with 'tfds'"),
+        (["data.dir=d"], "data.source='embedded', only with 'text' or 'scan'"),
+        (["data.name=a"], "data.source='embedded', only with 'tfds'"),
+        (["evaluate.samples=('a',)", ENCODER], "task.name='masked_lm', only with"),
+        (["data.label_feature=a"], "task.name='translation', only with 'masked_lm' or 'causal_lm'"),
+        (
+            ["data.text_feature=a", "data.source=labelled", ENCODER, "task.name=classification"],
+            "'tsv'",
+        ),
+        (["data.document_separator=a"], "task.name='translation', only with 'masked_lm' or"),
+        (["data.document_separator=a", DECODER], "data.source='embedded', only with 'text'"),
+        (["model.max_length=9"], "model.positions='sinusoidal', only with 'learned'"),
+        (["model.depth_exponent=0.5"], "model.residual='post_ln', only with 'depth_scaled'"),
+        (["model.pooling=first"], "model.architecture='encoder_decoder', only with 'encoder_only'"),
+        (["model.num_decoder_layers=2", ENCODER], "model.architecture='encoder_only'"),
+        (["model.encoder_residual=admin", DECODER], "model.architecture='decoder_only'"),
+        (["model.num_layers=2", "model.num_decoder_layers=3", DECODER], "num_decoder_layers=3"),
+        (["model.residual=admin", "model.encoder_residual=b2t", ENCODER], "encoder_residual='b2t'"),
+        (["model.recurrence=gnmt"], "model.family='transformer', only with 'recurrent'"),
+        (
+            ["model.residual=admin", "model.family=recurrent"],
+            "model.family='recurrent', only with 'transformer'",
+        ),
+        (["model.d_ff=9", "model.family=recurrent"], "model.family='recurrent'"),
+        (["model.positions=rotary", "model.family=recurrent"], "model.family='recurrent'"),
+        (["model.tied_embeddings=none", ENCODER, "task.name=tagging"], "task.name='tagging'"),
+        (["task.mask_rate=0.5"], "task.name='translation', only with 'masked_lm'"),
+        (["decode.method=greedy", ENCODER], "task.name='masked_lm', only with 'translation' or 'c"),
+        (["data.max_target_length=9", ENCODER], "task.name='masked_lm'"),
+        (["data.row_source_length=9", DECODER], "task.name='causal_lm'"),
+        (
+            ["evaluate.bleu_tokenizer=none", DECODER],
+            "task.name='causal_lm', only with 'translation'",
+        ),
+    ],
+)
+def test_what_is_given_without_effect_is_refused(given, reason):
+    """The first of what is given; the others have one."""
+    key = given[0].partition("=")[0]
+    with pytest.raises(ValueError) as error:
+        check(*given)
+    message = str(error.value)
+    assert message.startswith(f"{key}=") and " has no effect with " in message and reason in message
+    assert message.count("=") == 2 and "\n" not in message
+    check(*given[1:])
+
+
+def test_settings_without_effect_for_the_same_reason_are_named_together():
+    with pytest.raises(
+        ValueError, match="^decode.seed=1 and decode.top_k=5 have no effect with dec"
+    ):
+        check("decode.top_k=5", "decode.seed=1")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["decode.top_k=0"],
+        ["decode.seed=None"],
+        ["decode.top_k=5", "decode.method=sample"],
+        ["decode.method=greedy"],
+        ["model.num_layers=2", "model.num_encoder_layers=3"],
+        ["model.depth_exponent=0.5", "model.decoder_residual=depth_scaled"],
+        ["optimizer.decay_steps=3", "optimizer.schedule=warmup_stable_decay"],
+        # An encoder embeds, whatever it is trained for.
+        ["model.pooling=first", ENCODER, "task.name=tagging"],
+        # Refused where it is looked for.
+        ["data.source=conll"],
+    ],
+)
+def test_the_default_and_what_has_an_effect_are_not_refused(given):
+    check(*given)
+
+
+def test_what_a_file_sets_is_told_and_not_refused(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "def get_config(arg=''):\n"
+        "    config = default.get_config()\n"
+        "    config.decode.beam_size = 5\n"
+        "    return config\n"
+    )
+    check("decode.method=greedy", file=str(file))
+    assert unused.told(overrides.load(str(file))) == []
+    (line,) = unused.told(overrides.load(str(file), ["decode.method=greedy"]))
+    assert line == "decode.beam_size=5 has no effect with decode.method='greedy', only with 'beam'"
+    with pytest.raises(ValueError, match="model.seed"):
+        check("model.seed=5", file=str(file))
+
+
+def test_a_warmup_as_long_as_the_training_is_told():
+    def lines(steps):
+        return unused.told(overrides.load(DEFAULT, {"train.steps": steps}))
+
+    assert lines(4001) == []
+    (line,) = lines(4000)
+    assert "optimizer.warmup_steps=4000 is not less than train.steps=4000" in line
+
+
+@pytest.mark.parametrize("kind", ["bpe", "words"])
+def test_another_runs_tokenizer_is_told_whatever_the_config_says(kind):
+    changes = {"checkpoint.init_from": "runs/w", "data.tokenizer.kind": kind}
+    (line,) = unused.told(overrides.load(DEFAULT, changes))
+    assert "data.tokenizer" in line and "checkpoint.init_from='runs/w'" in line
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_of_the_repository_sets_nothing_without_effect(path):
+    assert unused.told(overrides.load(str(path))) == []
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_name_keys_that_there_are(task):
+    keys = overrides.flatten(default.get_config()).keys()
+    for architecture in TASKS[task].heads:
+        settings = {"task.name": task, "model.architecture": architecture}
+        for choice in unused._choices(overrides.load(DEFAULT, settings)):
+            assert choice.value in choice.readers
+            assert set().union(*choice.readers.values()) <= keys, choice.name

@@ -1,0 +1,437 @@
+"""Overrides are checked against the default config, and a work directory against its own config."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ml_collections import FrozenConfigDict
+
+from configs import default
+from transformer_jax.config import kinds as values
+from transformer_jax.config import load as overrides
+
+DEFAULT = "configs/default.py"
+
+
+@pytest.fixture(autouse=True)
+def _in_repository(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+
+
+def _set(*texts):
+    return overrides.flatten(overrides.load(DEFAULT, list(texts)))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("train.steps=7", 7),
+        ("train.steps=1e5", 100_000),
+        ("train.steps=-1", -1),
+        ("model.dropout_rate=0.25", 0.25),
+        ("model.dropout_rate=0", 0.0),
+        ("optimizer.epsilon=1e-8", 1e-8),
+        ("data.packing=false", False),
+        ("data.packing=True", True),
+        ("data.train=('a','b')", ("a", "b")),
+        ("data.train=('a',)", ("a",)),
+        ("data.train=['a']", ("a",)),
+        ("data.train=()", ()),
+        ("optimizer.groups=()", ()),
+        ("optimizer.groups=(('a/*',0.5,0),)", (("a/*", 0.5, 0.0),)),
+        ("data.mixture=(('json','~/web','*.json',3),)", (("json", "~/web", "*.json", 3.0),)),
+        ("optimizer.groups=[['a',1,1e-2],['*',0,0]]", (("a", 1.0, 0.01), ("*", 0.0, 0.0))),
+        ("data.dir=/a/b = c", "/a/b = c"),
+        ("data.dir=", ""),
+        ("data.dir=7", "7"),
+        ("model.residual=pre_ln", "pre_ln"),
+        ("evaluate.bleu_tokenizer=none", "none"),
+        ("model.head_dim=16", 16),
+        ("model.head_dim=None", None),
+        ("seed=4294967295", 2**32 - 1),
+        ("decode.seed=7", 7),
+    ],
+)
+def test_text_becomes_a_value_of_the_keys_type(text, value):
+    key = text.partition("=")[0]
+    result = _set(text)[key]
+    assert result == value and type(result) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("modle.d_model=2", ["modle.d_model", "model.d_model"]),
+        ("model.dmodel=2", ["model.dmodel", "model.d_model"]),
+        ("data.tokenizer.knd=bpe", ["data.tokenizer.knd", "data.tokenizer.kind"]),
+        ("sead=2", ["sead", "seed"]),
+        ("layers=2", ["layers", "model.num_layers"]),
+        ("seed.x=2", ["seed.x"]),
+        ("=2", ["there is no config key"]),
+        ("model={'d_model': 3}", ["model is a section", "model."]),
+        ("data.tokenizer=bpe", ["data.tokenizer is a section", "data.tokenizer.kind"]),
+        ("train.steps=many", ["train.steps", "'many'", "whole number"]),
+        ("train.steps=1.5", ["train.steps", "1.5", "whole number"]),
+        ("train.steps=", ["train.steps", "whole number"]),
+        ("train.steps=inf", ["train.steps", "whole number"]),
+        ("train.steps=True", ["train.steps", "whole number"]),
+        ("train.steps=None", ["train.steps", "whole number", "cannot be None"]),
+        ("model.dropout_rate=high", ["model.dropout_rate", "'high'", "number"]),
+        ("model.dropout_rate=nan", ["model.dropout_rate", "finite number"]),
+        ("data.packing=1", ["data.packing", "true or false"]),
+        ("data.packing=yes", ["data.packing", "true or false"]),
+        ("data.train=train", ["data.train", "'train'", "('train',)"]),
+        ("data.train=(1,2)", ["data.train", "tuple of texts"]),
+        (
+            "optimizer.groups=('a/*',0.5,0)",
+            ["optimizer.groups", "rows", "(('embedding/*', 0.1, 0.0),)"],
+        ),
+        ("optimizer.groups=(('a/*',0.5),)", ["optimizer.groups", "'a/*', 0.5", "rows"]),
+        ("optimizer.groups=((1,0.5,0.0),)", ["optimizer.groups", "rows"]),
+        ("data.mixture=(('json','~/web',3.0),)", ["data.mixture", "rows", "part-*.json"]),
+        ("optimizer.groups=(('a','b',0.0),)", ["optimizer.groups", "rows"]),
+        ("optimizer.groups=(('a',True,0.0),)", ["optimizer.groups", "rows"]),
+        ("optimizer.groups=frozen", ["optimizer.groups", "'frozen'", "rows"]),
+        ("data.dir=None", ["data.dir", "cannot be None"]),
+        ("model.residual=preln", ["model.residual", "'preln'", "'pre_ln'"]),
+        ("model.residual=None", ["model.residual", "'pre_ln'"]),
+        ("model.head_dim=wide", ["model.head_dim", "whole number or None"]),
+        ("seed=4294967296", ["seed=4294967296", "0 to 4294967295"]),
+        ("seed=1e30", ["seed=1e+30", "0 to 4294967295"]),
+        ("decode.seed=-1", ["decode.seed=-1", "0 to 4294967295"]),
+        (f"train.steps={'9' * 400}", ["train.steps=999", "... (400 characters)"]),
+        (f"train.steps={'9' * 5000}", ["train.steps=inf", "whole number"]),
+        ("model.vocab_size=1e12", ["model.vocab_size=1000000000000", "to 2147483647"]),
+        ("data.tokenizer.vocab_size=1e12", ["vocab_size=1000000000000", "1 to 16777216"]),
+        ("data.tokenizer.vocab_size=-5", ["vocab_size=-5", "1 to 16777216"]),
+        (f"optimizer.learning_rate={'9' * 400}", ["optimizer.learning_rate=999", "finite number"]),
+        ("optimizer.learning_rate=1e39", ["optimizer.learning_rate=1e+39", "at most 3.4e+38"]),
+        ("data.train={[]:1}", ["data.train", "'{[]:1}'", "tuple of texts"]),
+        (f"data.train={'[' * 5000}", ["data.train='[[[", "... (5,002 characters)"]),
+        (f"model.norm={'x' * 5000}", ["model.norm='xxx", "... (5,002 characters)"]),
+        (f"{'x' * 5000}=1", ["there is no config key xxx", "... (5,000 characters)"]),
+    ],
+)
+def test_a_bad_override_is_refused_with_key_value_and_remedy(text, parts):
+    with pytest.raises(ValueError) as error:
+        _set(text)
+    assert all(part in str(error.value) for part in parts), error.value
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"train.steps": "7"},
+        {"train.steps": True},
+        {"data.packing": 1},
+        {"data.train": "train"},
+        {"model": {"d_model": 3}},
+        {"data.dir": None},
+        {"model.d_model": None},
+    ],
+)
+def test_a_mapping_is_checked_as_strictly(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        overrides.load(DEFAULT, bad)
+
+
+def test_a_mapping_takes_values():
+    config = overrides.load(
+        DEFAULT, {"train.steps": 1e3, "optimizer.learning_rate": 2, "data.test": ["a"]}
+    )
+    assert (config.train.steps, config.optimizer.learning_rate) == (1000, 2.0)
+    assert config.data.test == ("a",)
+
+
+def test_none_can_be_set_and_unset(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "def get_config(arg=''):\n"
+        "    config = default.get_config()\n"
+        "    config.model.head_dim = int(arg)\n"
+        "    return config\n"
+    )
+    assert overrides.load(f"{file}:12").model.head_dim == 12
+    assert overrides.load(f"{file}:12", ["model.head_dim=None"]).model.head_dim is None
+    assert overrides.load(f"{file}:12", {"model.head_dim": 8}).model.head_dim == 8
+
+
+def test_a_derived_value_follows_the_override(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "def get_config(arg=''):\n"
+        "    config = default.get_config()\n"
+        "    config.optimizer.warmup_steps = config.train.get_ref('steps') // 10\n"
+        "    return config\n"
+    )
+    assert overrides.load(str(file), ["train.steps=50"]).optimizer.warmup_steps == 5
+
+
+def test_a_derived_value_that_cannot_be_computed_is_told(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "def get_config(arg=''):\n"
+        "    config = default.get_config()\n"
+        "    per = config.train.get_ref('evaluate_every')\n"
+        "    config.optimizer.warmup_steps = config.train.get_ref('steps') // per\n"
+        "    return config\n"
+    )
+    with pytest.raises(ValueError, match="c.py: ZeroDivisionError.*get_ref"):
+        overrides.load(str(file), ["train.evaluate_every=0"])
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("config.model.dmodel = 3", "d_model"),
+        ("config.modle.d_model = 3", "model"),
+        ("config.model.d_model = 'wide'", "d_model"),
+        ("config.model.residual = 'preln'", "pre_ln"),
+        ("config.unlock().model.depth = 3", "model.depth"),
+        ("1 +", r"syntax.*line 4"),
+        # The most common slip: the message of ConfigDict is the whole section.
+        (
+            "config.model.layers = 3",
+            r"no config key model.layers;.* model.num_layers.* \(c.py, line 4\)",
+        ),
+        (
+            "model = config.model; model.layers = 3",
+            r"layers;.* model.num_layers.* \(c.py, line 4\)",
+        ),
+        ("print(config.model.layers)", r"model.layers;.* model.num_layers.* \(c.py, line 4\)"),
+        ("print(config['modle'])", r"modle; the nearest are .*model.* \(c.py, line 4\)"),
+        ("raise KeyError('boom')", r"KeyError\('boom'\) \(c.py, line 4\)"),
+        ("raise KeyError", r"KeyError\(\) \(c.py, line 4\)"),
+        ("raise SystemExit", r"SystemExit\(\) \(c.py, line 4\)"),
+        ("raise RuntimeError('a\\nb' * 1000)", r"RuntimeError\('a.*characters\) \(c.py, line 4\)"),
+        ("raise ValueError('a hint')", r"c.py: a hint \(c.py, line 4\)"),
+        ("config.unlock(); del config.model", r"lacks model;"),
+        ("config.unlock(); del config.data.tokenizer", r"lacks data.tokenizer;"),
+        ("config.unlock(); del config.model.norm", r"lacks model.norm;"),
+    ],
+)
+def test_a_mistake_in_a_config_file_is_told_in_one_line(tmp_path, line, part):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "def get_config(arg=''):\n"
+        "    config = default.get_config()\n"
+        f"    {line}\n"
+        "    return config\n"
+    )
+    with pytest.raises(ValueError, match=part) as error:
+        overrides.load(str(file), {"model.d_model": 8})
+    message = str(error.value)
+    assert "\n" not in message and len(message.replace(str(tmp_path), "")) < 500
+
+
+def test_a_mistake_in_the_config_that_one_starts_from_is_told_with_its_place(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    base = "from configs import default\ndef get_config():\n    return default.get_config().modle\n"
+    (tmp_path / "a_base.py").write_text(base)
+    (tmp_path / "c.py").write_text("import a_base\ndef get_config(arg):\n    a_base.get_config()\n")
+    with pytest.raises(ValueError, match=r"modle;.* \(a_base.py, line 3\)"):
+        overrides.load(str(tmp_path / "c.py"))
+
+
+def test_a_frozen_config_can_be_changed(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from configs import default\n"
+        "from ml_collections import FrozenConfigDict\n"
+        "def get_config(arg=''):\n"
+        "    return FrozenConfigDict(default.get_config())\n"
+    )
+    assert overrides.load(str(file), {"model.head_dim": 8}).model.head_dim == 8
+
+
+def test_files_that_are_no_config():
+    with pytest.raises(FileNotFoundError, match="configs/none.py.*launch.sh configs"):
+        overrides.load("configs/none.py")
+    for mistyped in ("quickstart", "quikstart.py", "configs/quick_start.py:large"):
+        with pytest.raises(FileNotFoundError, match="did you mean configs/quickstart.py"):
+            overrides.load(mistyped)
+    with pytest.raises(ValueError, match="not a config file"):
+        overrides.load("pyproject.toml" if Path("pyproject.toml").exists() else "configs")
+    with pytest.raises(ValueError, match="takes no argument"):
+        overrides.load("configs/default.py:big")
+
+
+def test_the_result_is_frozen():
+    config = overrides.load(DEFAULT)
+    with pytest.raises(AttributeError):
+        config.model.d_model = 3
+    assert isinstance(config, FrozenConfigDict)
+
+
+def test_split_takes_the_overrides_out_of_a_command_line():
+    argv = ["main", "--config=c.py", "--config.a.b=1", "--mode", "train", "--config.c", "x=y"]
+    argv += ["--config.d", "-1", "--workdir=w"]
+    others, found = overrides.split(argv)
+    assert others == ["main", "--config=c.py", "--mode", "train", "--workdir=w"]
+    assert found == ["a.b=1", "c=x=y", "d=-1"]
+    assert overrides.split(["main", "--", "--config.a=1"])[1] == []
+
+
+@pytest.mark.parametrize("tail", [[], ["--mode=train"]])
+def test_split_wants_a_value(tail):
+    with pytest.raises(ValueError, match="--config.data.packing needs a value"):
+        overrides.split(["main", "--config.data.packing", *tail])
+
+
+def test_json_keeps_every_value(tmp_path):
+    groups = "optimizer.groups=(('a/*',0.5,0),)"
+    config = overrides.load(
+        DEFAULT, ["data.train=('a','b')", "model.head_dim=8", "model.dropout_rate=0", groups]
+    )
+    file = tmp_path / "config.json"
+    file.write_text(overrides.to_json(config))
+    again = overrides.load(str(file))
+    assert overrides.flatten(again) == overrides.flatten(config)
+    assert overrides.difference(config, again) == []
+    assert overrides.load(str(file), ["model.head_dim=None"]).model.head_dim is None
+    assert again.optimizer.groups == (("a/*", 0.5, 0.0),)
+    assert again.data.train == ("a", "b") and again.model.num_encoder_layers is None
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"model.d_fff": 3}, ["model.d_fff"]),
+        # A work directory from before tasks had a section of their own.
+        ({"objective.name": None, "objective.z_loss": 0.0}, ["objective.name, objective.z_loss"]),
+    ],
+)
+def test_json_of_another_version_is_refused(tmp_path, change, parts):
+    values = json.loads(overrides.to_json(overrides.load(DEFAULT)))
+    for key, value in change.items():
+        section, name = key.split(".")
+        values.setdefault(section, {})[name] = value
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="config.json") as error:
+        overrides.load(str(file))
+    parts = [*parts, "another version", "--workdir"]
+    assert all(part in str(error.value) for part in parts), error.value
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (overrides.to_json(overrides.load(DEFAULT))[:-5].encode(), "delimiter: line"),
+        (overrides.to_json(overrides.load(DEFAULT)).encode() + b"\xe4", "not UTF-8 .byte 0xe4"),
+        (b"[1, 2]", "is not the config of a run"),
+    ],
+)
+def test_broken_json_is_refused(tmp_path, content, reason):
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=f"config file {file}: .*{reason}.*; restore it"):
+        overrides.load(str(file))
+    for content, message in (
+        (b'{\n"seed": "\xe9"}', "config.json:2: not UTF-8"),
+        (b"[1]", "begins"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=f"config.json.*{message}"):
+            overrides.load(str(file))
+
+
+def test_a_key_that_is_added_to_the_default_changes_no_run(tmp_path, monkeypatch):
+    """Neither what a config.json without it means, nor what the run is."""
+    config = overrides.load(DEFAULT, {"train.steps": 7, "model.residual": "admin"})
+    before, identity = overrides.flatten(config), overrides.identity(config)
+    file = tmp_path / "config.json"
+    file.write_text(overrides.to_json(config))
+    plain = default.get_config
+
+    def with_a_new_key(arg=""):
+        config = plain(arg).unlock()
+        config.model.new_key = 3
+        return config.lock()
+
+    monkeypatch.setattr(default, "get_config", with_a_new_key)
+    again = overrides.load(str(file))
+    assert overrides.flatten(again) == before | {"model.new_key": 3}
+    assert overrides.identity(again) == identity
+    overrides.check_workdir(again, overrides.load(str(file), {"data.dir": "elsewhere"}))
+    changed = overrides.load(str(file), {"model.new_key": 4})
+    assert overrides.identity(changed) == identity | {"model.new_key": 4}
+    with pytest.raises(ValueError, match="model.new_key: 3 -> 4"):
+        overrides.check_workdir(again, changed)
+
+
+def test_identity_is_what_differs_from_the_default_and_may_not_change():
+    changes = {"seed": 3, "model.residual": "admin", "data.dir": "elsewhere", "mesh.tensor": 2}
+    found = overrides.identity(overrides.load(DEFAULT, changes))
+    assert found == {"seed": 3, "model.residual": "admin"}
+
+
+def test_difference_names_the_keys_that_differ():
+    lines = overrides.difference(
+        overrides.load(DEFAULT), overrides.load(DEFAULT, ["seed=3", "model.residual=admin"])
+    )
+    assert lines == ["model.residual: 'post_ln' -> 'admin'", "seed: 0 -> 3"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train.log_every=3",
+        "train.evaluate_every=0",
+        "train.steps=200000",
+        "checkpoint.every=3",
+        "evaluate.batch_size=3",
+        "decode.method=greedy",
+        "decode.seed=3",
+        "data.dir=elsewhere",
+        "data.cache_dir=elsewhere",
+        "data.workers=1",
+        "mesh.data=4",
+        "mesh.topology=v5e-16",
+        "model.remat=full",
+        "model.attention_kernel=splash",
+    ],
+)
+def test_a_work_directory_lets_harmless_things_change(text):
+    overrides.check_workdir(overrides.load(DEFAULT), overrides.load(DEFAULT, [text]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed=1",
+        "train.steps=10",
+        "train.accumulation_steps=2",
+        "data.source_language=fr",
+        "model.residual=pre_ln",
+        "optimizer.learning_rate=2",
+        "data.tokenizer.vocab_size=9",
+        "checkpoint.init_from=elsewhere",
+        "train.ema_decay=0.9",
+    ],
+)
+def test_a_work_directory_refuses_another_run(text):
+    with pytest.raises(ValueError, match=text.partition("=")[0]):
+        overrides.check_workdir(overrides.load(DEFAULT), overrides.load(DEFAULT, [text]))
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "warmup_stable_decay"])
+def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
+    saved = overrides.load(DEFAULT, {"optimizer.schedule": schedule})
+    longer = overrides.load(DEFAULT, {"optimizer.schedule": schedule, "train.steps": 200_000})
+    with pytest.raises(ValueError, match="train.steps: 100000 -> 200000"):
+        overrides.check_workdir(saved, longer)
+
+
+def test_every_choice_belongs_to_a_key_whose_default_is_one():
+    leaves = overrides.flatten(default.get_config())
+    for key, choices in values.CHOICES.items():
+        leaf = leaves[key]
+        named = leaf if isinstance(leaf, tuple) else (leaf,)
+        assert leaf is None or all(name in choices for name in named)

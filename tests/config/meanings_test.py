@@ -1,0 +1,35 @@
+"""What the source says of itself is found."""
+
+from configs import default
+from transformer_jax.config import load as overrides
+from transformer_jax.config import meanings as comments
+
+
+def test_every_key_is_found_with_its_default_and_a_meaning():
+    values = overrides.flatten(default.get_config())
+    assert {setting.key: setting.default for setting in comments.settings()} == values
+    unsaid = {setting.key for setting in comments.settings() if not setting.meaning}
+    named = {setting.key for setting in comments.settings() if setting.choices}
+    assert unsaid <= named
+
+
+def test_a_comment_beside_or_above_a_key_is_its_meaning():
+    source = """
+def get_config():
+    config.a = a = ConfigDict()  # the section
+
+    # Above: more
+    # than a line.
+    a.b = 1  # beside
+    a.c = 2
+"""
+    assert comments.keys(source) == {
+        "a": "The section.",
+        "a.b": "Above: more than a line. Beside.",
+        "a.c": "",
+    }
+
+
+def test_a_docstring_is_its_first_sentence(tmp_path):
+    (tmp_path / "a.py").write_text('"""What it\nis. And more.\n\nOther.\n"""\n')
+    assert comments.docstring(tmp_path / "a.py") == "What it is"

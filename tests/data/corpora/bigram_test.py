@@ -1,0 +1,85 @@
+"""The bigram language with copies: what is drawn has the entropy that is stated."""
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.corpora import bigram
+
+
+def pieces(split: str) -> np.ndarray:
+    """The whole pieces (n, 32) of a split, by the numbers of their words: all but the last."""
+    words = bigram.text(split).split(" ")
+    assert len(words) == bigram.SPLITS[split] * 32 - 1
+    numbers = np.array([bigram.WORDS.index(word) for word in words[:-31]])
+    return numbers.reshape(-1, 32)
+
+
+@pytest.fixture(scope="module")
+def train() -> np.ndarray:
+    return pieces("train")
+
+
+def counted_entropy(*columns: np.ndarray) -> float:
+    """Nats of the joint distribution of what stands in these columns, from their frequencies."""
+    counts = np.bincount(np.ravel_multi_index(columns, (32,) * len(columns)))
+    shares = counts[counts > 0] / counts.sum()
+    return -np.sum(shares * np.log(shares))
+
+
+def test_the_transitions_are_a_chain_with_this_stationary_distribution():
+    transitions, stationary = bigram.chain()
+    assert transitions.shape == (32, 32) and len(set(bigram.WORDS)) == 32
+    assert np.all(transitions > 0)
+    np.testing.assert_allclose(transitions.sum(axis=1), 1, rtol=1e-12)
+    # Wherever the chain starts, it ends there.
+    np.testing.assert_allclose(
+        np.linalg.matrix_power(transitions, 200), np.tile(stationary, (32, 1)), atol=1e-9
+    )
+
+
+def test_the_words_have_the_entropies_of_the_closed_forms(train):
+    before, after = train[:, :15].ravel(), train[:, 1:16].ravel()
+    rate = counted_entropy(before, after) - counted_entropy(before)
+    # 1024 frequencies of 750,000 words make an estimate that is about 0.001 too low.
+    assert bigram.entropy_rate() == pytest.approx(1.5, abs=1e-9)
+    assert rate == pytest.approx(1.5, abs=0.01)
+    assert bigram.unigram_entropy() == pytest.approx(3.3, abs=0.05)
+    for place in (0, 7, 15):  # the chain is stationary from the first word on
+        assert counted_entropy(train[:, place]) == pytest.approx(bigram.unigram_entropy(), abs=0.01)
+
+
+def test_a_word_depends_on_the_one_before_alone(train):
+    """Given that, the second one before says nothing: the estimates agree but for their bias."""
+    first, second, third = (train[:, start : start + 14].ravel() for start in range(3))
+    two_before = counted_entropy(first, second, third) - counted_entropy(first, second)
+    # Half a count for each of at most 32^2 * 31 free frequencies (Miller 1955).
+    assert two_before > bigram.entropy_rate() - 32**2 * 31 / (2 * len(first))
+
+
+def test_entropy_is_the_mean_loss_of_the_chain_itself(train):
+    transitions, stationary = bigram.chain()
+    half = train[:, :16]
+    nats = -np.log(stationary[half[:, 0]])
+    nats -= np.log(transitions[half[:, :-1], half[:, 1:]]).sum(axis=1)
+    error = nats.std() / len(nats) ** 0.5 / 32
+    assert nats.mean() / 32 == pytest.approx(bigram.entropy(), abs=4 * error)
+    assert error < 1e-3
+
+
+def test_the_second_half_of_a_piece_is_a_copy_of_the_first(train):
+    np.testing.assert_array_equal(train[:, :16], train[:, 16:])
+    last = bigram.text("test").split(" ")[-31:]
+    assert last[16:] == last[:15]  # all but the word that the end of the text stands for
+
+
+def test_splits_are_the_same_each_time_and_share_no_piece():
+    assert bigram.text("validation") == bigram.text("validation")
+    found = {split: set(map(tuple, pieces(split))) for split in bigram.SPLITS}
+    for split, size in bigram.SPLITS.items():  # two may be equal by chance
+        assert len(found[split]) >= 0.999 * (size - 1)
+    assert len(set().union(*found.values())) == sum(map(len, found.values()))
+
+
+def test_an_unknown_split_is_refused():
+    with pytest.raises(ValueError, match="bigram_copy.* no split 'dev'.*train, validation, test$"):
+        bigram.text("dev")

@@ -1,0 +1,193 @@
+"""The corpus: its order, its splits, its labels and its entropy."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tests.data.corpora.grammar.dictionary import FEMININE, MASCULINE, NEUTER
+from transformer_jax.data.corpora.grammar import corpus, lexicon, sentences
+
+OF_ANIMALS = set("tired sleepy lazy sick clumsy shy nervous impatient anxious stubborn".split())
+
+
+@pytest.fixture(scope="module")
+def many() -> list[sentences.Sentence]:
+    return list(corpus.sentences(0, range(300_000)))
+
+
+def triples():
+    """All (subject, object, adjective), as (English words, held out)."""
+    for scene in lexicon.SCENES:
+        adjectives = lexicon.FEELINGS + scene.adjectives
+        for subject, object, adjective in product(lexicon.ANIMALS, scene.objects, adjectives):
+            words = (subject.singular, object.singular, adjective.english)
+            yield words, sentences.is_held_out(subject, object, adjective)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 1000, 4096, 5003])
+def test_permutation_is_a_bijection(size):
+    for seed in (0, 1):
+        assert set(corpus.permute(seed, np.arange(size), size)) == set(range(size))
+
+
+def test_permutation_depends_on_seed_and_not_on_the_block():
+    indices = np.arange(1000)
+    permuted = corpus.permute(3, indices, corpus.SIZE)
+    assert np.array_equal(permuted[500:], corpus.permute(3, indices[500:], corpus.SIZE))
+    assert not np.any(permuted == corpus.permute(4, indices, corpus.SIZE))
+    # Spread over the whole range: each tenth of it gets about a tenth.
+    shares = np.bincount(permuted * 10 // corpus.SIZE, minlength=10) / len(indices)
+    assert np.all((shares > 0.05) & (shares < 0.15))
+
+
+def test_sentence_is_a_pure_function_of_seed_and_index():
+    indices = range(4090, 4105)  # across the edge of a block
+    in_bulk = [s.example() for s in corpus.sentences(7, range(4200))][4090:4105]
+    assert [corpus.sentence(7, index) for index in indices] == in_bulk
+    assert [corpus.sentence(8, index) for index in indices] != in_bulk
+
+
+def test_size_is_the_product_of_the_slots():
+    products = [np.prod([len(slot) for slot in p.slots.values()]) for p in sentences.PATTERNS]
+    assert corpus.SIZE == sum(products)
+
+
+@pytest.mark.parametrize("index", [-1, corpus.SIZE])
+def test_an_index_outside_the_grammar_is_refused(index):
+    with pytest.raises(ValueError, match=str(corpus.SIZE)):
+        corpus.sentence(0, index)
+
+
+def test_at_least_300_000_distinct_english_sentences(many):
+    # Distinct sources also make the translation a function of the source.
+    assert len({s.source for s in many}) == len(many) == 300_000
+
+
+def test_every_english_word_has_one_tag(many):
+    universal = {"ADJ", "ADV", "AUX", "CCONJ", "DET", "NOUN", "PRON", "PUNCT", "SCONJ", "VERB"}
+    seen = {}
+    for s in many:
+        words, tags = s.source.split(" "), s.tags.split(" ")
+        assert len(words) == len(tags), s
+        for word, tag in zip(words, tags, strict=True):
+            seen.setdefault(word.lower(), set()).add(tag)
+    assert set().union(*seen.values()) == universal
+    assert {word for word, tags in seen.items() if len(tags) > 1} == {"that"}
+    assert seen["that"] == {"SCONJ", "PRON"}
+
+
+def test_vocabulary_is_small_and_blank_separated(many):
+    for text in ("source", "target"):
+        vocabulary = {word for s in many for word in getattr(s, text).split(" ")}
+        assert 150 < len(vocabulary) < 350
+        assert all(word.replace("'", "").isalpha() or word in {".", ","} for word in vocabulary)
+    for s in many[:1000]:
+        assert s.source[0].isupper() and s.source.endswith(" .")
+        assert s.target[0].isupper() and s.target.endswith(" .")
+
+
+def test_it_is_resolved_by_the_adjective_and_takes_the_gender_of_its_noun(many):
+    genders = {"er": MASCULINE, "sie": FEMININE, "es": NEUTER}
+    german = {noun.singular: noun.german for scene in lexicon.SCENES for noun in scene.objects}
+    german |= {noun.singular: noun.german for noun in lexicon.ANIMALS}
+    animals = {noun.singular for noun in lexicon.ANIMALS}
+    roles = set()
+    for s in many:
+        words, target = s.source.lower().split(), s.target.lower().split()
+        if "it" not in words:
+            assert (s.pronoun, s.antecedent, s.antecedent_role) == ("", "", "")
+            continue
+        tags = s.tags.split()
+        adjective = words[tags.index("ADJ", words.index("it"))]
+        assert s.antecedent in words and s.pronoun in target
+        assert german[s.antecedent] in genders[s.pronoun], s
+        assert (s.antecedent in animals) == (adjective in OF_ANIMALS), s
+        assert s.antecedent_role == ("subject" if adjective in OF_ANIMALS else "object")
+        roles.add((s.pronoun, s.antecedent_role))
+    assert len(roles) == 6
+
+
+def test_held_out_triples_are_few_and_hold_both_of_the_street():
+    held_out = dict(triples())
+    assert 0.05 < np.mean(list(held_out.values())) < 0.10
+    assert held_out["animal", "street", "tired"] and held_out["animal", "street", "wide"]
+
+
+@pytest.mark.parametrize("of_triple", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_every_word_and_every_pair_occurs_in_training(of_triple):
+    parts = [(tuple(words[i] for i in of_triple), held_out) for words, held_out in triples()]
+    assert {part for part, held_out in parts if not held_out} == {part for part, _ in parts}
+
+
+def triple_in(example: dict[str, str]) -> tuple[str, str, str] | None:
+    """The triple of a sentence with a predicate adjective, read from its words."""
+    singular = {noun.plural: noun.singular for noun in lexicon.ANIMALS}
+    singular |= {noun.plural: noun.singular for scene in lexicon.SCENES for noun in scene.objects}
+    words = [singular.get(word, word) for word in example["source"].lower().split()]
+    subjects = {noun.singular for noun in lexicon.ANIMALS} & set(words)
+    objects = {noun.singular for scene in lexicon.SCENES for noun in scene.objects} & set(words)
+    predicates = {w.english for scene in lexicon.SCENES for w in scene.adjectives} | OF_ANIMALS
+    adjectives = predicates & set(words)
+    if not adjectives:
+        return None
+    (subject,), (object,), (adjective,) = subjects, objects, adjectives
+    return subject, object, adjective
+
+
+def test_held_out_triples_are_in_the_test_split_and_nowhere_else():
+    held_out = dict(triples())
+    splits = {name: list(corpus.examples(name, 1000)) for name in corpus.SPLITS}
+    for name, examples in splits.items():
+        assert len(examples) == len({e["source"] for e in examples}) == 1000
+        found = [triple_in(example) for example in examples]
+        if name == "test":
+            assert all(triple is not None and held_out[triple] for triple in found)
+            assert all(example["pronoun"] for example in examples)
+        else:
+            assert not any(triple is not None and held_out[triple] for triple in found)
+            assert None in found
+    train, validation = ({e["source"] for e in splits[n]} for n in ("train", "validation"))
+    assert not train & validation
+
+
+def test_entropy_counts_the_sentences_that_are_not_held_out(monkeypatch):
+    # A grammar of the same patterns with a few options of each slot is small enough to enumerate.
+    few = [
+        {name: slot[: 60 if name == "situation" else 2] for name, slot in pattern.slots.items()}
+        for pattern in sentences.PATTERNS
+    ]
+    small = [
+        sentences.Pattern(p.realise, **slots)
+        for p, slots in zip(sentences.PATTERNS, few, strict=True)
+    ]
+    monkeypatch.setattr(corpus, "PATTERNS", tuple(small))
+    found = [corpus.realise(number) for number in range(sum(p.size for p in small))]
+    free = {s.source for s in found if not s.held_out}
+    assert 0 < len(free) < len(found)
+    assert corpus.entropy() == pytest.approx(np.log(len(free)))
+
+
+def test_entropy_of_the_whole_grammar_fits_a_sample(many):
+    sources = {s.source for s in many if not s.held_out}
+    assert len(sources) == sum(not s.held_out for s in many)  # so entropies of sentences add up
+    share = len(sources) / len(many)
+    error = 4 * (share * (1 - share) / len(many)) ** 0.5
+    assert np.exp(corpus.entropy()) / corpus.SIZE == pytest.approx(share, abs=error)
+
+
+def test_test_split_begins_with_the_two_street_sentences():
+    tired, wide = corpus.examples("test", 2)
+    assert tired["source"] == "The animal didn't cross the street because it was too tired ."
+    assert tired["target"] == "Das Tier überquerte die Straße nicht , weil es zu müde war ."
+    assert wide["source"] == "The animal didn't cross the street because it was too wide ."
+    assert wide["target"] == "Das Tier überquerte die Straße nicht , weil sie zu breit war ."
+    labels = ("pronoun", "antecedent", "antecedent_role")
+    assert [tired[label] for label in labels] == ["es", "animal", "subject"]
+    assert [wide[label] for label in labels] == ["sie", "street", "object"]
+    assert tired["tags"] == "DET NOUN AUX VERB DET NOUN SCONJ PRON AUX ADV ADJ PUNCT"
+
+
+def test_unknown_split_is_refused():
+    with pytest.raises(ValueError, match="'dev'.*train, validation, test"):
+        corpus.examples("dev", 1)

@@ -1,0 +1,336 @@
+"""Prepared sets hold what recipes make of examples, however and how often they are begun."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.made import make_arrays
+from tests.data.numbered import PAIRS
+from transformer_jax.data.prepare import arrays, prepare
+from transformer_jax.data.prepare.arrays import load_texts
+from transformer_jax.data.prepare.prepare import Plan, prepared
+from transformer_jax.data.prepare.recipe import Column, Limits, Recipe
+from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
+from transformer_jax.process import machine
+
+BYTES = train_tokenizer("bytes", [], 0)
+EXAMPLES = {
+    "source": ["ab", "", "abcdef", "a", "abcd"],
+    "target": ["x", "y", "z", "0123456", "wxyz"],
+}
+
+
+def _encode(examples, tokenizer, labels, limits):
+    """Texts with eos; leaves sources out that are too long, and ignores targets' limit."""
+    pairs = zip(*(tokenizer.encode(examples[name]) for name in ("source", "target")), strict=True)
+    found = [([*source, EOS_ID], [*target, EOS_ID]) for source, target in pairs]
+    kept = [pair for pair in found if len(pair[0]) <= limits.source]
+    rows = {"inputs": [source for source, _ in kept], "targets": [target for _, target in kept]}
+    return rows, len(found) - len(kept)
+
+
+RECIPE = Recipe(
+    name="pairs",
+    reads=("source", "target"),
+    columns=dict(PAIRS),
+    encode=_encode,
+    prompt=lambda lines, tokenizer, labels, limits: ({"inputs": []}, 0),
+)
+LIMITS = Limits(5, 6, "drop")
+PLAN = Plan(tokenizer=BYTES, recipe=RECIPE, labels=(), limits=LIMITS, keeps_texts=True)
+# Sixty examples in pieces of two, so that there is something to interrupt.
+MANY = {"source": [f"{n:02}" for n in range(60)], "target": ["x" * (n % 7) for n in range(60)]}
+
+
+def cut(examples, count=2):
+    size = len(next(iter(examples.values())))
+    return [
+        {name: values[start : start + count] for name, values in examples.items()}
+        for start in range(0, size, count)
+    ]
+
+
+def make(folder, pieces, plan=PLAN, **changes):
+    settings: dict[str, Any] = dict(workers=1, what="Making", total=None) | changes
+    return prepared(plan, lambda: iter(pieces), folder, **settings)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_set_holds_what_the_recipe_makes_of_each_example(tmp_path):
+    made = make(tmp_path / "set", cut(EXAMPLES))
+    kept = [0, 1, 3, 4]
+    assert (len(made), made.counts.examples, made.counts.too_long) == (len(kept), 5, 1)
+    assert list(made.columns) == list(RECIPE.columns)  # their order decides that of batches
+    for number, example in enumerate(kept):
+        for side, column in (("inputs", "source"), ("targets", "target")):
+            ids = BYTES.encode([EXAMPLES[column][example]])[0]
+            assert made[number][side].tolist() == [*ids, EOS_ID]
+            assert made[number][side].dtype == np.int32
+    for name, tokens in made.columns.items():
+        assert made.ids[name].tolist() == np.bincount(tokens[:]).tolist()
+        assert made.lengths[name].tolist() == np.bincount(np.diff(made.offsets[name][:])).tolist()
+    texts = load_texts(tmp_path / "set")
+    assert {name: list(column) for name, column in texts.items()} == EXAMPLES
+    assert texts["target"][1:4] == EXAMPLES["target"][1:4] and texts["source"][-1] == "abcd"
+    with pytest.raises(IndexError):
+        _ = texts["source"][5]
+
+
+def test_more_ids_than_two_bytes_hold(tmp_path):
+    def encode(examples, tokenizer, labels, limits):
+        rows = [[int(text)] for text in examples["text"]]
+        return {"targets": rows, "labels": rows}, 0
+
+    columns = {"targets": Column("target"), "labels": Column("target", along="targets")}
+    recipe = dataclasses.replace(RECIPE, reads=("text",), columns=columns, encode=encode)
+    labels = tuple(map(str, range(2**16)))
+    plan = dataclasses.replace(PLAN, recipe=recipe, labels=labels)
+    made = make(tmp_path / "set", [{"text": ["65536", "0"]}], plan)
+    assert made[0]["labels"].tolist() == [65536] == made[0]["targets"].tolist()
+
+
+@pytest.mark.parametrize("examples", [[EXAMPLES], []])
+def test_no_example_left(tmp_path, examples):
+    plan = dataclasses.replace(PLAN, limits=Limits(0, 6, "drop"))
+    with pytest.raises(ValueError, match="no example is left of .*data.max_source_length=0"):
+        make(tmp_path / "set", examples, plan)
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+
+
+def test_a_set_is_made_once(tmp_path):
+    made = make(tmp_path / "set", cut(EXAMPLES))
+    found = make(tmp_path / "set", None)  # which cannot be read
+    assert found.fingerprint == made.fingerprint and found.counts == made.counts
+
+
+def test_the_fingerprint_covers_what_made_a_set():
+    swapped = {"source": EXAMPLES["target"], "target": EXAMPLES["source"]}
+    variants: list[dict[str, Any]] = [
+        {},
+        {"examples": swapped},
+        {"tokenizer": train_tokenizer("words", ["ab"], 9)},
+        {"limits": Limits(5, 6, "truncate")},
+        {"limits": Limits(6, 6, "drop")},
+        {"limits": Limits(5, 7, "drop")},
+        {"recipe": dataclasses.replace(RECIPE, name="others")},
+        {"labels": ("bad", "good")},
+        {"labels": ("good", "bad")},
+    ]
+
+    def fingerprint(examples=EXAMPLES, tokenizer=BYTES, recipe=RECIPE, labels=(), limits=LIMITS):
+        return make_arrays([examples], tokenizer, recipe, labels, limits).fingerprint
+
+    made = [fingerprint(**variant) for variant in variants]
+    assert len(set(made)) == len(variants)
+    beside = EXAMPLES | {"number": [1, 2, 3, 4, 5]}  # a column that the recipe does not read
+    assert fingerprint(beside) == made[0]
+
+
+class Killed(BaseException):
+    """What a signal does to a preparation."""
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 29])
+def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypatch, after):
+    whole = make(tmp_path / "whole", cut(MANY))
+    made_of = prepare._made
+
+    def kill_after(count):
+        def made(plan, piece):
+            nonlocal count
+            count -= 1
+            if count < 0:
+                raise Killed
+            return made_of(plan, piece)
+
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "_made", kill_after(after))
+        with pytest.raises(Killed):
+            make(tmp_path / "set", cut(MANY))
+    # The last piece was written, and the journal only begun to say so.
+    (unfinished,) = tmp_path.glob("set.*finished")
+    with (unfinished / "journal").open("a") as journal:
+        journal.write('{"counts": ')
+    for name in ("inputs", "targets_lengths"):
+        with (unfinished / name).open("ab") as file:
+            file.write(b"half of it")
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "_made", kill_after(30 - after))  # and no piece twice
+        assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    assert not unfinished.exists()
+
+
+def test_a_preparation_that_is_killed_at_its_end_goes_on(tmp_path, monkeypatch):
+    def killed(tokens):
+        raise Killed
+
+    whole = make(tmp_path / "whole", cut(MANY))
+    with monkeypatch.context() as patch:
+        patch.setattr(arrays, "ids_of", killed)
+        with pytest.raises(Killed):
+            make(tmp_path / "set", cut(MANY))
+    monkeypatch.setattr(prepare, "_made", None)  # nothing is made again
+    assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+def test_other_examples_than_before_the_interruption_are_refused_and_then_taken(
+    tmp_path, monkeypatch
+):
+    def pieces(examples, last):
+        yield from cut(examples)[:last]
+        raise Killed
+
+    with pytest.raises(Killed):
+        prepared(
+            PLAN, lambda: pieces(MANY, 9), tmp_path / "set", workers=1, what="Making", total=None
+        )
+    changed = MANY | {"source": ["??", *MANY["source"][1:]]}
+    for others in (changed, {name: values[:4] for name, values in MANY.items()}):
+        with pytest.raises(ValueError, match="piece [02] of the examples is another"):
+            make(tmp_path / "set", cut(others))
+        assert make(tmp_path / f"{len(others['source'])}", cut(others)).counts
+        with pytest.raises(Killed):
+            prepared(
+                PLAN, lambda: pieces(MANY, 9), tmp_path / "set", workers=1, what="", total=None
+            )
+
+
+def test_what_the_disk_has_lost_is_made_again(tmp_path):
+    def pieces():
+        yield from cut(MANY)[:9]
+        raise Killed
+
+    whole = make(tmp_path / "whole", cut(MANY))
+    with pytest.raises(Killed):
+        prepared(PLAN, pieces, tmp_path / "set", workers=1, what="", total=None)
+    (unfinished,) = tmp_path.glob("set.*finished")
+    os.truncate(unfinished / "inputs", 3)
+    assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+def test_a_file_that_was_cut_off_ends_in_a_message(tmp_path):
+    made = make(tmp_path / "set", cut(MANY))
+    os.truncate(tmp_path / "set" / "inputs", 10)
+    with pytest.raises(OSError, match="inputs was cut off after it was prepared"):
+        _ = made[40]
+
+
+def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch):
+    make(tmp_path / "whole", cut(MANY))
+    monkeypatch.setattr(arrays, "CHUNK", 7)
+    make(tmp_path / "set", cut(MANY))
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch):
+    """Recipes of tasks, since processes find them by their names."""
+    from transformer_jax.tasks import TASKS
+
+    plan = dataclasses.replace(PLAN, recipe=TASKS["translation"].recipe)
+    make(tmp_path / "alone", cut(MANY), plan)
+    monkeypatch.setattr(prepare, "_ALONE", 1)
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    make(tmp_path / "three", cut(MANY), plan, workers=3)
+    assert contents(tmp_path / "three") == contents(tmp_path / "alone")
+    bad = MANY | {"source": [*MANY["source"][:-1], None]}
+    with pytest.raises(AttributeError):
+        make(tmp_path / "bad", cut(bad), plan, workers=2)
+
+
+def test_the_content_can_be_checked_without_a_set(tmp_path):
+    made = make(tmp_path / "set", cut(MANY))
+    assert prepare.content(cut(MANY), RECIPE) == made.counts.content
+    assert prepare.content(cut(EXAMPLES), RECIPE) != made.counts.content
+
+
+def test_equal_examples_have_equal_hashes(tmp_path):
+    double = {name: values + values[:7] for name, values in MANY.items()}
+    make(tmp_path / "set", cut(double))
+    found = prepare.hashes(tmp_path / "set")[:]
+    assert len(found) == 67 and len(np.unique(found)) == 60
+    assert found[:7].tolist() == found[60:].tolist()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.data import prepare_test as t
+from transformer_jax.data import prepare, worker
+from transformer_jax.devices import machine
+from transformer_jax.tasks import TASKS
+import dataclasses, os, signal
+
+WORKERS = []
+
+class Kept(worker.Worker):
+    def __init__(self, function):
+        super().__init__(function)
+        WORKERS.append(self)
+
+def pieces():
+    for number, piece in enumerate(t.cut(t.MANY)):
+        if number == 12:
+            print(*(worker._process.pid for worker in WORKERS), flush=True)
+        if number == 12 and sys.argv[2] == "parent":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number == 12 and sys.argv[2] == "worker":
+            for worker in WORKERS:
+                worker._process.kill()
+        yield piece
+
+# As people write scripts: nothing keeps another process from running it again.
+prepare._ALONE, prepare.Worker, machine.cores = 1, Kept, lambda: 2
+plan = dataclasses.replace(t.PLAN, recipe=TASKS["translation"].recipe)
+try:
+    prepare.prepared(plan, pieces, Path(sys.argv[1]), workers=2, what="Making", total=None)
+except RuntimeError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.long
+def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path):
+    from transformer_jax.tasks import TASKS
+
+    (tmp_path / "kill.py").write_text(KILLED)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+    def run(who):
+        command = [sys.executable, str(tmp_path / "kill.py"), str(tmp_path / "set"), who]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    killed = run("parent")
+    assert killed.returncode == -signal.SIGKILL
+    workers = killed.stdout.split()
+    assert len(workers) == 2
+    assert not (tmp_path / "set").exists()
+    found = run("worker")
+    assert found.returncode == 1 and "a process that tokenises was killed" in found.stderr
+    assert not (tmp_path / "set").exists()
+    assert run("nobody").returncode == 0
+    plan = dataclasses.replace(PLAN, recipe=TASKS["translation"].recipe)
+    make(tmp_path / "alone", cut(MANY), plan)
+    assert contents(tmp_path / "set") == contents(tmp_path / "alone")
+    # Whoever was started by a process that is gone has gone too.
+    for _ in range(50):
+        left = [pid for pid in workers if Path("/proc", pid).exists()]
+        if not left:
+            break
+        time.sleep(0.2)
+    assert not left

@@ -1,0 +1,134 @@
+"""The counts of a split are right, shown as a table, and likely mistakes in it are told."""
+
+import dataclasses
+
+import pytest
+
+from tests.data.made import make_arrays
+from transformer_jax.data.prepare.recipe import Limits
+from transformer_jax.data.prepare.summary import (
+    Summary,
+    check_train,
+    likely_mistakes,
+    report,
+    summarise,
+)
+from transformer_jax.data.prepare.tokenizer import train_tokenizer
+from transformer_jax.tasks import TASKS
+
+PLAIN = Summary(
+    examples=100,
+    empty={"text": 0},
+    characters=4000,
+    tokens=1000,
+    too_long=0,
+    pieces=None,
+    lengths={"source": (5, 8, 1200)},
+    unknown=0.01,
+    labels={"no": 60, "yes": 40},
+)
+
+
+def changed(**changes) -> Summary:
+    return dataclasses.replace(PLAIN, **changes)
+
+
+def summary_of(task, examples, most=9) -> Summary:
+    """The summary of examples, by a tokenizer that knows the words a, b and c."""
+    recipe = TASKS[task].recipe
+    tokenizer = train_tokenizer("words", ["a b c"], 99, recipe.extra_tokens)
+    limits = Limits(most, most, "drop")
+    return summarise(
+        [make_arrays([examples], tokenizer, recipe, ("no", "yes"), limits)],
+        recipe,
+        tokenizer.special,
+    )
+
+
+def test_pairs_are_counted_by_side():
+    sources = ["a", "", "a a a", " ", "a b c a", "a a a a a a a a a"]
+    targets = ["b", "b", "", "c x", "c", "c"]
+    found = summary_of("translation", {"source": sources, "target": targets, "else": [1] * 6})
+    assert found == Summary(
+        examples=6,
+        empty={"source": 2, "target": 1},
+        characters=38,
+        tokens=23,
+        too_long=1,
+        pieces=None,
+        lengths={"source": (2, 5, 5), "target": (2, 3, 3)},  # of the five that are left, with eos
+        unknown=1 / 13,  # eos is no text
+        labels={},
+    )
+
+
+def test_labels_of_texts_and_of_words_are_counted():
+    labelled = {"text": ["a", "b x", ""], "label": ["yes", "no", "yes"]}
+    found = summary_of("classification", labelled)
+    assert (found.labels, found.empty) == ({"yes": 2, "no": 1}, {"text": 1})
+    assert found.unknown == 1 / 3
+    tagged = {"words": [["a", "b"], ["x"]], "tags": [["yes", "no"], ["no"]]}
+    found = summary_of("tagging", tagged)
+    assert (found.labels, found.empty) == ({"no": 2, "yes": 1}, {"words": 0})
+    assert found.lengths == {"source": (3, 4, 4)}
+
+
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
+def test_documents_are_counted_with_their_pieces(task):
+    found = summary_of(task, {"text": ["a b c a b c a", "a"]}, most=4)
+    assert found.examples == 2 and found.pieces and found.pieces > 2
+    ((*_, longest),) = found.lengths.values()
+    assert longest == 4
+
+
+def test_the_table_has_a_column_for_each_split():
+    others = {f"l{n}": 1 for n in range(12)}
+    train = changed(labels=PLAIN.labels | others, examples=12345)
+    lines = report({"train": train, "test": PLAIN}).splitlines()
+    table = [line for line in lines if not line.startswith("Warning: ")]
+    assert len({len(line) for line in table}) == 1
+    rows = {line[:40].strip(): line[40:].split("  ") for line in table}
+    rows = {name: [cell.strip() for cell in cells if cell] for name, cells in rows.items()}
+    assert rows["Data"] == ["train", "test"]
+    assert rows["examples"] == ["12,345", "100"]
+    assert rows["source tokens: median / 90 % / longest"] == ["5 / 8 / 1,200"] * 2
+    assert rows["<unk>"] == ["1.0%"] * 2
+    assert rows["label 'no'"] == ["60", "60"]
+    assert sum(name.startswith("label ") for name in rows) == 10
+    assert rows["4 other labels"] == ["4", "0"]
+
+
+def test_data_without_a_mistake_is_not_warned_of():
+    assert likely_mistakes({"train": PLAIN, "test": changed(labels={"no": 1})}) == []
+
+
+@pytest.mark.parametrize(
+    ("split", "changes", "parts"),
+    [
+        ("test", {"empty": {"text": 51}}, ["test: 51 of 100 texts of 'text' are empty"]),
+        ("test", {"unknown": 0.93}, ["test: 93%", "<unk>", "data.tokenizer.vocab_size"]),
+        ("train", {"labels": {"no": 9, "No": 3, "yes": 5}}, ["white space or case", "'No' and"]),
+        ("test", {"labels": {"no": 9, " n o": 3}}, ["white space or case", "' n o' and 'no'"]),
+        ("train", {"labels": {"no": 9, "label": 1}}, ["train: 1 of 2 labels", "once: 'label'"]),
+        ("test", {"labels": {"no": 9, "never": 2}}, ["test: 1 of 2 labels", "train: 'never'"]),
+        (
+            "test",
+            {"labels": {f"l{n}": 1 for n in range(5)}},
+            ["test: 5 of 5 labels", "'l0', 'l1', 'l2' and 2 more"],
+        ),
+    ],
+)
+def test_a_likely_mistake_is_one_line(split, changes, parts):
+    summaries = {"train": PLAIN, "test": changed(labels={"no": 1})}
+    lines = likely_mistakes(summaries | {split: changed(**changes)})
+    assert sum(all(part in line for part in parts) for line in lines) == 1
+    shown = report(summaries | {split: changed(**changes)}).splitlines()
+    assert [line for line in shown if line.startswith("Warning: ")] == [
+        f"Warning: {line}" for line in lines
+    ]
+
+
+def test_training_data_without_any_text_is_refused():
+    check_train(changed(empty={"source": 0, "target": 99}))
+    with pytest.raises(ValueError, match="data.train: all 100 texts of 'target' are empty"):
+        check_train(changed(empty={"source": 0, "target": 100}))

@@ -1,0 +1,246 @@
+import itertools
+import multiprocessing
+import pickle
+import random
+
+import pytest
+import tokenizers
+
+from transformer_jax.data.prepare import tokenizer as tokenizer_file
+from transformer_jax.data.prepare.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    MASK,
+    PAD_ID,
+    TOKENIZERS,
+    UNK_ID,
+    cached_tokenizer,
+    load_tokenizer,
+    train_tokenizer,
+)
+
+SYLLABLES = ["ka", "tze", "hund", "ö", "lauf", "en", "the", "cat", "'s", "ß"]
+
+
+def corpus(n=300, seed=0):
+    draw = random.Random(seed)
+    words = ["".join(draw.choices(SYLLABLES, k=draw.randint(1, 3))) for _ in range(80)]
+    return [" ".join([*draw.choices(words, k=draw.randint(1, 9)), "."]) for _ in range(n)]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_text_of_known_characters_comes_back(kind):
+    texts = corpus()
+    tokenizer = train_tokenizer(kind, texts, 120)
+    tested = texts if kind != "words" else [" ".join(texts[0].split()[:1] * 2)]
+    ids = tokenizer.encode(tested)
+    assert [tokenizer.decode(row) for row in ids] == tested
+    assert all(UNK_ID < i < tokenizer.vocab_size for row in ids for i in row)
+    assert kind == "bytes" or tokenizer.vocab_size <= 120
+
+
+def test_bytes_are_utf8_bytes_plus_four():
+    tokenizer = train_tokenizer("bytes", [], 0)
+    texts = ["", " a  b ", "tab\tand\r\n", "ﬁ\u0301 \u2581 漢字 🙂 \u0000", "<unk> < eos > <eos>"]
+    assert tokenizer.encode(texts) == [[4 + byte for byte in text.encode()] for text in texts]
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode(texts)] == texts
+    every_byte = bytes(range(256))
+    assert tokenizer.decode([4 + b for b in every_byte]) == every_byte.decode(errors="replace")
+    assert tokenizer.vocab_size == 260
+
+
+def test_words_are_ordered_by_count_then_alphabet():
+    texts = ["b b b  zebra apple", "b apple zebra <unk>", "rare \u00a0"]
+    tokenizer = train_tokenizer("words", texts, 7)
+    assert tokenizer.encode(["b apple zebra", "zebra  rare b <unk>", ""]) == [
+        [4, 5, 6],
+        [6, UNK_ID, 4, UNK_ID],
+        [],
+    ]
+    assert tokenizer.decode([4, UNK_ID, 6]) == "b <unk> zebra"
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_lines_come_back_and_no_token_reaches_across_their_ends(kind):
+    texts = ["a b\nc d", "a b \n\n = c = \n", "\n", "a\n \nb", "c \n \n", "d\n b \n a\n\n\nc"]
+    tokenizer = train_tokenizer(kind, texts * 20, 60)
+    encoded = tokenizer.encode(texts)
+    assert [tokenizer.decode(ids) for ids in encoded] == texts
+    for text, ids in zip(texts, encoded, strict=True):
+        tokens = [tokenizer.decode([i]) for i in ids]
+        assert sum("\n" in token for token in tokens) == text.count("\n")
+        assert all(token.strip(" ") == "\n" for token in tokens if "\n" in token)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_line_has_the_tokens_that_it_has_alone(kind):
+    """Alone, a first word is taken as after a blank; hence the blanks that begin the lines."""
+    lines = [f" {line}" for line in corpus(40)]
+    text = "\n".join(lines)
+    tokenizer = train_tokenizer(kind, [text], 120)
+    words = [i for i in tokenizer.encode([text])[0] if "\n" not in tokenizer.decode([i])]
+    assert words == list(itertools.chain.from_iterable(tokenizer.encode(lines)))
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "unigram"])
+def test_text_without_line_breaks_is_cut_as_if_there_were_none(kind, tmp_path):
+    """The library's plain splitting at blanks is the reference."""
+    tokenizer = train_tokenizer(kind, corpus(), 120)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    plain = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    metaspace = tokenizers.pre_tokenizers.Metaspace()
+    blanks = tokenizers.pre_tokenizers.Split(" ", behavior="removed")
+    plain.pre_tokenizer = blanks if kind == "words" else metaspace
+    texts = [*corpus(seed=1), "", " ", "  a  b ", " ka", "\tka\r the\u2581cat \u00a0 hund", "漢  "]
+    assert tokenizer.encode(texts) == [plain.encode(text).ids for text in texts]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_extra_tokens_have_the_last_ids_and_never_come_from_text(kind, tmp_path):
+    texts = ["the cat < mask > sat"] * 3
+    tokenizer = train_tokenizer(kind, texts, 40, extra_tokens=("< other >", MASK))
+    size = tokenizer.vocab_size
+    mask_id = tokenizer.token_id(MASK)
+    assert (tokenizer.token_id("< other >"), mask_id) == (size - 2, size - 1)
+    assert kind == "bytes" or size <= 40
+    texts = [*texts, MASK, "< other >"]
+    assert all(max(ids) < size - 2 for ids in tokenizer.encode(texts))
+    assert "mask" in tokenizer.decode([size - 1])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert load_tokenizer(tmp_path / "tokenizer.json").token_id(MASK) == mask_id
+    without = train_tokenizer(kind, texts[:3], 38)
+    assert without.token_id(MASK) is None
+    assert without.vocab_size == size - 2
+    assert without.encode(texts) == tokenizer.encode(texts)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_words_have_the_ids_that_they_have_after_a_blank(kind):
+    sentences = [text.split(" ") for text in corpus(30)]
+    tokenizer = train_tokenizer(kind, corpus(), 120)
+    encoded = tokenizer.encode_words(sentences)
+    assert [len(ids) for ids in encoded] == [len(words) for words in sentences]
+    flat = [list(itertools.chain.from_iterable(ids)) for ids in encoded]
+    assert flat == tokenizer.encode([f" {' '.join(words)}" for words in sentences])
+
+
+def test_every_word_has_an_id():
+    tokenizer = train_tokenizer("words", ["a b"], 9)
+    assert tokenizer.encode_words([["a", "", "new", "b"], []]) == [
+        [[4], [UNK_ID], [UNK_ID], [5]],
+        [],
+    ]
+    spaced = tokenizer.encode_words([["a b"]])  # CoNLL-U has such words
+    assert spaced == [[[4, 5]]]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_special_ids_are_skipped_or_end_the_text_and_never_come_from_text(kind):
+    tokenizer = train_tokenizer(kind, ["a b < eos > < pad > < bos >"] * 3, 260)
+    ids = tokenizer.encode(["a b"])[0]
+    assert tokenizer.decode([PAD_ID, BOS_ID, *ids, PAD_ID, EOS_ID, *ids]) == "a b"
+    assert tokenizer.decode([]) == ""
+    spelled = tokenizer.encode(["< eos > < pad >", "< bos >", "<unk>a"])
+    assert not {PAD_ID, EOS_ID, BOS_ID} & {i for row in spelled for i in row}
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "unigram"])
+def test_unknown_characters_are_written_unk(kind):
+    tokenizer = train_tokenizer(kind, corpus(), 120)
+    ids = tokenizer.encode(["漢"])[0]
+    assert ids[-1] == UNK_ID
+    assert tokenizer.decode(ids) == "<unk>"
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_saved_and_loaded_tokenizer_is_the_same(kind, tmp_path):
+    tokenizer = train_tokenizer(kind, corpus(), 120)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.vocab_size == tokenizer.vocab_size
+    texts = [*corpus(seed=1), "< eos > <unk> 漢"]
+    assert loaded.encode(texts) == tokenizer.encode(texts)
+
+
+def _fingerprints(queue):
+    queue.put([train_tokenizer(kind, corpus(), 120).fingerprint for kind in TOKENIZERS])
+
+
+def test_training_is_the_same_in_every_process():
+    """Hash tables are seeded anew in every process; training here twice would prove less."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=_fingerprints, args=(queue,))
+    process.start()
+    assert queue.get() == [train_tokenizer(kind, corpus(), 120).fingerprint for kind in TOKENIZERS]
+    process.join()
+
+
+def test_fingerprint_follows_the_content():
+    fingerprints = [
+        train_tokenizer(kind, corpus(seed=seed), size).fingerprint
+        for kind, seed, size in [
+            ("bpe", 0, 120),
+            ("bpe", 0, 100),
+            ("bpe", 1, 120),
+            ("unigram", 0, 120),
+            ("words", 0, 60),
+            ("bytes", 0, 0),
+        ]
+    ]
+    assert len(set(fingerprints)) == len(fingerprints)
+
+
+def test_a_cached_tokenizer_is_trained_once(tmp_path, monkeypatch):
+    texts = ["ab", "", "abcdef", "x", "0123456", "wxyz"]
+
+    def cached(size, extra_tokens=(), known_by=(1,)):
+        chosen = texts[known_by[0] - 1 :]
+        return cached_tokenizer(
+            "bpe", lambda: chosen, size, extra_tokens, known_by=known_by, cache_dir=tmp_path
+        )
+
+    trained = cached(40)
+    assert trained.decode(trained.encode(["abcd wxyz"])[0]) == "abcd wxyz"
+    masked = cached(40, (MASK,))
+    assert masked.token_id(MASK) is not None
+    smaller, others = cached(30), cached(40, known_by=(2,))
+    monkeypatch.delattr(tokenizer_file, "train_tokenizer")
+    assert cached(40).fingerprint == trained.fingerprint
+    assert len({one.fingerprint for one in (trained, masked, smaller, others)}) == 4
+
+
+def test_bad_settings_and_files(tmp_path):
+    with pytest.raises(ValueError, match="data.tokenizer.kind='char'.*bytes, words, bpe, unigram"):
+        train_tokenizer("char", [], 100)
+    with pytest.raises(ValueError, match="vocab_size=5 is too small: 5 ids are special.*least 6"):
+        train_tokenizer("words", corpus(), 5, extra_tokens=(MASK,))
+    for kind, size in [("words", 4), ("bpe", 3), ("bpe", 12), ("unigram", 12)]:
+        with pytest.raises(ValueError, match=f"data.tokenizer.vocab_size={size}"):
+            train_tokenizer(kind, corpus(), size)
+    characters = len(set("".join(corpus())))
+    with pytest.raises(
+        ValueError, match=f"'bpe' needs {characters} more.*at least {characters + 4}"
+    ):
+        train_tokenizer("bpe", corpus(), 12)
+    train_tokenizer("bpe", corpus(), characters + 4)  # and no more
+    with pytest.raises(FileNotFoundError, match="nothing.json"):
+        load_tokenizer(tmp_path / "nothing.json")
+    (tmp_path / "cut.json").write_text('{"version": "1.0"')
+    with pytest.raises(ValueError, match="cut.json: not a tokenizer file"):
+        load_tokenizer(tmp_path / "cut.json")
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes", "bpe", "unigram"])
+def test_looking_words_up_gives_the_ids_of_the_library(kind, monkeypatch):
+    draw = random.Random(0)
+    parts = ["a", "b", "c", " ", "  ", "\n", "\u2581", "<unk>", "é", "\r", "\u2028", MASK]
+    texts = ["".join(draw.choices(parts, k=draw.randrange(12))) for _ in range(5000)]
+    tokenizer = train_tokenizer(kind, texts[:40], 60, (MASK,))
+    monkeypatch.setattr(tokenizer_file, "_REMEMBERED", 20)  # so that some are forgotten
+    found = tokenizer.encode(texts)
+    assert found == pickle.loads(pickle.dumps(tokenizer)).encode(texts)
+    assert tokenizer._fast is not None
+    tokenizer._fast = None
+    assert tokenizer.encode(texts) == found

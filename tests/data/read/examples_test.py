@@ -1,0 +1,85 @@
+import pytest
+
+from transformer_jax.data.read import examples as examples_file
+from transformer_jax.data.read.examples import concatenate, gathered, sample
+from transformer_jax.data.read.examples import hold_out as hold_out_of_pieces
+
+
+def hold_out(examples, held, *, documents):
+    """The two parts, from pieces of one example each."""
+    rows = zip(*examples.values(), strict=True)
+    pieces = [{name: [value] for name, value in zip(examples, row, strict=True)} for row in rows]
+    parts: tuple[list, list] = [], []
+    for of_validation, piece in hold_out_of_pieces(pieces, held, documents=documents):
+        parts[of_validation].append(piece)
+    return tuple(map(concatenate, parts))
+
+
+def test_parts_are_concatenated_column_by_column():
+    parts = [{"words": [["a"]], "tags": [["X"]]}, {"words": [["b"], []], "tags": [["Y"], []]}]
+    assert concatenate(parts) == {"words": [["a"], ["b"], []], "tags": [["X"], ["Y"], []]}
+
+
+def test_hold_out_takes_the_last_examples():
+    examples = {"source": ["a", "b", "c"], "target": ["x", "y", "z"]}
+    train, validation = hold_out(examples, 1, documents=False)
+    assert train == {"source": ["a", "b"], "target": ["x", "y"]}
+    assert validation == {"source": ["c"], "target": ["z"]}
+    for size in (0, 3, -1):
+        with pytest.raises(ValueError, match=f"={size}: expected 1 to 2 of the 3 examples"):
+            hold_out(examples, size, documents=False)
+    labelled = {"text": ["abc", "def"], "label": ["x", "y"]}
+    train, validation = hold_out(labelled, 1, documents=False)
+    assert train == {"text": ["abc"], "label": ["x"]}
+    assert validation == {"text": ["def"], "label": ["y"]}
+
+
+def test_hold_out_takes_the_last_characters_of_documents():
+    documents = ["ab", "c", "\u00e4\nfg", "h"]
+    for size in range(1, 8):
+        train, held_out = hold_out({"text": documents}, size, documents=True)
+        assert "".join(train["text"] + held_out["text"]) == "".join(documents)
+        assert len("".join(held_out["text"])) == size
+        # At most one document is in two parts, and no part is empty.
+        assert len(train["text"]) + len(held_out["text"]) <= len(documents) + 1
+        assert all(train["text"] + held_out["text"])
+    whole = hold_out({"text": documents}, 5, documents=True)
+    assert whole == ({"text": ["ab", "c"]}, {"text": documents[2:]})
+    for size in (0, 8, -1):
+        with pytest.raises(ValueError, match="expected 1 to 7 of the 8 characters in data.train"):
+            hold_out({"text": documents}, size, documents=True)
+
+
+def test_pieces_hold_all_rows_and_no_more_than_memory_should(monkeypatch):
+    monkeypatch.setattr(examples_file, "_MOST", 6)
+    monkeypatch.setattr(examples_file, "_MOST_CHARACTERS", 40)
+    monkeypatch.setattr(examples_file, "_STRIDE", 2)
+    rows = [("x" * (n % 13), str(n)) for n in range(99)]
+    pieces = list(gathered(("a", "b"), iter(rows)))
+    assert concatenate(pieces) == {"a": [a for a, _ in rows], "b": [b for _, b in rows]}
+    for piece in pieces:
+        assert len(piece["a"]) <= 6
+        assert sum(map(len, [*piece["a"][:-2], *piece["b"][:-2]])) < 40
+    assert any(len(piece["a"]) < 6 for piece in pieces[:-1])  # the characters were too many
+
+
+def test_long_documents_are_pieces_of_their_own_and_do_not_move_those_of_others(monkeypatch):
+    monkeypatch.setattr(examples_file, "_MOST_CHARACTERS", 40)
+    monkeypatch.setattr(examples_file, "_STRIDE", 4)
+    short = [("x" * 5,) for _ in range(16)]
+    assert [len(piece["a"]) for piece in gathered("a", short)] == [8, 8]
+    long = [("y" * 50,) for _ in range(3)]
+    assert [len(piece["a"]) for piece in gathered("a", short + long)] == [8, 8, 1, 1, 1]
+    assert [len(piece["a"]) for piece in gathered("a", short[:2] + long + short)] == [3, 1, 1, 8, 8]
+
+
+def test_what_a_tokenizer_learns_from_is_spread_over_all(monkeypatch):
+    monkeypatch.setattr(examples_file, "_STRIDE", 1)
+    pieces = [
+        {"text": [f"{n:03}" for n in range(start, start + 10)]} for start in range(0, 200, 10)
+    ]
+    assert sample(pieces, 600) == concatenate(pieces)
+    found = [int(text) for text in sample(pieces, 100)["text"]]
+    (stride,) = {b - a for a, b in zip(found, found[1:], strict=False)}
+    assert stride == 8 and 50 <= 3 * len(found) <= 100
+    assert sample(pieces, 1)["text"]

@@ -1,0 +1,195 @@
+"""Lines and documents end only where they should, whatever a file is packed with."""
+
+import codecs
+import gzip
+import os
+import random
+
+import pyarrow
+import pytest
+
+from tests.data.read.parse_test import file
+from transformer_jax.data.prepare.tokenizer import train_tokenizer
+from transformer_jax.data.read import open_file as lines
+from transformer_jax.data.read.open_file import read_documents, read_lines
+
+ZSTANDARD = pyarrow.compress(random.Random(0).randbytes(999), codec="zstd", asbytes=True)
+
+
+def lines_of(path, **settings):
+    return list(read_lines(path, **settings))
+
+
+def documents_of(path, separator):
+    return list(read_documents(path, separator))
+
+
+def packed(path, data):
+    """Writes data as the name of the file says."""
+    if path.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    if path.suffix == ".zst":
+        data = pyarrow.compress(data, codec="zstd", asbytes=True)
+    path.write_bytes(data)
+    return path
+
+
+def test_only_one_carriage_return_is_cut_and_only_before_the_end_of_line(tmp_path):
+    (tmp_path / "f").write_bytes(b"a\rb\r\r\n\x0c\n")
+    assert lines_of(tmp_path / "f") == ["a\rb\r", "\x0c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("empty", b"", "empty: the file is empty"),
+        ("empty.gz", gzip.compress(b"", mtime=0), "the file is empty"),
+        ("latin", "fein\nschön\n".encode("latin-1"), "latin:2: not UTF-8 .byte 0xf6"),
+        ("cut.gz", gzip.compress(b"hello\n" * 99, mtime=0)[:-9], "cut.gz: not a whole gzip file"),
+        ("fake.gz", b"plain text\n", "fake.gz: not a whole gzip file"),
+        ("packed", gzip.compress(b"text\n", mtime=0), "packed: looks like gzip"),
+        ("zst", pyarrow.compress(b"text", codec="zstd", asbytes=True), "zst: looks like zstandard"),
+        ("cut.zst", ZSTANDARD[:-9], "cut.zst: not a whole zstandard file"),
+        ("fake.zst", b"plain text\n", "fake.zst: not a whole zstandard file"),
+        ("mark", codecs.BOM_UTF8, "mark: the file is empty"),
+    ],
+)
+def test_unreadable_contents(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        lines_of(tmp_path / name)
+
+
+def test_folder_and_forbidden_file(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        lines_of(tmp_path)
+    (tmp_path / "f").write_text("x")
+    (tmp_path / "f").chmod(0)
+    if not os.access(tmp_path / "f", os.R_OK):  # root may read everything
+        with pytest.raises(ValueError, match="f: cannot be read .Permission"):
+            lines_of(tmp_path / "f")
+
+
+def test_a_file_that_is_not_a_regular_file_is_not_waited_for(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "f")
+    monkeypatch.delattr(lines, "_opened")  # it would wait without end
+    with pytest.raises(ValueError, match="f: cannot be read, as it is not a regular file"):
+        lines_of(tmp_path / "f")
+
+
+@pytest.mark.parametrize("name", ["f", "f.gz", "f.zst"])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
+    data = codecs.BOM_UTF8 + "pos a\n\ufeffneg b\n".encode()
+    packed(tmp_path / name, data)
+    assert lines_of(tmp_path / name) == ["pos a", "\ufeffneg b"]
+    assert documents_of(tmp_path / name, "\n")[0] == "pos a"
+
+
+def test_lines_beyond_all_reason_are_told_of(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(lines, "_LONG", 3)
+    assert lines_of(file(tmp_path, "abc\nabcd\n")) == ["abc", "abcd"]
+    (message,) = caplog.messages
+    assert "f:2: a line of" in message
+    caplog.clear()
+    lines_of(file(tmp_path, "abcd\n\n" * 3))
+    (message,) = caplog.messages
+    assert "f:1: a line of" in message
+    caplog.clear()
+    lines_of(file(tmp_path, "abc\nabcd"))  # without an end
+    (message,) = caplog.messages
+    assert "f:2: a line of" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "documents"),
+    [
+        ("a b\nc\n", "", ["a b\nc\n"]),
+        ("a b\nc", "", ["a b\nc"]),
+        ("a b\nc\n", "\n", ["a b", "c"]),
+        ("a\r\n\r\n \t\nb\n", "\n", ["a", "b"]),
+        ("a\nb\n\nc\n\n\n\nd", "\n\n", ["a\nb", "c", "d"]),
+        ("x<|e|>\ny<|e|>\n", "<|e|>", ["x", "\ny"]),
+        ("a\x0b\x0c\x1c\u0085\u2028b\rc\n", "\n", ["a\x0b\x0c\x1c\u0085\u2028b\rc"]),
+    ],
+)
+def test_documents_end_at_the_separator_alone(tmp_path, text, separator, documents):
+    assert documents_of(file(tmp_path, text), separator) == documents
+
+
+def test_documents_are_what_stands_between_separators(tmp_path):
+    text = "one\ntwo\u00a0x\n\nthree\n"
+    for separator in ("\n", "\n\n", "w", "zzz"):
+        documents = documents_of(file(tmp_path, text), separator)
+        assert "".join(documents) == text.replace(separator, "")
+
+
+def test_text_without_a_document(tmp_path):
+    with pytest.raises(ValueError, match="f: the file holds nothing but white space"):
+        documents_of(file(tmp_path, "\n \n\n"), "\n")
+
+
+@pytest.mark.parametrize("name", ["f", "f.gz", "f.zst"])
+@pytest.mark.parametrize("size", [1, 2, 7, 64])
+def test_blocks_change_nothing(tmp_path, monkeypatch, name, size):
+    """Whatever a block ends in: a character, a line, a separator."""
+    draw = random.Random(size)
+    text = "".join(draw.choices(["ä", "b", "\n", "\r\n", "", " ", "#"], k=300)) + draw.choice("\nx")
+    path = packed(tmp_path / name, text.encode())
+    whole = lines_of(path), [documents_of(path, separator) for separator in ("", "\n", "#", " #")]
+    expected = text.replace("\r\n", "\n")
+    assert whole[0] == expected.removesuffix("\n").split("\n")
+    monkeypatch.setattr(lines, "_BLOCK", size)
+    assert lines_of(path) == whole[0]
+    for separator, documents in zip(("", "\n", "#", " #"), whole[1], strict=True):
+        assert documents_of(path, separator) == documents
+        parts = expected.split(separator) if separator else [expected]
+        assert documents == [part for part in parts if part and not part.isspace()]
+
+
+def test_bad_lines_are_kept_apart_where_they_may_be_skipped(tmp_path):
+    (tmp_path / "f").write_bytes("fein\nsch\u00f6n\ngut\n".encode("latin-1"))
+    assert lines_of(tmp_path / "f", skip_bad=True) == ["fein", None, "gut"]
+
+
+@pytest.mark.parametrize("separator", ["\n", "#"])
+def test_documents_lose_the_bad_lines_that_may_be_skipped(tmp_path, monkeypatch, caplog, separator):
+    (tmp_path / "f").write_bytes("fein#\nsch\u00f6n#\ngut#\n\u00e4".encode("latin-1"))
+    for block in (1, 2**20):
+        monkeypatch.setattr(lines, "_BLOCK", block)
+        found = list(read_documents(tmp_path / "f", separator, skip_bad=True))
+        assert "".join(found).replace("\n", "").replace("#", "") == "feingut"
+        assert "2 lines of f are left out" in caplog.text and "f:2: not UTF-8" in caplog.text
+        caplog.clear()
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes", "bpe", "unigram"])
+@pytest.mark.parametrize("separator", ["", "#"])
+def test_a_document_too_long_is_divided_where_no_token_is(tmp_path, monkeypatch, kind, separator):
+    draw = random.Random(0)
+    for text in (
+        "".join(draw.choices(["abc", "d", " ", " e", "\n", " \n"], k=400)).strip(),
+        "".join(draw.choices(["abc", "d", "\n"], k=400)).strip(),
+    ):
+        path = file(tmp_path, f"a#{text}#b" if separator else text)
+        monkeypatch.setattr(lines, "LONGEST", 2**22)
+        whole = documents_of(path, separator)
+        monkeypatch.setattr(lines, "LONGEST", 50)
+        monkeypatch.setattr(lines, "_BLOCK", 30)
+        parts = documents_of(path, separator)
+        assert len(parts) > len(whole) and max(map(len, parts)) <= 50
+        assert "".join(parts) == "".join(whole)
+        tokenizer = train_tokenizer(kind, whole, 30)
+        ids = [[i for row in tokenizer.encode(texts) for i in row] for texts in (whole, parts)]
+        if " " in text:  # in the others a part begins as a text does
+            assert ids[0] == ids[1]
+
+
+def test_a_line_without_an_end_is_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "LONGEST", 10)
+    monkeypatch.setattr(lines, "_BLOCK", 7)
+    text = "äöü" * 50
+    parts = documents_of(file(tmp_path, text), "")
+    assert "".join(parts) == text and max(map(len, parts)) <= 10
+    (tmp_path / "f").write_bytes(b"abc\n" + text.encode() + b"\xff" * 9)
+    with pytest.raises(ValueError, match="f:2: not UTF-8"):
+        documents_of(tmp_path / "f", "")

@@ -1,0 +1,130 @@
+"""Questions in the formats of bAbI, SQuAD and FairytaleQA, made and as published."""
+
+import json
+import os
+import pathlib
+import re
+
+import pytest
+
+from transformer_jax.data.read import parse as files
+from transformer_jax.data.read import questions
+from transformer_jax.data.read.sources import PAIRS, TEXTS
+
+BABI = """1 Mary moved to the bathroom.
+2 John took the milk, and left.
+3 Where is Mary? \tbathroom\t1
+4 John went home.
+5 What has John?\tmilk,apple\t2 4
+1 Ann slept.
+2 Who slept?\tAnn\t1
+"""
+
+
+def read(reader, path, *arguments):
+    return list(reader(path, *arguments, skip_bad=False))
+
+
+def test_a_question_of_babi_comes_with_its_story_so_far(tmp_path):
+    (tmp_path / "qa").write_text(BABI)
+    story = "Mary moved to the bathroom . John took the milk , and left ."
+    assert read(questions.read_babi, tmp_path / "qa") == [
+        (f"question: Where is Mary ? context: {story}", "bathroom"),
+        (f"question: What has John ? context: {story} John went home .", "milk , apple"),
+        ("question: Who slept ? context: Ann slept .", "Ann"),
+    ]
+    (tmp_path / "bad").write_text("1 A.\nMary moved.\n")
+    with pytest.raises(ValueError, match="bad:2: expected 'ID text'"):
+        read(questions.read_babi, tmp_path / "bad")
+
+
+def test_squad_has_all_different_answers(tmp_path):
+    answers = [{"text": "blue", "answer_start": 8}, {"text": "blue"}, {"text": "is blue"}]
+    entries = [{"question": " Which? ", "answers": answers}, {"question": "No?", "answers": []}]
+    paragraph = {"context": "The sky is blue.\nYes.", "qas": entries}
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}, indent=1))
+    source = "question: Which? context: The sky is blue.\nYes."
+    assert read(questions.read_squad, path) == [(source, ["blue", "is blue"])]
+    for text in ('{"data": [{"title": "x"}]}', "[]", "{"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="squad.json: expected SQuAD's format"):
+            read(questions.read_squad, path)
+
+
+def fairytales(folder, questions_table, story='section,text\n1,"Once,\r\nlong ago"\n2,The end\n'):
+    for name, text in (
+        ("questions/val/fox-questions.csv", questions_table),
+        ("section-stories/val/fox-story.csv", story),
+    ):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode("utf-8-sig"))
+    return folder / "questions/val/fox-questions.csv"
+
+
+def test_a_question_of_fairytaleqa_comes_with_the_sections_that_it_names(tmp_path):
+    header = "answer4,question,cor_section,answer1,more\n"
+    rows = ',"When, then?",1,long ago,\nthe end,How?,"1, 2",at the end,x\n'
+    path = fairytales(tmp_path, header + rows)
+    assert read(questions.read_fairytaleqa, path) == [
+        ("question: When, then? context: Once, long ago", ["long ago"]),
+        ("question: How? context: Once, long ago The end", ["at the end", "the end"]),
+    ]
+    story = tmp_path / "section-stories/val/fox-story.csv"
+    assert read(questions.read_fairytales, story) == [("Once, long ago\nThe end",)]
+
+
+def test_a_mistake_in_fairytaleqa_is_named_with_its_place(tmp_path):
+    header = "question,cor_section,answer1,answer4\n"
+    with pytest.raises(ValueError, match="questions.csv:3: there is no section '7'"):
+        path = fairytales(tmp_path, f"{header}Who?,1,a,\nWho?,7,a,\n")
+        read(questions.read_fairytaleqa, path)
+    with pytest.raises(ValueError, match="questions.csv:2: there is no answer"):
+        read(questions.read_fairytaleqa, fairytales(tmp_path, f"{header}Who?,1, ,\n"))
+    with pytest.raises(ValueError, match="no column 'answer4'; its columns are question"):
+        read(questions.read_fairytaleqa, fairytales(tmp_path, "question,cor_section,answer1\n"))
+    path = fairytales(tmp_path, f"{header}Who?,1,a,\n")
+    (tmp_path / "section-stories/val/fox-story.csv").unlink()
+    with pytest.raises(FileNotFoundError, match="fox-story.csv"):
+        read(questions.read_fairytaleqa, path)
+
+
+def test_json_lines_may_be_dicts_of_python_and_fields_patterns(tmp_path):
+    path = tmp_path / "lines"
+    path.write_text("""{'a': "it's", 'b1': 'x'}\n{"a": "no", "b2": "z", "b1": "y"}\n""")
+    assert read(files.read_json, path, PAIRS, ("a", "b*")) == [("it's", "x"), ("no", ["y", "z"])]
+    with pytest.raises(ValueError, match="lines:1: there is no field 'c\\*'"):
+        read(files.read_json, path, PAIRS, ("a", "c*"))
+    for bad in ("{'a': f()}", "{'a'", "__import__('os')"):
+        path.write_text(bad)
+        with pytest.raises(ValueError, match="lines:1: expected a JSON object"):
+            read(files.read_json, path, TEXTS, ("a",))
+
+
+def published(*path):
+    folder = os.environ.get("TRANSFORMER_JAX_DATA")
+    if folder is None or not pathlib.Path(folder, path[0]).exists():
+        pytest.skip(f"TRANSFORMER_JAX_DATA names no folder with {path[0]}")
+    return pathlib.Path(folder, *path)
+
+
+def test_babi_has_its_published_questions():
+    for task, answers in ((1, r"\w+"), (19, r"[nesw] , [nesw]")):
+        (path,) = published("babi", "en").glob(f"qa{task}_*_test.txt.gz")
+        rows = read(questions.read_babi, path)
+        assert len(rows) == 1000
+        assert all(re.fullmatch(answers, answer) for _, answer in rows)
+
+
+def test_xquad_has_its_published_questions():
+    rows = read(questions.read_squad, published("xquad_en", "xquad.en.json.gz"))
+    assert len(rows) == 1190 and all(len(answers) == 1 for _, answers in rows)
+
+
+@pytest.mark.parametrize(("split", "count"), [("dev", 500), ("test", 500), ("train", 12_460)])
+def test_dialogsum_has_its_published_dialogues(split, count):
+    path = published("dialogsum", f"dialogsum.{split}.jsonl.gz")
+    rows = read(files.read_json, path, PAIRS, ("dialogue", "summary*"))
+    assert len(rows) == count
+    assert all(isinstance(target, list) == (split == "test") for _, target in rows)

@@ -1,0 +1,310 @@
+import gzip
+import json
+import os
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+
+from tests.data.toy import source_settings
+from transformer_jax.data.corpora import bigram
+from transformer_jax.data.read import catalogue, sources
+from transformer_jax.data.read.examples import Examples, concatenate
+from transformer_jax.data.read.sources import LABELLED, PAIRS, SOURCES, TAGGED, TEXTS
+from transformer_jax.tasks import TASKS
+
+ENGLISH = ["a cat .", "", "two dogs\u2028run \x85 .", "  blanks  "]
+GERMAN = ["eine katze .", "leer", "zwei hunde\u00a0.", "x"]
+
+
+def load(source, folder, splits, columns=PAIRS, **changes) -> Examples:
+    return concatenate(sources.read(source_settings(source, folder, **changes), columns, splits))
+
+
+def write(path, lines, end="\n"):
+    data = "".join(line + end for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+# What a file of each source holds, ...
+CONTENTS = {
+    "text": "a b\n",
+    "scan": "IN: a OUT: b\n",
+    "tsv": "text\tlabel\na b\tc\n",
+    "labelled": "c a b\n",
+    "conll": "a\tO\n",
+    "conllu": "1\ta\t_\tX" + "\t_" * 6 + "\n",
+    "json": '{"en": "a", "de": "b", "text": "a b", "label": "c", "words": ["a"], "tags": ["O"]}\n',
+    "parquet": "",
+    "babi": "1 a\n2 b?\tc\t1\n",
+    "squad": '{"data": [{"paragraphs": [{"context": "a", "qas": [{"question": "b", "answers": '
+    '[{"text": "c"}]}]}]}]}',
+}
+FAIRYTALES = {
+    PAIRS: ("questions/train/a-questions.csv", "question,cor_section,answer1,answer4\na,1,b,\n"),
+    TEXTS: ("section-stories/train/a-story.csv", "section,text\n1,a\n"),
+}
+FIELDS = {TAGGED: {"text_feature": "words", "label_feature": "tags"}}
+# ... and the features that the sources without files are read from.
+FEATURES = {
+    PAIRS: {},
+    TEXTS: {"text_feature": "source"},
+    LABELLED: {"text_feature": "source", "label_feature": "antecedent"},
+    TAGGED: {"text_feature": "source", "label_feature": "tags"},
+}
+TOY_FEATURES = {
+    PAIRS: {},
+    TEXTS: {"text_feature": "en"},
+    LABELLED: {"text_feature": "en", "label_feature": "class"},
+    TAGGED: {"text_feature": "tags", "label_feature": "numbers"},
+}
+
+
+class Noting:
+    """Settings that note which of them are asked for."""
+
+    def __init__(self, settings):
+        self.settings, self.asked = settings, set()
+
+    def __getattr__(self, name):
+        self.asked.add(name)
+        return getattr(self.settings, name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """With a split "train" for each source: in a folder of its own, or small and generated."""
+    folder = tmp_path_factory.mktemp("sources")
+    for source, content in CONTENTS.items():
+        (folder / source).mkdir()
+        for name in ("train", "train.en", "train.de"):
+            (folder / source / name).write_text(content)
+    for name, content in FAIRYTALES.values():
+        (folder / "fairytaleqa" / name).parent.mkdir(parents=True)
+        (folder / "fairytaleqa" / name).write_text(content)
+    row = json.loads(CONTENTS["json"])
+    table = pyarrow.table({name: [value] for name, value in row.items()})
+    parquet.write_table(table, folder / "parquet" / "train")
+    with pytest.MonkeyPatch.context() as patch:
+        counts = {"train": 20, "validation": 1, "test": 1}
+        patch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
+        patch.setattr(bigram, "SPLITS", {"train": 3})
+        yield folder
+
+
+@pytest.mark.parametrize(
+    ("source", "columns"), [(source, columns) for source in SOURCES for columns in SOURCES[source]]
+)
+def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
+    changes = {
+        "embedded": FEATURES[columns],
+        "tfds": {"name": "toy_translation"} | TOY_FEATURES[columns],
+        "conllu": {"label_feature": "upos"},
+        "json": FIELDS.get(columns, {}),
+        "parquet": FIELDS.get(columns, {}),
+    }.get(source, {})
+    split = FAIRYTALES[columns][0] if source == "fairytaleqa" else "train"
+    examples = load(source, folder / source, (split, split), columns, **changes)
+    assert set(columns) <= set(examples)
+    # Only the embedded corpus has others, which scores of translations need.
+    assert set(columns) == set(examples) or (source, columns) == ("embedded", PAIRS)
+    (length,) = {len(values) for values in examples.values()}
+    noting: Any = Noting(source_settings(source, folder / source, **changes))
+    once = concatenate(sources.read(noting, columns, (split,)))
+    assert length == 2 * len(once[columns[0]]) > 0
+    kind = list if columns == TAGGED else str
+    for name in columns:
+        several = name == "target" and source in ("squad", "fairytaleqa")  # right answers
+        kind_of = list if several else kind
+        assert all(isinstance(value, kind_of) for value in examples[name])
+    if columns == TAGGED:
+        rows = list(zip(examples["words"], examples["tags"], strict=True))
+        assert all(len(words) == len(tags) for words, tags in rows)
+        assert all(isinstance(item, str) for words, tags in rows for item in words + tags)
+    # `read` looks at source and dir of all, and prepared data lies in the cache.
+    asked = noting.asked - {"source", "dir", "cache_dir"}
+    assert asked == set(SOURCES[source][columns].reads) - {"dir"}
+
+
+def test_text_pairs_plain_and_gzip_are_read_one_after_the_other(tmp_path):
+    write(tmp_path / "a.en", ENGLISH, end="\r\n")
+    write(tmp_path / "a.de.gz", GERMAN)
+    write(tmp_path / "b.en", ["one"])
+    (tmp_path / "b.de").write_text("eins")  # no "\n" at the end
+    examples = load("text", tmp_path, ("a", "b"))
+    assert examples == {"source": [*ENGLISH, "one"], "target": [*GERMAN, "eins"]}
+
+
+def test_unequal_files_name_both_counts(tmp_path):
+    write(tmp_path / "a.en", ["x"] * 3)
+    write(tmp_path / "a.de", ["x"] * 2)
+    with pytest.raises(ValueError, match=r"a\.en has 3 lines and .*a\.de has 2"):
+        load("text", tmp_path, ("a",))
+
+
+def test_missing_files_folders_and_splits(tmp_path):
+    write(tmp_path / "a.en", ["x"])
+    with pytest.raises(FileNotFoundError, match=r"a\.de\b.*\.gz"):
+        load("text", tmp_path, ("a",))
+    with pytest.raises(FileNotFoundError, match="data.dir='.*nowhere'"):
+        load("text", tmp_path, ("a",), dir=str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="needs data.dir"):
+        load("scan", tmp_path, ("a",), dir="")
+    with pytest.raises(ValueError, match="data.source='txt': expected one of embedded, .*, text"):
+        load("txt", tmp_path, ("a",))
+    for source in ("text", "tfds"):
+        with pytest.raises(ValueError, match="names no split"):
+            load(source, tmp_path, ())
+
+
+def test_scan_lines(tmp_path):
+    write(tmp_path / "s.txt.gz", ["IN: jump twice OUT: I_JUMP I_JUMP", "IN: run OUT: I_RUN"])
+    write(tmp_path / "t.txt", ["IN: run OUT: I_RUN", "run: I_RUN"])
+    assert load("scan", tmp_path, ("s.txt",)) == {
+        "source": ["jump twice", "run"],
+        "target": ["I_JUMP I_JUMP", "I_RUN"],
+    }
+    with pytest.raises(ValueError, match=r"t\.txt:2: expected 'IN: .*got 'run: I_RUN'"):
+        load("scan", tmp_path, ("t.txt",))
+
+
+def test_plain_text_is_documents(tmp_path):
+    write(tmp_path / "a.txt", ["one", "", "two"])
+    write(tmp_path / "b.txt.gz", ["three"])
+    found = load("text", tmp_path, ("a.txt", "b.txt"), TEXTS)
+    assert found == {"text": ["one", "two", "three"]}
+    found = load("text", tmp_path, ("a.txt", "b.txt"), TEXTS, document_separator="")
+    assert found == {"text": ["one\n\ntwo\n", "three\n"]}
+
+
+def test_labelled_texts_and_tagged_words_of_files(tmp_path):
+    write(tmp_path / "a.tsv", ["text\tlabel", "a b\tc"])
+    write(tmp_path / "b.tsv.gz", ["label\ttext", "d\te f"])
+    found = load("tsv", tmp_path, ("a.tsv", "b.tsv"), LABELLED)
+    assert found == {"text": ["a b", "e f"], "label": ["c", "d"]}
+    write(tmp_path / "labelled", ["c a b"])
+    found = load("labelled", tmp_path, ("labelled", "labelled"), LABELLED)
+    assert found == {"text": ["a b", "a b"], "label": ["c", "c"]}
+    write(tmp_path / "conll", ["a\tO", "b\tB-x"])
+    expected = {"words": [["a", "b"]], "tags": [["O", "B-x"]]}
+    assert load("conll", tmp_path, ("conll",), TAGGED) == expected
+    write(tmp_path / "conllu", ["1\ta\t_\tX" + "\t_" * 6])
+    found = load("conllu", tmp_path, ("conllu",), TAGGED, label_feature="upos")
+    assert found == {"words": [["a"]], "tags": [["X"]]}
+
+
+def test_labelled_texts_and_tagged_words_are_texts_to_pre_train_on_too(tmp_path):
+    write(tmp_path / "a.tsv", ["text\tlabel", "a b\tc"])
+    assert load("tsv", tmp_path, ("a.tsv",), TEXTS) == {"text": ["a b"]}
+    write(tmp_path / "conll", ["a\tO", "b\tB-x", "", "c\tO"])
+    assert load("conll", tmp_path, ("conll",), TEXTS) == {"text": ["a b", "c"]}
+
+
+@pytest.mark.parametrize("columns", FEATURES)
+def test_a_source_that_does_not_yield_the_columns_names_those_that_do(tmp_path, columns):
+    serving = [name for name, readers in SOURCES.items() if columns in readers]
+    message = f"yield {' and '.join(columns)}, .*: {', '.join(serving)}$"
+    for source in set(SOURCES) - set(serving):
+        with pytest.raises(ValueError, match=message):
+            sources.find_files(source_settings(source, tmp_path), columns, ("train",))
+
+
+def test_every_task_has_a_source_that_yields_its_columns():
+    for task in TASKS.values():
+        assert any(task.recipe.reads in readers for readers in SOURCES.values())
+
+
+def test_files_are_found_before_they_are_read(tmp_path):
+    """So a missing one is told before minutes are spent on reading the others."""
+    for name in ("train", "test.gz", "a.en", "a.de"):
+        (tmp_path / name).write_text("whatever it holds")
+    for source, columns, splits, expected in (
+        ("conll", TAGGED, ("train", "test"), [("train",), ("test.gz",)]),
+        ("text", TEXTS, ("train",), [("train",)]),
+        ("text", PAIRS, ("a",), [("a.en", "a.de")]),
+        ("embedded", PAIRS, ("train",), []),
+        ("tfds", TEXTS, ("train",), []),
+        ("bigram_copy", TEXTS, ("train",), []),
+    ):
+        found = sources.find_files(source_settings(source, tmp_path), columns, splits)
+        assert found == [tuple(tmp_path / name for name in names) for names in expected]
+
+
+def test_bigram_copy_is_a_document_a_split_and_needs_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(bigram, "SPLITS", {"train": 3, "validation": 1, "test": 2})
+    found = load("bigram_copy", tmp_path / "nowhere", ("train", "test"), TEXTS, dir="")
+    assert [len(text.split()) for text in found["text"]] == [3 * 32 - 1, 2 * 32 - 1]
+    assert found["text"] == [bigram.text("train"), bigram.text("test")]
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="no split 'train.txt', which data.train.*train, valid"):
+        load("bigram_copy", tmp_path, ("train.txt",), TEXTS)
+    with pytest.raises(ValueError, match="'bigram_copy' does not yield text and label, which"):
+        load("bigram_copy", tmp_path, ("train",), LABELLED)
+
+
+def test_a_pattern_names_files_in_alphabetical_order(tmp_path):
+    for name, content in (("b.en", "2"), ("a.en", "1"), ("b.de", "4"), ("a.de", "3"), ("c", "5")):
+        write(tmp_path / name, [content])
+    write(tmp_path / "d.de.gz", ["7"])
+    write(tmp_path / "d.en", ["6"])
+    assert load("text", tmp_path, ("*",)) == {"source": ["1", "2", "6"], "target": ["3", "4", "7"]}
+    assert load("text", tmp_path, ("[ab].en", "c"), TEXTS)["text"] == ["1", "2", "5"]
+    assert load("text", tmp_path, ("?.de",), TEXTS)["text"] == ["3", "4", "7"]  # one is packed
+    assert load("text", tmp_path, ("d.*",), TEXTS)["text"] == ["7", "6"]
+    (tmp_path / "d.de").write_text("7\n")  # as zstd leaves what it unpacks: it counts once
+    assert load("text", tmp_path, ("d.*",), TEXTS)["text"] == ["7", "6"]
+    for number, place in enumerate(("of/one", "of/two", "off/one")):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        write(tmp_path / place, [str(number)])
+    assert load("text", tmp_path, ("of*/one",), TEXTS)["text"] == ["0", "2"]
+    with pytest.raises(FileNotFoundError, match="x-.*: no file matches"):
+        load("text", tmp_path, ("x-*",))
+    (tmp_path / "e.en").write_text("8")
+    with pytest.raises(FileNotFoundError, match="e.de"):
+        load("text", tmp_path, ("*",))
+
+
+def test_a_version_tells_one_state_of_the_files_from_another_and_reads_none(tmp_path):
+    def version(split="a", **changes):
+        settings = source_settings("text", tmp_path, **changes)
+        return json.dumps(sources.version(settings, TEXTS, (split,)))
+
+    (tmp_path / "a").write_bytes(b"\xff")  # which nobody could read
+    os.utime(tmp_path / "a", ns=(10**18, 10**18))
+    versions = [version()]
+    assert version() == versions[0]
+    assert version(label_feature="others") == versions[0]  # plain text has none
+    versions.append(version(document_separator=""))
+    os.utime(tmp_path / "a", ns=(10**18, 10**18 + 1))
+    versions.append(version())
+    (tmp_path / "a").write_bytes(b"\xff\xff")
+    os.utime(tmp_path / "a", ns=(10**18, 10**18 + 1))
+    versions.append(version())
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").rename(tmp_path / "b" / "a")
+    versions.append(version(split="b/a"))
+    assert len(set(versions)) == 5
+
+
+def test_a_version_tells_one_state_of_what_is_read_along_from_another(tmp_path):
+    for name in ("questions/val/x-questions.csv", "section-stories/val/x-story.csv"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    settings = source_settings("fairytaleqa", tmp_path)
+    splits = ("questions/val/x-questions.csv",)
+    before = sources.version(settings, PAIRS, splits)
+    write(tmp_path / "section-stories/val/x-story.csv", ["another"])
+    assert sources.version(settings, PAIRS, splits) != before
+    (tmp_path / "section-stories/val/x-story.csv").unlink()
+    with pytest.raises(FileNotFoundError, match="x-story.csv: there is no such file"):
+        sources.version(settings, PAIRS, splits)
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
+    write(tmp_path / "a", ["one", "two"])
+    pieces = sources.read(source_settings("text", tmp_path), TEXTS, ("a",))
+    next(pieces)
+    write(tmp_path / "a", ["one", "two", "three"])
+    with pytest.raises(ValueError, match="a changed while it was read"):
+        list(pieces)

@@ -1,0 +1,111 @@
+"""Contiguous text: readers go on where they stood, and read every token once an epoch."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.data.numbered import TEXTS, make_arrays
+from transformer_jax.data.serve.continuous_rows import Readers, Text, contiguous_batches
+
+LENGTHS = (7, 1, 12, 3, 5, 9)  # of documents, eos included
+EOS = 7  # of an imported tokenizer; there 1 may be any token
+DOCUMENTS = [
+    [1, *range(100 * n + 10, 100 * n + 8 + size), EOS][-size:] for n, size in enumerate(LENGTHS)
+]
+TEXT = np.concatenate(DOCUMENTS).astype(np.int32)
+PLACES = np.concatenate([np.arange(size) for size in LENGTHS])  # of each token in its document
+LENGTH = 5
+NAMES = ("targets", "targets_segment_ids", "targets_positions")
+
+
+def arrays():
+    """Cut into pieces, which must not matter."""
+    offsets = np.arange(0, len(TEXT) + 1, 1)
+    made = make_arrays(3, TEXTS)
+    return dataclasses.replace(made, columns={"targets": TEXT}, offsets={"targets": offsets})
+
+
+def readers(rows=None, batch_size=4, streams=2):
+    return Readers(
+        arrays(), eos=EOS, length=LENGTH, batch_size=batch_size, streams=streams, rows=rows
+    )
+
+
+def test_each_reader_goes_through_all_of_the_text():
+    """Three epochs: all that a row reads is the text from its origin on, again and again. Positions
+    are those in documents, or since the reader began in the middle of one."""
+    stream, count = readers(), 3 * len(TEXT) // LENGTH
+    batches = [next(stream) for _ in range(count)]
+    tokens, segments, positions = (np.concatenate([b[n] for b in batches], 1) for n in NAMES)
+    for row, origin in enumerate(np.arange(4) * len(TEXT) // 4):
+        places = (origin + np.arange(tokens.shape[1])) % len(TEXT)
+        np.testing.assert_array_equal(tokens[row], TEXT[places])
+        since = np.minimum(PLACES[places], np.arange(len(places)))
+        np.testing.assert_array_equal(positions[row], since)
+    assert tokens.dtype == segments.dtype == positions.dtype == np.int32
+    share = -(-len(TEXT) // 4)
+    assert set(tokens[:, :share].ravel()) == set(TEXT)
+
+
+def test_segments_count_the_documents_of_a_row_from_1():
+    stream = readers()
+    for _ in range(20):
+        _, segments, positions = next(stream).values()
+        assert np.all(segments[:, 0] == 1)
+        np.testing.assert_array_equal(np.diff(segments) == 1, positions[:, 1:] == 0)
+        assert set(np.diff(segments).ravel()) <= {0, 1}
+
+
+def test_a_state_continues_with_the_next_batch():
+    stream, other = readers(), readers()
+    for _ in range(7):
+        next(stream)
+    other.set_state(stream.get_state())
+    for _ in range(3):
+        expected, found = next(stream), next(other)
+        for name in NAMES:
+            np.testing.assert_array_equal(found[name], expected[name])
+    with pytest.raises(ValueError, match="states of 1 streams, but data.streams=2"):
+        other.set_state({"0": {"batches": 1}})
+
+
+def test_hosts_read_their_rows_of_the_same_batches():
+    whole, parts = readers(), [readers([0, 1]), readers([2, 3])]
+    assert {part.fingerprint for part in parts} == {whole.fingerprint}
+    for _ in range(9):
+        expected, found = next(whole), [next(part) for part in parts]
+        for name in NAMES:
+            np.testing.assert_array_equal(sum(batch[name] for batch in found), expected[name])
+    states = {key: value for part in parts for key, value in part.get_state().items()}
+    assert states == whole.get_state()
+
+
+def test_what_decides_the_batches_is_in_the_fingerprint():
+    others = [readers(batch_size=2), readers(streams=4)]
+    others.append(Readers(arrays(), eos=EOS, length=LENGTH + 1, batch_size=4, streams=2))
+    assert len({readers().fingerprint} | {other.fingerprint for other in others}) == 4
+    assert readers().fingerprint == readers().fingerprint
+
+
+@pytest.mark.parametrize(("readers", "rows"), [(1, 1), (3, 3), (3, 8), (8, 8), (50, 56)])
+def test_every_token_is_scored_once_and_in_order(readers, rows):
+    batches = contiguous_batches(arrays(), eos=EOS, readers=readers, batch_size=rows, length=LENGTH)
+    read = [[] for _ in range(rows)]
+    for batch, numbers in batches:
+        tokens, segments, positions = (batch[name] for name in NAMES)
+        real = segments > 0
+        np.testing.assert_array_equal(numbers, np.where(real.any(1), np.arange(rows), -1))
+        assert not tokens[~real].any() and not positions[~real].any()
+        for row in range(rows):
+            read[row].extend(tokens[row][real[row]])
+    np.testing.assert_array_equal(np.concatenate(read), TEXT)
+    first, _ = batches[0]
+    assert not first["targets_positions"][:, 0].any()
+
+
+def test_documents_are_found_across_pieces_that_are_read_apart(monkeypatch):
+    monkeypatch.setattr("transformer_jax.data.serve.continuous_rows.CHUNK", 4)
+    text = Text(arrays(), EOS)
+    batch = text.read(np.zeros(1, np.int64), 0, len(TEXT))
+    np.testing.assert_array_equal(batch["targets_positions"][0], PLACES)

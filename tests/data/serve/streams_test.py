@@ -1,0 +1,316 @@
+import collections
+import itertools
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.numbered import (
+    CASES,
+    PAIRS,
+    TEXTS,
+    Noise,
+    assert_same,
+    keys,
+    make_arrays,
+    numbers,
+)
+from transformer_jax.data.prepare.arrays import TokenArrays
+from transformer_jax.data.serve import rows, streams
+from transformer_jax.data.serve.streams import TrainStreams
+
+
+@pytest.fixture(autouse=True)
+def few_bins(monkeypatch):
+    monkeypatch.setattr(rows, "PACKING_BINS", 8)  # two batches: small tests see many refills
+
+
+def make_streams(arrays, columns=PAIRS, *, packing, **changes):
+    settings: dict[str, Any] = dict(
+        batch_size=8,
+        streams=2,
+        lengths=dict.fromkeys(columns, 20 if packing else 9),
+        seed=3,
+    )
+    return TrainStreams([arrays], columns, packing=packing, **(settings | changes))
+
+
+def padded_order(arrays, streams, batches):
+    """The shuffled order: with one example a row, the streams' rows are its examples in turn."""
+    dealt = [[] for _ in range(2)]
+    for batch in itertools.islice(streams, batches):
+        for stream in range(2):
+            dealt[stream] += numbers(batch, range(4 * stream, 4 * stream + 4), arrays)
+    return [number for pair in zip(*dealt, strict=True) for number in pair]
+
+
+# Multiples neither of the streams nor of the batch; Grain does not shuffle the few.
+@pytest.mark.parametrize("n", [21, 149])
+def test_every_epoch_has_every_example_once_in_a_new_order(n):
+    arrays, batches = make_arrays(n), 3 * n // 8 + 1
+    order = padded_order(arrays, make_streams(arrays, packing=False), batches)
+    epochs = [order[start : start + n] for start in range(0, 3 * n, n)]
+    assert all(sorted(epoch) == list(range(n)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    again = padded_order(arrays, make_streams(arrays, packing=False), batches)
+    other = padded_order(arrays, make_streams(arrays, packing=False, seed=4), batches)
+    assert again == order != other
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_packed_rows_hold_the_examples_of_the_shuffled_order(case):
+    """So every epoch has every example once, whichever columns it has."""
+    columns, draw = CASES[case]
+    arrays = make_arrays(120, columns)
+    order = padded_order(arrays, make_streams(arrays, columns, packing=False), batches=100)
+    packed = make_streams(arrays, columns, packing=True, draw=draw)
+    seen = [collections.Counter(), collections.Counter()]
+    for _ in range(4):  # a stream empties its bins after PACKING_BINS rows, four to a batch
+        for batch in itertools.islice(packed, rows.PACKING_BINS // 4):
+            for stream in range(2):
+                seen[stream].update(numbers(batch, range(4 * stream, 4 * stream + 4), arrays))
+        for stream in range(2):
+            assert seen[stream] == collections.Counter(order[stream::2][: seen[stream].total()])
+    assert min(count.total() for count in seen) > 4 * rows.PACKING_BINS  # several to a row
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_batches_have_their_shape_and_type(case, packing):
+    columns, draw = CASES[case]
+    lengths = {"inputs": 24, "targets": 16, "labels": 24}
+    arrays = make_arrays(30, columns)
+    made = make_streams(arrays, columns, packing=packing, lengths=lengths, draw=draw)
+    for batch in itertools.islice(made, 5):
+        assert set(batch) == keys(case)
+        for key, values in batch.items():
+            along_targets = key == "noise" or key.startswith("targets")
+            assert values.shape == (8, 16 if along_targets else 24)
+            assert values.dtype == np.int32
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_restored_streams_continue_exactly_from_every_point(case, packing):
+    columns, draw = CASES[case]
+    arrays = make_arrays(90, columns)
+
+    def make():
+        return make_streams(arrays, columns, packing=packing, draw=draw)
+
+    made = make()
+    states, batches = [], []
+    for _ in range(9):
+        states.append(json.dumps(made.get_state()))
+        batches.append(next(made))
+    states.append(json.dumps(made.get_state()))
+    used = make()
+    for step in [*range(9), 3]:
+        used.set_state(json.loads(states[step]))
+        assert json.dumps(used.get_state()) == states[step]
+        for later in range(step, min(step + 3, 9)):
+            assert_same(next(used), batches[later])
+            assert json.dumps(used.get_state()) == states[later + 1]
+
+
+def test_draws_differ_between_epochs_streams_and_seeds():
+    """With eight examples and eight rows, one example each, every batch is an epoch."""
+    arrays = make_arrays(8, TEXTS, shortest=9)
+
+    def epochs(**changes):
+        made = make_streams(arrays, TEXTS, packing=False, draw=Noise(10**6), **changes)
+        drawn = []
+        for batch in itertools.islice(made, 4):
+            order = numbers(batch, range(8), arrays)
+            assert sorted(order) == list(range(8))
+            drawn.append(batch["noise"][np.argsort(order)])
+        return np.array(drawn)
+
+    drawn = epochs()
+    assert np.unique(drawn).size > 0.99 * drawn.size  # no epoch and no stream repeats another
+    np.testing.assert_array_equal(drawn, epochs())
+    assert (drawn != epochs(seed=4)).any(axis=-1).all()
+
+
+def test_states_do_not_depend_on_the_other_streams():
+    arrays = make_arrays(30)
+    together = make_streams(arrays, packing=True)
+    for _ in range(7):
+        next(together)
+    alone = make_streams(arrays, packing=True)
+    alone.set_state(alone.get_state() | {"1": together.get_state()["1"]})
+    batch, expected = next(alone), next(together)
+    np.testing.assert_array_equal(batch["inputs"][4:], expected["inputs"][4:])
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_resuming_reads_no_more_at_a_late_step_than_at_an_early_one(packing):
+    reads = []
+
+    class Counting(TokenArrays):
+        def __getitem__(self, index):
+            reads.append(index)
+            return super().__getitem__(index)
+
+    arrays = Counting(**vars(make_arrays(90)))
+    made = make_streams(arrays, packing=packing)
+    next(made)
+    first = len(reads)
+    for _ in range(40):
+        next(made)
+    state = made.get_state()
+    resumed = make_streams(arrays, packing=packing)
+    reads.clear()
+    resumed.set_state(state)
+    next(resumed)
+    assert 0 < len(reads) <= 2 * first
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_number_of_hosts_reads_the_rows_that_one_alone_would_and_continues(packing, seed):
+    draw = np.random.default_rng(seed)
+    arrays = make_arrays(60)
+    settings: dict[str, Any] = dict(packing=packing, batch_size=8, streams=4)
+    alone = make_streams(arrays, **settings)
+    states = alone.get_state()
+    for hosts in (3, 1, 2):
+        # Any device may hold any row, and two devices the same one.
+        first, second = draw.permuted(np.arange(8) % hosts), draw.integers(hosts, size=8)
+        wanted = [np.flatnonzero((first == host) | (second == host)) for host in range(hosts)]
+        read = [make_streams(arrays, **settings, rows=some.tolist()) for some in wanted]
+        for made in read:
+            made.set_state(json.loads(json.dumps(states)))
+        for _ in range(5):
+            batch = next(alone)
+            for made, some in zip(read, wanted, strict=True):
+                own_batch = next(made)
+                assert own_batch.keys() == batch.keys()
+                for name, values in own_batch.items():
+                    assert values.shape == batch[name].shape
+                    np.testing.assert_array_equal(values[some], batch[name][some])
+        found = [made.get_state() for made in read]
+        for state, some in zip(found, wanted, strict=True):
+            assert set(state) == {str(row // 2) for row in some}  # and no other stream was read
+        states = dict(collections.ChainMap(*found))
+        assert states == alone.get_state()
+
+
+def test_a_warning_names_the_streams_that_would_spare_hosts_double_reading(monkeypatch):
+    told = []
+    monkeypatch.setattr(streams.logging, "warning", lambda text, *values: told.append(values))
+    arrays = make_arrays(20)
+    for wanted, number in (
+        ([0, 1], None),
+        ([2, 3, 6, 7], None),
+        ([2], 8),
+        ([0, 1, 2], 8),
+        ([4], 8),
+    ):
+        make_streams(arrays, packing=True, streams=4, rows=wanted)
+        assert [values for values in told if values] == ([(4, number)] if number else [])
+        told.clear()
+    make_streams(arrays, packing=True, streams=1, rows=[4, 5, 6, 7])
+    assert told == [(1, 2)]
+
+
+def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
+    arrays = make_arrays(10, TEXTS)
+    settings: dict[str, Any] = dict(
+        sets=[arrays],
+        columns=TEXTS,
+        batch_size=8,
+        streams=2,
+        packing=True,
+        lengths={"targets": 20},
+        seed=0,
+    )
+    changes = [
+        {},
+        {"batch_size": 4},
+        {"streams": 4},
+        {"packing": False},
+        {"lengths": {"targets": 21}},
+        {"sets": [make_arrays(10)], "columns": PAIRS, "lengths": {"inputs": 20, "targets": 20}},
+        {"sets": [make_arrays(10)], "columns": PAIRS, "lengths": {"inputs": 21, "targets": 20}},
+        {"sets": [make_arrays(10)], "columns": PAIRS, "lengths": {"inputs": 20, "targets": 21}},
+        {"seed": 1},
+        {"draw": Noise(9)},
+        {"draw": Noise(8)},
+        {"sets": [make_arrays(11, TEXTS)]},
+        {"sets": [arrays, make_arrays(11, TEXTS)], "weights": [1, 1]},
+        {"sets": [make_arrays(11, TEXTS), arrays], "weights": [1, 1]},
+        {"sets": [arrays, make_arrays(11, TEXTS)], "weights": [1, 2]},
+    ]
+    made = [TrainStreams(**(settings | change)) for change in changes]
+    assert len({one.fingerprint for one in made}) == len(changes)
+    assert TrainStreams(**settings).fingerprint == made[0].fingerprint
+    # Lengths of columns that there are not decide nothing.
+    beside: dict[str, Any] = settings | {"lengths": {"targets": 20, "inputs": 9}}
+    assert TrainStreams(**beside).fingerprint == made[0].fingerprint
+
+
+def test_streams_refuse_what_does_not_fit():
+    arrays = make_arrays(10)
+    with pytest.raises(ValueError, match="data.batch_size=9 .* data.streams=2"):
+        make_streams(arrays, packing=True, batch_size=9)
+    longest = int(np.diff(arrays.offsets["inputs"][:]).max())
+    with pytest.raises(ValueError, match=f"{longest} tokens in 'inputs'.* only {longest - 1}"):
+        make_streams(arrays, packing=True, lengths={"inputs": longest - 1, "targets": 9})
+    with pytest.raises(ValueError, match="states of 2 streams, but data.streams=4"):
+        states = make_streams(arrays, packing=True).get_state()
+        make_streams(arrays, packing=True, streams=4).set_state(states)
+
+
+def test_no_jax_backend_is_started():
+    """Streams run in processes and threads beside the trainer, which must own the devices."""
+    code = """
+import numpy as np
+from tests.data.numbered import TEXTS, Noise, make_arrays
+from transformer_jax.data.streams import TrainStreams
+settings = dict(lengths={"targets": 9}, batch_size=2, streams=2, seed=0)
+for packing in (True, False):
+    next(TrainStreams([make_arrays(4, TEXTS)], TEXTS, packing=packing, draw=Noise(9), **settings))
+from jax._src import xla_bridge
+assert not xla_bridge.backends_are_initialized()
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_mixture_continues_bit_by_bit_and_says_what_was_drawn(packing):
+    sets = [make_arrays(n, seed=n) for n in (150, 30, 200)]
+
+    def streams():
+        return TrainStreams(
+            sets,
+            PAIRS,
+            {"inputs": 20, "targets": 20},
+            batch_size=8,
+            streams=4,
+            packing=packing,
+            seed=1,
+            weights=[5, 1, 2],
+        )
+
+    whole = streams()
+    for _ in range(150):
+        next(whole)
+    # As a checkpoint keeps it.
+    states = json.loads(json.dumps(whole.get_state()))
+    resumed = streams()
+    resumed.set_state(states)
+    for _ in range(5):
+        assert_same(next(resumed), next(whole))
+    assert resumed.get_state() == whole.get_state()
+    drawn = np.sum([state["drawn"] for state in states.values()], axis=0)
+    total = drawn.sum()
+    assert total >= 150 * 8  # at least one a row
+    # Within what sampling would give: four standard deviations.
+    for count, share in zip(drawn, (5 / 8, 1 / 8, 2 / 8), strict=True):
+        assert abs(count - total * share) <= 4 * np.sqrt(total * share * (1 - share))

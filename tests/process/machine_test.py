@@ -1,0 +1,120 @@
+"""What a process may take of memory, read from made-up machines."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from transformer_jax.process import machine
+
+GIB = 2**30
+MEMINFO = f"""\
+MemTotal:       {16 * 2**20} kB
+MemFree:        {1 * 2**20} kB
+MemAvailable:   {10 * 2**20} kB
+SwapTotal:      {2 * 2**20} kB
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    return _write(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n"})
+
+
+def _write(root, texts):
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(str(text))
+    return root
+
+
+def test_a_machine_without_limits_has_all_of_its_memory(root):
+    assert machine.memory(root) == (18 * GIB, 10 * GIB)
+
+
+def test_the_least_limit_of_the_groups_around_holds_and_cached_files_are_free(root):
+    """Version 2: the own group has no limit, the one above 8 GiB, of which 1 cannot be taken."""
+    _write(
+        root,
+        {
+            "proc/self/cgroup": "0::/job/step\n",
+            "sys/fs/cgroup/job/step/memory.max": "max",
+            "sys/fs/cgroup/job/step/memory.current": 3 * GIB,
+            "sys/fs/cgroup/job/step/memory.stat": "anon 0\n",
+            "sys/fs/cgroup/job/memory.max": 8 * GIB,
+            "sys/fs/cgroup/job/memory.current": 4 * GIB,
+            "sys/fs/cgroup/job/memory.stat": f"inactive_file {2 * GIB}\nactive_file {GIB}\n",
+        },
+    )
+    assert machine.memory(root) == (10 * GIB, 7 * GIB)
+
+
+def test_a_container_that_does_not_see_its_own_group_has_the_limit_of_the_topmost(root):
+    """Version 1, as in Docker."""
+    _write(
+        root,
+        {
+            "proc/self/cgroup": "4:memory:/docker/abc\n1:cpu:/docker/abc\n0::/\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": 4 * GIB,
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": 3 * GIB,
+            "sys/fs/cgroup/memory/memory.stat": f"active_file 5\ntotal_active_file {GIB}\n",
+        },
+    )
+    assert machine.memory(root) == (6 * GIB, 2 * GIB)
+
+
+def test_a_machine_without_proc_has_a_size(tmp_path):
+    whole, free = machine.memory(tmp_path)
+    assert whole == free > 0
+
+
+def test_this_machine_has_more_than_is_free():
+    whole, free = machine.memory()
+    assert 0 < free <= whole
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0.0 KiB"), (1536, "1.5 KiB"), (24 * GIB, "24.0 GiB"), (2**64, "16.0 EiB")],
+)
+def test_sizes_have_the_unit_that_fits(number, text):
+    assert machine.size(number) == text
+
+
+# Prints the pages that the system hands out while memory is taken, filled and freed once more.
+PROGRAM = """
+import ctypes, resource, sys, threading
+from transformer_jax.devices import machine
+
+if sys.argv[1] == "keep":
+    machine.keep_freed_memory()
+libc, size = ctypes.CDLL(None), 100 << 20
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+
+def step():
+    place = libc.malloc(size)
+    ctypes.memset(place, 1, size)
+    libc.free(place)
+
+def steps():
+    step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+thread = threading.Thread(target=steps)  # as XLA's, which is not the main one
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is the GNU C library's")
+def test_memory_that_is_freed_is_not_asked_for_again():
+    def pages(argument):
+        command = [sys.executable, "-c", PROGRAM, argument]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    assert pages("keep") < 10
+    assert pages("not") > 10  # otherwise the C library does so by itself, and we need not

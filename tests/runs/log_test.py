@@ -1,0 +1,315 @@
+"""A log is the same whether a run was stopped or not, and whole whatever happened."""
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto import event_pb2
+
+from transformer_jax.runs import log as run_log
+from transformer_jax.runs.log import NoLog, RunLog, format_samples, format_scores
+from transformer_jax.runs.workdir import read_metrics, read_results, read_samples
+
+TOTAL = 10
+
+
+def open_log(workdir: Path, restored_step: int = 0) -> RunLog:
+    return RunLog(workdir, restored_step=restored_step, total_steps=TOTAL)
+
+
+def train(workdir: Path, start: int, end: int) -> None:
+    """Logs like a run that was restored at `start` and killed, or done, after `end`."""
+    log = open_log(workdir, start)
+    for step in range(start + 1, end + 1):
+        log.write(step, {"train/loss": 1 / step})
+        if step % 3 == 0:
+            log.write(step, {"validation/loss": 2 / step})
+    log.close()
+
+
+def untimed(records: list[dict]) -> list[dict]:
+    return [
+        {name: value for name, value in record.items() if not name.startswith("time/")}
+        for record in records
+    ]
+
+
+def shown_by_tensorboard(folder: Path) -> list[tuple[int, str, float]]:
+    """TensorBoard's rule: the start of a session hides earlier events of its step or later."""
+    Event, SessionLog = (getattr(event_pb2, name) for name in ("Event", "SessionLog"))
+    shown: list[tuple[int, str, float]] = []
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
+        while content:  # TFRecord: length (8 bytes), checksum (4), event, checksum (4)
+            (length,) = struct.unpack("<Q", content[:8])
+            event = Event.FromString(content[12 : 12 + length])
+            content = content[16 + length :]
+            if event.session_log.status == SessionLog.START:
+                shown = [entry for entry in shown if entry[0] < event.step]
+            shown += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+    return shown
+
+
+@pytest.mark.parametrize("restored", [0, 3, 5, 6, TOTAL])
+def test_resumed_equals_unbroken(tmp_path, restored):
+    train(tmp_path / "unbroken", 0, TOTAL)
+    killed_at = min(restored + 2, TOTAL)
+    train(tmp_path / "resumed", 0, killed_at)
+    train(tmp_path / "resumed", restored, TOTAL)
+
+    unbroken = untimed(read_metrics(tmp_path / "unbroken"))
+    assert untimed(read_metrics(tmp_path / "resumed")) == unbroken
+    assert [record["step"] for record in unbroken if "train/loss" in record] == [*range(1, 11)]
+
+    events = shown_by_tensorboard(tmp_path / "unbroken" / "tensorboard")
+    assert shown_by_tensorboard(tmp_path / "resumed" / "tensorboard") == events
+    assert [(step, tag) for step, tag, _ in events] == [
+        (record["step"], name) for record in unbroken for name in record if name != "step"
+    ]
+
+
+def test_every_line_is_there_at_once(tmp_path):
+    log = open_log(tmp_path)
+    log.write(1, {"train/loss": 0.5})
+    assert untimed(read_metrics(tmp_path)) == [{"step": 1, "train/loss": 0.5}]
+    log.close()
+
+
+def test_the_log_counts_its_records(tmp_path):
+    """A checkpoint holds how many there are, so that lost ones are noticed."""
+    train(tmp_path, 0, 7)  # with two of validation
+    log = open_log(tmp_path, restored_step=5)
+    assert log.records == 6 == len(run_log.read_metrics(tmp_path))
+    log.write(6, {"train/loss": 0.5})
+    assert log.records == 7
+    log.close()
+
+
+@pytest.mark.parametrize("torn_at", [1, 10, -2, -1])
+def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
+    train(tmp_path, 0, 2)
+    path = tmp_path / "metrics.jsonl"
+    *whole, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole) + last[:torn_at])
+    open_log(tmp_path, restored_step=2).close()
+    expected = [1, 2] if torn_at == -1 else [1]  # nothing but the end of line was missing
+    assert [record["step"] for record in read_metrics(tmp_path)] == expected
+    assert path.read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    "line", ['{"loss": 1}', '{"step": "5"}', '{"step": 5, "time/wall_seconds": "1"}', "[5]"]
+)
+def test_a_bad_line_elsewhere_is_named(tmp_path, line):
+    train(tmp_path, 0, 2)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f"{line}\n{path.read_text()}")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:1 "):
+        open_log(tmp_path, restored_step=2)
+
+
+def test_records_that_come_again_or_in_another_order_are_named(tmp_path):
+    train(tmp_path, 0, 3)
+    path = tmp_path / "metrics.jsonl"
+    text = path.read_text()
+    path.write_text(text * 2)
+    with pytest.raises(ValueError, match=rf"metrics\.jsonl:{text.count(chr(10)) + 1} "):
+        read_metrics(tmp_path)
+
+
+def test_numbers_are_valid_json(tmp_path):
+    log = open_log(tmp_path)
+    log.write(1, {"a": np.float32(0.5), "b": math.nan, "c": np.int64(3), "d": -math.inf})
+    log.write(2, {"e": np.array([0.5, math.nan]), "f": jnp.arange(3), "g": np.array([1.0, 2.5])})
+    log.results({"scores": [np.float32(math.inf), jnp.int32(1)], "name": "Grün"})
+    log.close()
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert untimed([json.loads(line, parse_constant=refuse) for line in text.splitlines()]) == [
+        {"step": 1, "a": 0.5, "b": None, "c": 3, "d": None},
+        {"step": 2, "e": [0.5, None], "f": [0, 1, 2], "g": [1, 2.5]},
+    ]
+    # Where all of a vector is finite, TensorBoard shows its mean.
+    events = shown_by_tensorboard(tmp_path / "tensorboard")
+    assert events == [(1, "a", 0.5), (1, "c", 3), (2, "f", 1), (2, "g", 1.75)]
+    text = (tmp_path / "results.json").read_text()
+    assert untimed([json.loads(text, parse_constant=refuse)]) == [
+        {"scores": [None, 1], "name": "Grün"}
+    ]
+
+
+def test_batches_are_kept_to_look_at_and_not_too_many(tmp_path):
+    for attempt in range(2):  # the second one repeats what the first one lost
+        log = open_log(tmp_path)
+        for step in range(5 * attempt + 1, 31):
+            log.keep_batch(step, {"targets": jnp.full((2, 3), step), "positions": np.arange(step)})
+        log.close()
+    kept = {int(path.stem): np.load(path) for path in (tmp_path / "spikes").iterdir()}
+    assert sorted(kept) == list(range(1, 21))
+    for step, batch in kept.items():
+        np.testing.assert_array_equal(batch["targets"], np.full((2, 3), step))
+        np.testing.assert_array_equal(batch["positions"], np.arange(step))
+
+
+def test_samples_of_steps_that_come_again_are_there_once(tmp_path):
+    log = open_log(tmp_path)
+    for step in (3, 6, 9, 6):  # restored from step 3 or 4
+        log.samples(step, ["ü\u2028", "b"], [[f"x {step}"], ["y", "z"]])
+    log.close()
+    assert read_samples(tmp_path) == [
+        {"step": step, "samples": [["ü\u2028", [f"x {step}"]], ["b", ["y", "z"]]]}
+        for step in (3, 6)
+    ]
+    (tmp_path / "samples.jsonl").write_text('{"step": 3}\n')
+    with pytest.raises(ValueError, match="samples.jsonl is broken"):
+        read_samples(tmp_path)
+
+
+def test_spikes_are_read_from_the_metrics_without_those_of_lost_steps(tmp_path):
+    spikes = {step: {"loss": 5.0 + step, "median": 2.5, "deviation": 0.25} for step in (4, 8)}
+
+    def log_spike(log, step):
+        log.write(step, {f"spike/{name}": value for name, value in spikes[step].items()})
+
+    log = open_log(tmp_path)
+    log.write(2, {"train/loss": 1.0})
+    log_spike(log, 4)
+    log_spike(log, 8)
+    assert run_log.read_spikes(tmp_path) == [{"step": step} | spikes[step] for step in (4, 8)]
+    log.close()
+    open_log(tmp_path, restored_step=5).close()
+    assert run_log.read_spikes(tmp_path) == [{"step": 4} | spikes[4]]
+    assert run_log.read_spikes(tmp_path / "nowhere") == []
+
+
+def test_results_are_merged(tmp_path):
+    assert read_results(tmp_path) == {}
+    log = open_log(tmp_path)
+    log.results({"status": "running", "steps": 3})
+    scores = {"validation/loss": 2.5, "test/bleu": 31.5}
+    log.results({"status": "finished", **scores})
+    log.close()
+    known = {"status": "finished", "steps": 3}
+    assert untimed([read_results(tmp_path)]) == [known | scores]
+
+    # All steps are done: what is known stays.
+    log = open_log(tmp_path, restored_step=TOTAL)
+    log.results({"train/token_loss": 2.0})
+    known |= {"train/token_loss": 2.0}
+    assert untimed([read_results(tmp_path)]) == [known | scores]
+
+    # New scores replace those of their split, which may be of another way to decode.
+    log.results({"test/chrf": 50.0})
+    known |= {"validation/loss": 2.5, "test/chrf": 50.0}
+    assert untimed([read_results(tmp_path)]) == [known]
+    log.close()
+
+    # With steps to go, old scores are not those of this run.
+    log = open_log(tmp_path, restored_step=TOTAL - 1)
+    log.results({"status": "running"})
+    log.close()
+    assert untimed([read_results(tmp_path)]) == [{"status": "running"}]
+
+
+def test_a_host_that_is_not_the_first_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    log = NoLog()
+    log.write(1, {"train/loss": 1.0})
+    log.keep_batch(1, {"inputs": np.ones(3)})
+    log.samples(1, ["a"], [["b"]])
+    log.progress(1, "loss 1.0")
+    log.results({"status": "finished"})
+    log.close()
+    assert not list(tmp_path.iterdir())
+    # It has whatever training asks of the first host's log.
+    assert [name for name in dir(RunLog) if name[0] != "_"] == [
+        name for name in dir(NoLog) if name[0] != "_"
+    ]
+
+
+def test_wall_time_adds_up_over_restarts(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
+    log = open_log(tmp_path)
+    now[0] += 5
+    log.write(1, {})
+    now[0] += 7
+    log.write(2, {})
+    log.close()
+    now[0] = 30.0  # another process, another zero
+    log = open_log(tmp_path, restored_step=1)  # the 7 s of step 2 were spent all the same
+    now[0] += 2
+    log.write(2, {})
+    now[0] += 1
+    log.results({"status": "finished"})
+    log.close()
+    assert [record["time/wall_seconds"] for record in read_metrics(tmp_path)] == [5, 14]
+    assert read_results(tmp_path)["time/wall_seconds"] == 15
+
+
+def test_progress_continues_where_the_run_does(tmp_path, capsys):
+    """Of what was shorter than the time between two lines the last one stays."""
+    log = RunLog(tmp_path, restored_step=4, total_steps=TOTAL)
+    log.progress(7, "loss 1.25")
+    log.progress(TOTAL, "loss 0.50")
+    log.close()
+    assert capsys.readouterr().err == "Training: 10 of 10 steps, loss 0.50\n"
+
+
+def test_run_fields_are_json():
+    fields = run_log.run_fields(parameters=12, steps=3)
+    assert json.loads(json.dumps(fields)) == fields
+    assert {"python", "jax", "flax", "optax", "orbax-checkpoint", "grain"} == set(
+        fields["versions"]
+    )
+
+
+def test_scores_are_a_table():
+    text = format_scores(
+        {
+            "status": "finished",
+            "validation/loss": 2.5,
+            "test/loss": None,
+            "first_bad_step": None,
+            "spikes": [{"step": 41, "loss": 9.0}, {"step": 1234, "loss": 8.0}],
+            "test/bleu": 31.4159,
+            "test/bleu_signature": "nrefs:1|case:mixed",
+            "time/wall_seconds": 12345.6,
+            "parameters": 1234567,
+            "versions": {"jax": "1.2.3", "flax": "4.5.6"},
+        }
+    )
+    lines = text.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["validation", "test"],
+        ["loss", "2.5000", "not", "finite"],
+        ["bleu", "31.42"],
+    ]
+    assert lines[2].index("31.42") + 5 == lines[0].index("test") + 4  # flush right in its column
+    assert any(line.split() == ["parameters", "1,234,567"] for line in lines)
+    assert any(line.split(maxsplit=1) == ["spikes", "step 41, step 1,234"] for line in lines)
+    assert "first_bad_step" not in text and "none" in format_scores({"spikes": []})
+    assert any(line.split(maxsplit=1) == ["versions", "jax 1.2.3, flax 4.5.6"] for line in lines)
+    assert any(line.split() == ["time/wall_seconds", "12,345.60"] for line in lines)
+    assert not format_scores({})
+
+
+def test_translations_are_aligned_and_fit_a_terminal():
+    words = " ".join(["word"] * 60)
+    text = format_samples([("a b", "c d", ""), (words, words, "e")])
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    starts = [line.index(word) for line, word in zip(lines, ["a b", "c d"], strict=False)]
+    assert len(set(starts)) == 1
+    for line in lines:
+        assert line[: starts[0]].split() in (
+            [], ["1", "source"], ["2", "source"], ["reference"], ["output"]
+        )  # fmt: skip
+    assert text.split().count("word") == 120

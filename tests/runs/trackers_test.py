@@ -1,0 +1,281 @@
+"""Trackers get what metrics.jsonl holds, once, and never stop a training that has begun."""
+
+import importlib
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transformer_jax.runs import trackers
+from transformer_jax.runs.log import RunLog
+from transformer_jax.runs.trackers import TRACKERS, Tracker
+from transformer_jax.runs.workdir import read_metrics
+
+CONFIG = {"seed": 3, "model.norm": "layer_norm", "optimizer.groups": (("a/*", 0.1, 0.0),)}
+TOTAL = 10
+
+
+class Server:
+    """A tracker in memory: runs by id, each with its points in the order in which they came."""
+
+    def __init__(self):
+        self.runs, self.opened, self.broken = {}, [], False
+
+    def open(self, workdir, id, config):
+        if self.broken:
+            raise ConnectionError("no route to host\nand a long trace")
+        id = id or f"run {len(self.runs)}"
+        self.opened.append(id)
+        self.runs.setdefault(id, {"points": [], "config": config, "ends": []})
+        server = self
+
+        class Session:
+            def __init__(self):
+                self.id = id
+
+            def log(self, step, values):
+                if server.broken:
+                    raise ConnectionError("no route to host")
+                server.runs[id]["points"] += [(step, *point) for point in values.items()]
+
+            def finish(self, status, scores):
+                server.runs[id]["ends"].append((status, dict(scores)))
+
+        return Session()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    server = Server()
+    monkeypatch.setitem(TRACKERS, "wandb", Tracker("json", lambda: None, server.open))
+    return server
+
+
+def open_log(workdir: Path, restored_step: int = 0, names=("wandb",)) -> RunLog:
+    return RunLog(
+        workdir, restored_step=restored_step, total_steps=TOTAL, trackers=names, config=CONFIG
+    )
+
+
+def train(workdir: Path, start: int, end: int, names=("wandb",)) -> RunLog:
+    log = open_log(workdir, start, names)
+    for step in range(start + 1, end + 1):
+        log.write(step, {"train/loss": 1 / step, "diagnostics/norms": np.arange(3.0) * step})
+        if step % 3 == 0:
+            log.write(step, {"validation/loss": math.nan})
+    return log
+
+
+def points(workdir: Path) -> list[tuple[int, str, float]]:
+    """What metrics.jsonl holds, a number a row; names of lists' entries end in their number."""
+    found = []
+    for record in read_metrics(workdir):
+        for name, value in record.items():
+            entries = enumerate(value) if isinstance(value, list) else [(None, value)]
+            for at, entry in entries if name != "step" else ():
+                key = name if at is None else f"{name}/{at}"
+                found.append((record["step"], key, math.nan if entry is None else entry))
+    return found
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(sorted(found), sorted(expected), strict=True):
+        assert one[:2] == other[:2]
+        assert one[1].startswith("time/") or one[2] == other[2] or math.isnan(one[2] + other[2])
+
+
+def test_a_tracker_gets_exactly_what_the_metrics_hold(tmp_path, server):
+    log = train(tmp_path, 0, TOTAL)
+    log.results({"status": "finished", "test/bleu": 31.5, "steps": TOTAL})
+    log.close()
+    log.close()
+    (run,) = server.runs.values()
+    assert_same(run["points"], points(tmp_path))
+    assert run["ends"] == [("finished", {"test/bleu": 31.5})]
+    assert run["config"] == json.loads(json.dumps(CONFIG))
+
+
+@pytest.mark.parametrize("restored", [0, 3, 6])
+def test_a_resumed_run_continues_the_same_run_and_sends_no_step_again(tmp_path, server, restored):
+    killed = train(tmp_path, 0, 7)
+    log = train(tmp_path, restored, TOTAL)
+    log.results({"status": "preempted"})
+    log.close()
+    assert server.opened == ["run 0"] * 2
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+    assert server.runs["run 0"]["ends"] == [("preempted", {})]
+    killed.close()
+
+
+def test_a_run_that_is_restarted_twice_sends_no_step_again(tmp_path, server):
+    """The first restart drops the records of steps that were sent, so the log cannot tell."""
+    processes = [train(tmp_path, 0, 7), train(tmp_path, 3, 4), train(tmp_path, 3, TOTAL)]
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+    for log in processes:
+        log.close()
+
+
+def test_what_is_missing_is_sent_even_where_the_process_that_sends_it_is_killed(
+    tmp_path, server, monkeypatch
+):
+    log = train(tmp_path, 0, 3)
+    server.broken = True
+    log.write(4, {"train/loss": 0.25})
+    log.close()
+    server.broken = False
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trackers, "_flat", killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_log(tmp_path, 4)
+    train(tmp_path, 4, TOTAL).close()
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+
+
+@pytest.mark.parametrize("entry, sent", [({}, 6), ({"broken_after": 2}, 2)])
+def test_a_tracker_is_continued_by_what_older_versions_noted(tmp_path, server, entry, sent):
+    train(tmp_path, 0, 6, names=()).close()
+    (tmp_path / "trackers.json").write_text(json.dumps({"wandb": {"id": "run 7"} | entry}))
+    train(tmp_path, 4, TOTAL).close()
+    expected = [point for point in points(tmp_path) if point[0] > sent]
+    assert_same(server.runs["run 7"]["points"], expected)
+
+
+def test_a_rerun_without_trackers_forgets_none(tmp_path, server):
+    train(tmp_path, 0, 4).close()
+    train(tmp_path, 4, 6, names=()).close()
+    train(tmp_path, 6, TOTAL).close()
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+
+
+def test_a_tracker_that_is_named_later_gets_what_was_before(tmp_path, server):
+    train(tmp_path, 0, 6, names=()).close()
+    assert not (tmp_path / "trackers.json").exists()
+    train(tmp_path, 4, TOTAL).close()
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+
+
+def test_one_that_breaks_is_warned_of_once_and_gets_the_rest_at_the_next_start(
+    tmp_path, server, caplog
+):
+    log = train(tmp_path, 0, 3)
+    server.broken = True
+    for step in (4, 5, 6):
+        log.write(step, {"train/loss": 1 / step})
+    log.close()
+    assert [record.getMessage().count("ConnectionError") for record in caplog.records] == [1]
+    assert len(read_metrics(tmp_path)) == 7
+    server.broken = False
+    train(tmp_path, 6, TOTAL).close()
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+
+
+def test_a_run_that_ends_without_a_status_has_failed(tmp_path, server):
+    log = train(tmp_path, 0, 2)
+    log.results({"status": "running"})
+    log.close()
+    assert server.runs["run 0"]["ends"] == [("failed", {})]
+
+
+def test_what_cannot_work_is_told_before_training(tmp_path, server, monkeypatch):
+    trackers.check(())
+
+    def not_logged_in():
+        raise PermissionError("no key.\nTraceback and more")
+
+    monkeypatch.setitem(TRACKERS, "wandb", Tracker("json", not_logged_in, server.open))
+    with pytest.raises(RuntimeError, match="'wandb' does not work: PermissionError: no key. Mend"):
+        trackers.check(("wandb",))
+    monkeypatch.setitem(TRACKERS, "wandb", Tracker("no_such_package", not_logged_in, server.open))
+    with pytest.raises(RuntimeError, match="needs the package no_such_package.* -m pip install"):
+        trackers.check(("wandb",))
+    server.broken = True
+    with pytest.raises(RuntimeError, match="ConnectionError: no route to host. Mend it"):
+        open_log(tmp_path)
+    (tmp_path / "trackers.json").write_text("{")
+    with pytest.raises(ValueError, match="trackers.json is broken"):
+        open_log(tmp_path)
+
+
+# The libraries themselves, without a server -------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_mlflow_keeps_all_of_it(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # needs no database
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    trackers.check(("mlflow",))
+    workdir = tmp_path / "run"
+    killed = train(workdir, 0, 6, ("mlflow",))
+    log = train(workdir, 4, TOTAL, ("mlflow",))
+    log.results({"status": "finished", "test/bleu": 31.5})
+    killed.close()
+    log.close()
+    client = trackers._mlflow_client()
+    (run,) = client.search_runs([client.get_experiment_by_name("transformer_jax").experiment_id])
+    assert run.info.status == "FINISHED" and run.data.tags["status"] == "finished"
+    assert run.data.params["model.norm"] == '"layer_norm"' and run.data.params["seed"] == "3"
+    found = [
+        (point.step, name, point.value)
+        for name in run.data.metrics
+        for point in client.get_metric_history(run.info.run_id, name)
+    ]
+    assert (TOTAL, "results/test/bleu", 31.5) in found
+    assert_same([row for row in found if not row[1].startswith("results/")], points(workdir))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_biases_keeps_all_of_it(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    trackers.check(("wandb",))
+    log = train(tmp_path, 0, TOTAL)
+    log.results({"status": "finished", "test/bleu": 31.5})
+    log.close()
+    wandb.teardown()  # its own process writes the file
+    found, summary, status = read_offline(tmp_path)
+    own = [row for row in found if not row[1].startswith("_")]
+    # Two records of one step are one there.
+    once = {row[:2]: row[2] for row in points(tmp_path)}
+    assert_same(own, [(*key, value) for key, value in once.items()])
+    assert summary["status"] == "finished" and summary["results/test/bleu"] == 31.5
+    assert status == 0
+
+
+def read_offline(workdir: Path) -> tuple[list[tuple[int, str, float]], dict, int]:
+    """Points, summary and exit code in the file of an offline run: LevelDB's log of messages."""
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    (path,) = workdir.glob("wandb/offline-run-*/*.wandb")
+    content, at, part = path.read_bytes(), 7, b""
+    found, summary, status = [], {}, -1
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:  # the rest of a block is too small for a header
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])
+        part += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind not in (1, 4):  # whole, or the last part
+            continue
+        record, part = messages.Record.FromString(part), b""
+        if record.HasField("history"):
+            items = {
+                item.key or "/".join(item.nested_key): float(json.loads(item.value_json))
+                for item in record.history.item
+            }
+            found += [(items["_step"], name, value) for name, value in items.items()]
+        for item in record.summary.update:
+            summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+        if record.HasField("exit"):
+            status = record.exit.exit_code
+    return found, summary, status

@@ -1,0 +1,186 @@
+"""A command from its launch to its end: attempts, preemptions, failures, Ctrl-C."""
+
+import hashlib
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.processes import wait_for
+from tests.tools.cloud.stand_in import ROOT, TRAIN, UNTIL_STOPPED
+
+
+def test_it_imports_the_standard_library_alone():
+    path = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
+    code = f"{path}\nimport transformer_jax.tools.cloud.launcher"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+
+
+def test_a_run_goes_through_all_hosts_to_its_end(cloud):
+    (cloud.clone / "configs/mine.py").write_text("changed = True\n")
+    odd = "--config.x=$(touch pwned) '\" \\ *"
+    job = "grep changed configs/mine.py; step 3; status finished"
+    status, out = cloud.launch(accelerator="v5e-16", command=[*TRAIN, odd], JOB=job)
+    assert status == 0, out
+    assert "Done on all hosts." in out and cloud.is_clean()
+    # Host 0's output was shown, and the others' is in the bucket.
+    (log0, *others) = [path.read_text() for path in sorted(cloud.workdir.glob("launch/*/log-*"))]
+    assert log0 in out and len(others) == 3
+    for worker, log in enumerate([log0, *others]):
+        assert log.startswith(f"host {worker}: tpu,cpu -P -m transformer_jax.main --mode=train ")
+        assert f"{odd}\nchanged = True\n" in log
+        assert f"host-{worker}/bucket/runs/a b" in log
+    # The code is there under its hash, with what it was made from.
+    (archive,) = cloud.workdir.glob("launch/*.tar.gz")
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == archive.name.partition(".")[0]
+    version = archive.with_name(archive.name.replace("tar.gz", "patch")).read_text()
+    assert re.match(r"commit [0-9a-f]{40}\n", version) and "+changed = True" in version
+
+
+def test_a_dry_run_prints_every_command_of_a_launch(cloud):
+    flags, where = ["--project=p", "--spot"], {"accelerator": "v5e-16"}
+    status, out = cloud.launch("--dry_run", *flags, **where)
+    assert status == 0 and cloud.calls() == []
+    planned = {tuple(shlex.split(line)) for line in out.splitlines()}
+    assert cloud.launch(*flags, **where)[0] == 0
+    made = {
+        tuple(
+            re.sub(r"--range=\d+-", "--range=0-", re.sub(r"\b\d{19}\b", "ATTEMPT", word))
+            for word in call
+        )
+        for call in map(shlex.split, cloud.calls())
+    }
+    assert planned == made
+
+
+@pytest.mark.parametrize(
+    ("lacks", "message"),
+    [
+        ({"ACCOUNT": ""}, "gcloud auth login"),
+        ({"PROJECT": ""}, "gcloud config set project"),
+        # The bucket is forbidden: to the account here.
+        (
+            {"ON_WRITE": "refuse 'HTTPError 403: me does not have storage.objects.create access'"},
+            "not allowed: give the account",
+        ),
+    ],
+)
+def test_what_is_lacking_is_told_before_a_slice_costs(cloud, lacks, message):
+    status, out = cloud.launch(**lacks)
+    assert status == 1 and message in out
+    assert not cloud.calls("create")
+
+
+@pytest.mark.long
+def test_the_bucket_need_not_tell_where_it_is(cloud):
+    status, out = cloud.launch(BUCKET_REGION="eu")
+    assert status == 0 and "Note: gs://bucket is in eu, the slice in us-west4" in out
+    forbidden = "refuse 'HTTPError 403: me does not have storage.buckets.get access'"
+    status, out = cloud.launch(ON_BUCKET=forbidden)
+    assert status == 0 and "Note:" not in out
+    status, out = cloud.launch(ON_BUCKET="refuse 'HTTPError 404: no such bucket'")
+    assert status == 1 and "gs://bucket: there is no such thing" in out
+    assert len(cloud.calls("create")) == 2
+
+
+@pytest.mark.long
+def test_a_preempted_slice_is_made_again_as_often_as_it_takes(cloud):
+    lose = (
+        'echo SUSPENDED >"$(echo "$CLOUD"/requests/*)"; echo PREEMPTED >"$(echo "$CLOUD"/slices/*)"'
+    )
+    job = f"step $attempt; [[ $attempt -gt 3 ]] || {{ status running; {lose}; sleep 60; }}"
+    status, out = cloud.launch("--spot", "--max_failures=0", JOB=job)
+    assert status == 0 and out.count("Preempted") == 3
+    assert len(cloud.calls("create")) == len(cloud.calls("delete")) == 4
+    # All attempts worked in the same folder.
+    lines = (cloud.workdir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+    assert cloud.is_clean()
+
+
+@pytest.mark.long
+def test_a_run_that_was_told_to_stop_continues_on_the_same_slice(cloud):
+    job = "step 1; status preempted; [[ $attempt -gt 1 ]] || exit 143"
+    status, out = cloud.launch("--max_failures=0", JOB=job)
+    assert status == 0 and out.count("Preempted at step 1") == 1
+    assert len(cloud.calls("create")) == 1
+
+
+@pytest.mark.long
+def test_a_failure_is_tried_again_while_it_gets_further(cloud):
+    job = "status failed; step $attempt; [[ $attempt -gt 2 ]] || { echo broken wire; exit 1; }"
+    status, out = cloud.launch(accelerator="v5e-16", JOB=job)
+    assert status == 0 and out.count("Continuing from the last checkpoint.") == 2
+    assert "It failed at step 2: host 0 ended with 1" in out and "  broken wire" in out
+    assert len(cloud.calls("create")) == 1 and cloud.is_clean()
+
+
+@pytest.mark.long
+def test_a_resumed_run_that_fails_before_it_trains_is_tried_again(cloud):
+    job = """case $attempt in
+        1) status preempted; step 900; exit 143 ;;
+        2) echo Unable to initialize backend tpu; exit 1 ;;
+        *) step 1000; status finished ;;
+    esac"""
+    status, out = cloud.launch(JOB=job)
+    assert status == 0 and "It failed at step 900: host 0 ended with 1\n" in out, out
+
+
+@pytest.mark.long
+def test_a_sweep_is_tried_again_whatever_its_folder_says(cloud):
+    command = ("experiment", "question", "--runs_dir=gs://bucket/runs/a b")
+    job = "case $attempt in 1|2) echo a run has failed; exit 1 ;; 3) sleep 1000 ;; esac"
+    flags = ["--hang_minutes=0.15"]
+    status, out = cloud.launch(*flags, command=command, JOB=job)
+    assert status == 0 and out.count("It failed at step -") == 2 and "It hung at" in out, out
+    status, out = cloud.launch("--max_failures=1", command=command, JOB="exit 1")
+    assert status == 1 and "That makes 2, and --max_failures allows no more." in out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("job", "attempts", "message"),
+    [
+        ("status failed; step 5; exit 1", 2, "second time at this step"),
+        ("status failed; step $attempt; exit 1", 4, "--max_failures allows no more"),
+        ("echo 'error: there is no such config'; exit 1", 1, "error: there is no such config"),
+        ("step 9; status diverged; exit 1", 1, "It failed at step 9"),
+        ("step 9; status failed; echo 'No space left on device'; exit 1", 1, "No space left"),
+    ],
+)
+def test_a_failure_that_would_come_again_ends_it(cloud, job, attempts, message):
+    status, out = cloud.launch(JOB=job)
+    assert status == 1 and message in out
+    assert len((cloud.folder / "attempts-0").read_text().splitlines()) == attempts
+    assert len(cloud.calls("create")) == 1 and cloud.is_clean()
+
+
+def test_ctrl_c_while_it_waits_leaves_no_request_behind(cloud):
+    launch = cloud.start(CREATED="WAITING_FOR_RESOURCES")
+    wait_for(lambda: len(cloud.calls("describe", "queued-resources")) > 2, launch)
+    launch.send_signal(signal.SIGINT)
+    assert launch.communicate(timeout=300) and launch.returncode == 130
+    assert cloud.is_clean()
+
+
+@pytest.mark.long
+def test_a_second_ctrl_c_does_not_wait_for_a_run_that_does_not_end(cloud):
+    launch = cloud.start(JOB="trap : TERM; status running; while :; do sleep 0.05; done")
+    wait_for(lambda: (cloud.workdir / "results.json").exists(), launch)
+    launch.send_signal(signal.SIGINT)
+    wait_for(lambda: cloud.calls("ssh", "worker.sh\\ stop"), launch)
+    launch.send_signal(signal.SIGINT)
+    assert launch.communicate(timeout=300) and launch.returncode == 130
+    assert cloud.is_clean()
+
+
+@pytest.mark.long
+def test_a_slice_is_kept_on_demand_and_a_time_limit_ends_it(cloud):
+    status, out = cloud.launch("--keep")
+    assert status == 0 and "stays (--keep) and costs" in out and not cloud.calls("delete")
+    status, out = cloud.launch("--max_hours=0", JOB=UNTIL_STOPPED)
+    assert status == 1 and "--max_hours are over" in out and cloud.is_clean()

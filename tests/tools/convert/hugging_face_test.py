@@ -1,0 +1,515 @@
+"""Imported models compute what transformers computes, and exported ones load there again."""
+
+import copy
+import dataclasses
+import functools
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+
+from configs import default
+from transformer_jax.checkpoint import arrays
+from transformer_jax.commands import restore
+from transformer_jax.config import load as overrides
+from transformer_jax.config.build import built
+from transformer_jax.data.prepare.tokenizer import MASK, TOKENIZERS, train_tokenizer
+from transformer_jax.tools.convert import commands as convert
+from transformer_jax.tools.convert import safetensors
+from transformer_jax.tools.convert import special_tokens as special
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.long
+
+V = 99
+LENGTHS = (12, 7)
+# Numbers that differ from what either side would take by default, and sizes that differ from each
+# other, so that nothing is right by chance.
+T5 = dict(
+    vocab_size=V,
+    d_model=64,
+    d_kv=12,
+    d_ff=96,
+    num_layers=2,
+    num_decoder_layers=3,
+    num_heads=4,
+    layer_norm_epsilon=0.01,
+    decoder_start_token_id=0,
+)
+MARIAN = dict(
+    vocab_size=V,
+    d_model=64,
+    encoder_layers=2,
+    decoder_layers=3,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=96,
+    decoder_ffn_dim=96,
+    activation_function="swish",
+    pad_token_id=V - 1,
+    eos_token_id=0,
+    decoder_start_token_id=V - 1,
+    forced_eos_token_id=None,
+    max_position_embeddings=40,
+)
+APART = dict(share_encoder_decoder_embeddings=False)
+LLAMA = dict(
+    vocab_size=V,
+    hidden_size=64,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=12,
+    intermediate_size=96,
+    rms_norm_eps=0.01,
+    rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+    max_position_embeddings=40,
+)
+
+
+def _t5_with_a_head_of_its_own():
+    config = transformers.T5Config(feed_forward_proj="gated-gelu", tie_word_embeddings=False, **T5)
+    model = transformers.T5ForConditionalGeneration(config)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(V, 64))
+    return model
+
+
+MODELS = {
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=V,
+            n_embd=64,
+            n_layer=3,
+            n_head=4,
+            n_inner=96,
+            n_positions=40,
+            layer_norm_epsilon=0.01,
+            bos_token_id=5,
+            eos_token_id=5,
+        )
+    ),
+    "bert": lambda: transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            vocab_size=V,
+            hidden_size=64,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=96,
+            max_position_embeddings=40,
+            layer_norm_eps=0.01,
+        )
+    ),
+    "t5 1.0": lambda: transformers.T5ForConditionalGeneration(
+        transformers.T5Config(feed_forward_proj="relu", **T5)
+    ),
+    "t5 1.1": _t5_with_a_head_of_its_own,
+    # As releases from 5 on make it: the head is the table, and logits are not scaled.
+    "t5 1.1, tied": lambda: transformers.T5ForConditionalGeneration(
+        transformers.T5Config(feed_forward_proj="gated-gelu", tie_word_embeddings=False, **T5)
+    ),
+    "marian, scaled": lambda: transformers.MarianMTModel(
+        transformers.MarianConfig(scale_embedding=True, **MARIAN)
+    ),
+    "marian, tables apart": lambda: transformers.MarianMTModel(
+        transformers.MarianConfig(scale_embedding=False, **MARIAN, **APART)
+    ),
+    "marian, nothing shared, gelu": lambda: transformers.MarianMTModel(
+        transformers.MarianConfig(
+            tie_word_embeddings=False, **MARIAN | {"activation_function": "gelu"}, **APART
+        )
+    ),
+    "llama": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(tie_word_embeddings=False, **LLAMA)
+    ),
+    "llama, tied": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(tie_word_embeddings=True, **LLAMA)
+    ),
+    "llama, each head its own keys": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            tie_word_embeddings=False,
+            # So many ends that a text meets one.
+            eos_token_id=list(range(2, 40)),
+            **LLAMA | {"num_key_value_heads": 4, "head_dim": None},
+        )
+    ),
+}
+# What would be wrong by a setting that was lost on the way.
+WRONG = {
+    "gpt2": {"model.activation": "gelu"},
+    "bert": {"model.norm_epsilon": 1e-5},
+    "t5 1.0": {"model.embedding_scale": 1.0},
+    "t5 1.1": {"model.embedding_scale": None},
+    "t5 1.1, tied": {"model.embedding_scale": None},
+    "marian, scaled": {"model.embedding_scale": 1.0},
+    "marian, tables apart": {"model.activation": "gelu"},
+    "marian, nothing shared, gelu": {"model.activation": "gelu_tanh"},
+    "llama": {"model.rotary_base": 10_000.0},
+    "llama, tied": {"model.norm_epsilon": 1e-6},
+    "llama, each head its own keys": {"model.norm_epsilon": 1e-6},
+}
+
+
+@functools.cache
+def _perturbed(name):
+    """A model in which no bias is 0 and no scale 1, which would hide lost and swapped ones."""
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    with torch.no_grad():
+        for path, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            sinusoids = name.startswith("marian") and "embed_positions" in path
+            if tensor.is_floating_point() and not sinusoids and "inv_freq" not in path:
+                tensor.add_(0.1 * torch.randn_like(tensor))
+    if name == "marian, scaled":  # as OPUS-MT's, which never write their pad; here more than that
+        model.generation_config.bad_words_ids = [[i] for i in range(30, V)]
+    return model
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A function from a name to the folder of a model and the work directory made of it."""
+
+    @functools.cache
+    def run(name):
+        folder = tmp_path_factory.mktemp("model")
+        _perturbed(name).save_pretrained(folder / "theirs")
+        words = {f"w{n}": n for n in range(V)} | {"w3": 3}
+        library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
+        library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        library.save(str(folder / "theirs" / "tokenizer.json"))
+        names = {"unk_token": "w3"}
+        if name == "bert":
+            names |= {"cls_token": "w1", "sep_token": "w2", "mask_token": "w4"}
+        (folder / "theirs" / "tokenizer_config.json").write_text(json.dumps(names))
+        assert convert.import_(folder / "ours", str(folder / "theirs")) == 0
+        return folder
+
+    return run
+
+
+def _batch(lengths=LENGTHS):
+    generator, length = np.random.default_rng(0), max(lengths)
+    batch = {}
+    for side in ("inputs", "targets"):
+        real = np.stack([np.arange(length) < n for n in lengths]).astype(np.int32)
+        ids = generator.integers(6, V - 2, real.shape).astype(np.int32)
+        batch |= {
+            side: ids * real,
+            f"{side}_segment_ids": real,
+            f"{side}_positions": np.arange(length, dtype=np.int32)[None] * real,
+        }
+    return batch
+
+
+def _ours(workdir, batch, changes=None):
+    """The logits, with other settings of the model where there are changes."""
+    config = overrides.load(str(workdir / "config.json"), changes or {})
+    with jax.default_matmul_precision("highest"), built(config, workdir) as run:
+        params = _parameters(run, workdir)
+        return np.asarray(run.apply(params, batch, None)), run.model.config.bos_id
+
+
+def _parameters(run, workdir):
+    folder = run.checkpoints(workdir).find(0)
+    assert folder is not None
+    return restore.load_parameters([folder], run.abstract_state().params)
+
+
+def _theirs(model, batch, bos):
+    with torch.no_grad():
+        return _forward(model, batch, bos).numpy()
+
+
+def _forward(model, batch, bos):
+    def tensor(x):
+        return torch.tensor(np.asarray(x)).long()
+
+    shifted = np.roll(batch["targets"], 1, axis=1)
+    shifted[:, 0] = bos
+    real = {side: tensor(batch[f"{side}_segment_ids"]) for side in ("inputs", "targets")}
+    if model.config.is_encoder_decoder:
+        return model(
+            input_ids=tensor(batch["inputs"]),
+            attention_mask=real["inputs"],
+            decoder_input_ids=tensor(shifted),
+        ).logits
+    if isinstance(model, transformers.BertForMaskedLM):
+        return model(tensor(batch["inputs"]), attention_mask=real["inputs"]).logits
+    return model(tensor(shifted), attention_mask=real["targets"]).logits
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_transformers_and_not_by_chance(imported, name):
+    workdir, batch = imported(name) / "ours", _batch()
+    ours, bos = _ours(workdir, batch)
+    theirs = _theirs(_perturbed(name), batch, bos)
+    side = "inputs" if name == "bert" else "targets"
+    real = batch[f"{side}_segment_ids"] > 0
+    largest = np.abs(theirs[real]).max()
+    assert np.abs(ours - theirs)[real].max() <= 1e-5 * largest
+    wrong, _ = _ours(workdir, batch, WRONG[name])
+    assert np.abs(wrong - theirs)[real].max() > 1e-4 * largest
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_line_as_long_as_there_are_positions_is_read_whole(imported, name):
+    # T5's have no end; 512 is what it was trained with.
+    words = (512 if name.startswith("t5") else 40) - 2
+    config = overrides.load(str(imported(name) / "ours" / "config.json"))
+    with built(config, imported(name) / "ours") as run:
+        ((batch, _),) = run.data.prompts([" ".join(["w11"] * words)])
+    assert np.sum(batch["inputs"] == 11) == words
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_examples_do_not_see_each_other(imported, name):
+    """The logits of examples that share a row are those of transformers for each alone."""
+    batch, packed = _batch(), {}
+    ends = np.cumsum((0, *LENGTHS))
+    for key, rows in batch.items():
+        parts = [row[:length] for row, length in zip(rows, LENGTHS, strict=True)]
+        if key.endswith("_segment_ids"):
+            parts = [part * number for number, part in enumerate(parts, 1)]
+        packed[key] = np.concatenate(parts)[None]
+    ours, bos = _ours(imported(name) / "ours", packed)
+    theirs = _theirs(_perturbed(name), batch, bos)
+    for row, length in enumerate(LENGTHS):
+        one, other = ours[0, ends[row] : ends[row + 1]], theirs[row, :length]
+        assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
+    workdir = imported(name) / "ours"
+    # Or their sinusoids are as many more as ours may write.
+    config = overrides.load(str(workdir / "config.json"), {"decode.extra_length": 0})
+    assert convert.export(config, workdir, None, str(tmp_path / "theirs")) == 0
+    original = _perturbed(name)
+    model, report = type(original).from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    assert not any(report.values()), report
+    if original.can_generate():
+        one, other = (m.generation_config.bad_words_ids for m in (original, model))
+        assert one == other
+    before, after = original.state_dict(), model.state_dict()
+    assert before.keys() == after.keys()
+    for path in before:
+        if torch.equal(before[path], after[path]):
+            continue
+        # The softmax cancels biases of keys, and texts have no types: see `convert`.
+        if path.endswith("c_attn.bias"):
+            one, other = (x[path].chunk(3) for x in (before, after))
+            assert torch.equal(one[0], other[0]) and torch.equal(one[2], other[2])
+            continue
+        lost = ("key.bias", "k_proj.bias", "token_type_embeddings.weight")
+        assert path.endswith((*lost, "position_embeddings.weight")), path
+    batch = _batch()
+    _, bos = _ours(workdir, batch)
+    one, other = (_theirs(m.eval(), batch, bos) for m in (original, model))
+    np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(one).max())
+
+    assert convert.import_(tmp_path / "ours", str(tmp_path / "theirs")) == 0
+    assert _flat(tmp_path / "ours") == _flat(workdir)
+    for name in ("special_ids.json", "tokenizer.json"):
+        one, other = (json.loads((w / name).read_text()) for w in (workdir, tmp_path / "ours"))
+        other |= {"post_processor": None} if name == "tokenizer.json" else {}  # which export adds
+        assert one == other
+
+
+def _flat(workdir):
+    config = overrides.load(str(workdir / "config.json"))
+    with built(config, workdir) as run:
+        params = _parameters(run, workdir)
+        return {path: np.asarray(x).tobytes() for path, x in arrays.flat(params).items()}
+
+
+def test_special_tokens_of_bert_need_no_names(tmp_path):
+    tokens = ["[PAD]", "a", "[MASK]", "[SEP]", "[CLS]", "[UNK]"]
+    vocab = {token: number for number, token in enumerate(tokens)}
+    transformers.BertTokenizerFast(vocab=vocab).save_pretrained(tmp_path)
+    transformers.BertConfig().save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
+    ours, theirs = special.tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert ours is not None
+    assert ours.vocab_size == len(tokens)
+    found = ours.special
+    assert (found.pad, found.unk, found.mask) == (
+        theirs.pad_token_id,
+        theirs.unk_token_id,
+        theirs.mask_token_id,
+    )
+    assert [found.bos, *ours.encode(["a"])[0], found.eos] == theirs("a")["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "names"),
+    [
+        ("t5 1.0", "shared.weight", "encoder.embed_tokens.weight decoder.embed_tokens.weight"),
+        ("llama, tied", "model.embed_tokens.weight", "model.embed_tokens.weight lm_head.weight"),
+    ],
+)
+def test_a_table_may_have_two_names_of_one_content(imported, tmp_path, name, table, names):
+    shutil.copytree(imported(name) / "theirs", tmp_path / "theirs")
+    found = {key: x.read() for key, x in safetensors.find(imported(name) / "theirs").items()}
+    rows = found.pop(table)
+
+    def work(other):
+        parts = found | dict(zip(names.split(), (rows, other), strict=True))
+        made = {key: (x.shape, lambda x=x: x) for key, x in parts.items()}
+        safetensors.write(tmp_path / "theirs" / safetensors.ONE_FILE, made)
+        return convert.import_(tmp_path / "ours", str(tmp_path / "theirs"))
+
+    with pytest.raises(ValueError, match="are one table"):
+        work(rows + 1)
+    assert work(rows) == 0
+    assert _flat(tmp_path / "ours") == _flat(imported(name) / "ours")
+
+
+def test_an_exported_marian_has_sinusoids_for_all_that_ours_reads_and_writes(imported, tmp_path):
+    workdir, most, extra = imported("marian, scaled") / "ours", 70, 9
+    changes = {
+        "data.max_source_length": most,
+        "data.row_source_length": most,
+        "decode.extra_length": extra,
+    }
+    config = overrides.load(str(workdir / "config.json"), changes)
+    for name in ("tokenizer.json", "special_ids.json"):
+        shutil.copy(workdir / name, tmp_path)
+    checkpoint = str(workdir / "checkpoints" / "0")
+    assert convert.export(config, tmp_path, checkpoint, str(tmp_path / "theirs")) == 0
+    model = transformers.MarianMTModel.from_pretrained(tmp_path / "theirs").eval()
+    batch = _batch((most + extra,))
+    ours, bos = _ours(workdir, batch)
+    theirs = _theirs(model, batch, bos)
+    assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_only", "decoder_only"])
+def test_an_exported_tokenizer_gives_what_our_model_reads(tmp_path, kind, architecture):
+    lines = ["the animal did not cross", "the street", "a"]
+    tokenizer = train_tokenizer(kind, lines, 40, [MASK])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    config = overrides.load(default.__file__, {"model.architecture": architecture})
+    with built(config, tmp_path) as run:
+        ((batch, numbers),) = run.data.prompts(lines)
+    rows = zip(batch["inputs"], batch["inputs_segment_ids"] > 0, numbers, strict=True)
+    ours = {int(number): row[real].tolist() for row, real, number in rows if number >= 0}
+    (tmp_path / "theirs").mkdir()
+    special.save(tmp_path / "theirs", tokenizer, {}, architecture)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    found = theirs(lines)
+    assert found["input_ids"] == [ours[number] for number in range(len(lines))]
+    assert {*found} == {"input_ids", "attention_mask"}
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "bert"])
+def test_generation_is_token_for_token(imported, name, method):
+    workdir, room = imported(name) / "ours", 9
+    changes = {
+        "decode.method": method,
+        "decode.beam_size": 4,
+        "decode.length_penalty": 0.0,
+        "decode.extra_length": room,
+    }
+    config = overrides.load(str(workdir / "config.json"), changes)
+    lines = [" ".join(f"w{n}" for n in row) for row in ([11, 12, 13], [20, 21, 22])]
+    with jax.default_matmul_precision("highest"), built(config, workdir) as run:
+        trained = restore.trained(config, run, workdir, None)
+        ours = [list(map(int, found[0])) for found in trained.generate(run.data.prompts(lines))]
+        special = run.data.tokenizer.special
+    model = copy.deepcopy(_perturbed(name))
+    for number, line in enumerate(lines):
+        ids = [int(word[1:]) for word in line.split()]
+        decoder = not model.config.is_encoder_decoder
+        prompt = [special.bos, *ids] if decoder else [*ids, special.eos]
+        limit = room if decoder else len(prompt) + room
+        with torch.no_grad():
+            found = model.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                max_new_tokens=limit - 1,
+                num_beams=4 if method == "beam" else 1,
+                do_sample=False,
+                length_penalty=0.0,
+                early_stopping="never" if method == "beam" else False,
+                eos_token_id=list(special.ends),
+                pad_token_id=special.eos,
+                bad_words_ids=[[i] for i in special.never] or None,
+                renormalize_logits=True,  # what is never written has no share of the probability
+                use_cache=False,  # which theirs sizes by the encoder's layers
+                forced_eos_token_id=None,
+            )[0].tolist()
+        found = found[len(prompt) :] if decoder else found[1:]
+        mine = ours[number]
+        end = next((place for place, i in enumerate(found) if i in special.ends), len(found))
+        found = found[:end]
+        assert not {*special.never} & {*found}
+        if method == "beam" and len(found) >= limit - 1:
+            continue  # theirs may return a beam that has not ended, ours ends every one
+        assert mine[: limit - 1] == found
+
+
+NO_DROPOUT = {
+    f"model.{name}dropout_rate": 0.0 for name in ("", "embedding_", "attention_", "feed_forward_")
+}
+# As torch.optim.AdamW is called below.
+ADAMW = {
+    "optimizer.name": "adamw",
+    "optimizer.schedule": "constant",
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.warmup_steps": 0,
+    "optimizer.beta2": 0.999,
+    "optimizer.epsilon": 1e-8,
+    "optimizer.weight_decay": 0.0,
+    "task.label_smoothing": 0.0,
+    "data.batch_size": len(LENGTHS),
+    "data.streams": 1,
+}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_fine_tuning_goes_the_same_way(imported, name):
+    """Fifty steps from the same weights, on the same batches: every loss is the same."""
+    workdir = imported(name) / "ours"
+    config = overrides.load(str(workdir / "config.json"), NO_DROPOUT | ADAMW)
+    model = copy.deepcopy(_perturbed(name)).eval()  # eval: without dropout
+    if name == "bert":  # ours has the first one's vector in its positions
+        model.bert.embeddings.token_type_embeddings.requires_grad_(False)
+    trained = [tensor for tensor in model.parameters() if tensor.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    generator, ours, theirs = np.random.default_rng(1), [], []
+    side = "inputs" if name == "bert" else "targets"
+    with jax.default_matmul_precision("highest"), built(config, workdir) as run:
+        state = run.new_state(_read(_batch(), name))
+        state = dataclasses.replace(state, params=_parameters(run, workdir))
+        step = run.train_step()
+        for _ in range(50):
+            batch = _batch()
+            batch[side] = (
+                generator.integers(6, 30, batch[side].shape) * batch[f"{side}_segment_ids"]
+            )
+            if name == "bert":  # a target at each token
+                batch["targets"] = (batch["inputs"] + 1) * batch["inputs_segment_ids"]
+            state, metrics = step(state, _read(batch, name))
+            ours.append(float(metrics["loss"]))
+            logits = _forward(model, batch, run.model.config.bos_id)
+            targets = torch.tensor(np.asarray(batch["targets"])).long()
+            loss = torch.nn.functional.cross_entropy(logits[targets > 0], targets[targets > 0])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            theirs.append(loss.item())
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    assert theirs[-1] < 0.9 * theirs[0]
+
+
+def _read(batch, name):
+    """What training of this model is given."""
+    if name == "bert":
+        return {key: x for key, x in batch.items() if key.startswith("inputs") or key == "targets"}
+    return {key: x for key, x in batch.items() if key.startswith("targets")}

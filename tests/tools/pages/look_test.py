@@ -1,0 +1,252 @@
+"""The attention page's data, and the page in a browser that has no network."""
+
+import dataclasses
+import re
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models import tiny
+from tests.whole import conftest as whole
+from tests.whole.command_line import call
+from transformer_jax.data.prepare.tokenizer import SpecialIds, train_tokenizer
+from transformer_jax.tools.pages import look
+from transformer_jax.tools.pages.look import chances, labels
+from transformer_jax.tools.pages.page import array, numbers, page
+from transformer_jax.tools.pages.positions import by_distance, figures, similarity, turned
+
+NASTY = ["<script>document.title='bad'</script>", "\"'&", "مرحبا", "</script>", "line\u2028end"]
+
+
+def test_chances_add_up_and_are_ordered():
+    tokenizer = train_tokenizer("words", ["a b c d e f"], 100)
+    logits = np.log([[0.5, 0.25, 0.125, 0.0625, 0.0625]]) + 7
+    (found,) = chances(tokenizer, np.asarray(logits), [2])
+    np.testing.assert_allclose(found["probability"], 0.125)
+    assert found["rank"] == 3
+    np.testing.assert_allclose([p for _, p in found["best"]], [0.5, 0.25, 0.125, 0.0625, 0.0625])
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes"])
+def test_every_token_has_a_label_that_is_seen(kind):
+    tokenizer = train_tokenizer(kind, ["a ü\tb"], 300)
+    ids = list(range(tokenizer.vocab_size))
+    found = labels(tokenizer, ids)
+    assert all(label.strip() and label.isprintable() and "\ufffd" not in label for label in found)
+    assert {"U+0000", "U+001B", "␣"} <= set(found) or kind == "words"
+
+
+@dataclasses.dataclass
+class _Decode:
+    num_samples: int
+
+
+@dataclasses.dataclass
+class _Writer:
+    """Writes three tokens and has room for so many, the end included."""
+
+    room: int
+    decode: _Decode
+
+    def generate(self, batches):
+        return [[[5, 6, 7]] * self.decode.num_samples]
+
+    def most_written(self, prompt_tokens):
+        return np.full_like(prompt_tokens, self.room)
+
+
+@pytest.mark.parametrize(("room", "end"), [(3, []), (4, []), (5, [1])])
+def test_what_ends_for_lack_of_room_is_shown_without_an_end(room, end):
+    prompt = {"inputs": np.array([[2, 8, 9]]), "inputs_segment_ids": np.ones((1, 3), int)}
+    data = types.SimpleNamespace(
+        prompts=lambda lines: [(prompt, [0])], special=types.SimpleNamespace(eos=1)
+    )
+    run: Any = types.SimpleNamespace(
+        data=data,
+        model=types.SimpleNamespace(config=types.SimpleNamespace(architecture="decoder_only")),
+    )
+    writer: Any = _Writer(room, _Decode(num_samples=4))
+    (text,) = look._texts(run, writer, ["a b"])
+    assert text.targets == [8, 9, 5, 6, 7, *end] and text.given == 2
+
+
+def test_a_text_ends_with_the_likeliest_of_the_ids_that_end_one():
+    special = SpecialIds(eos=1, other_eos=(4,))
+    logits = np.array([[9.0, 9, 9, 9, 0], [9, 1, 9, 9, 2]])
+    (ended, cut) = (
+        look._with_its_end(look.Text("a", None, targets), logits, special).targets
+        for targets in ([3, 1], [3, 2])
+    )
+    assert ended == [3, 4] and cut == [3, 2]
+
+
+def test_logits_that_are_not_finite_are_told_with_their_line(monkeypatch):
+    monkeypatch.setattr(look, "_observe", lambda *_: (np.array([[0.0, np.nan]]), {}))
+    run: Any = None
+    with pytest.raises(ValueError, match="logits of 'a b' are not finite.*earlier --checkpoint"):
+        look.views(run, run, [look.Text("a b", None, [1])])
+
+
+@pytest.mark.parametrize("kind", tiny.POSITIONS)
+def test_positions_of_every_kind_are_shown_in_finite_numbers(kind):
+    config = tiny.config(positions=kind)
+    found = figures(config, tiny.random_parameters(config), 12)
+    assert found
+    for each in found:
+        parts = each["lines"].values() if "lines" in each else [each["values"]]
+        assert all(np.isfinite(array(part)).all() for part in parts)
+
+
+def test_rotary_products_depend_on_distance_as_rotations_do():
+    """A query and a key that agree, turned by their positions, multiplied pair by pair."""
+    expected = [[np.cos(t * 10000.0 ** (-2 * i / 8)) for i in range(4)] for t in range(9)]
+    np.testing.assert_allclose(turned(8, 9, 10000.0), expected, atol=1e-5)
+
+
+def test_similarity_is_the_cosine_and_its_mean_by_distance():
+    vectors = np.array([[1.0, 0], [1, 1], [0, 2]])
+    found = similarity(vectors)
+    np.testing.assert_allclose(found[0], [1, 0.5**0.5, 0], atol=1e-12)
+    np.testing.assert_allclose(by_distance(found), [1, 0.5**0.5, 0], atol=1e-12)
+
+
+def _synthetic(layers, heads, length, words, **changes):
+    weights = np.random.default_rng(0).random((layers, heads, length, length), np.float32)
+    weights /= weights.sum(-1, keepdims=True)
+    tokens = [words[i % len(words)] for i in range(length)]
+    one = {
+        "name": "Decoder",
+        "rows": "targets",
+        "columns": "targets",
+        "weights": numbers(weights),
+        "entropy": np.ones((layers, heads)).tolist(),
+        "largest_logit": None,
+    }
+    chance = {"probability": 0.5, "rank": 1, "best": [[word, 0.1] for word in words]}
+    text = {"line": " ".join(words), "maps": [one], "given": 2, "targets": tokens}
+    text |= {"written": tokens, "chances": [chance] * length}
+    text |= changes
+    shown = figures(tiny.config(), {}, 12)
+    data = {"texts": [text, text | {"line": "second"}], "positions": shown}
+    return page(words[0], data, styles=["look.css"], scripts=["plots.js", "look.js"])
+
+
+def test_the_page_of_144_heads_and_100_tokens_weighs_less_than_10_mb():
+    text = _synthetic(12, 12, 100, ["a", "b"])
+    # The second text stands for itself.
+    assert len(text.encode()) / 2 < 10e6
+
+
+# Runs on a tiny corpus, as the tests of whole runs have them
+compiled_once, folder, trained = whole.compiled_once, whole.folder, whole.trained
+
+
+@pytest.mark.long
+def test_texts_of_any_kind_are_texts_and_mouse_and_keys_switch(opened, names_of):
+    tab = opened(_synthetic(2, 3, 5, NASTY))
+    title = tab.locator("#one-head")
+    assert tab.title() == NASTY[0] and tab.locator("h1").inner_text() == NASTY[0]
+    assert title.inner_text() == "Decoder: layer 1, head 1"
+    group = tab.get_by_role("group", name="Queries")
+    assert [one.strip() for one in group.get_by_role("button").all_text_contents()] == [
+        word.strip() for word in NASTY
+    ]
+    for key, expected in [
+        ("ArrowRight", "layer 1, head 2"),
+        ("ArrowDown", "layer 2, head 2"),
+        ("ArrowLeft", "layer 2, head 1"),
+        ("ArrowLeft", "layer 2, head 3"),
+        ("m", "layer 2, mean of heads"),
+        ("ArrowUp", "layer 1, mean of heads"),
+    ]:
+        tab.keyboard.press(key)
+        assert title.inner_text() == f"Decoder: {expected}"
+    tab.get_by_role("button", name="Layer 2, head 1").click()
+    assert title.inner_text() == "Decoder: layer 2, head 1"
+    tab.get_by_role("button", name="Next head").click()
+    assert title.inner_text() == "Decoder: layer 2, head 2"
+    group.get_by_role("button").nth(2).click()
+    assert group.get_by_role("button").nth(2).get_attribute("aria-pressed") == "true"
+    assert NASTY[2] in tab.locator("#said").inner_text()
+    weights = np.random.default_rng(0).random((2, 3, 5, 5), np.float32)
+    weights /= weights.sum(-1, keepdims=True)
+    shown = tab.get_by_role("group", name="Keys").get_by_role("button")
+    titles = [shown.nth(i).get_attribute("title") for i in range(5)]
+    np.testing.assert_allclose([float(x) for x in titles], weights[1, 1, 2], atol=5.1e-5)
+    tab.get_by_role("group", name="Written tokens").get_by_role("button").nth(3).click()
+    assert "probability 0.5000" in tab.locator("#runners-up").inner_text()
+    tab.keyboard.press("n")
+    assert tab.locator("#line").inner_text() == "second"
+    with tab.expect_download() as download:
+        tab.keyboard.press("s")
+    svg = Path(download.value.path()).read_text("utf-8")
+    assert svg.startswith("<svg") and "data:image/png" in svg and "<script" not in svg
+    names = names_of(tab)
+    assert names and all(name.strip() for name in names)
+
+
+@pytest.mark.long
+def test_segments_are_divided_by_lines_and_what_lies_in_the_memory_is_dashed(opened):
+    tab = opened(_synthetic(1, 1, 5, ["a", "b"], segment=2))
+    lines = tab.locator("svg.matrix line")
+    assert lines.count() == 2  # before the third and the fifth token
+    assert lines.evaluate_all("all => all.every((line) => line.getTotalLength() > 0)")
+    assert "Dashed" in tab.locator("main").inner_text()
+    queries, keys = (
+        tab.get_by_role("group", name=name).get_by_role("button") for name in ("Queries", "Keys")
+    )
+
+    def dashed():
+        return [keys.nth(i).evaluate("x => x.className") == "given" for i in range(5)]
+
+    queries.nth(3).click()
+    assert dashed() == [True, True, False, False, False]
+    queries.nth(4).hover()
+    assert dashed() == [True, True, True, True, False]
+
+
+@pytest.mark.long
+def test_keys_leave_the_focus_where_it_was(opened):
+    tab = opened(_synthetic(2, 2, 5, ["a", "b"]))
+    for name, key in [("Keys", "."), ("Queries", "."), ("Keys", "n")]:
+        group = tab.get_by_role("group", name=name)
+        group.get_by_role("button").nth(1).focus()
+        tab.keyboard.press(key)
+        assert group.evaluate("x => x.contains(document.activeElement)")
+    tab.get_by_role("button", name="Layer 2, head 1").focus()
+    tab.keyboard.press("n")
+    assert tab.evaluate("document.activeElement.ariaLabel") == "Layer 2, head 1"
+
+
+@pytest.mark.long
+def test_a_model_without_attention_shows_what_it_writes(opened):
+    tab = opened(_synthetic(1, 1, 3, ["a", "b"], maps=[]))
+    shown = tab.locator("main").inner_text()
+    assert "no attention" in shown and "What it writes" in shown
+    assert "layers and heads" not in shown and "entropy" not in shown.lower()
+    tab.keyboard.press("s")  # there is nothing to save, and no error
+    tab.get_by_role("group", name="Written tokens").get_by_role("button").nth(1).click()
+    assert "probability 0.5000" in tab.locator("#runners-up").inner_text()
+
+
+@pytest.mark.long
+def test_144_heads_of_100_tokens_open(opened):
+    tab = opened(_synthetic(12, 12, 100, ["a", "b"]))
+    assert tab.locator(".heads button").count() == 144
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["run", "language_model", "masked"])
+def test_the_command_writes_a_page_that_opens(name, folder, trained, opened):
+    workdir = folder / "run" if name == "run" else trained(name)
+    lines = folder / "lines"
+    lines.write_text("a e\n\nb <script> f\n")
+    out = folder / f"{name}.html"
+    flags = f"--workdir={workdir}", "--mode=look", f"--input={lines}", f"--output={out}"
+    assert call(*flags) == 0
+    tab = opened(out.read_text())
+    assert tab.locator(".heads button").count() == 2
+    assert re.search("layer 1, head 1", tab.locator("#one-head").inner_text())

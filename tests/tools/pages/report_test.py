@@ -1,0 +1,250 @@
+"""The page of a report: its data are those of the runs, and a browser shows them."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+
+from tests.tools.pages.runs_made import NASTY, make, make_twenty
+from transformer_jax.tools.pages import report
+from transformer_jax.tools.pages.page import array
+from transformer_jax.tools.reports import compare, figures
+from transformer_jax.tools.reports import records as work
+from transformer_jax.tools.reports import report as command
+
+
+@pytest.fixture
+def read(tmp_path):
+    """What the page shows of runs that are made as `make` says."""
+
+    def read(**runs):
+        folders = [make(tmp_path / name, **how) for name, how in runs.items()]
+        return report.data([work.read(folder) for folder in folders])
+
+    return read
+
+
+def records(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_curves_are_what_the_metrics_say(tmp_path, read):
+    data = read(a={}, b={"seed": 1, "steps": 9})
+    assert not {"step", "spike/loss"} & set(data["curves"])
+    for number, name in enumerate("ab"):
+        for metric, curves in data["curves"].items():
+            rows = [row for row in records(tmp_path / name) if metric in row]
+            assert curves[number] == {
+                "steps": [row["step"] for row in rows],
+                "values": [row[metric] for row in rows],
+            }
+        assert data["runs"][number]["spikes"] == {"steps": [7], "values": [9.0]}
+
+
+def test_what_is_not_finite_leaves_a_gap(tmp_path):
+    run = make(tmp_path / "run", steps=3)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "train/token_loss": null}\n{"step": 5, "tra')  # torn by a kill
+    data = report.data([work.read(run)])
+    assert data["curves"]["train/token_loss"][0]["steps"] == [1, 2, 3, 4]
+    assert data["curves"]["train/token_loss"][0]["values"][3] is None
+    assert report.report([work.read(run)], "t")  # JSON can hold it
+
+
+def test_bands_are_mean_and_range_of_the_seeds_that_have_a_value(read):
+    """Runs are seeds of one if nothing else differs; one of them has ended early."""
+    data = read(
+        a={"seed": 0},
+        b={"seed": 1, "steps": 9, "planned": 20},
+        c={"seed": 1, "residual": "admin"},
+    )
+    assert [group["runs"] for group in data["groups"]] == [[0, 1], [2]]
+    assert [group["name"] for group in data["groups"]] == ["pre_ln (2 seeds)", "c"]
+    assert [run["group"] for run in data["runs"]] == [0, 0, 1]
+    for name, (band, alone) in data["bands"].items():
+        assert alone is None
+        curves = [dict(zip(*data["curves"][name][run].values(), strict=True)) for run in (0, 1)]
+        assert band["steps"] == sorted(set().union(*curves))
+        for at, step in enumerate(band["steps"]):
+            values = [curve[step] for curve in curves if step in curve]
+            assert band["mean"][at] == pytest.approx(statistics.mean(values))
+            assert (band["low"][at], band["high"][at]) == (min(values), max(values))
+            assert band["count"][at] == len(values)
+
+
+def test_diagnostics_are_rows_by_depth(tmp_path, read):
+    data = read(run={"diagnostics": 5})
+    for name, curve in data["runs"][0]["diagnostics"].items():
+        rows = [row for row in records(tmp_path / "run") if f"diagnostics/{name}" in row]
+        expected = [row[f"diagnostics/{name}"] for row in rows]
+        assert curve["steps"] == [row["step"] for row in rows]
+        found = array(curve["values"])
+        np.testing.assert_array_equal(found, np.reshape(expected, found.shape).astype("f4"))
+    assert set(data["runs"][0]["diagnostics"]) == {
+        "decoder/branch_variance",
+        "decoder/output_change",
+    }
+
+
+def test_tables_are_those_of_compare(tmp_path, read, capsys, monkeypatch):
+    data = read(a={}, b={"residual": "admin"})
+    monkeypatch.setattr(figures, "save", lambda *_: None)
+    compare.compare([tmp_path / "a", tmp_path / "b"], tmp_path / "figure")
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for row in (*data["config"], *data["scores"]):
+        assert " ".join(row).split() in shown
+
+
+def test_what_became_of_a_run_is_told_with_what_replay_found(tmp_path):
+    bad = {"status": "diverged", "steps": 4, "first_bad_step": 4, "spikes": [{"step": 3}]}
+    run = make(tmp_path / "run", results=bad)
+    told = report.outcome(work.read(run))
+    assert told[0] == "diverged, after step 4" and f"--workdir={run} --step=4" in told[-1]
+    (run / "replay.json").write_text(json.dumps({"step": 4, "found": "tensor x"}))
+    assert report.outcome(work.read(run))[-1] == "replay up to step 4: tensor x"
+    new = make(tmp_path / "new", results={}, steps=1)
+    assert report.outcome(work.read(new)) == ["has not begun to train"]
+
+
+def test_replay_is_no_advice_for_what_it_does_not_look_into(tmp_path):
+    run = make(tmp_path / "run", results={"status": "diverged", "steps": 4, "first_bad_step": 4})
+    config = json.loads((run / "config.json").read_text())
+    config["model"]["family"] = "recurrent"
+    (run / "config.json").write_text(json.dumps(config))
+    assert "replay" not in " ".join(report.outcome(work.read(run)))
+
+
+def test_a_group_whose_settings_fill_a_line_is_called_by_its_first_run(tmp_path):
+    folders = [make(tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 1), ("c", 0))]
+    for folder, length in zip(folders, (1, 1, 80), strict=True):
+        config = json.loads((folder / "config.json").read_text())
+        config["data"] = {"train": ["x" * length]}
+        (folder / "config.json").write_text(json.dumps(config))
+    groups = report.data([work.read(folder) for folder in folders])["groups"]
+    assert [group["name"] for group in groups] == ["a (2 seeds)", "c"]
+
+
+def test_samples_are_those_of_each_evaluation_and_of_the_end(tmp_path):
+    run = make(tmp_path / "run", samples="1   source")
+    lines = [{"step": step, "samples": [[NASTY, [f"is {step}"]]]} for step in (10, 20)]
+    (run / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert report.data([work.read(run)])["runs"][0]["samples"] == [
+        {"step": 10, "text": f"{NASTY}\n    is 10"},
+        {"step": 20, "text": f"{NASTY}\n    is 20"},
+        {"step": None, "text": "1   source"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give RUN"),
+        (["@/run", "--experiment=x"], "give RUN"),
+        (["@/nothing"], "@/nothing is not a run: there is no such folder"),
+        (["@/broken"], "@/broken/config.json is broken"),
+        (["@/torn"], "@/torn/metrics.jsonl:1 is not a record"),
+        (["@/run", "--output=@/run"], "--output=@/run is a folder"),
+        (["@/run", "--output=@/no/x.html"], "there is no folder @/no"),
+        (["--experiment=x", "--runs_dir=@"], "@/x is not there"),
+        (["--experiment=run", "--runs_dir=@"], "@/run has no trained runs"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "run")
+    (make(tmp_path / "broken") / "config.json").write_text("{")
+    torn = make(tmp_path / "torn") / "metrics.jsonl"
+    torn.write_text("{}\n" + torn.read_text())
+    status = command.main([argument.replace("@", str(tmp_path)) for argument in arguments])
+    error = capsys.readouterr().err
+    assert status == 1 and message.replace("@", str(tmp_path)) in error
+    assert len(error.splitlines()) == 1 and not (tmp_path / "report.html").exists()
+
+
+def test_runs_of_any_state_and_of_an_experiment_are_one_page(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "runs" / "experiments" / "lr"
+    for number in range(2):
+        run = make(home / str(number), seed=number)
+        labels = {"scheme": "admin", "seed": number}
+        (run / "run.json").write_text(json.dumps({"labels": [labels]}))
+    for name in ("results.json", "metrics.jsonl"):
+        (home / "1" / name).unlink()
+    assert command.main(["--experiment=lr"]) == 0
+    assert "2 runs" in capsys.readouterr().out
+    assert "<title>lr</title>" in (tmp_path / "report.html").read_text()
+    assert command.main([str(home / "1"), str(tmp_path), "--output=one.html"]) == 0
+    assert "is not a run" in capsys.readouterr().err
+    assert (tmp_path / "one.html").exists()
+
+
+@pytest.mark.long
+def test_a_browser_shows_twenty_runs(tmp_path, opened, names_of):
+    runs = make_twenty(tmp_path / "runs")
+    page = tmp_path / "report.html"
+    assert command.main([*map(str, runs), f"--output={page}"]) == 0
+    assert page.stat().st_size < 10e6
+    tab = opened(page.read_text("utf-8"))
+    chart, readout = tab.get_by_role("application").first, tab.locator(".readout").first
+    slider = tab.locator("input[type=range]").first
+
+    def button(text):
+        return tab.locator("button", has_text=text).first
+
+    def lines():
+        return chart.get_attribute("aria-label")
+
+    # Texts of any kind stand there as texts.
+    assert NASTY in tab.locator("pre").first.text_content()
+    assert NASTY in tab.locator(".texts").first.text_content()
+    # Mouse: a group goes, bands open into runs, the scale turns logarithmic.
+    assert "5 lines" in lines()
+    button("admin (4 seeds)").click()
+    assert "4 lines" in lines()
+    button("Seeds as bands").click()
+    assert "16 lines" in lines()
+    button("Logarithmic").click()
+    # Under the mouse stand the numbers of the step: those of the log.
+    chart.hover()
+    said = readout.text_content()
+    step = int(said.partition(":")[0].removeprefix("step ").replace(",", ""))
+    (logged,) = [row for row in records(runs[1]) if row["step"] == step]
+    assert f"post_ln_1: {float(format(logged['train/token_loss'], '.4g')):g}" in said
+    # Keyboard: the cursor goes from step to step, a button is pressed, a slider is moved.
+    chart.focus()
+    tab.keyboard.press("Home")
+    assert readout.text_content().startswith("step 1:")
+    tab.keyboard.press("ArrowRight")
+    assert readout.text_content().startswith("step 2:")
+    tab.keyboard.press("+")
+    button("Hide all").press("Enter")
+    assert "0 lines" in lines()
+    button("Show all").press(" ")
+    assert "20 lines" in lines()
+    assert slider.get_attribute("aria-valuetext") == "step 1000"
+    slider.press("ArrowLeft")
+    assert slider.get_attribute("aria-valuetext") == "step 998"
+    heat = tab.locator("canvas.heat").first
+    heat.click(position={"x": 0.2, "y": 5})
+    assert slider.get_attribute("aria-valuetext") == "step 2"
+    names = names_of(tab)
+    assert names and all(name.strip() for name in names)
+
+
+@pytest.mark.long
+def test_a_run_that_breaks_off_after_its_last_record_has_a_cross(tmp_path, opened):
+    bad = {"status": "diverged", "steps": 9, "first_bad_step": 10}
+    run = make(tmp_path / "run", steps=9, results=bad)
+    page = tmp_path / "report.html"
+    assert command.main([str(run), f"--output={page}"]) == 0
+    # A plot that only notes where strokes begin, for steps from 1 to 9 at pixels 10 to 90.
+    begun = opened(page.read_text("utf-8")).evaluate("""() => {
+      const begun = [];
+      const ctx = {beginPath() {}, lineTo() {}, fill() {}, stroke() { begun.push(this.x); },
+        moveTo(x) { this.x = x; }};
+      const bbox = {left: 10, top: 0, width: 80, height: 50};
+      charts.marks({ctx, bbox, valToPos: (step) => 10 * step, data: [[1, 5, 9]]});
+      return begun.map((x) => x + 5 * devicePixelRatio);
+    }""")
+    assert begun == [90]

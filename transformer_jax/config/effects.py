@@ -1,0 +1,177 @@
+"""Which settings have no effect with the others, so that none is ignored in silence.
+
+The tables' rows name what they read; `_choices` collects them by the setting that chooses a row.
+What was given on the command line is refused, what a config file sets is told.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from configs import default
+from configs.default import Config
+from transformer_jax import tasks
+from transformer_jax.config.kinds import show
+from transformer_jax.config.load import changes, flatten
+from transformer_jax.data.prepare.tokenizer import TOKENIZERS
+from transformer_jax.data.read.sources import SOURCES
+from transformer_jax.evaluation.search import METHODS
+from transformer_jax.models import FAMILIES
+from transformer_jax.models.layers.positions import POSITIONS
+from transformer_jax.models.layers.settings import ARCHITECTURES
+from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
+from transformer_jax.models.transformer.schemes import SCHEMES
+from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.task import Task
+from transformer_jax.training.schedule import SCHEDULES
+from transformer_jax.training.update_rules import OPTIMIZERS
+
+
+class Choice(NamedTuple):
+    """A setting, its value, and the keys that only some of its values read."""
+
+    name: str
+    value: Any
+    readers: Mapping[Any, Collection[str]]
+
+
+def check(config: Config, given: Iterable[str]) -> None:
+    """Checks that what was given has an effect, or is the default anyway.
+
+    given: the keys, or "KEY=VALUE" texts, as of a command line.
+
+    Raises:
+      ValueError: naming the keys, and what they have no effect with.
+    """
+    keys = {text.partition("=")[0] for text in given}
+    if refused := _without_effect(config, keys):
+        raise ValueError(f"{refused}: leave out what has no effect, or change the other")
+
+
+def told(config: Config) -> list[str]:
+    """What is to say of a config before it is trained with: a line each."""
+    lines, steps, optimizer = [], config.train.steps, config.optimizer
+    if start := config.checkpoint.init_from:
+        lines.append(
+            f"data.tokenizer has no effect: the tokenizer is that of checkpoint.init_from={start!r}"
+        )
+    keys = {key for key in flatten(config) if not (start and key.startswith("data.tokenizer."))}
+    if ignored := _without_effect(config, keys):
+        lines.append(ignored)
+    if optimizer.burn_in_steps + optimizer.warmup_steps >= steps:
+        named = f"optimizer.warmup_steps={optimizer.warmup_steps}"
+        if optimizer.burn_in_steps:
+            named = f"{named}, after optimizer.burn_in_steps={optimizer.burn_in_steps},"
+        lines.append(
+            f"{named} is not less than train.steps={steps}: the learning rate grows up to the last "
+            "step"
+        )
+    return lines
+
+
+def _without_effect(config: Config, keys: Collection[str]) -> str:
+    """Says which of the keys are no default and have no effect, and why; "" if none."""
+    unused, reasons = _unused(config), {}
+    for key, (_, value) in changes(default.get_config(), config).items():
+        if key in keys and key in unused:
+            reasons.setdefault(unused[key], []).append(f"{key}={show(value)}")
+    return "; ".join(
+        f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'} no effect {reason}"
+        for reason, named in reasons.items()
+    )
+
+
+def _unused(config: Config) -> dict[str, str]:
+    """The keys that have no effect, and why: "with decode.method='beam', only with 'sample'"."""
+    unused = {}
+    for name, value, readers in _choices(config):
+        if value not in readers:
+            continue  # a source that does not serve the task, which is refused elsewhere
+        for key in set().union(*readers.values()).difference(readers[value]):
+            others = " or ".join(show(other) for other, keys in readers.items() if key in keys)
+            unused[key] = f"with {name}={show(value)}, only with {others}"
+    for general, own in (("num_layers", "num_{}_layers"), ("residual", "{}_residual")):
+        names = [own.format(stack) for stack in ARCHITECTURES[config.model.architecture]]
+        if None not in [config.model[name] for name in names]:
+            owns = " and ".join(f"model.{name}={config.model[name]!r}" for name in names)
+            unused[f"model.{general}"] = f"with {owns}"
+    return unused
+
+
+def _choices(config: Config) -> list[Choice]:
+    data, model, optimizer = config.data, config.model, config.optimizer
+    task, start = tasks.choose(config.task.name, model.architecture), config.checkpoint.init_from
+    residuals = [
+        model[f"{stack}_residual"] or model.residual for stack in ARCHITECTURES[model.architecture]
+    ]
+    scheme = max(residuals, key=lambda name: len(SCHEMES[name].reads))
+    ending = {
+        name: ("final_learning_rate",) * row.ends + ("decay_steps",) * row.decays_last
+        for name, row in SCHEDULES.items()
+    }
+    moments = {name: row.reads for name, row in OPTIMIZERS.items()}
+    sizes = {
+        name: ("vocab_size", "train_bytes") * (row.least is not None)
+        for name, row in TOKENIZERS.items()
+    }
+    lengths = {
+        name: ("max_length",) * row.learned
+        + ("max_distance",) * row.distances
+        + ("rotary_base",) * (row.rotation is not None)
+        for name, row in POSITIONS.items()
+    }
+    bases = {name: row.reads if row else () for name, row in PARAMETERIZATIONS.items()}
+    remembers = {True: ("memory_length",), False: ()}
+    rows = {True: ("row_source_length", "row_target_length"), False: ()}
+    return [
+        Choice("decode.method", config.decode.method, _in("decode", METHODS)),
+        Choice("optimizer.schedule", optimizer.schedule, _in("optimizer", ending)),
+        Choice("optimizer.name", optimizer.name, _in("optimizer", moments)),
+        Choice("model.memory_length", bool(model.memory_length), _in("evaluate", remembers)),
+        Choice("model.positions", model.positions, _in("model", lengths)),
+        Choice(
+            "model.residual", scheme, _in("model", {n: row.reads for n, row in SCHEMES.items()})
+        ),
+        Choice("model.parameterization", model.parameterization, _in("model", bases)),
+        Choice("model.family", model.family, _in("model", _FAMILIES)),
+        Choice("model.architecture", model.architecture, _in("model", _STACKS)),
+        Choice("data.tokenizer.kind", data.tokenizer.kind, _in("data.tokenizer", sizes)),
+        Choice("data.mixture", bool(data.mixture), _in("data", {True: (), False: ("train",)})),
+        Choice("data.packing", data.packing, _in("data", rows)),
+        Choice("data.source", data.source, _in("data", _sources(task))),
+        Choice("task.name", task.recipe.name, {n: _read_by(row) for n, row in TASKS.items()}),
+        # Last, since its reason goes before that of the kind.
+        Choice("checkpoint.init_from", start, {start: (), "": _TOKENIZER}),
+    ]
+
+
+_TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
+_FAMILIES = {
+    name: row.reads.intersection(default.get_config().model) for name, row in FAMILIES.items()
+}
+# An encoder alone also embeds, whatever it is trained for.
+_STACKS = {
+    name: ("pooling" if stacks == ("encoder",) else "logits_bias",)
+    + tuple(key for stack in stacks for key in (f"num_{stack}_layers", f"{stack}_residual"))
+    for name, stacks in ARCHITECTURES.items()
+}
+
+
+def _in(section: str, rows: Mapping[Any, Collection[str]]) -> dict[Any, list[str]]:
+    return {name: [f"{section}.{key}" for key in keys] for name, keys in rows.items()}
+
+
+def _sources(task: Task) -> dict[str, Collection[str]]:
+    """What the sources that serve a task read."""
+    columns = task.recipe.reads
+    return {name: rows[columns].reads for name, rows in SOURCES.items() if columns in rows}
+
+
+def _read_by(task: Task) -> set[str]:
+    """The keys that this task reads and not every other one does."""
+    recipe, decodes = task.recipe, task.limit is not None
+    lengths = [f"data.{kind}_{side}_length" for kind in ("max", "row") for side in recipe.sides]
+    keys = {*lengths, *task.settings}
+    keys |= {f"data.{key}" for reads in _sources(task).values() for key in reads}
+    keys |= {f"decode.{key}" for key in default.get_config().decode} if decodes else set()
+    keys |= {"evaluate.samples"} if task.results else set()
+    return keys | ({"model.tied_embeddings"} if recipe.labels is None else set())

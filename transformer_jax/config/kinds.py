@@ -1,0 +1,160 @@
+"""What a setting may be: its type, its bounds, and the table that lists its choices."""
+
+import ast
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from transformer_jax.data.prepare.tokenizer import TOKENIZERS
+from transformer_jax.data.read.sources import SOURCES
+from transformer_jax.evaluation.scores import BLEU_TOKENIZERS
+from transformer_jax.evaluation.search import METHODS
+from transformer_jax.models import FAMILIES
+from transformer_jax.models.recurrent import config as recurrent
+from transformer_jax.models.transformer import config as transformer
+from transformer_jax.models.transformer.schemes import SCHEMES
+from transformer_jax.runs.trackers import TRACKERS
+from transformer_jax.tasks import TASKS
+from transformer_jax.training.schedule import SCHEDULES
+from transformer_jax.training.update_rules import OPTIMIZERS
+
+# The settings that name one of a few things, or some of them, and the tables whose keys these are.
+CHOICES: Mapping[str, Collection[str]] = {
+    "data.source": SOURCES,
+    "data.tokenizer.kind": TOKENIZERS,
+    "task.name": TASKS,
+    "decode.method": METHODS,
+    "evaluate.checkpoint": ("last", "best"),
+    "evaluate.bleu_tokenizer": BLEU_TOKENIZERS,
+    "log.trackers": TRACKERS,
+    "model.family": FAMILIES,
+    "model.residual": SCHEMES,
+    **{
+        f"model.{name}": table
+        for name, table in (transformer.CHOICES | recurrent.CHOICES).items()
+        if name != "head"
+    },
+    "optimizer.name": OPTIMIZERS,
+    "optimizer.schedule": SCHEDULES,
+}
+# The keys whose tuples hold rows instead of texts, with an example.
+ROWS = {
+    "optimizer.groups": (("embedding/*", 0.1, 0.0),),
+    "optimizer.layer_warm_ups": (("decoder/*", 10, 12, 200),),
+    "data.mixture": (("json", "~/web", "part-*.json", 3.0),),
+    "data.parts": (("reverse", 1.0, "data.source_language=de", "data.target_language=en"),),
+}
+_OPEN = {"data.parts": 2}  # the rows that have any number of texts behind so many items
+# Sizes and steps are counted in int32 on devices; what else bounds a whole number stands here.
+_LARGEST = 2**31 - 1
+_BOUNDS = {
+    "seed": (0, 2**32 - 1),  # of jax.random.key
+    "decode.seed": (0, 2**32 - 1),
+    # The libraries allocate a table of this size before they look at the texts.
+    "data.tokenizer.vocab_size": (1, 2**24),
+}
+_MAX_FLOAT32 = 3.4e38
+
+
+class Kind(NamedTuple):
+    """The type of a key's values, and whether None is one of them."""
+
+    type: type
+    may_be_none: bool
+
+
+def show(value: object) -> str:
+    """A value as a message shows it."""
+    return shorten(repr(value))
+
+
+def shorten(text: str, most: int = 100) -> str:
+    """A text as a message shows it: a long one by its beginning and its length."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def parse(kind: Kind, text: str) -> object:
+    """Returns the value that a command line's text stands for, still unchecked."""
+    if kind.may_be_none and text == "None":
+        return None
+    if kind.type is str:
+        return text
+    if kind.type is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if kind.type in (int, float):
+        try:
+            return int(text)
+        except ValueError:
+            pass
+    try:
+        return float(text) if kind.type in (int, float) else ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text  # these five are what literal_eval raises
+
+
+def check(key: str, kind: Kind, value: Any) -> Any:
+    """Returns the value in the type that the key has; ValueError when it does not fit."""
+    if value is None and kind.may_be_none:
+        return None
+    if (number := _number(kind.type, value)) is not None:
+        least, most = _BOUNDS.get(key, (-_LARGEST, _LARGEST))
+        if kind.type is int and not least <= number <= most:
+            raise ValueError(f"{key}={show(value)} does not lie in {least} to {most}")
+        return number
+    if kind.type is tuple and isinstance(value, tuple | list):
+        items = [_row(key, item) if key in ROWS else item for item in value]
+        if all(isinstance(item, tuple if key in ROWS else str) for item in items):
+            for item in items:
+                _check_choice(key, item)
+            return tuple(items)
+    if kind.type is str and isinstance(value, str) and key in CHOICES:
+        _check_choice(key, value)
+        return value
+    # The text 'None' as a folder or a name is a slip of whoever meant to unset it.
+    if kind.type is str and isinstance(value, str) and value != "None":
+        return value
+    if kind.type is bool and isinstance(value, bool):
+        return value
+    items = f"rows, as {ROWS[key]!r}" if key in ROWS else "texts, as ('train',)"
+    expected = {
+        int: "a whole number",
+        float: f"a finite number, at most {_MAX_FLOAT32:g}",
+        bool: "true or false",
+        str: "a text",
+        tuple: f"a tuple of {items}",
+    }[kind.type]
+    none = value is None or value == "None"
+    unset = " or None" if kind.may_be_none else "; it cannot be None" if none else ""
+    raise ValueError(f"{key}={show(value)} is not {expected}{unset}")
+
+
+def _check_choice(key: str, value: object) -> None:
+    choices = CHOICES.get(key)
+    if choices is not None and value not in choices:
+        raise ValueError(f"{key}={show(value)} is not one of {', '.join(map(repr, choices))}")
+
+
+def _number(kind: type, value: Any) -> Any:
+    """The value as a number of this kind, None where it is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    if kind is int and (isinstance(value, int) or (math.isfinite(value) and value == int(value))):
+        return int(value)
+    if kind is float and -_MAX_FLOAT32 <= value <= _MAX_FLOAT32:
+        return float(value)
+    return None
+
+
+def _row(key: str, value: Any) -> tuple | None:
+    """A row of such a key's in the types of its example, None where it does not fit."""
+    example = ROWS[key][0]
+    if key in _OPEN and isinstance(value, tuple | list):
+        first = _OPEN[key]
+        example = example[:first] + ("",) * (len(value) - first)
+    if not isinstance(value, tuple | list) or len(value) != len(example):
+        return None
+    row = tuple(
+        item if isinstance(like, str) and isinstance(item, str) else _number(type(like), item)
+        for like, item in zip(example, value, strict=True)
+    )
+    return None if None in row else row

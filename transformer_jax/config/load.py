@@ -1,0 +1,331 @@
+"""From a config file and changes to it to one checked, frozen config.
+
+The default config is the schema: its keys are all there are, its values give the types, and a key
+may be None where the default's is. `values` checks a value, `unused` whether it has an effect.
+
+What a run is called, and what a work directory belongs to, follows from `identity`: from what
+differs from the default. So a key that is added renames nothing, as long as its default is what the
+code did before; a config.json without it means that.
+"""
+
+import difflib
+import importlib.util
+import itertools
+import json
+import re
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from configs import default
+from configs.default import Config
+from transformer_jax.config import kinds as values
+from transformer_jax.config.kinds import Kind, shorten
+from transformer_jax.data.read.open_file import decode_lines
+from transformer_jax.training.schedule import SCHEDULES
+
+CONFIGS = Path(default.__file__).parent
+# How ConfigDict's message on a key that is not there begins.
+_MISTYPED = r"(?:Key )?[\"'](\w+)[\"']"
+# What a rerun in the same work directory may change. Data of another content in another folder is
+# refused by its fingerprint. A name that ends in a dot is a whole section.
+FREE_TO_CHANGE = (
+    "train.log_every",
+    "train.evaluate_every",
+    "train.diagnostics_every",
+    "train.sharpness_every",
+    "log.",
+    "data.dir",
+    "data.cache_dir",
+    "data.workers",
+    "checkpoint.every",
+    "checkpoint.keep_last",
+    "checkpoint.best_metric",
+    "checkpoint.average_last",
+    "evaluate.",
+    "decode.",
+    "mesh.",
+    "model.remat",
+    "model.attention_kernel",
+)
+
+
+def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ()) -> Config:
+    """Returns the frozen config of a file with the overrides applied, every value checked.
+
+    Args:
+      config_file: "FILE.py" or "FILE.py:ARG", which defines `get_config(ARG)`; or "config.json", as
+        a work directory holds it.
+      overrides: by dotted key; or "KEY=VALUE" texts, as of a command line. The last one wins.
+
+    Raises:
+      ValueError: for an unknown key, a value of the wrong type or outside its set.
+      FileNotFoundError: when there is no such file.
+    """
+    schema = default.get_config()
+    config = _read(schema, config_file)
+    if not isinstance(overrides, Mapping):
+        pairs = (text.partition("=") for text in overrides)
+        overrides = {key: values.parse(_kind(schema, key), text) for key, _, text in pairs}
+    checked = {
+        key: values.check(key, _kind(schema, key), value) for key, value in overrides.items()
+    }
+    try:
+        # Through the ConfigDict, so that what a file derives by `get_ref` follows its override.
+        config.update_from_flattened_dict(checked)
+        flat = flatten(config)
+    except (ArithmeticError, TypeError) as error:
+        message = f"{error!r} in what it derives by get_ref"
+        raise ValueError(f"config file {config_file}: {message}") from error
+    return FrozenConfigDict(_nest(_check_all(schema, flat)))
+
+
+def replace(config: Config, changes: Mapping[str, object]) -> Config:
+    """The config with other values, by dotted key; they are not checked."""
+    return FrozenConfigDict(_nest(flatten(config) | dict(changes)))
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits a command line into other arguments and the overrides in it, as "KEY=VALUE" texts.
+
+    An override is `--config.KEY=VALUE` or `--config.KEY VALUE`; ValueError when a value is missing.
+    """
+    others, overrides = [], []
+    arguments = iter(argv)
+    for argument in arguments:
+        if argument == "--":
+            return [*others, argument, *arguments], overrides
+        if not argument.startswith("--config."):
+            others.append(argument)
+            continue
+        text = argument.removeprefix("--config.")
+        if "=" not in text:
+            value = next(arguments, None)
+            if value is None or value.startswith("--"):
+                raise ValueError(f"{argument} needs a value: write {argument}=VALUE")
+            text = f"{text}={value}"
+        overrides.append(text)
+    return others, overrides
+
+
+def flatten(config: Config) -> dict[str, object]:
+    """Returns the leaves of a config by dotted key, in alphabetical order."""
+    flat = {}
+    for name in sorted(config):
+        value = config[name]
+        if isinstance(value, ConfigDict):
+            flat |= {f"{name}.{key}": leaf for key, leaf in flatten(value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def changes(config: Config, other: Config) -> dict[str, tuple[object, object]]:
+    """Returns both values of each key whose value differs, by dotted key."""
+    before, after = flatten(config), flatten(other)
+    return {key: (before[key], after[key]) for key in before if before[key] != after[key]}
+
+
+def difference(config: Config, other: Config) -> list[str]:
+    """Returns one line "KEY: VALUE -> OTHER VALUE" for each key whose value differs."""
+    return _lines(changes(config, other))
+
+
+def _lines(changes: Mapping[str, tuple[object, object]]) -> list[str]:
+    return [f"{key}: {before!r} -> {after!r}" for key, (before, after) in changes.items()]
+
+
+def identity(config: Config) -> dict[str, object]:
+    """Returns what a run is, by dotted key: what differs from the default and may not change."""
+    differing = changes(default.get_config(), config).items()
+    return {key: value for key, (_, value) in differing if not is_free(key)}
+
+
+def is_free(key: str) -> bool:
+    """Whether a rerun in the same work directory may change this key."""
+    return any(key == name or (name[-1] == "." and key.startswith(name)) for name in FREE_TO_CHANGE)
+
+
+def check_workdir(saved: Config, config: Config) -> None:
+    """Checks that a work directory made with `saved` may continue with `config`.
+
+    Free to change are trackers, intervals of logging, evaluation and saving, the settings of
+    checkpoints, evaluation and decoding, folders, and what decides how but not what is computed
+    (the mesh, what the backward pass computes again, the attention kernel). `train.steps` may grow
+    under a schedule whose learning rates do not depend on it.
+
+    Raises:
+      ValueError: with the difference, when anything else has changed.
+    """
+    if lines := refused(saved, config):
+        raise ValueError(
+            "the work directory belongs to another config; choose another --workdir, or undo:\n  "
+            + "\n  ".join(lines)
+        )
+
+
+def refused(saved: Config, config: Config) -> list[str]:
+    """Returns the lines of `difference` that `check_workdir` refuses."""
+    longer = config.train.steps > saved.train.steps
+    open_ended = not SCHEDULES[saved.optimizer.schedule].ends
+    return _lines(
+        {
+            key: values
+            for key, values in changes(saved, config).items()
+            if not (is_free(key) or (key == "train.steps" and longer and open_ended))
+        }
+    )
+
+
+def to_json(config: Config) -> str:
+    """Returns the config as JSON text that `load` reads back from a file, to an equal config."""
+    return json.dumps(config.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+def _read(schema: Config, config_file: str) -> Config:
+    """Reads a config file of either kind; whatever goes wrong inside it is told with its name."""
+    stem, colon, argument = config_file.partition(".py:")
+    path = Path(stem + ".py" if colon else config_file)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no config file {path}{_neighbours(path)}")
+    if path.suffix not in (".py", ".json"):
+        raise ValueError(f"{path} is not a config file: those end in .py, a saved one in .json")
+    try:
+        if path.suffix == ".json":
+            return _read_json(schema, path)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        config = module.get_config(argument)
+        if not isinstance(config, ConfigDict):
+            raise ValueError("get_config returns no ConfigDict; does it end with `return config`?")
+        _check_complete(schema, flatten(config))
+        return config.as_configdict() if isinstance(config, FrozenConfigDict) else config
+    except (Exception, SystemExit) as error:
+        message = _mistake(schema, path, error)
+        raise ValueError(f"config file {config_file}: {message}") from error
+
+
+def _read_json(schema: Config, path: Path) -> Config:
+    """The config that a work directory holds; keys that are younger have their default."""
+    flat = flatten(_saved(path))
+    if unknown := flat.keys() - flatten(schema).keys():
+        raise ValueError(
+            f"it has the keys {', '.join(sorted(unknown))}, which this version does not know: its "
+            "run belongs to another version. Use that one, or train anew in another --workdir"
+        )
+    config = default.get_config()
+    config.update_from_flattened_dict(_check_all(schema, flatten(schema) | flat))
+    return config
+
+
+def _neighbours(path: Path) -> str:
+    """What a config file that is not there may have been meant to be."""
+    if path.suffix == ".json":
+        return ""
+    names = [file.stem for file in CONFIGS.glob("*.py") if file.stem[0] != "_"]
+    near = [f"configs/{name}.py" for name in difflib.get_close_matches(path.stem, names)]
+    return f"; did you mean {' or '.join(near)}?" if near else "; ./launch.sh configs lists some"
+
+
+def _mistake(schema: Config, path: Path, error: BaseException) -> str:
+    """What went wrong in a config file, in one line, with the place."""
+    if isinstance(error, SyntaxError):
+        return str(error)
+    # The deepest line of this file, or of a config that it starts from.
+    folders = (path.absolute().parent, CONFIGS)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).parent in folders]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    # ConfigDict's message on a mistyped key is a repr of its whole section.
+    cause = error.args[0] if isinstance(error, AttributeError) and error.args else error
+    told = str(cause.args[0]) if isinstance(cause, KeyError) and cause.args else ""
+    if name := re.match(_MISTYPED, told):
+        line = (own[-1].line or "") if own else ""
+        written = re.search(rf"[\w.]*\b{name[1]}\b[\w.]*", line)
+        key = written[0].partition(".")[2] if written else ""
+        return _unknown(flatten(schema), key or name[1]) + place
+    if isinstance(error, ValueError | OSError):
+        return f"{error}{place}"
+    return shorten(repr(error), 300) + place
+
+
+def _saved(path: Path) -> ConfigDict:
+    """The content of a config.json; ValueError in one line where it is none."""
+    mend = "restore it, in a work directory from checkpoints/STEP/config.json"
+    try:
+        saved = json.loads("\n".join(decode_lines(path.read_bytes(), path.name)))
+    except ValueError as error:
+        raise ValueError(f"{error}; {mend}") from error
+    if not isinstance(saved, dict):
+        raise ValueError(f"it is not the config of a run, which begins with {{; {mend}")
+    return ConfigDict(saved)
+
+
+def _check_all(schema: Config, flat: Mapping[str, object]) -> dict[str, object]:
+    """Checks every value, and that every key is there."""
+    _check_complete(schema, flat)
+    return {key: values.check(key, _kind(schema, key), value) for key, value in flat.items()}
+
+
+def _check_complete(schema: Config, flat: Mapping[str, object]) -> None:
+    """Raises ValueError naming the keys that are missing, or their section where all of it is."""
+
+    def lacks(name: str) -> bool:
+        return not any(key == name or key.startswith(f"{name}.") for key in flat)
+
+    names = dict.fromkeys(
+        next(filter(lacks, itertools.accumulate(key.split("."), "{}.{}".format)))
+        for key in flatten(schema)
+        if key not in flat
+    )
+    if names:
+        raise ValueError(f"the config lacks {', '.join(names)}; start from default.get_config()")
+
+
+def _kind(schema: Config, key: str) -> Kind:
+    """Returns the type of a key's value, and whether it may be None. ValueError: no such key."""
+    *sections, name = key.split(".")
+    owner: Any = schema
+    try:
+        for section in sections:
+            owner = owner[section]
+        default_value = owner[name]
+    except (KeyError, TypeError):  # TypeError: what should be a section is a value
+        raise ValueError(_unknown(flatten(schema), key)) from None
+    if isinstance(default_value, ConfigDict):
+        first = next(iter(flatten(default_value)))
+        raise ValueError(f"{key} is a section of the config; set its keys, as {key}.{first}")
+    return Kind(owner.get_type(name), default_value is None)
+
+
+def nearest(keys: Iterable[str], word: str) -> list[str]:
+    """The three keys that are most like a word."""
+    return sorted(keys, key=lambda key: -_likeness(word, key))[:3]
+
+
+def _unknown(leaves: Iterable[str], key: str) -> str:
+    near = ", ".join(nearest(leaves, key))
+    return f"there is no config key {shorten(key)}; the nearest are {near}"
+
+
+def _likeness(key: str, leaf: str) -> float:
+    """How alike two dotted keys are, by their whole or by their last name, 0 to 1."""
+    pairs = ((key, leaf), (key.split(".")[-1], leaf.split(".")[-1]))
+    return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+
+
+def _nest(flat: Mapping[str, object]) -> dict:
+    """The inverse of `flatten`."""
+    nested: dict = {}
+    for key, value in flat.items():
+        *sections, name = key.split(".")
+        owner = nested
+        for section in sections:
+            owner = owner.setdefault(section, {})
+        owner[name] = value
+    return nested

@@ -1,0 +1,136 @@
+"""The corpus: sentences in the order of a seeded permutation, its splits, and their entropy."""
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from math import isqrt, log
+
+import numpy as np
+
+from transformer_jax.data.corpora.grammar.lexicon import BECAUSE, TOO
+from transformer_jax.data.corpora.grammar.sentences import (
+    PATTERNS,
+    SITUATIONS,
+    Sentence,
+    explanation,
+)
+
+SIZE = sum(pattern.size for pattern in PATTERNS)
+ROUNDS = 4  # of the permutation's Feistel network
+BLOCK = 4096  # indices that are permuted at once
+
+
+def permute(seed: int, indices: np.ndarray, size: int) -> np.ndarray:
+    """A seeded bijection of [0, size): (n,) integers -> (n,) integers.
+
+    A Feistel network whose halves are digits of radix a and b, with a * b just above size. Results
+    outside the range go through again (cycle walking; Black and Rogaway, 2002, methods 2 and 3).
+    """
+    a = isqrt(size)
+    b = -(-size // a)
+    keys = np.random.SeedSequence(seed).generate_state(2 * ROUNDS, np.uint64)
+    numbers = np.array(indices, np.uint64)
+    outside = np.arange(len(numbers))
+    while len(outside):
+        left, right = np.divmod(numbers[outside], np.uint64(b))
+        for key in keys.reshape(ROUNDS, 2):
+            left = (left + _mix(right + key[0]) % a) % a
+            right = (right + _mix(left + key[1]) % b) % b
+        numbers[outside] = left * np.uint64(b) + right
+        outside = outside[numbers[outside] >= size]
+    return numbers.astype(np.int64)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014); products wrap around."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def realise(number: int) -> Sentence:
+    """Sentence `number` of the grammar, 0 <= number < SIZE; raises ValueError above."""
+    for pattern in PATTERNS:
+        if number < pattern.size:
+            return pattern(number)
+        number -= pattern.size
+    raise ValueError(f"the numbers of the grammar's sentences end at {SIZE - 1}")
+
+
+def sentences(seed: int, indices: range) -> Iterator[Sentence]:
+    """The sentences at these ascending indices of the seeded order, permuted in blocks."""
+    if indices and not 0 <= indices[0] <= indices[-1] < SIZE:
+        raise ValueError(f"{indices} is not within the {SIZE} indices of the grammar")
+    for start in range(0, len(indices), BLOCK):
+        block = np.asarray(indices[start : start + BLOCK])
+        yield from map(realise, permute(seed, block, SIZE).tolist())
+
+
+def sentence(seed: int, index: int) -> dict[str, str]:
+    """Example `index` of the corpus: a pure function; different indices give different sentences.
+
+    Keys: source (English), target (German), tags (one Universal POS tag for each English word),
+    and where the sentence has an "it": pronoun (its German one), antecedent (the English
+    noun that it refers to) and antecedent_role ("subject" or "object"); elsewhere these are "".
+
+    Raises:
+        ValueError: index is not in [0, SIZE).
+    """
+    return next(sentences(seed, range(index, index + 1))).example()
+
+
+# Parts of the seeded order: splits share no index, hence no sentence.
+SPLITS = {
+    "train": range(SIZE * 8 // 10),
+    "validation": range(SIZE * 8 // 10, SIZE * 9 // 10),
+    "test": range(SIZE * 9 // 10, SIZE),
+}
+
+
+def street_sentences() -> list[Sentence]:
+    """The two sentences that introductions to attention use."""
+    situations = {
+        situation.adjective.english: situation
+        for situation in SITUATIONS
+        if situation.event.subject.singular == "animal"
+        and situation.event.verb.base == "cross"
+        and situation.event.object.singular == "street"
+    }
+    return [
+        explanation(situations[name], BECAUSE, "last", "past", TOO, False, None, None)
+        for name in ("tired", "wide")
+    ]
+
+
+def examples(split: str, count: int, seed: int = 0) -> Iterator[dict[str, str]]:
+    """The first `count` examples of a split.
+
+    Training and validation share their triples of subject, object and adjective. The test split
+    has the other triples, in sentences with "it", and begins with the two street sentences.
+
+    Raises:
+        ValueError: there is no such split.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"the grammar has no split {split!r}; its splits are {', '.join(SPLITS)}")
+    found = sentences(seed, SPLITS[split])
+    if split == "test":
+        first = street_sentences()
+        rest = (s for s in found if s.held_out and s.pronoun and s not in first)
+        found = chain(first, rest)
+    else:
+        found = (s for s in found if not s.held_out)
+    return (s.example() for s in islice(found, count))
+
+
+def entropy() -> float:
+    """Nats per sentence of the train or the validation split, about 20.
+
+    This is the logarithm of the number of sentences that are not held out: all are equally likely
+    and differ in English. No language model of `source` has a lower expected loss on unseen ones.
+    """
+    total = 0
+    for pattern in PATTERNS:
+        situations = pattern.slots.get("situation", ())
+        held_out = sum(situation.held_out for situation in situations)
+        total += pattern.size - held_out * (pattern.size // max(len(situations), 1))
+    return log(total)

@@ -1,0 +1,349 @@
+"""Prepared sets: examples made into token arrays once, by several processes, a piece at a time.
+
+A set is a folder. As long as it is unfinished, its journal has a line for each piece whose tokens
+are in the files, so that a preparation which was killed goes on behind the last of them.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import os
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.data.cache import fingerprint, resumed
+from transformer_jax.data.prepare import arrays
+from transformer_jax.data.prepare.arrays import Counts, FileArray, TokenArrays
+from transformer_jax.data.prepare.recipe import Limits, Recipe, Rows
+from transformer_jax.data.prepare.tokenizer import Tokenizer
+from transformer_jax.data.prepare.worker import Worker
+from transformer_jax.data.read.examples import Examples
+from transformer_jax.process import machine, progress
+from transformer_jax.runs.workdir import write_atomically
+
+_FORMAT = 4  # counts the ways in which sets have been made
+_JOURNAL = "journal"
+_HASHES = "hashes"  # of the examples, to find those that two splits share
+_ALONE = 2**25  # characters, below which processes would take longer to start than they spare
+_AHEAD = 2  # pieces that wait for each process
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What makes token arrays of examples.
+
+    keeps_texts: whether the set holds the examples themselves too, to be scored against.
+    """
+
+    tokenizer: Tokenizer
+    recipe: Recipe
+    labels: tuple[str, ...]
+    limits: Limits
+    keeps_texts: bool
+
+    def made_by(self) -> list[Any]:
+        """What decides the arrays besides the examples."""
+        return [
+            _FORMAT,
+            self.tokenizer.fingerprint,
+            self.recipe.name,
+            self.labels,
+            self.limits._asdict(),
+        ]
+
+
+class Made(NamedTuple):
+    """What became of one piece: the bytes that each file gets, and what was counted."""
+
+    files: dict[str, bytes]
+    counts: Counts
+
+
+def prepared(
+    plan: Plan,
+    pieces: Callable[[], Iterator[Examples]],
+    folder: Path,
+    *,
+    workers: int,
+    what: str,
+    total: int | None,
+) -> TokenArrays:
+    """The token arrays of all examples, from `folder`, where they are made unless they are there.
+
+    Args:
+        pieces: reads the examples from their beginning.
+        workers: processes that tokenise at most.
+        what, total: what progress is shown as, and of how many bytes (None: it is not known).
+
+    Raises:
+        ValueError: nothing is left, the examples are not those of an interrupted preparation, or as
+            `recipe.encode` and the reading of the examples.
+        RuntimeError: a process was killed.
+        OSError: as `cache.locked`.
+    """
+    with resumed(folder) as unfinished:
+        if unfinished is not None:
+            _make(plan, pieces, unfinished, workers, what, total)
+    return arrays.load(folder, list(plan.recipe.kept))
+
+
+def hashes(folder: Path) -> FileArray:
+    """A number for each example of a prepared set, the same for the same example."""
+    return FileArray(folder / _HASHES, "<u8", np.uint64)
+
+
+def content(pieces: Iterable[Examples], recipe: Recipe) -> str:
+    """The SHA-256 of examples that a set of them bears as `counts.content`."""
+    return fingerprint(*(_digest(piece, recipe) for piece in pieces))
+
+
+def _make(
+    plan: Plan,
+    pieces: Callable[[], Iterator[Examples]],
+    folder: Path,
+    workers: int,
+    what: str,
+    total: int | None,
+) -> None:
+    done = _done(folder)
+    counts = [Counts(**line["counts"]) for line in done]
+    with contextlib.ExitStack() as stack:
+        show = stack.enter_context(_shown(what, total))
+        journal = stack.enter_context((folder / _JOURNAL).open("a"))
+        files: dict[str, Any] = {}
+        read = pieces()
+        for number, line in enumerate(done):
+            piece = next(read, None)
+            if piece is None or _digest(piece, plan.recipe) != line["counts"]["content"]:
+                raise ValueError(
+                    f"{what}: piece {number} of the examples is another than when the preparation "
+                    "was interrupted; start again, and it begins anew"
+                )
+            show(counts[number].characters, made=False)
+        for made in _mapped(plan, read, workers):
+            for name, data in made.files.items():
+                if name not in files:
+                    files[name] = stack.enter_context((folder / name).open("ab", buffering=0))
+                _write(files[name], data)
+            counts.append(made.counts)
+            sizes = {name: file.tell() for name, file in files.items()}
+            line = {"counts": dataclasses.asdict(made.counts), "sizes": sizes}
+            journal.write(json.dumps(line) + "\n")
+            journal.flush()
+            show(made.counts.characters, made=True)
+    _finish(plan, folder, arrays.total(counts))
+
+
+def _write(file: Any, data: bytes) -> None:
+    """All of it: an unbuffered file may take a part."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _done(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the journal; the files are cut to what they say."""
+    path = folder / _JOURNAL
+    text = path.read_text() if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    lines = [json.loads(line) for line in whole.splitlines()]
+    sizes = lines[-1]["sizes"] if lines else {}
+    if any((folder / name).stat().st_size < size for name, size in sizes.items()):
+        lines, whole, sizes = [], "", {}  # the machine stopped before they were on the disk
+    path.write_text(whole)
+    for file in folder.iterdir():
+        if file != path:
+            os.truncate(file, sizes.get(file.name, 0))
+    return lines
+
+
+def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
+    """Counts what is in the files, and says what they are."""
+    names, kept = list(plan.recipe.kept), _kept(plan)
+    if not counts.examples or not (folder / f"{names[0]}_lengths").stat().st_size:
+        limits = plan.limits
+        raise ValueError(
+            f"no example is left of {counts.examples}: {counts.too_long} are longer than "
+            f"data.max_source_length={limits.source} or data.max_target_length={limits.target} "
+            "tokens"
+        )
+    for name in [*names, *[arrays.TEXTS] * plan.keeps_texts]:
+        _sum_up(folder / f"{name}_lengths", folder / f"{name}_offsets")
+    lengths = {}
+    for name in names:
+        lengths[name] = arrays.lengths_of(FileArray(folder / f"{name}_offsets", "<i8", np.int64))
+        ids = arrays.ids_of(FileArray(folder / name, kept, np.int32))
+        np.save(folder / f"{name}_ids.npy", ids)
+    known = {
+        "kept": kept,
+        "lengths": {name: found.tolist() for name, found in lengths.items()},
+        "counts": dataclasses.asdict(counts),
+        "fingerprint": fingerprint(*plan.made_by(), counts.content),
+        "texts": _text_names(folder) if plan.keeps_texts else [],
+    }
+    write_atomically(folder / arrays.SET, json.dumps(known))
+    # Only now, so that whoever is killed in between can sum up again.
+    for path in [folder / _JOURNAL, *folder.glob("*_lengths")]:
+        path.unlink()
+
+
+def _sum_up(source: Path, target: Path) -> None:
+    """Makes a file of offsets from one of lengths."""
+    lengths, start = FileArray(source, "<i8", np.int64), 0
+    with target.open("wb") as file:
+        file.write(np.int64(0).tobytes())
+        for place in range(0, len(lengths), arrays.CHUNK):
+            offsets = start + np.cumsum(lengths[place : place + arrays.CHUNK])
+            file.write(offsets.tobytes())
+            start = int(offsets[-1])
+
+
+def _text_names(folder: Path) -> list[str]:
+    with (folder / arrays.TEXTS).open("rb") as file:
+        return list(json.loads(file.readline()))
+
+
+def _kept(plan: Plan) -> str:
+    """The type of the ids in files."""
+    most = max(plan.tokenizer.vocab_size, 1 + len(plan.labels))
+    return "<u2" if most <= 2**16 else "<i4"
+
+
+def _made(plan: Plan, piece: Examples) -> Made:
+    """What becomes of a piece."""
+    recipe = plan.recipe
+    rows, too_long = recipe.encode(piece, plan.tokenizer, plan.labels, plan.limits)
+    files = {}
+    for name, column in rows.items():
+        tokens, lengths = _flat(column, _kept(plan))
+        files |= {name: tokens, f"{name}_lengths": lengths}
+    texts = [name for name in recipe.reads if name != recipe.labels]
+    examples = list(zip(*piece.values(), strict=True))
+    if plan.keeps_texts:
+        lines = [
+            json.dumps(dict(zip(piece, example, strict=True)), ensure_ascii=False).encode() + b"\n"
+            for example in examples
+        ]
+        lengths = np.fromiter(map(len, lines), "<i8", len(lines))
+        files |= {arrays.TEXTS: b"".join(lines), f"{arrays.TEXTS}_lengths": lengths.tobytes()}
+    files[_HASHES] = b"".join(
+        hashlib.blake2b(repr(example).encode(), digest_size=8).digest() for example in examples
+    )
+    return Made(
+        files,
+        Counts(
+            examples=len(examples),
+            characters=sum(len(part) for name in texts for v in piece[name] for part in _parts(v)),
+            empty={name: sum(map(_is_empty, piece[name])) for name in texts},
+            labels=dict(_counted(piece[recipe.labels])) if recipe.labels else {},
+            too_long=too_long,
+            content=_digest(piece, recipe),
+        ),
+    )
+
+
+def _digest(piece: Examples, recipe: Recipe) -> str:
+    """SHA-256 of what a recipe reads of a piece."""
+    return fingerprint({name: piece[name] for name in recipe.reads})
+
+
+def _flat(rows: Rows, kept: str) -> tuple[bytes, bytes]:
+    """The rows one after the other, and their lengths."""
+    lengths = np.fromiter(map(len, rows), "<i8", len(rows))
+    flat = np.fromiter(itertools.chain.from_iterable(rows), kept, int(lengths.sum()))
+    return flat.tobytes(), lengths.tobytes()
+
+
+def _parts(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def _is_empty(value: str | list[str]) -> bool:
+    return not value or (isinstance(value, str) and value.isspace())
+
+
+def _counted(labels: Iterable[str | list[str]]) -> Counter[str]:
+    return Counter(itertools.chain.from_iterable(map(_parts, labels)))
+
+
+def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Made]:
+    """What becomes of each piece, in their order, by this process and, if it takes long, others."""
+    workers = min(workers, machine.cores())
+    alone = 0
+    for piece in pieces:
+        made = _made(plan, piece)
+        yield made
+        alone += made.counts.characters
+        if alone >= _ALONE and workers > 1:
+            break
+    first = next(pieces, None)
+    if first is None:
+        return
+    waiting: collections.deque[Any] = collections.deque()
+    free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+
+    def made_by_worker(piece: Examples) -> Made:
+        worker = free.get()
+        try:
+            return worker(piece)
+        finally:
+            free.put(worker)
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(workers):
+            worker = Worker(functools.partial(_made, plan))
+            stack.callback(worker.close)
+            free.put(worker)
+        pool = concurrent.futures.ThreadPoolExecutor(workers)  # a thread waits for each process
+        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        try:
+            for piece in itertools.chain([first], pieces):
+                waiting.append(pool.submit(made_by_worker, piece))
+                if len(waiting) > _AHEAD * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except (EOFError, BrokenPipeError) as error:
+            raise RuntimeError(
+                "a process that tokenises was killed, perhaps for want of memory: run the same "
+                f"command again and it goes on, with fewer than data.workers={workers}"
+            ) from error
+
+
+@contextlib.contextmanager
+def _shown(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Shows how far a preparation is.
+
+    Yields a function to call with how many characters more, and whether they were made into tokens
+    or only read, since they had been made before.
+    """
+    if total is None or total < _ALONE:
+        with progress.phase(what):
+            yield lambda count, made: None
+        return
+    started, done, before = time.monotonic(), 0, 0
+    bar = progress.Bar(what, total=total // 10**6, unit="MB")
+
+    def advance(count: int, made: bool) -> None:
+        nonlocal started, done, before
+        done += count
+        if not made:
+            started, before = time.monotonic(), done
+        rate = (done - before) / 1e6 / max(time.monotonic() - started, 1e-3)
+        bar.update(min(done, total) // 10**6, f"{rate:.1f} MB/s")
+
+    try:
+        yield advance
+    finally:
+        bar.close()

@@ -1,0 +1,187 @@
+"""What is in each split: counts that are shown before training, and what looks like a mistake."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int64
+
+from transformer_jax.data.prepare.arrays import TokenArrays, summed, total
+from transformer_jax.data.prepare.recipe import Recipe
+from transformer_jax.data.prepare.tokenizer import SpecialIds
+from transformer_jax.process import tables
+
+_SHOWN = 10  # labels in the table, the most frequent ones
+_NAMED = 3  # labels in a warning
+_MUCH_UNKNOWN = 0.2  # fraction of <unk> above which the loss says little about the text
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Counts of one split.
+
+    Attributes:
+        examples: as read.
+        empty: how many of them have no text, by column.
+        characters: of their texts.
+        tokens: that they became.
+        too_long: how many have more tokens than the limits allow.
+        pieces: that documents were cut into; None where examples are not documents.
+        lengths: tokens of an example (or a piece) by side: median, 90 % quantile and longest.
+            Special tokens count, examples that were left out do not.
+        unknown: fraction of <unk> among the tokens of the texts.
+        labels: how often each label occurs.
+    """
+
+    examples: int
+    empty: dict[str, int]
+    characters: int
+    tokens: int
+    too_long: int
+    pieces: int | None
+    lengths: dict[str, tuple[int, ...]]
+    unknown: float
+    labels: dict[str, int]
+
+
+def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) -> Summary:
+    """The counts of a split, which consists of these sets."""
+    own = {name: column for name, column in recipe.kept.items() if column.along is None}
+    ids = [summed(arrays.ids[name] for arrays in sets) for name in own]
+    tokens = sum(int(np.delete(found, _within(special.silent, found)).sum()) for found in ids)
+    unk = () if special.unk is None else (special.unk,)
+    unknown = sum(int(found[_within(unk, found)].sum()) for found in ids)
+    lengths = {
+        column.side: _quantiles(summed(arrays.lengths[name] for arrays in sets))
+        for name, column in own.items()
+    }
+    counts = total(arrays.counts for arrays in sets)
+    return Summary(
+        examples=counts.examples,
+        empty=counts.empty,
+        characters=counts.characters,
+        tokens=sum(int(found.sum()) for found in ids),
+        too_long=counts.too_long,
+        pieces=sum(map(len, sets)) if recipe.documents else None,
+        lengths=lengths,
+        unknown=unknown / max(tokens, 1),
+        labels=counts.labels,
+    )
+
+
+def _within(ids: Sequence[int], counts: Int64[np.ndarray, " most"]) -> list[int]:
+    return [i for i in ids if i < len(counts)]
+
+
+def _quantiles(lengths: Int64[np.ndarray, " longest+1"]) -> tuple[int, ...]:
+    """The length that each of these shares of the examples does not exceed."""
+    ends = np.cumsum(lengths)
+    return tuple(int(np.searchsorted(ends, share * ends[-1])) for share in (0.5, 0.9, 1.0))
+
+
+def check_train(summary: Summary) -> None:
+    """Raises ValueError where a side of the training data has no text at all."""
+    for column, count in summary.empty.items():
+        if count == summary.examples:
+            raise ValueError(
+                f"data.train: all {count:,} texts of {column!r} are empty, so there is nothing to "
+                "learn: does it name the right files and columns?"
+            )
+
+
+def report(summaries: Mapping[str, Summary]) -> str:
+    """A table with a column for each split, and below it a line for each likely mistake."""
+    warnings = [f"Warning: {line}" for line in likely_mistakes(summaries)]
+    return "\n".join([*_table(summaries), *warnings])
+
+
+def _table(summaries: Mapping[str, Summary]) -> list[str]:
+    totals: Counter[str] = Counter()
+    for summary in summaries.values():
+        totals.update(summary.labels)
+    shown = [label for label, _ in totals.most_common(_SHOWN)]
+    columns = [_cells(summary, shown, len(totals)) for summary in summaries.values()]
+    rows = [["Data", *summaries]]
+    rows += [[name, *(column[name] for column in columns)] for name in columns[0]]
+    return tables.aligned(rows)
+
+
+def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str]:
+    """The texts of one split by the names of their rows.
+
+    Args:
+        shown: the labels that get a row.
+        labels: how many labels all splits have.
+    """
+    cells = {"examples": f"{summary.examples:,}"}
+    cells |= {f"empty {column}": f"{count:,}" for column, count in summary.empty.items()}
+    if summary.pieces is None:
+        share = f" ({summary.too_long / summary.examples:.1%})" if summary.too_long else ""
+        cells["too long"] = f"{summary.too_long:,}{share}"
+    else:
+        cells["pieces"] = f"{summary.pieces:,}"
+    cells["tokens"] = f"{summary.tokens:,}"
+    cells["characters a token"] = f"{summary.characters / max(summary.tokens, 1):.2f}"
+    for side, quantiles in summary.lengths.items():
+        name = f"{side} tokens: median / 90 % / longest"
+        cells[name] = " / ".join(f"{length:,}" for length in quantiles)
+    cells["<unk>"] = f"{summary.unknown:.1%}"
+    of_labels = [summary.labels.get(label, 0) for label in shown]
+    cells |= {
+        f"label {label!r}": f"{count:,}" for label, count in zip(shown, of_labels, strict=True)
+    }
+    if labels > len(shown):
+        others = sum(summary.labels.values()) - sum(of_labels)
+        cells[f"{labels - len(shown):,} other labels"] = f"{others:,}"
+    return cells
+
+
+def likely_mistakes(summaries: Mapping[str, Summary]) -> list[str]:
+    """A line for each thing in the counts that is probably a mistake; "train" is among them."""
+    lines = []
+    for split, summary in summaries.items():
+        lines += [
+            f"{split}: {count:,} of {summary.examples:,} texts of {column!r} are empty; are these "
+            "the right files and columns?"
+            for column, count in summary.empty.items()
+            if count > summary.examples / 2
+        ]
+        if summary.unknown > _MUCH_UNKNOWN:
+            lines.append(
+                f"{split}: {summary.unknown:.0%} of the tokens are <unk>, so scores say little: "
+                "raise data.tokenizer.vocab_size or choose another data.tokenizer.kind"
+            )
+    return lines + _mistaken_labels(summaries)
+
+
+def _mistaken_labels(summaries: Mapping[str, Summary]) -> list[str]:
+    lines, train = [], summaries["train"].labels
+    spellings: dict[str, set[str]] = {}
+    for summary in summaries.values():
+        for label in summary.labels:
+            spellings.setdefault("".join(label.split()).casefold(), set()).add(label)
+    alike = [sorted(labels) for labels in spellings.values() if len(labels) > 1]
+    if alike:
+        pairs = _named([" and ".join(map(repr, labels)) for labels in alike])
+        lines.append(f"labels that differ by white space or case alone: {pairs}; spell them alike")
+    once = [label for label, count in train.items() if count == 1]
+    if once:
+        lines.append(
+            f"train: {len(once):,} of {len(train):,} labels occur only once: "
+            f"{_named(map(repr, once))}; are they typing mistakes, or a header?"
+        )
+    for split, summary in summaries.items():
+        if unseen := [label for label in summary.labels if label not in train]:
+            lines.append(
+                f"{split}: {len(unseen):,} of {len(summary.labels):,} labels are not in train: "
+                f"{_named(map(repr, unseen))}; no training teaches them: correct them or add "
+                "examples to train"
+            )
+    return lines
+
+
+def _named(texts: Iterable[str]) -> str:
+    texts = list(texts)
+    more = f" and {len(texts) - _NAMED:,} more" if len(texts) > _NAMED else ""
+    return ", ".join(texts[:_NAMED]) + more

@@ -1,0 +1,420 @@
+"""Text to token ids and back, by bytes, words, BPE or unigram; the only home of the special ids.
+
+Every kind is one object of the `tokenizers` library, so saving, loading and encoding in bulk are
+the same for all. One vocabulary serves both languages. No token reaches across a line break.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
+
+from transformer_jax.data.cache import build_once, fingerprint
+from transformer_jax.process import progress
+from transformer_jax.runs.workdir import SPECIAL_IDS, TOKENIZER, write_atomically
+
+PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
+
+
+class SpecialIds(NamedTuple):
+    """The ids of a tokenizer that stand for no text.
+
+    eos ends texts, bos is what a decoder reads first, and unk stands for what the vocabulary lacks
+    (None: it lacks nothing). mask stands for a token to be predicted (None: that of MASK, if any).
+    pad fills rows up elsewhere; here whatever id does, since segments tell what is padding.
+    other_eos also end what a model writes, such as those of a turn in a dialogue. never is what it
+    does not write, whatever it thinks of it, such as Marian's pad, which it never saw as a target.
+    """
+
+    pad: int | None = PAD_ID
+    eos: int = EOS_ID
+    bos: int = BOS_ID
+    unk: int | None = UNK_ID
+    mask: int | None = None
+    other_eos: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All that end a text, eos first."""
+        return self.eos, *self.other_eos
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """Those that are no part of a text."""
+        return tuple(i for i in (self.pad, *self.ends, self.bos) if i is not None)
+
+
+OWN_IDS = SpecialIds()  # of the tokenizers that are trained here
+
+
+# A blank cannot occur inside a token of text, so text never produces pad, eos, bos or mask.
+_SPECIAL_TOKENS = ["< pad >", "< eos >", "< bos >", "<unk>"]
+_UNK = _SPECIAL_TOKENS[UNK_ID]
+_FORMAT = 3  # counts the ways in which train_tokenizer has read texts
+MASK = "< mask >"  # stands for a token that a model has to predict
+_REMEMBERED = 2**18  # words whose ids are kept
+_LONGEST = 64  # characters of such a word: longer ones (lines without blanks) hardly come again
+
+
+class Tokenizer:
+    """Encodes and decodes with a trained vocabulary; made by train_tokenizer or load_tokenizer.
+
+    Attributes:
+        vocab_size: number of ids, the special ones included.
+        fingerprint: SHA-256 of everything that decides the ids.
+        special: the special ids.
+    """
+
+    vocab_size: int
+    fingerprint: str
+    special: SpecialIds
+
+    def __init__(self, library: tokenizers.Tokenizer, special: SpecialIds = OWN_IDS):
+        self._library = library
+        self.special = special
+        # Those of others may cut texts off and fill them up.
+        self._library.no_truncation()
+        self._library.no_padding()
+        self._library.encode_special_tokens = True  # "<unk>" written in a text is plain text
+        self._fast = _fast_encoder(library)
+        self.vocab_size = library.get_vocab_size()
+        known = library.to_str() + (special != OWN_IDS) * json.dumps(special)
+        self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
+
+    def __reduce__(self) -> tuple:
+        return Tokenizer, (self._library, self.special)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without eos."""
+        if self._fast is not None:
+            return list(map(self._fast, texts))
+        encoded = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [e.ids for e in encoded]
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Ids of each word of each sentence, as after a blank; at least one each, if only unk."""
+        words = list(dict.fromkeys(itertools.chain.from_iterable(sentences)))
+        encoded = self.encode([f" {word}" for word in words])
+        nothing = [self.special.eos if self.special.unk is None else self.special.unk]
+        ids = {word: row or nothing for word, row in zip(words, encoded, strict=True)}
+        return [[ids[word] for word in sentence] for sentence in sentences]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids before any that ends it; pad and bos are skipped, unk is <unk>."""
+        before_end = itertools.takewhile(lambda i: i not in self.special.ends, map(int, ids))
+        kept = [i for i in before_end if i not in self.special.silent]
+        return self._library.decode(kept, skip_special_tokens=False)
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token, such as MASK; None where the vocabulary lacks it."""
+        if token == MASK and self.special.mask is not None:
+            return self.special.mask
+        return self._library.token_to_id(token)
+
+    def token(self, number: int) -> str | None:
+        """The token of an id."""
+        return self._library.id_to_token(number)
+
+    def framed(self, *pieces: str) -> "Tokenizer":
+        """A copy that puts special ids around a text for other programs; `encode` does not.
+
+        pieces: "bos", "$A" for the text, and "eos". A post-processor that is there already stays.
+        """
+        library = tokenizers.Tokenizer.from_str(self._library.to_str())
+        if library.post_processor is None:
+            ids = {"bos": self.special.bos, "eos": self.special.eos}
+            tokens = [{"id": key, "ids": [i], "tokens": [self.token(i)]} for key, i in ids.items()]
+            library.post_processor = processors.TemplateProcessing(
+                single=[*pieces], special_tokens=tokens
+            )
+        return Tokenizer(library, self.special)
+
+    def save(self, path: str | Path) -> None:
+        """Writes what load_tokenizer reads: a JSON file, and beside it special ids of its own."""
+        if self.special != OWN_IDS:
+            write_atomically(Path(path).with_name(SPECIAL_IDS), json.dumps(self.special._asdict()))
+        write_atomically(Path(path), self._library.to_str(pretty=True))
+
+
+def _fast_encoder(library: tokenizers.Tokenizer) -> Callable[[str], list[int]] | None:
+    """Text to ids as the library has them, several times as fast; None: of other kinds than ours.
+
+    A word is encoded once and then looked up, since no token reaches across words.
+    """
+    kinds = json.loads(library.to_str())
+    before = library.pre_tokenizer
+    if kinds["normalizer"] is not None or before is None:
+        return None
+    state = before.__getstate__()
+    if state == _bytes_of_text().__getstate__() and not kinds["model"]["merges"]:
+        first = np.int32(len(_SPECIAL_TOKENS))
+        return lambda text: (np.frombuffer(text.encode(), np.uint8) + first).tolist()
+    splits = {_lines_and_words: _words_of, _lines_and_subwords: _subwords_of}
+    for make, split in splits.items():
+        if state == make().__getstate__():
+            ids = _Remembered(library.model, make is _lines_and_subwords).__getitem__
+            return lambda text: [*itertools.chain.from_iterable(map(ids, split(text)))]
+    return None
+
+
+def _subwords_of(text: str) -> list[str]:
+    """What `_lines_and_subwords` makes of a text, with blanks where it puts marks."""
+    if text and not text.startswith((" ", _BLANK)):
+        text = f" {text}"
+    return _SUBWORD.findall(text)
+
+
+def _words_of(text: str) -> list[str]:
+    """What `_lines_and_words` makes of a text."""
+    return _WORD.findall(text)
+
+
+class _Remembered(dict):
+    """The ids of words, each encoded when it is first asked for."""
+
+    def __init__(self, model: Any, marks: bool):
+        """marks: whether the model knows blanks by a mark."""
+        super().__init__()
+        self._model = model
+        self._marks = marks
+        # One object an id, since those of all words together would not stay in the core's cache.
+        self._objects: dict[int, int] = {}
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        marked = word.replace(" ", _BLANK) if self._marks else word
+        found = [token.id for token in self._model.tokenize(marked)]
+        ids = tuple(self._objects.setdefault(one, one) for one in found)
+        if len(word) <= _LONGEST:
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            self[word] = ids
+        return ids
+
+
+def load_tokenizer(path: str | Path, special: SpecialIds | None = None) -> Tokenizer:
+    """The tokenizer that Tokenizer.save wrote, or another of the library's with these special ids.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not a saved tokenizer.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no tokenizer file here")
+    try:
+        library = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception for every broken file
+        raise ValueError(f"{path}: not a tokenizer file ({error})") from error
+    return Tokenizer(library, load_special_ids(path) if special is None else special)
+
+
+def load_special_ids(path: str | Path) -> SpecialIds:
+    """Those of the tokenizer in a file, which need not be there yet. Raises ValueError."""
+    file = Path(path).with_name(SPECIAL_IDS)
+    if not file.is_file():
+        return OWN_IDS
+    try:
+        found = json.loads(file.read_text())
+        several = {name: tuple(found.get(name, ())) for name in ("other_eos", "never")}
+        return SpecialIds(**found | several)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file}: not the special ids of a tokenizer ({error})") from error
+
+
+def train_tokenizer(
+    kind: str, texts: Sequence[str], vocab_size: int, extra_tokens: Sequence[str] = ()
+) -> Tokenizer:
+    """A tokenizer of at most vocab_size ids; the same texts always give the same one.
+
+    Args:
+        kind: "bytes" (UTF-8 bytes, id = 4 + byte; texts and vocab_size do not matter), "words"
+            (split at blanks, most frequent words, ties alphabetical), "bpe" (Sennrich et al. 2016)
+            or "unigram" (Kudo 2018).
+        texts: texts of the training split, of both languages where there are two.
+        vocab_size: upper bound, the special ids included.
+        extra_tokens: further special tokens, such as MASK; they get the last ids.
+
+    Raises:
+        ValueError: an unknown kind, or a vocabulary too small for the characters of the texts.
+    """
+    if kind not in TOKENIZERS:
+        raise ValueError(f"data.tokenizer.kind={kind!r}: expected one of {', '.join(TOKENIZERS)}")
+    row = TOKENIZERS[kind]
+    special = len(_SPECIAL_TOKENS) + len(extra_tokens)
+    if row.least is not None and vocab_size < (least := special + row.least(texts)):
+        raise ValueError(
+            f"data.tokenizer.vocab_size={vocab_size} is too small: {special} ids are special and "
+            f"{kind!r} needs {least - special} more for the training split, at least {least} in all"
+        )
+    library = row.train(texts, vocab_size - len(extra_tokens))
+    if extra_tokens:
+        library.add_special_tokens(list(extra_tokens))
+    return Tokenizer(library)
+
+
+def cached_tokenizer(
+    kind: str,
+    texts: Callable[[], Sequence[str]],
+    vocab_size: int,
+    extra_tokens: Sequence[str],
+    *,
+    known_by: Sequence[object],
+    cache_dir: str | Path,
+) -> Tokenizer:
+    """train_tokenizer, kept under cache_dir/tokenizers.
+
+    known_by: what tells these texts from others, so that they need not be read.
+    """
+    made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
+    key = fingerprint(*made_by, *known_by)
+    folder = Path(cache_dir).expanduser() / "tokenizers" / key
+
+    def train(temporary: Path) -> None:
+        read = texts()
+        with progress.phase("Training the tokenizer"):
+            tokenizer = train_tokenizer(kind, read, vocab_size, extra_tokens)
+        tokenizer.save(temporary / TOKENIZER)
+
+    build_once(folder, train)
+    return load_tokenizer(folder / TOKENIZER)
+
+
+def _bytes(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    del texts, vocab_size  # every byte is known beforehand
+    symbols = _byte_symbols()
+    vocab = {token: i for i, token in enumerate(_SPECIAL_TOKENS)}
+    vocab |= {symbol: len(_SPECIAL_TOKENS) + byte for byte, symbol in enumerate(symbols)}
+    library = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    library.pre_tokenizer = _bytes_of_text()
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _bytes_of_text() -> Any:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+
+def _byte_symbols() -> list[str]:
+    """The printable character that stands for each byte (GPT-2's table, as the library uses it)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    symbols = {byte: chr(byte) for byte in printable}
+    symbols |= {byte: chr(256 + n) for n, byte in enumerate(others)}
+    return [symbols[byte] for byte in range(256)]
+
+
+# A line break takes the blanks beside it along: between words a blank goes without saying.
+_WORD = re.compile(r" ?\n(?: (?!\n))?|[^ \n]+")
+_BLANK = "\u2581"  # the mark of one, in subwords
+_SUBWORD = re.compile(f" ?\\n|[ {_BLANK}][^ {_BLANK}\\n]*|[^ {_BLANK}\\n]+")
+
+
+def _lines_and_words() -> Any:
+    return pre_tokenizers.Split(Regex(_WORD.pattern), behavior="removed", invert=True)
+
+
+def _lines_and_subwords() -> Any:
+    # The mark of a blank belongs to the word after it, so "house ." comes back with its blank. The
+    # text's first word gets one too, a line's first word only where the text has a blank there.
+    lines = pre_tokenizers.Split(Regex(" ?\n"), behavior="isolated")
+    return pre_tokenizers.Sequence([lines, pre_tokenizers.Metaspace(prepend_scheme="first")])
+
+
+def _words(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    counts = Counter(itertools.chain.from_iterable(map(_words_of, texts)))
+    counts.pop(_UNK, None)
+    ordered = sorted(counts, key=lambda word: (-counts[word], word))
+    tokens = [*_SPECIAL_TOKENS, *ordered[: vocab_size - len(_SPECIAL_TOKENS)]]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    library = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=_UNK))
+    library.pre_tokenizer = _lines_and_words()
+    library.decoder = decoders.Sequence(
+        [
+            decoders.Replace(Regex(r"\A(?! ?\n)"), " "),  # before every token that is a word
+            decoders.Fuse(),
+            decoders.Replace(Regex(r"\A (?! ?\n)|(?<=\n) (?=[^\n])"), ""),  # first of its line
+        ]
+    )
+    return library
+
+
+def _bpe(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.BPE(unk_token=_UNK))
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=_SPECIAL_TOKENS, show_progress=False
+    )
+    return _trained_subwords(library, trainer, texts)
+
+
+def _unigram(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size,
+        special_tokens=_SPECIAL_TOKENS,
+        unk_token=_UNK,
+        show_progress=False,
+    )
+    library = _trained_subwords(library, trainer, texts)
+    library.model = _without_noise(library)
+    return library
+
+
+def _trained_subwords(
+    library: tokenizers.Tokenizer, trainer: Any, texts: Sequence[str]
+) -> tokenizers.Tokenizer:
+    library.pre_tokenizer = _lines_and_subwords()
+    library.decoder = decoders.Metaspace()
+    library.train_from_iterator(texts, trainer)
+    return library
+
+
+def _without_noise(library: tokenizers.Tokenizer) -> models.Unigram:
+    """The unigram model freed of what differs between two trainings on the same texts.
+
+    Training walks through hash tables: it adds up floats in their order, so that scores differ in
+    the last digits, and gives characters that it had pruned the scores lowest, lowest + 0.0001,
+    ... in their order. Hence rounded scores, one score for those, and ties in alphabetical order.
+    """
+    pieces = json.loads(library.to_str())["model"]["vocab"]
+    special = [(token, 0.0) for token in _SPECIAL_TOKENS]
+    scores = {piece: round(score, 4) for piece, score in pieces[len(special) :]}
+    lowest = min(scores.values())
+    restored = lowest + 0.0001 * sum(len(piece) == 1 for piece in scores)
+    for piece, score in scores.items():
+        if len(piece) == 1 and score < restored:
+            scores[piece] = lowest
+    rest = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
+    return models.Unigram(special + rest, unk_id=UNK_ID)
+
+
+class Kind(NamedTuple):
+    """One kind of tokenizer.
+
+    train: (texts, size of the vocabulary without extra tokens) -> the library's object.
+    least: texts -> ids besides the special ones that it cannot do without; None: neither texts nor
+    vocab_size matter.
+    """
+
+    train: Callable[[Sequence[str], int], tokenizers.Tokenizer]
+    least: Callable[[Sequence[str]], int] | None
+
+
+def _characters(texts: Sequence[str]) -> int:
+    return len(set(" ").union(*texts))
+
+
+TOKENIZERS = {
+    "bytes": Kind(_bytes, None),
+    "words": Kind(_words, lambda texts: 1),
+    "bpe": Kind(_bpe, _characters),
+    "unigram": Kind(_unigram, _characters),
+}

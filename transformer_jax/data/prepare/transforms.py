@@ -1,0 +1,102 @@
+"""From texts to rows of token ids: what several tasks share."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from transformer_jax.data.prepare.recipe import Limits, Rows
+from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer
+
+
+def pieces(documents: Iterable[list[int]], length: int) -> Rows:
+    """The documents cut into consecutive pieces of `length` tokens, the last ones shorter.
+
+    Raises:
+        ValueError: pieces have no room for a token.
+    """
+    if length < 1:
+        raise ValueError(f"pieces of {length} tokens: data.max_*_length leaves no room for one")
+    return [
+        ids[start : start + length] for ids in documents for start in range(0, len(ids), length)
+    ]
+
+
+def numbered(labels: tuple[str, ...]) -> dict[str, int]:
+    """The labels by name, counted from 1."""
+    return {label: number for number, label in enumerate(labels, 1)}
+
+
+def label_number(label: str, numbers: dict[str, int]) -> int:
+    """The number of a label. Raises ValueError where it is not among them."""
+    if label not in numbers:
+        raise ValueError(f"the label {label!r} is none of those known: {', '.join(numbers)}")
+    return numbers[label]
+
+
+def between(rows: Rows, most: int, ids: SpecialIds) -> tuple[Rows, int]:
+    """The rows between bos and eos, `most` tokens at most, and how many were cut at their end."""
+    room = most - 2
+    too_long = sum(len(row) > room for row in rows)
+    return [[ids.bos, *row[:room], ids.eos] for row in rows], too_long
+
+
+def labelled(
+    sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds
+) -> tuple[dict[str, Rows], int]:
+    """Sentences between bos and eos, with their labels from bos on.
+
+    Args:
+        sentences: token ids.
+        places: the label, or 0, at bos and at each token.
+
+    Returns:
+        "inputs" and "labels", as long; and how many sentences were too long.
+    """
+    room = limits.source - 2
+    fits = [len(row) <= room for row in sentences]
+    if limits.too_long == "drop":
+        sentences, places = select(sentences, fits), select(places, fits)
+    inputs, _ = between(sentences, limits.source, ids)
+    labels = [[*place[: room + 1], 0] for place in places]
+    return {"inputs": inputs, "labels": labels}, fits.count(False)
+
+
+def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> tuple[dict[str, Rows], int]:
+    """Sources and targets, each with eos.
+
+    A pair is too long where one of its sides is. A target that is cut does not end there, so it
+    has no eos: scores of texts see whole references.
+
+    Returns:
+        "inputs" and "targets"; and how many pairs were too long.
+    """
+    fits = [
+        len(source) < limits.source and len(target) < limits.target
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    if limits.too_long == "drop":
+        sources, targets = select(sources, fits), select(targets, fits)
+    columns = {
+        "inputs": with_eos(sources, limits.source, eos),
+        "targets": [[*row, eos][: limits.target] for row in targets],
+    }
+    return columns, fits.count(False)
+
+
+def prompt_sources(
+    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
+) -> tuple[dict[str, Rows], int]:
+    """Sources with eos, cut at their end (a `recipe.Prompt`)."""
+    del labels
+    rows = tokenizer.encode(lines)
+    too_long = sum(len(ids) >= limits.source for ids in rows)
+    return {"inputs": with_eos(rows, limits.source, tokenizer.special.eos)}, too_long
+
+
+def with_eos(rows: Rows, most: int, eos: int) -> Rows:
+    """The rows with eos, `most` tokens at most."""
+    return [[*row[: most - 1], eos] for row in rows]
+
+
+def select(rows: Rows, kept: list[bool]) -> Rows:
+    """The rows that are kept."""
+    return list(itertools.compress(rows, kept))

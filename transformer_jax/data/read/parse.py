@@ -1,0 +1,357 @@
+"""Readers of files, from a path to rows of columns: pairs, labelled texts, words with tags."""
+
+import ast
+import fnmatch
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+from absl import logging
+
+from transformer_jax.data.read.open_file import Skipped, read_lines
+
+# The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
+_CONLLU = "id form lemma upos xpos feats head deprel deps misc".split()
+_CONLLU_LABELS = "lemma upos xpos feats deprel".split()
+_READ = 1024  # rows of Parquet that are read at a time
+_END: Any = object()  # of the shorter of two files
+
+Row = tuple[Any, ...]
+
+
+def read_pair(source: Path, target: Path, *, skip_bad: bool) -> Iterator[Row]:
+    """Parallel files: line i of one goes with line i of the other.
+
+    Raises:
+        ValueError: unequal numbers of lines, or as `read_lines`.
+    """
+    pairs = itertools.zip_longest(
+        *(read_lines(path, skip_bad=skip_bad) for path in (source, target)), fillvalue=_END
+    )
+    skipped = Skipped(source, skip_bad)
+    for number, pair in enumerate(pairs, start=1):
+        if any(line is _END for line in pair):
+            more = number + sum(1 for _ in pairs)
+            lines = [number - 1 if line is _END else more for line in pair]
+            raise ValueError(
+                f"{source} has {lines[0]} lines and {target} has {lines[1]}: "
+                "line i of one must go with line i of the other"
+            )
+        if None in pair:
+            skipped.add(number, "not UTF-8, in one of the two files")
+        else:
+            yield pair
+    skipped.tell()
+
+
+def read_scan(path: Path, *, skip_bad: bool) -> Iterator[Row]:
+    """A file of SCAN (Lake and Baroni 2018), lines "IN: jump twice OUT: I_JUMP I_JUMP".
+
+    Yields source and target. Raises ValueError at any other line.
+    """
+
+    def parse(line: str) -> Row:
+        command, separator, actions = line.removeprefix("IN: ").partition(" OUT: ")
+        if not line.startswith("IN: ") or not separator:
+            raise ValueError("expected 'IN: words OUT: ACTIONS'")
+        return command, actions
+
+    return parsed(path, parse, skip_bad)
+
+
+def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: bool) -> Iterator[Row]:
+    """Two columns of a tab-separated file without quotes, a text and its label.
+
+    Args:
+        text_column, label_column: names in the header, which is the first line. Where both are
+            decimal numbers, the file has no header, and they are places counted from 0.
+
+    White space around a label is cut.
+
+    Raises:
+        ValueError: no such column, a row with more or fewer columns, or a row without a label.
+    """
+    lines = read_lines(path, skip_bad=skip_bad)
+    first = next(lines) or ""
+    has_header = not (text_column.isdecimal() and label_column.isdecimal())
+    cells = first.split("\t")
+    names = cells if has_header else [str(place) for place in range(len(cells))]
+    for key, column in (("text_feature", text_column), ("label_feature", label_column)):
+        if column not in names:
+            expected = ", ".join(map(repr, names))
+            raise ValueError(f"{path}: data.{key}={column!r}, but its columns are {expected}")
+    text, label = names.index(text_column), names.index(label_column)
+
+    def parse(line: str) -> Row:
+        row = line.split("\t")
+        if len(row) != len(names):
+            raise ValueError(
+                f"expected {len(names)} columns separated by tabs, as in line 1, got {len(row)}"
+            )
+        if not row[label].strip():
+            raise ValueError(f"there is no label in column {label_column!r}")
+        return row[text], row[label].strip()
+
+    rows = parsed(path, parse, skip_bad, skip_first=has_header)
+    return _checked_table(rows, path, has_header)
+
+
+def _checked_table(rows: Iterator[Row], path: Path, has_header: bool) -> Iterator[Row]:
+    """The rows; there is one, and a header that is read as one is warned of at the end."""
+    first, others, again = None, 0, False
+    for row in rows:
+        if first is None:
+            first = row[1]
+        else:
+            others, again = others + 1, again or row[1] == first
+        yield row
+    if first is None:
+        raise ValueError(f"{path}: there are no rows below the header")
+    if not has_header and others and not again:
+        logging.warning(
+            "%s:1: the label %r is on no other line; if this line is a header, name its columns in "
+            "data.text_feature and data.label_feature",
+            path,
+            first,
+        )
+
+
+def read_labelled(path: Path, *, skip_bad: bool) -> Iterator[Row]:
+    """Lines "LABEL sentence", divided at the first blank; yields the sentence and its label.
+
+    Raises:
+        ValueError: a line without a label or a blank, or a tab in the label.
+    """
+
+    def parse(line: str) -> Row:
+        label, blank, text = line.partition(" ")
+        if not label or not blank:
+            raise ValueError("expected 'LABEL sentence'")
+        if "\t" in label:
+            raise ValueError(
+                f"there is a tab in the label {label[:99]!r}; for columns that tabs separate, set "
+                "data.source='tsv'"
+            )
+        return text, label
+
+    return parsed(path, parse, skip_bad)
+
+
+def read_conll(path: Path, *, skip_bad: bool) -> Iterator[Row]:
+    """Sentences of lines "word ... tag", as words and tags; tabs or blanks separate the columns.
+
+    Blank lines end a sentence. Lines "-DOCSTART-" (Tjong Kim Sang and De Meulder 2003) are skipped.
+
+    Raises:
+        ValueError: a line with a single column, or no sentence.
+    """
+
+    def parse(line: str) -> Row | None:
+        if line.startswith("-DOCSTART-"):
+            return None
+        columns = re.split("[ \t]+", line.rstrip(" \t"))
+        if len(columns) < 2 or not columns[0]:
+            raise ValueError("expected a word and, in the last column, its tag")
+        return columns[0], columns[-1]
+
+    return _sentences(path, parse, skip_bad)
+
+
+def read_conllu(path: Path, label_column: str, *, skip_bad: bool) -> Iterator[Row]:
+    """Sentences of a CoNLL-U file (Nivre et al. 2020): words, and one of their columns as tags.
+
+    Comments, multi-word tokens (ids such as "1-2") and empty nodes ("1.1") are skipped.
+
+    Args:
+        label_column: "lemma", "upos", "xpos", "feats" or "deprel".
+
+    Raises:
+        ValueError: another label_column, a line without ten columns, or no sentence.
+    """
+    if label_column not in _CONLLU_LABELS:
+        raise ValueError(
+            f"data.label_feature={label_column!r}: the columns of CoNLL-U that can be tags are "
+            f"{', '.join(_CONLLU_LABELS)}"
+        )
+
+    def parse(line: str) -> Row | None:
+        if line.startswith("#"):
+            return None
+        columns = line.split("\t")
+        if len(columns) != len(_CONLLU):
+            raise ValueError("expected the ten columns of CoNLL-U, separated by tabs")
+        row = dict(zip(_CONLLU, columns, strict=True))
+        return None if set("-.") & set(row["id"]) else (row["form"], row[label_column])
+
+    return _sentences(path, parse, skip_bad)
+
+
+def read_json(
+    path: Path, columns: Sequence[str], fields: Sequence[str], *, skip_bad: bool
+) -> Iterator[Row]:
+    """JSON lines: an object a line, of which the fields are read; blank lines are skipped.
+
+    A line may be a dict of Python, too. The name of a field may be a pattern, as "summary*": where
+    several fitting fields have a text, their values are a list.
+
+    Args:
+        columns: what the fields are. "words" and "tags" are lists of one length, or are separated
+            by blanks; "target" may be a list, of one text or more; all others are texts.
+
+    Raises:
+        ValueError: a line that is no object, lacks a field, or holds something else there.
+    """
+
+    def parse(line: str) -> Row | None:
+        if not line.strip():
+            return None
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            found = _python(line)
+            if found is None:
+                raise ValueError(f"expected a JSON object ({error})") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"expected a JSON object, but it is a {type(found).__name__}")
+        return _row(found, columns, fields)
+
+    return parsed(path, parse, skip_bad)
+
+
+def read_parquet(
+    path: Path, columns: Sequence[str], fields: Sequence[str], *, skip_bad: bool
+) -> Iterator[Row]:
+    """The named columns of a Parquet file, as `read_json` has those of objects.
+
+    Raises:
+        ValueError: the file is none of Parquet, or not whole, it lacks a column, or a value is not
+            what `columns` say.
+    """
+    try:
+        file = parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
+    skipped, number = Skipped(path, skip_bad), 0
+    with file:
+        names = file.schema_arrow.names
+        if missing := [name for name in fields if name not in names]:
+            raise ValueError(
+                f"{path}: there is no column {missing[0]!r}; its columns are {', '.join(names)}"
+            )
+        for batch in _batches(path, file, fields):
+            for row in batch.to_pylist():
+                number += 1
+                try:
+                    yield _row(row, columns, fields)
+                except ValueError as error:
+                    skipped.add(number, str(error))
+    skipped.tell()
+
+
+def _batches(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Iterator[Any]:
+    try:
+        yield from file.iter_batches(_READ, columns=list(fields))
+    except OSError as error:
+        raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
+
+
+def _python(line: str) -> Any:
+    """What a line of Python stands for that looks like a dict; None: it does not, or nothing."""
+    try:
+        return ast.literal_eval(line) if line.startswith("{") else None
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _row(found: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -> Row:
+    """The fields of an object as the columns want them."""
+    row = [_field(found, name) for name in fields]
+    for number, (column, name, value) in enumerate(zip(columns, fields, row, strict=True)):
+        if column in ("words", "tags"):
+            row[number] = value.split() if isinstance(value, str) else value
+        elif isinstance(value, list) and column != "target":
+            raise ValueError(f"the field {name!r} is a list, not a text")
+        elif value == []:
+            raise ValueError(f"the field {name!r} is an empty list: expected a text or several")
+    if "tags" in columns and len(row[0]) != len(row[1]):
+        raise ValueError(f"{len(row[0])} words, but {len(row[1])} tags")
+    return tuple(row)
+
+
+def _field(row: dict[str, Any], name: str) -> str | list[str]:
+    """A text, a number as text, or a list of them."""
+    if name not in row and (names := sorted(fnmatch.filter(row, name))):
+        values = [_field(row, one) for one in names]
+        texts = [value for value in values if isinstance(value, str)]
+        return texts if len(texts) > 1 else values[0]
+    if name not in row:
+        raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
+    value = row[name]
+    if isinstance(value, str):
+        return whole(value)
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
+        return [whole(str(item)) for item in value]
+    if isinstance(value, int):
+        return str(value)
+    raise ValueError(f"the field {name!r} is a {type(value).__name__}, not a text")
+
+
+def whole(text: str) -> str:
+    """The text. Raises ValueError where it has half a character, as "\\ud83d" alone in JSON is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise ValueError(f"{half!r} is half a character, a surrogate without its other") from None
+    return text
+
+
+def _sentences(path: Path, parse: Callable[[str], Row | None], skip_bad: bool) -> Iterator[Row]:
+    """Sentences that end at blank lines; `parse` turns a line into a word and its tag, or None."""
+    found, sentence = False, []
+
+    def word(line: str) -> tuple[Row | None]:
+        return (parse(line) if line.strip(" \t") else (),)
+
+    for (row,) in parsed(path, word, skip_bad):
+        if row:
+            sentence.append(row)
+        elif row == () and sentence:
+            found = True
+            yield tuple(map(list, zip(*sentence, strict=True)))
+            sentence = []
+    if sentence:
+        found = True
+        yield tuple(map(list, zip(*sentence, strict=True)))
+    if not found:
+        raise ValueError(f"{path}: the file holds no sentence")
+
+
+def parsed(
+    path: Path,
+    parse: Callable[[str], Any],
+    skip_bad: bool,
+    *,
+    skip_first: bool = False,
+) -> Iterator[Any]:
+    """What `parse` makes of each line, but None; a ValueError of its is told with the line."""
+    skipped = Skipped(path, skip_bad)
+    lines: Iterable[str | None] = read_lines(path, skip_bad=skip_bad)
+    for number, line in enumerate(lines, start=1):
+        if number == 1 and skip_first:
+            continue
+        if line is None:
+            skipped.add(number, "not UTF-8")
+            continue
+        try:
+            row = parse(line)
+        except ValueError as error:
+            skipped.add(number, f"{error}; got {line[:99]!r}")
+            continue
+        if row is not None:
+            yield row
+    skipped.tell()

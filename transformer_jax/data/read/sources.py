@@ -1,0 +1,324 @@
+"""Where examples come from: what is generated, files in a folder, TFDS's catalogue."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.data.corpora import bigram
+from transformer_jax.data.read import open_file as lines
+from transformer_jax.data.read import parse as files
+from transformer_jax.data.read import questions
+from transformer_jax.data.read.examples import Examples, SourceSettings, gathered
+
+# The columns that a task reads.
+Columns = tuple[str, ...]
+
+
+class Files(NamedTuple):
+    """Reads each split from files of its own.
+
+    read: (settings, files of one split) -> rows, tuples by columns. reads: the settings that have
+    an effect on it. endings: settings -> what the name of each file ends with, behind the name of
+    the split. beside: a file of a split -> others that are read along with it.
+    """
+
+    read: Callable[..., Iterator[tuple]]
+    reads: tuple[str, ...] = ("dir",)
+    endings: Callable[[SourceSettings], tuple[str, ...]] = lambda settings: ("",)
+    beside: Callable[[Path], tuple[Path, ...]] = lambda path: ()
+
+    def all_of(self, paths: Iterable[Path]) -> list[Path]:
+        """The files of a split with those that are read along."""
+        return [file for path in paths for file in (path, *self.beside(path))]
+
+
+class Generated(NamedTuple):
+    """Reads splits where there are no files to name.
+
+    read: (settings, names of splits) -> blocks of examples. reads: as of `Files`. version: settings
+    -> what tells one state of the splits from another, without reading them.
+    """
+
+    read: Callable[[SourceSettings, tuple[str, ...]], Iterable[Examples]]
+    version: Callable[[SourceSettings], Any]
+    reads: tuple[str, ...] = ()
+
+
+PAIRS: Columns = ("source", "target")
+TEXTS: Columns = ("text",)
+LABELLED: Columns = ("text", "label")
+TAGGED: Columns = ("words", "tags")
+
+
+def _languages(settings: SourceSettings) -> tuple[str, ...]:
+    return f".{settings.source_language}", f".{settings.target_language}"
+
+
+def _bigram_copy(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
+    del settings
+    return ({"text": [bigram.text(split)]} for split in splits)
+
+
+def _from_tfds(builder: str, read: str, *reads: str) -> Generated:
+    """Reads a set of TFDS. builder, read: functions of `catalogue` that find it and read it."""
+
+    def load(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
+        # Only here, since importing TFDS takes long and other sources do without it.
+        from transformer_jax.data.read import catalogue
+
+        return getattr(catalogue, read)(getattr(catalogue, builder)(settings), settings, splits)
+
+    def version(settings: SourceSettings) -> Any:
+        from transformer_jax.data.read import catalogue
+
+        return catalogue.version(getattr(catalogue, builder)(settings))
+
+    return Generated(load, version, reads)
+
+
+def _reader(read: Callable[..., Iterator[tuple]], *names: str) -> Callable[..., Iterator[tuple]]:
+    """A function of `files` that takes these settings behind the paths."""
+
+    def rows(settings: SourceSettings, *paths: Path) -> Iterator[tuple]:
+        values = [getattr(settings, name) for name in names]
+        return read(*paths, *values, skip_bad=settings.skip_bad_lines)
+
+    return rows
+
+
+def _fields(read: Callable[..., Iterator[tuple]], columns: Columns, names: Columns) -> Files:
+    """Reads the columns from the fields that these settings name."""
+
+    def rows(settings: SourceSettings, path: Path) -> Iterator[tuple]:
+        fields = [getattr(settings, name) for name in names]
+        return read(path, columns, fields, skip_bad=settings.skip_bad_lines)
+
+    prefix = ("prefix",) * (names == _LANGUAGES)
+    return Files(rows, (*_LINES, *names, *prefix))
+
+
+def _documents(settings: SourceSettings, path: Path) -> Iterator[tuple]:
+    separator, skip_bad = settings.document_separator, settings.skip_bad_lines
+    return ((text,) for text in lines.read_documents(path, separator, skip_bad=skip_bad))
+
+
+def _labelled(columns: Columns, reader: Files) -> dict[Columns, Files]:
+    """A reader of texts with their labels, and one of the texts alone, to pre-train on."""
+
+    def texts(settings: SourceSettings, *paths: Path) -> Iterator[tuple]:
+        for text, _ in reader.read(settings, *paths):
+            yield (text if isinstance(text, str) else " ".join(text),)
+
+    return {columns: reader, TEXTS: Files(texts, reader.reads)}
+
+
+_LANGUAGES = ("source_language", "target_language")
+_PAIR = (*_LANGUAGES, "prefix")
+_LABEL = ("text_feature", "label_feature")
+_LINES = ("dir", "skip_bad_lines")
+_NAMED = {PAIRS: _LANGUAGES, TEXTS: ("text_feature",), LABELLED: _LABEL, TAGGED: _LABEL}
+
+# Which columns each source yields, and how. A task finds its source by the columns that it reads.
+SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
+    # The generated English-German grammar.
+    "embedded": {
+        PAIRS: _from_tfds("embedded", "read_embedded_pairs", *_PAIR),
+        TEXTS: _from_tfds("embedded", "read_texts", "text_feature"),
+        LABELLED: _from_tfds("embedded", "read_labelled", *_LABEL),
+        TAGGED: _from_tfds("embedded", "read_tagged", *_LABEL),
+    },
+    # Words drawn from a Markov chain, each 16 of them followed by their copy.
+    "bigram_copy": {TEXTS: Generated(_bigram_copy, lambda settings: sorted(bigram.SPLITS.items()))},
+    # A set of TFDS's catalogue.
+    "tfds": {
+        PAIRS: _from_tfds("catalogued", "read_pairs", "name", *_PAIR),
+        TEXTS: _from_tfds("catalogued", "read_texts", "name", "text_feature"),
+        LABELLED: _from_tfds("catalogued", "read_labelled", "name", *_LABEL),
+        TAGGED: _from_tfds("catalogued", "read_tagged", "name", *_LABEL),
+    },
+    # Two parallel files, a sentence a line; for language models plain text.
+    "text": {
+        PAIRS: Files(_reader(files.read_pair), (*_LINES, *_PAIR), _languages),
+        TEXTS: Files(_documents, (*_LINES, "document_separator")),
+    },
+    # Files of the SCAN task.
+    "scan": {PAIRS: Files(_reader(files.read_scan), (*_LINES, "prefix"))},
+    # Files of the bAbI tasks: a story with a question, and its answer.
+    "babi": {PAIRS: Files(_reader(questions.read_babi), (*_LINES, "prefix"))},
+    # Questions and answers on paragraphs, in SQuAD's JSON.
+    "squad": {PAIRS: Files(_reader(questions.read_squad), (*_LINES, "prefix"))},
+    # FairytaleQA: questions/SPLIT/NAME-questions.csv, or section-stories/SPLIT/NAME-story.csv.
+    "fairytaleqa": {
+        PAIRS: Files(
+            _reader(questions.read_fairytaleqa),
+            (*_LINES, "prefix"),
+            beside=lambda path: (questions.story_of(path),),
+        ),
+        TEXTS: Files(_reader(questions.read_fairytales), _LINES),
+    },
+    # Columns separated by tabs.
+    "tsv": _labelled(LABELLED, Files(_reader(files.read_table, *_LABEL), (*_LINES, *_LABEL))),
+    # Lines "LABEL sentence".
+    "labelled": _labelled(LABELLED, Files(_reader(files.read_labelled), _LINES)),
+    # A word and its tag a line.
+    "conll": _labelled(TAGGED, Files(_reader(files.read_conll), _LINES)),
+    # CoNLL-U.
+    "conllu": _labelled(
+        TAGGED, Files(_reader(files.read_conllu, "label_feature"), (*_LINES, "label_feature"))
+    ),
+    # A JSON object, or a dict of Python, a line.
+    "json": {columns: _fields(files.read_json, columns, _NAMED[columns]) for columns in _NAMED},
+    # Columns of Parquet.
+    "parquet": {
+        columns: _fields(files.read_parquet, columns, _NAMED[columns]) for columns in _NAMED
+    },
+}
+
+
+def read(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> Iterator[Examples]:
+    """Yields all examples of the splits, one after the other, in pieces that memory can hold.
+
+    Args:
+        columns: what is read; sentences and documents are str, words and tags lists of str. A
+            target is a list where there are several that are right.
+        splits: "embedded", "tfds": TFDS split expressions such as "train[:90%]"; parallel text:
+            prefixes P of the pairs P.<source_language>, P.<target_language>; "bigram_copy": keys of
+            `bigram.SPLITS`; others: files. Those of files may be patterns, as "part-*".
+
+    Yields:
+        The columns, sources behind `settings.prefix`; of English-German pairs from the embedded
+        corpus all others too.
+
+    Raises:
+        FileNotFoundError: a missing file or folder.
+        ValueError: anything else that is wrong with the input; the message names file and line.
+    """
+    for piece in _read(settings, columns, splits):
+        if columns == PAIRS and settings.prefix:
+            piece["source"] = [settings.prefix + source for source in piece["source"]]
+        yield piece
+
+
+def _read(
+    settings: SourceSettings, columns: Columns, splits: tuple[str, ...]
+) -> Iterator[Examples]:
+    """The pieces as the files have them."""
+    found = find_files(settings, columns, splits)
+    reader = SOURCES[settings.source][columns]
+    if isinstance(reader, Generated):
+        for block in reader.read(settings, splits):
+            yield from gathered(list(block), zip(*block.values(), strict=True))
+        return
+    for paths in found:
+        read = reader.all_of(paths)
+        before = list(map(_state, read))
+        yield from gathered(columns, reader.read(settings, *paths))
+        for path, state in zip(read, before, strict=True):
+            if _state(path) != state:
+                raise ValueError(f"{path} changed while it was read: start again once it is whole")
+
+
+def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> list[Any]:
+    """What `read` depends on, known without reading: where in `dir` the files are, their sizes and
+    modification times, and the settings that shape the examples. Raises as `find_files`."""
+    found = find_files(settings, columns, splits)
+    reader = SOURCES[settings.source][columns]
+    shaping = [getattr(settings, name) for name in reader.reads if name != "dir"]
+    if isinstance(reader, Generated):
+        return [settings.source, columns, splits, shaping, reader.version(settings)]
+    folder = Path(settings.dir).expanduser()
+    states = [
+        [(os.path.relpath(path, folder), *_state(path)) for path in reader.all_of(paths)]
+        for paths in found
+    ]
+    return [settings.source, columns, shaping, states]
+
+
+def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> int | None:
+    """The size of the files; None where there are none, or they are packed."""
+    paths = [path for paths in find_files(settings, columns, splits) for path in paths]
+    packed = any(path.suffix in (".gz", ".zst") for path in paths) or settings.source == "parquet"
+    return sum(path.stat().st_size for path in paths) if paths and not packed else None
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """The size of a file and the time at which it was changed, in nanoseconds."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    return status.st_size, status.st_mtime_ns
+
+
+def find_files(
+    settings: SourceSettings, columns: Columns, splits: tuple[str, ...]
+) -> list[tuple[Path, ...]]:
+    """The files of each split: two of parallel text, one of other files, none of other sources.
+
+    Raises:
+        FileNotFoundError: a missing file or folder.
+        ValueError: the source is unknown or does not yield the columns, or dir is empty.
+    """
+    if not splits:
+        raise ValueError("no data to read: data.train (or data.test) names no split or file")
+    source, dir = settings.source, settings.dir
+    if source not in SOURCES:
+        raise ValueError(f"data.source={source!r}: expected one of {', '.join(SOURCES)}")
+    if columns not in SOURCES[source]:
+        serving = ", ".join(name for name, readers in SOURCES.items() if columns in readers)
+        raise ValueError(
+            f"data.source={source!r} does not yield {' and '.join(columns)}, which the task reads; "
+            f"sources that do: {serving or 'none'}"
+        )
+    reader = SOURCES[source][columns]
+    if not isinstance(reader, Files):
+        return []
+    if not dir:
+        raise ValueError(f"data.source={source!r} needs data.dir, the folder of its files")
+    folder = Path(dir).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"data.dir={dir!r}: there is no such folder")
+    endings = reader.endings(settings)
+    matches = (_match(folder, split, endings) for split in splits)
+    return list(itertools.chain.from_iterable(matches))
+
+
+def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Path, ...]]:
+    """The files of a split, or of all that match it where it is a pattern, in alphabetical order.
+
+    Raises FileNotFoundError where there are none.
+    """
+    if not set("*?[") & set(split) or (folder / f"{split}{endings[0]}").exists():
+        return [tuple(_find(folder / f"{split}{ending}") for ending in endings)]
+    first = endings[0]
+    # Of a file that is there plain and packed `_find` takes one.
+    found = {
+        str(path.with_suffix("") if path.suffix in _PACKED else path).removesuffix(first)
+        for packed in ("", *_PACKED)
+        for path in folder.glob(f"{split}{first}{packed}")
+    }
+    if not found:
+        raise FileNotFoundError(
+            f"{folder / split}{first}: no file matches (named by data.train, data.validation or "
+            "data.test, in the folder data.dir)"
+        )
+    return [tuple(_find(Path(f"{stem}{ending}")) for ending in endings) for stem in sorted(found)]
+
+
+_PACKED = (".gz", ".zst")
+
+
+def _find(path: Path) -> Path:
+    """The file, or where there is none the one with .gz or .zst added."""
+    others = [path.with_name(f"{path.name}{packed}") for packed in _PACKED]
+    for candidate in (path, *others):
+        if candidate.exists():
+            return candidate
+    raise FileNotFoundError(
+        f"{path}: there is no such file, nor {' or '.join(other.name for other in others)} (named "
+        "by data.train, data.validation or data.test, in the folder data.dir)"
+    )

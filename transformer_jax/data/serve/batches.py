@@ -1,0 +1,120 @@
+"""Batches to score and to decode: every example once, sorted by length into a few fixed shapes."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int64
+
+from transformer_jax.data.prepare.arrays import Joined, TokenArrays
+from transformer_jax.data.prepare.recipe import Batch, Column, Corrupt, Draw, Rows
+from transformer_jax.data.serve.rows import pad
+
+# A batch and the number of the example in each of its rows; -1 marks a row of padding.
+NumberedBatch = tuple[Batch, Int64[np.ndarray, " B"]]
+
+
+def eval_batches(
+    sets: Sequence[TokenArrays],
+    columns: Mapping[str, Column],
+    *,
+    batch_size: int,
+    draw: Draw | None = None,
+    corrupt: Corrupt | None = None,
+) -> list[NumberedBatch]:
+    """Every example once, one a row, sorted by length (longest first) into few shapes.
+
+    What is drawn, as masks, is drawn by the example's number: the same in every evaluation.
+
+    Args:
+        sets: the examples, numbered through.
+
+    Returns:
+        Pairs of a batch of batch_size rows and the number of the example in each row; -1 marks a
+        row of padding, which fills up the last batch. Lengths of the last column are rounded up to
+        8, 16, 24, 32, 48, 64, 96 ...; batches that are equal in it are equal in all.
+    """
+    examples: Sequence[Mapping[str, np.ndarray]] = Joined(sets)
+    if corrupt is None:
+        lengths = {
+            name: np.concatenate([np.diff(arrays.offsets[name][:]) for arrays in sets])
+            for name in columns
+        }
+    else:
+        examples = [
+            corrupt(example, np.random.default_rng(number))
+            for number, example in enumerate(examples)
+        ]
+        lengths = {name: np.array([len(one[name]) for one in examples]) for name in columns}
+    longest = {name: int(column.max()) for name, column in lengths.items()}
+    batches = _one_a_row(examples, columns, lengths, batch_size, longest)
+    if draw is None:
+        return batches
+    return [(_drawn_by_row(batch, index, draw), index) for batch, index in batches]
+
+
+def _drawn_by_row(batch: Batch, index: Int64[np.ndarray, " B"], draw: Draw) -> Batch:
+    rows = [
+        draw({name: values[row] for name, values in batch.items()}, np.random.default_rng(seed))
+        for row, seed in enumerate(index + 1)  # a seed must not be negative
+    ]
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def prompt_batches(
+    rows: Mapping[str, Rows], columns: Mapping[str, Column], *, batch_size: int, max_length: int
+) -> list[NumberedBatch]:
+    """Rows of ids by columns that came in by hand, batched as by eval_batches.
+
+    max_length: tokens of an example at most; no row is longer.
+    """
+    lengths = {name: np.array(list(map(len, ids)), np.int64) for name, ids in rows.items()}
+    examples = [dict(zip(rows, ids, strict=True)) for ids in zip(*rows.values(), strict=True)]
+    if not examples:
+        return []
+    return _one_a_row(examples, columns, lengths, batch_size, dict.fromkeys(lengths, max_length))
+
+
+def _one_a_row(
+    examples: Sequence[Mapping[str, Sequence[int] | np.ndarray]],
+    columns: Mapping[str, Column],
+    lengths: dict[str, Int64[np.ndarray, " n"]],
+    batch_size: int,
+    most: dict[str, int],
+) -> list[NumberedBatch]:
+    names = list(lengths)
+    no_example = dict.fromkeys(names, ())
+    groups = _groups(np.lexsort([-lengths[name] for name in names]), batch_size)
+    shapes = [[_bucket(lengths[name], group, most[name]) for name in names] for group in groups]
+    widest: dict[int, list[int]] = {}
+    for shape in shapes:
+        *_, last = shape
+        widest[last] = list(map(max, shape, widest.get(last, shape)))
+    return [
+        (
+            pad(
+                [examples[i] if i >= 0 else no_example for i in group],
+                columns,
+                dict(zip(names, widest[last], strict=True)),
+            ),
+            group,
+        )
+        for group, (*_, last) in zip(groups, shapes, strict=True)
+    ]
+
+
+def _groups(order: Int64[np.ndarray, " n"], batch_size: int) -> Int64[np.ndarray, "groups B"]:
+    """The order cut into groups of batch_size, -1 where the last one has no example."""
+    missing = -len(order) % batch_size
+    return np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)
+
+
+def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"], most: int) -> int:
+    """The longest length of the group, rounded up to 2^k or 3 * 2^k, at least 8, at most `most`.
+
+    So no row is longer than the limits of the data.
+    """
+    longest = int(lengths[group[group >= 0]].max())
+    power = max(8, 1 << (longest - 1).bit_length())
+    three_quarters = power * 3 // 4
+    rounded = three_quarters if power > 16 and longest <= three_quarters else power
+    return min(rounded, most)

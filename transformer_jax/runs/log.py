@@ -1,0 +1,241 @@
+"""What a run writes for people and reports: its metrics, results, TensorBoard and progress.
+
+Names that begin with "time/" are the only ones whose values may differ between an unbroken run and
+one that was stopped and resumed.
+"""
+
+import importlib.metadata
+import itertools
+import json
+import math
+import os
+import platform
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+from transformer_jax.process import progress, tables
+from transformer_jax.runs.trackers import Trackers
+from transformer_jax.runs.workdir import (
+    METRICS,
+    SAMPLED,
+    SPIKES,
+    TENSORBOARD,
+    WALL,
+    merged,
+    plain,
+    read_metrics,
+    read_results,
+    read_samples,
+    write_atomically,
+    write_results,
+)
+
+_WIDTH = 100
+_MOST_BATCHES = 20
+
+
+class RunLog:
+    """The log of one run in `workdir`, from `restored_step` on (0: nothing was restored).
+
+    The first host alone may have one. What an earlier process logged after `restored_step` is
+    dropped, since those steps come again. Every record has time/wall_seconds: how long this process
+    and those before it have run, lost work included.
+    """
+
+    records = 0  # in metrics.jsonl
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        *,
+        restored_step: int,
+        total_steps: int,
+        trackers: Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
+    ):
+        """trackers: those that get the numbers too, with the config by dotted key."""
+        # Only here: it imports PyTorch where there is one, which takes seconds.
+        from tensorboardX import SummaryWriter
+
+        self._workdir = Path(workdir)
+        self._workdir.mkdir(parents=True, exist_ok=True)
+        records = read_metrics(workdir)
+        spent = max((record.get(WALL, 0.0) for record in records), default=0.0)
+        self._started = time.monotonic() - spent
+
+        kept = [record for record in records if 0 < restored_step >= record["step"]]
+        self.records = len(kept)
+        logged = records[-1]["step"] if records else 0
+        self._trackers = Trackers(trackers, self._workdir, config or {}, kept, logged)
+        path = self._workdir / METRICS
+        write_atomically(path, "".join(map(_line, kept)))
+        self._metrics = path.open("a", encoding="utf-8")
+        # From this step on, TensorBoard hides what the files of earlier processes hold.
+        self._tensorboard = SummaryWriter(
+            str(self._workdir / TENSORBOARD),
+            purge_step=restored_step + 1 if restored_step else 0,
+            # Named by the second alone, a quick restart would overwrite the file before it.
+            filename_suffix=f".{time.time_ns()}",
+        )
+        # With more steps to go, old scores are no longer those of the run.
+        self._results = read_results(workdir) if restored_step >= total_steps else {}
+        self._bar = progress.Bar("Training", total=total_steps, unit="steps", done=restored_step)
+
+    def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
+        """Appends a record of numbers and vectors; TensorBoard gets the means of vectors.
+
+        Numbers that are not finite become null, which JSON can hold.
+        """
+        record = {"step": step, **values, WALL: self._wall_seconds()}
+        self._metrics.write(_line(record))
+        self._metrics.flush()
+        # On disk before the checkpoint of this step, after which a restart counts on the line.
+        os.fsync(self._metrics.fileno())
+        self.records += 1
+        self._trackers.log(record)
+        for name, value in values.items():
+            mean = float(np.mean(np.asarray(value, np.float64)))
+            if math.isfinite(mean):
+                self._tensorboard.add_scalar(name, mean, step)
+        self._tensorboard.flush()
+
+    def keep_batch(self, step: int, batch: Mapping[str, ArrayLike]) -> None:
+        """Writes the arrays of a batch into spikes/STEP.npz, for the first 20 such steps."""
+        folder = self._workdir / SPIKES
+        # A step that comes again after a restart is in its place already.
+        others = [path for path in folder.glob("*.npz") if path.stem != str(step)]
+        if len(others) < _MOST_BATCHES:
+            folder.mkdir(exist_ok=True)
+            np.savez_compressed(folder / f"{step}.npz", **jax.device_get(dict(batch)))
+
+    def samples(self, step: int, lines: Sequence[str], results: Sequence[Sequence[str]]) -> None:
+        """Keeps the results of some lines at this step, in place of those from it on."""
+        records = [record for record in read_samples(self._workdir) if record["step"] < step]
+        pairs = [[line, list(found)] for line, found in zip(lines, results, strict=True)]
+        records.append({"step": step, "samples": pairs})
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        write_atomically(self._workdir / SAMPLED, text)
+
+    def progress(self, step: int, text: str) -> None:
+        """Moves the progress bar to `step`, with `text` next to it."""
+        self._bar.update(step, text)
+
+    def results(self, fields: Mapping[str, Any]) -> None:
+        """Merges the fields into results.json (see `merged`), which is replaced as a whole."""
+        self._results = merged(self._results, {**fields, WALL: self._wall_seconds()})
+        write_results(self._workdir, self._results)
+
+    def close(self) -> None:
+        """Ends the bar and closes the files. May be called twice."""
+        self._bar.close(leave=True)
+        self._metrics.close()
+        self._tensorboard.close()
+        self._trackers.finish(self._results)
+
+    def _wall_seconds(self) -> float:
+        return round(time.monotonic() - self._started, 3)
+
+
+class NoLog:
+    """The log of a host that is not the first: it writes nothing."""
+
+    records = 0
+
+    def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
+        pass
+
+    def keep_batch(self, step: int, batch: Mapping[str, ArrayLike]) -> None:
+        pass
+
+    def samples(self, step: int, lines: Sequence[str], results: Sequence[Sequence[str]]) -> None:
+        pass
+
+    def progress(self, step: int, text: str) -> None:
+        pass
+
+    def results(self, fields: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def read_spikes(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+    """The spikes in metrics.jsonl: step, loss, and median and deviation of the losses before it."""
+    return [
+        {"step": record["step"]}
+        | {name: record[f"spike/{name}"] for name in ("loss", "median", "deviation")}
+        for record in read_metrics(workdir)
+        if "spike/loss" in record
+    ]
+
+
+def run_fields(*, parameters: int, steps: int) -> dict[str, Any]:
+    """What results.json says of every run: its size, the device kind and the versions used."""
+    return {
+        "parameters": parameters,
+        "steps": steps,
+        "device_kind": jax.devices()[0].device_kind,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that a result may depend on."""
+    packages = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), **found}
+
+
+def format_scores(results: Mapping[str, Any]) -> str:
+    """The content of results.json as text: a table with a row per score and a column per split.
+
+    Facts that are null, such as the first bad step of a run without one, are left out.
+    """
+    scores: dict[str, dict[str, str]] = {}
+    facts: dict[str, str] = {}
+    for name, value in results.items():
+        split, _, score = name.partition("/")
+        if name == "spikes":
+            facts[name] = ", ".join(f"step {spike['step']:,}" for spike in value) or "none"
+        elif isinstance(value, Mapping):
+            facts[name] = ", ".join(f"{key} {tables.cell(entry)}" for key, entry in value.items())
+        elif score and split != "time" and not isinstance(value, str):
+            scores.setdefault(score, {})[split] = tables.cell(value)
+        elif value is not None:
+            facts[name] = tables.cell(value)
+
+    splits = list(dict.fromkeys(split for row in scores.values() for split in row))
+    rows = [["", *splits]]
+    rows += [[name, *(row.get(split, "") for split in splits)] for name, row in scores.items()]
+    label = max(map(len, facts), default=0)
+    notes = [_wrapped(name.ljust(label + 2), text) for name, text in facts.items()]
+    return "\n".join([*(tables.aligned(rows) if scores else []), "", *notes]).strip("\n")
+
+
+def format_samples(samples: Sequence[tuple[str, str, str]]) -> str:
+    """(source, reference, output) triples as numbered, aligned text."""
+    blocks = []
+    for number, sample in enumerate(samples, start=1):
+        names = ("source", "reference", "output")
+        starts = (
+            f"{mark:<4}{name:<11}" for mark, name in zip((number, "", ""), names, strict=True)
+        )
+        blocks.append("\n".join(itertools.starmap(_wrapped, zip(starts, sample, strict=True))))
+    return "\n\n".join(blocks)
+
+
+def _wrapped(start: str, text: str) -> str:
+    wrapped = textwrap.fill(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+    return wrapped or start.rstrip()
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(plain(record), allow_nan=False) + "\n"

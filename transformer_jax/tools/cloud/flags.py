@@ -1,0 +1,138 @@
+"""The command line of the launcher."""
+
+import argparse
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_jax.devices import chips
+from transformer_jax.tools.cloud.gcloud import call
+from transformer_jax.tools.cloud.launch import Launch, Stop
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Lent(NamedTuple):
+    """How Google lends a generation of TPUs."""
+
+    name: str  # in an accelerator type, as gcloud writes it
+    runtime: str  # the image of its hosts
+
+
+_LENT = {
+    "v4": Lent("v4", "tpu-ubuntu2204-base"),
+    "v5e": Lent("v5litepod", "v2-alpha-tpuv5-lite"),
+    "v5p": Lent("v5p", "v2-alpha-tpuv5"),
+    "v6e": Lent("v6e", "v2-alpha-tpuv6e"),
+}
+
+
+def parse(argv: Sequence[str]) -> tuple[Launch, bool]:
+    """The launch that a command line asks for, and whether only to print what it would do.
+
+    Raises:
+      Stop: where it cannot be launched.
+    """
+    found = _parser().parse_args(argv)
+    lent, slice = _slice(found.accelerator)
+    if shutil.which("gcloud") is None and not (found.dry_run and found.project):
+        raise Stop("found no gcloud on PATH: https://cloud.google.com/sdk/docs/install")
+    project = found.project or call(["gcloud", "config", "get-value", "project"]).out
+    if not project:
+        raise Stop("give --project, or: gcloud config set project PROJECT")
+    capacity = ["--spot"] * found.spot + ["--reserved"] * found.reserved
+    if found.flex_start:
+        if found.now:
+            raise Stop("--flex_start is queued always: leave --now out")
+        capacity = ["--provisioning-model=flex-start", f"--max-run-duration={found.flex_start}"]
+    if slice.hosts > 1 and "experiment" in found.command[:1]:
+        raise Stop(f"an experiment runs on one host: {found.accelerator} has {slice.hosts}")
+    launch = Launch(
+        command=tuple(_command(found.command)),
+        home=_home(found.command),
+        accelerator=f"{lent.name}-{slice.number}",
+        runtime=lent.runtime,
+        hosts=slice.hosts,
+        zone=found.zone,
+        project=project,
+        capacity=tuple(capacity),
+        queued=not found.now,
+        create=tuple(shlex.split(found.create)),
+        max_wait_hours=found.max_wait_hours,
+        deadline=time.monotonic() + found.max_hours * 3600,
+        max_failures=found.max_failures,
+        hang_minutes=found.hang_minutes,
+        poll_seconds=found.poll_seconds,
+        keep=found.keep,
+    )
+    return launch, found.dry_run
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="launch.sh tpu", description="Runs a command of launch.sh on a Cloud TPU slice."
+    )
+    parser.add_argument("--accelerator", required=True, help="v4-32, v5e-16, v5p-256, v6e-8, ...")
+    parser.add_argument("--zone", required=True, help="as us-west4-a")
+    parser.add_argument("--project", help="default: gcloud's")
+    lent = parser.add_mutually_exclusive_group()
+    lent.add_argument("--spot", action="store_true", help="cheaper, and may be taken away")
+    lent.add_argument("--reserved", action="store_true", help="from a reservation")
+    lent.add_argument("--flex_start", metavar="DURATION", help="for up to 7d, as 12h")
+    parser.add_argument("--now", action="store_true", help="do not queue: at once, or try again")
+    parser.add_argument("--create", default="", help="further flags of gcloud's create")
+    parser.add_argument("--max_wait_hours", type=float, default=24.0, help="for a slice (24)")
+    parser.add_argument("--max_hours", type=float, default=float("inf"), help="in all")
+    parser.add_argument("--max_failures", type=int, default=3, help="preemptions do not count (3)")
+    parser.add_argument("--hang_minutes", type=float, default=30.0, help="without output (30)")
+    parser.add_argument("--poll_seconds", type=float, default=30.0, help="between looks (30)")
+    parser.add_argument("--keep", action="store_true", help="do not delete the slice at the end")
+    parser.add_argument("--dry_run", action="store_true", help="only print every command")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="of launch.sh, with its flags")
+    return parser
+
+
+def _slice(accelerator: str) -> tuple[Lent, chips.Slice]:
+    """The slice of an accelerator type. Raises Stop for one that cannot be launched."""
+    try:
+        slice = chips.parse(accelerator)
+    except ValueError as error:
+        raise Stop(f"--accelerator: {error}") from error
+    if slice.generation not in _LENT:
+        raise Stop(
+            f"--accelerator={accelerator}: Google lends {slice.generation} through Compute Engine "
+            "and GKE alone, which is not built yet. It can be compiled for: launch.sh preflight"
+        )
+    if slice.slices > 1:
+        raise Stop(f"--accelerator={accelerator}: expected one slice, as v5e-16")
+    return _LENT[slice.generation], slice
+
+
+def _home(command: Sequence[str]) -> str:
+    """The gs:// folder that the command writes to. Raises Stop where there is none."""
+    for argument in command:
+        flag, _, value = argument.partition("=")
+        if flag in ("--workdir", "--runs_dir"):
+            if not re.fullmatch(r"gs://[^/]+/.*[^/]", value):
+                raise Stop(f"{argument}: expected {flag}=gs://BUCKET/FOLDER, to outlive a slice")
+            return value
+    raise Stop("give a command of launch.sh: train --config=... --workdir=gs://BUCKET/FOLDER")
+
+
+def _command(command: Sequence[str]) -> Iterator[str]:
+    """The command as it is on a host, where configs are relative to the checkout."""
+    for argument in command:
+        flag, _, value = argument.partition("=")
+        if argument == "--config":
+            raise Stop("--config FILE: write --config=FILE")
+        if flag == "--config":
+            file, colon, rest = value.partition(":")
+            path = Path(file).resolve() if Path(file).exists() else ROOT / file
+            if not path.is_relative_to(ROOT) or not path.is_file():
+                raise Stop(f"{argument}: the file has to be in {ROOT}, which is what hosts get")
+            argument = f"--config={path.relative_to(ROOT)}{colon}{rest}"
+        yield argument

@@ -1,0 +1,13 @@
+"""Checkpoints of Hugging Face: read and written without torch or transformers, a family a file."""
+
+from transformer_jax.tools.convert import bert, gpt2, llama, marian, t5
+from transformer_jax.tools.convert.family import Family
+
+# The families by their `model_type` in config.json.
+FAMILIES: dict[str, Family] = {
+    "gpt2": gpt2.GPT2,
+    "bert": bert.BERT,
+    "t5": t5.T5,
+    "marian": marian.MARIAN,
+    "llama": llama.LLAMA,
+}

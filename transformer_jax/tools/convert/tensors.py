@@ -1,0 +1,163 @@
+"""Tensors of theirs to parameters of ours and back, a layer at a time."""
+
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jaxtyping import PyTree
+
+from transformer_jax.checkpoint import arrays
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.tools.convert.family import Family, Row
+from transformer_jax.tools.convert.safetensors import Tensor
+
+_SHOWN = 4  # names in a message
+_OLD = {".gamma": ".weight", ".beta": ".bias"}  # of norms, in checkpoints of before 2019
+
+
+def named(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """The tensors by the names that the family's rows have."""
+    found = {}
+    for name, tensor in tensors.items():
+        for old, new in _OLD.items():
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        found[name.removeprefix(family.prefix)] = tensor
+    for name, other in family.aliases:
+        if other in found:
+            found.setdefault(name, found[other])
+    return found
+
+
+def read(
+    tensors: Mapping[str, Tensor], family: Family, config: TransformerConfig, abstract: PyTree
+) -> PyTree:
+    """Our parameters, float32, each layer read and placed on its own.
+
+    Args:
+      tensors: as `named` names them.
+      abstract: shapes and shardings of the parameters.
+
+    Raises:
+      ValueError: tensors are missing, left over or misshapen; the message names the first few.
+    """
+    rows, shapes = family.rows(config), arrays.flat(abstract)
+    _check(tensors, family, rows, config, shapes)
+    found: dict[str, jax.Array] = {}
+    for row in rows:
+        for number, path in enumerate(row.ours):
+
+            def layer(theirs: tuple[str, ...], row: Row = row, number: int = number) -> np.ndarray:
+                return row.read(*(_finite(name, tensors[name]) for name in theirs))[number]
+
+            leaf, layers = shapes[path], list(_names(row, config))
+            if row.stack is None:
+                found[path] = _placed(layer(layers[0]), leaf.sharding)
+            else:
+                found[path] = _stacked(leaf, [lambda n=n: layer(n) for n in layers])
+    return arrays.map_paths(lambda path, _: found[path], abstract)
+
+
+def _finite(name: str, tensor: Tensor) -> np.ndarray:
+    values = tensor.read()
+    # NumPy calls bfloat16, which is not its own, a void: V.
+    if values.dtype.kind in "fV" and not np.isfinite(values).all():
+        raise ValueError(f"{tensor.path}: {name!r} has values that are not finite")
+    return values
+
+
+def written(
+    params: PyTree, family: Family, config: TransformerConfig
+) -> dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]:
+    """Their tensors, as `safetensors.write` takes them: each is made when it is asked for."""
+    ours, found = arrays.flat(params), {}
+    for row in family.rows(config):
+        for layer, theirs in enumerate(_names(row, config)):
+            shapes = _shapes(row, {path: ours[path].shape for path in row.ours})
+            for number, (name, shape) in enumerate(zip(theirs, shapes, strict=True)):
+
+                def make(row: Row = row, layer: int = layer, number: int = number) -> np.ndarray:
+                    leaves = (ours[path] for path in row.ours)
+                    own = [np.asarray(x if row.stack is None else x[layer]) for x in leaves]
+                    return row.write(*own)[number]
+
+                found[family.prefix + name] = shape, make
+    return found
+
+
+def _check(
+    tensors: Mapping[str, Tensor],
+    family: Family,
+    rows: tuple[Row, ...],
+    config: TransformerConfig,
+    ours: Mapping[str, Any],
+) -> None:
+    expected = {}
+    for row in rows:
+        shapes = _shapes(row, {path: ours[path].shape for path in row.ours})
+        for names in _names(row, config):
+            expected |= zip(names, shapes, strict=True)
+    assert {path for row in rows for path in row.ours} == set(ours), "rows do not cover the model"
+    missing = [name for name in expected if name not in tensors]
+    left = [name for name in tensors if name not in expected]
+    left = [name for name in left if not any(fnmatch.fnmatchcase(name, g) for g in family.left)]
+    faults = [f"lacks {_some(missing)}"] * bool(missing)
+    faults += [f"has {_some(left)}, which the model does not"] * bool(left)
+    if faults:
+        raise ValueError(f"the checkpoint {' and '.join(faults)}")
+    for name, shape in expected.items():
+        # BERT's table of token types may have any number of rows.
+        if tensors[name].shape != shape and not name.endswith("token_type_embeddings.weight"):
+            raise ValueError(
+                f"{tensors[name].path}: {name!r} has the shape {tensors[name].shape}, expected "
+                f"{shape} by config.json"
+            )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more tensors" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _names(row: Row, config: TransformerConfig) -> Iterator[tuple[str, ...]]:
+    """The names of a row's tensors, for each layer."""
+    layers = 1 if row.stack is None else getattr(config, f"num_{row.stack}_layers")
+    for layer in range(layers):
+        yield tuple(name.format(layer) for name in row.theirs)
+
+
+def _shapes(row: Row, ours: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The shapes of a row's tensors of one layer, by those of ours."""
+    whole = [shape if row.stack is None else shape[1:] for shape in ours.values()]
+    empty = [np.broadcast_to(np.float32(0), shape) for shape in whole]
+    return [x.shape for x in row.write(*empty)]
+
+
+def _placed(x: np.ndarray, sharding: Sharding) -> jax.Array:
+    """On the devices, of which each is given what it holds and no more."""
+
+    def piece(index: Any) -> np.ndarray:
+        return np.ascontiguousarray(x[index], np.float32)
+
+    return jax.make_array_from_callback(x.shape, sharding, piece)
+
+
+def _stacked(leaf: Any, layers: list[Callable[[], np.ndarray]]) -> jax.Array:
+    """Layers along the first axis, each placed before the next one is read."""
+    own = leaf.sharding
+    if isinstance(own, NamedSharding):
+        assert not own.spec or own.spec[0] is None, "layers are not sharded"
+        own = NamedSharding(own.mesh, PartitionSpec(*own.spec[1:]))
+    make = jax.jit(lambda: jnp.zeros(leaf.shape, jnp.float32), out_shardings=leaf.sharding)
+    update = jax.jit(
+        lambda stack, layer, number: jax.lax.dynamic_update_index_in_dim(stack, layer, number, 0),
+        donate_argnums=0,
+        out_shardings=leaf.sharding,
+    )
+    stack = make()
+    for number, layer in enumerate(layers):
+        stack = update(stack, _placed(layer(), own), number)
+    return stack

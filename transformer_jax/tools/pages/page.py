@@ -1,0 +1,82 @@
+"""One HTML file from a title, data, and the style sheets and scripts that lie in this folder."""
+
+import base64
+import html
+import importlib.resources
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+# The policy forbids every request: what a page shows, it holds.
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+{styles}</style>
+</head>
+<body>
+<header><h1>{title}</h1></header>
+<main></main>
+<noscript>This page needs JavaScript.</noscript>
+<script type="application/json" id="data">{data}</script>
+{scripts}
+</body>
+</html>
+"""
+
+
+def page(title: str, data: Any, *, styles: Sequence[str] = (), scripts: Sequence[str] = ()) -> str:
+    """An HTML file that shows `data`; it needs no network and no other file.
+
+    The scripts find an empty <main>, and what `page.js` gives them, first of all the data.
+
+    Args:
+      data: what JSON holds; arrays as `numbers` gives them.
+      styles, scripts: names of files in this folder, after the shared `page.css` and `page.js`.
+
+    Raises:
+      ValueError: there is a NaN or an infinity in `data`, which JSON lacks.
+    """
+    sheets = "".join(_file(name) for name in ("page.css", *styles))
+    code = (f"<script>\n{_script(_file(name))}</script>" for name in ("page.js", *scripts))
+    return _PAGE.format(
+        title=html.escape(title), styles=sheets, data=embedded(data), scripts="\n".join(code)
+    )
+
+
+def embedded(data: Any) -> str:
+    """JSON that means the same inside of an HTML script element, whatever texts it holds.
+
+    No "<" ends the element or begins a comment, and no line separator ends a line of a script.
+    """
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return re.sub("[<>&\u2028\u2029\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def numbers(array: np.ndarray) -> dict[str, Any]:
+    """An array as JSON, its values in float32; `page.numbers` of page.js reads it."""
+    values = np.ascontiguousarray(array, "<f4")
+    return {"shape": list(values.shape), "float32": base64.b64encode(values.tobytes()).decode()}
+
+
+def array(encoded: dict[str, Any]) -> np.ndarray:
+    """The array of `numbers`."""
+    values = np.frombuffer(base64.b64decode(encoded["float32"]), "<f4")
+    return values.reshape(encoded["shape"])
+
+
+def _file(name: str) -> str:
+    return (importlib.resources.files("transformer_jax.tools.pages") / name).read_text("utf-8")
+
+
+def _script(code: str) -> str:
+    """Code that neither ends nor nests a script element; JavaScript's strings mean the same."""
+    return re.sub(r"<(?=/script|!--|script)", r"\\x3c", code, flags=re.IGNORECASE)

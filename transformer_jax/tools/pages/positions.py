@@ -1,0 +1,129 @@
+"""What the page shows of how a model tells positions: pictures of tables, and similarities."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.models.layers import positions
+from transformer_jax.models.layers.positions import POSITIONS
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.tools.pages.page import numbers
+
+
+def figures(config: Any, params: Any, length: int) -> list[dict[str, Any]]:
+    """Figures for plots.js: pictures ("values", rows by columns) and curves ("lines", by name).
+
+    length: positions that are shown. Models that tell no positions, as recurrent ones, have none.
+    """
+    if not isinstance(config, TransformerConfig):
+        return []
+    row, found = POSITIONS[config.positions], []
+    if row.vectors:
+        vectors = row.vectors(max(length, 64), config.d_model)
+        found += _of_vectors("Constant vectors (sinusoids)", vectors)
+    if row.learned:
+        for path, table in _tables(params, "positions"):
+            found += _of_vectors(f"Learned vectors, {path}", table)
+    if row.rotation:
+        found += _of_rotation(config, max(length, 64))
+    if row.biased:
+        found += _of_biases(params)
+    if row.distances:
+        found += _of_distances(config, params, max(length, 64))
+    return found
+
+
+def similarity(vectors: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T T"]:
+    """The cosine of the angle between each two vectors."""
+    units = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-30)
+    return units @ units.T
+
+
+def by_distance(square: Float[np.ndarray, "T T"]) -> Float[np.ndarray, "T"]:
+    """The mean of each diagonal from the main one upwards."""
+    return np.array([np.mean(np.diagonal(square, distance)) for distance in range(len(square))])
+
+
+def turned(head_dim: int, length: int, base: float) -> Float[np.ndarray, "T half_K"]:
+    """The product of a pair of channels of length 1 with itself, turned by each distance."""
+    angles = positions.rotation(np.arange(length)[None], head_dim, base)  # pyright: ignore
+    return np.asarray(angles.cos[0])
+
+
+def _tables(params: Any, end: str) -> list[tuple[str, Any]]:
+    return [
+        (name, np.asarray(part["table"], np.float64))
+        for name, part in params.items()
+        if name.endswith(end) and "table" in part
+    ]
+
+
+def _of_vectors(title: str, vectors: Any) -> list[dict[str, Any]]:
+    vectors = np.asarray(vectors, np.float64)
+    shown = vectors[:256, :256]  # more than a screen shows
+    cosines = similarity(vectors[:256])
+    return [
+        _picture(title, shown, "position", "channel"),
+        _picture(f"{title}: cosine of two positions", cosines, "position", "position"),
+        _curves(f"{title}: mean cosine by distance", {"cosine": by_distance(cosines)}, "distance"),
+    ]
+
+
+def _of_rotation(config: TransformerConfig, length: int) -> list[dict[str, Any]]:
+    cosines = turned(config.head_dim, length, config.rotary_base)
+    title = "Rotary: query and key that agree, by distance"
+    return [
+        _picture(f"{title} and pair of channels", cosines, "distance", "pair of channels"),
+        _curves(f"{title}, mean of all pairs", {"product": cosines.mean(axis=1)}, "distance"),
+    ]
+
+
+def _of_biases(params: Any) -> list[dict[str, Any]]:
+    """T5's biases of each head, over a key's position less its query's."""
+    distances, found = np.arange(-128, 129), []
+    for name, table in _tables(params, "bias"):
+        causal = name.startswith("decoder")
+        seen = distances[distances <= 0] if causal else distances
+        buckets = np.asarray(positions.buckets(seen, bidirectional=not causal))  # pyright: ignore
+        lines = {f"head {head}": table[buckets, head - 1] for head in range(1, table.shape[1] + 1)}
+        title = f"Relative biases, {name}"
+        found.append(_curves(title, lines, "key's place less the query's", int(seen[0])))
+    return found
+
+
+def _of_distances(config: TransformerConfig, params: Any, length: int) -> list[dict[str, Any]]:
+    """v (W R) / sqrt(K) of Transformer-XL: what every query gives to a distance."""
+    back = np.arange(length)
+    if config.max_distance is not None:
+        back = np.minimum(back, config.max_distance)
+    half = positions.sinusoids(int(back.max()) + 1, config.d_model).astype(np.float64)[back]
+    vectors = np.concatenate([half[:, ::2], half[:, 1::2]], axis=1)
+    title = "Distances (Transformer-XL)"
+    found = [_picture(f"{title}: vectors", vectors[:, :256], "distance", "channel")]
+    scale = config.head_dim**-0.5 if config.attention_score == "scaled_dot_product" else 1.0
+    for stack in ("encoder", "decoder"):
+        if f"{stack}_bias" not in params:
+            continue
+        of_heads = np.asarray(params[f"{stack}_bias"]["v"], np.float64)
+        kernels = np.asarray(params[stack]["self_attention"]["distance"], np.float64)
+        for layer, kernel in enumerate(kernels, start=1):
+            scores = scale * np.einsum("HK,DHK,ND->HN", of_heads, kernel, vectors)
+            lines = {f"head {head}": line for head, line in enumerate(scores, start=1)}
+            name = f"{title}: what {stack} layer {layer} adds, whatever the tokens"
+            found.append(_curves(name, lines, "tokens back"))
+    return found
+
+
+def _picture(title: str, values: Any, rows: str, columns: str) -> dict[str, Any]:
+    return {"title": title, "values": numbers(values), "rows": rows, "columns": columns}
+
+
+def _curves(title: str, lines: dict[str, Any], x: str, first: int = 0) -> dict[str, Any]:
+    """first: the x of the first value."""
+    return {
+        "title": title,
+        "lines": {name: numbers(line) for name, line in lines.items()},
+        "x": x,
+        "first": first,
+    }

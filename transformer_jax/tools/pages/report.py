@@ -1,0 +1,204 @@
+"""The page of a report: what runs have left, as data, for `report.js` to show."""
+
+import importlib.resources
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.process import tables
+from transformer_jax.runs.workdir import REPLAY, SAMPLES, read_samples, series
+from transformer_jax.tools.pages.page import numbers, page
+from transformer_jax.tools.reports.records import Record, config_rows, names, read_json, score_rows
+
+# What two runs may differ in and still be seeds of one.
+_SEED = ("seed", "data.dir", "data.cache_dir", "data.workers")
+_DIAGNOSTICS = "diagnostics/"
+_LONGEST = 60  # characters of a group's name
+_SPIKE = "spike/loss"
+
+Curve = dict[str, Any]  # "steps" and "values", of equal length; None: not finite
+
+
+def report(runs: Sequence[Record], title: str) -> str:
+    """One HTML file that shows the runs; it needs no network and no other file."""
+    return page(
+        title,
+        data(runs),
+        styles=("uplot/uPlot.min.css", "report.css"),
+        scripts=("uplot/uPlot.iife.min.js", "report_curves.js", "report_heat.js", "report.js"),
+    )
+
+
+def data(runs: Sequence[Record]) -> dict[str, Any]:
+    """What the page shows, as JSON can hold it.
+
+    "runs": name, folder, group, what became of it, its spikes, samples and diagnostics.
+    "groups": runs that differ in their seed alone: name and members. "curves": for each number
+    in metrics.jsonl the curve of each run. "bands": for each number the mean, the least and the
+    largest value over the seeds of each group that has several (None: one run).
+    "config", "scores": the rows that `compare` prints, the first cell a name.
+    """
+    called = names(runs)
+    groups = _groups(runs, called)
+    group_of = {run: number for number, each in enumerate(groups) for run in each["runs"]}
+    logged = _scalars(runs)
+    curves = {name: [_curve(run, name) for run in runs] for name in logged}
+    return {
+        "runs": [
+            {
+                "name": name,
+                "folder": str(run.folder),
+                "group": group_of[number],
+                "status": run.results.get("status", "-"),
+                "outcome": outcome(run),
+                "bad": run.results.get("first_bad_step"),
+                "spikes": _curve(run, _SPIKE),
+                "samples": _samples(run),
+                "diagnostics": _diagnostics(run),
+            }
+            for number, (run, name) in enumerate(zip(runs, called, strict=True))
+        ],
+        "groups": groups,
+        "curves": curves,
+        "bands": {
+            name: [_band([curves[name][run] for run in group["runs"]]) for group in groups]
+            for name in logged
+        },
+        "config": config_rows(runs),
+        "scores": score_rows(runs),
+        "licence": _licence(),
+    }
+
+
+def outcome(run: Record) -> list[str]:
+    """What became of a run, in sentences."""
+    results = run.results
+    status = results.get("status", "has not begun to train")
+    told = [f"{status}, after step {results['steps']:,}" if "steps" in results else status]
+    spikes = results.get("spikes")
+    if spikes:
+        told.append(f"the loss spiked at {len(spikes)} steps" if len(spikes) > 1 else "one spike")
+    if results.get("first_bad_step") is not None:
+        told.append(f"step {results['first_bad_step']:,} was the first that was not finite")
+    replayed = read_json(run.folder / REPLAY)
+    if replayed:
+        told.append(f"replay up to step {replayed['step']:,}: {replayed['found']}")
+    # As `inspected` of the families says, which only JAX can be asked for.
+    elif results.get("first_bad_step") and run.config["model.family"] == "transformer":
+        step = results["first_bad_step"]
+        told.append(f"launch.sh replay --workdir={run.folder} --step={step} says what it was")
+    return told
+
+
+def _groups(runs: Sequence[Record], called: Sequence[str]) -> list[dict[str, Any]]:
+    """The runs by what differs in their configs besides the seed, in order of first appearance."""
+    keys = [key for key in tables.differing([run.config for run in runs]) if key not in _SEED]
+    members: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
+        members.setdefault(json.dumps([run.config.get(key) for key in keys]), []).append(number)
+    groups = list(members.values())
+    shared = [_shared_labels(runs, group, keys) for group in groups]
+    found = tables.short_names(shared) if len(groups) > 1 else []
+    if len(set(found)) < len(groups) or not all(0 < len(name) <= _LONGEST for name in found):
+        found = [called[group[0]] for group in groups]
+    return [
+        {"name": called[group[0]] if len(group) == 1 else f"{name} ({len(group)} seeds)"}
+        | {"runs": group}
+        for name, group in zip(found, groups, strict=True)
+    ]
+
+
+def _shared_labels(
+    runs: Sequence[Record], group: Sequence[int], keys: Sequence[str]
+) -> dict[str, Any]:
+    """What names a group: an experiment's labels but the seed, or settings that differ."""
+    if all(run.labels for run in runs):
+        return {name: value for name, value in runs[group[0]].labels.items() if name != "seed"}
+    return {key.rpartition(".")[2]: runs[group[0]].config.get(key) for key in keys}
+
+
+def _scalars(runs: Sequence[Record]) -> list[str]:
+    """The names of all numbers that are logged, in order of appearance."""
+    found = dict.fromkeys(
+        name
+        for run in runs
+        for record in run.metrics
+        for name, value in record.items()
+        if isinstance(value, int | float | None)
+    )
+    left_out = ("step", "spike/", _DIAGNOSTICS)
+    return [name for name in found if not name.startswith(left_out)]
+
+
+def _curve(run: Record, name: str) -> Curve:
+    steps, values = series(run.metrics, name)
+    return {"steps": steps, "values": [_finite(value) for value in values]}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _band(curves: Sequence[Curve]) -> dict[str, Sequence[float]] | None:
+    """Mean, least and largest value at each step at which some curve has one."""
+    if len(curves) == 1:
+        return None
+    found: dict[int, list[float]] = {}
+    for curve in curves:
+        for step, value in zip(curve["steps"], curve["values"], strict=True):
+            if value is not None:
+                found.setdefault(step, []).append(value)
+    steps = sorted(found)
+    values = [found[step] for step in steps]
+    return {
+        "steps": steps,
+        "mean": [math.fsum(each) / len(each) for each in values],
+        "low": [min(each) for each in values],
+        "high": [max(each) for each in values],
+        "count": [len(each) for each in values],
+    }
+
+
+def _diagnostics(run: Record) -> dict[str, dict[str, Any]]:
+    """What was measured inside the model: at each step a row with a value for each depth.
+
+    As float32, in which it was measured.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for record in run.metrics:
+        for name, value in record.items():
+            if name.startswith(_DIAGNOSTICS):
+                curve = found.setdefault(
+                    name.removeprefix(_DIAGNOSTICS), {"steps": [], "values": []}
+                )
+                curve["steps"].append(record["step"])
+                curve["values"].append(value if isinstance(value, list) else [value])
+    for curve in found.values():
+        curve["values"] = numbers(np.array(curve["values"], np.float32))  # None becomes NaN
+    return found
+
+
+def _samples(run: Record) -> list[dict[str, Any]]:
+    """The texts that the model wrote: while it trained, by step, and at the end."""
+    found = [
+        {"step": record["step"], "text": "\n\n".join(_sample(*pair) for pair in record["samples"])}
+        for record in read_samples(run.folder)
+    ]
+    path = run.folder / SAMPLES
+    if path.exists():
+        found.append({"step": None, "text": path.read_text("utf-8", "replace")})
+    return found
+
+
+def _sample(line: str, results: Sequence[str]) -> str:
+    return "\n".join([line, *(f"    {text}" for text in results)])
+
+
+def _licence() -> str:
+    """The licence of the library that draws, which its copies have to hold."""
+    return (importlib.resources.files("transformer_jax.tools.pages") / "uplot/LICENSE").read_text(
+        "utf-8"
+    )

@@ -1,0 +1,209 @@
+"""What one program of a run takes of a device, by compiling it: memory, work, exchanges."""
+
+import dataclasses
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from transformer_jax.devices.chips import Peak, local_peak
+from transformer_jax.devices.mesh import use
+from transformer_jax.models.family import with_memory
+from transformer_jax.run import Run
+from transformer_jax.tools.preflight import explain, hlo
+from transformer_jax.tools.preflight.explain import Move
+
+
+class TooLarge(Exception):
+    """A program does not fit. needed, available: bytes of one device."""
+
+    def __init__(self, needed: float, available: float):
+        super().__init__(f"{gib(needed)} of {gib(available)} GiB")
+        self.needed = needed
+        self.available = available
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What one compiled program takes of a device. Bytes; times in seconds.
+
+    kept: arguments whose place the results take. moves: what moves through memory. flops: those of
+    matrix products, including what is computed again; each device does an even share of them.
+    """
+
+    arguments: float
+    results: float
+    kept: float
+    temporaries: float
+    code: float
+    moves: list[Move]
+    flops: float
+    exchanges: list[hlo.Collective]
+    seconds_to_compile: float
+
+    @property
+    def traffic(self) -> float:
+        """Bytes that move through memory."""
+        return sum(move.moved for move in self.moves)
+
+    @property
+    def memory(self) -> float:
+        """All bytes that it needs."""
+        return self.arguments + self.results - self.kept + self.temporaries + self.code
+
+    def times(self, peak: Peak) -> dict[str, float]:
+        """Least time of each thing that a device does, if it did nothing else."""
+        sent = [exchange.sent() for exchange in self.exchanges]
+        within, between = (sum(part) for part in zip(*sent, strict=True)) if sent else (0.0, 0.0)
+        return {
+            "products": self.flops / peak.flops,
+            "memory": self.traffic / peak.memory_bytes,
+            "exchanges": within / peak.ici_bytes if within else 0.0,
+            "exchanges between slices": between / peak.dcn_bytes if between else 0.0,
+        }
+
+    def unhidden_time(self, peak: Peak) -> float:
+        """Least time where no exchange overlaps with anything else."""
+        products, memory, *exchanges = self.times(peak).values()
+        return max(products, memory) + sum(exchanges)
+
+
+def compile_step(run: Run, memory: float) -> Program:
+    """The training step, compiled for the run's mesh.
+
+    Raises:
+      TooLarge: one device has less `memory` than it needs.
+    """
+    return _compile(run, run.train_step(), (run.abstract_state(), run.abstract_batch()), memory)
+
+
+def compile_decoding(run: Run, memory: float) -> Program | None:
+    """The decoding of a batch of the longest prompts, likewise; None where nothing is decoded.
+
+    Its loop over tokens counts once: so flops, traffic and exchanges are for reading or encoding
+    the prompts and for one further token.
+    """
+    if run.task.limit is None:
+        return None
+    decode, arguments = run.trained(run.abstract_state().params).decoding()
+    return _compile(run, decode, arguments, memory)
+
+
+def _compile(run: Run, function: Any, arguments: tuple, memory: float) -> Program:
+    started = time.perf_counter()
+    try:
+        with use(run.mesh):
+            traced = function.trace(*arguments)
+            flops = product_flops(traced)
+            compiled = traced.lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if too_large := _too_large(str(error)):
+            raise too_large from None
+        raise
+    seconds = time.perf_counter() - started
+    module, found = hlo.parse(compiled.as_text()), compiled.memory_analysis()
+    devices = list(run.mesh.devices.flat)
+    slices = [getattr(device, "slice_index", None) or 0 for device in devices]
+    program = Program(
+        arguments=found.argument_size_in_bytes,
+        results=found.output_size_in_bytes,
+        kept=found.alias_size_in_bytes,
+        temporaries=found.temp_size_in_bytes,
+        code=found.generated_code_size_in_bytes,
+        moves=explain.moves(module),
+        flops=flops / len(devices),
+        exchanges=hlo.collectives(module, dict(run.mesh.shape), slices),
+        seconds_to_compile=seconds,
+    )
+    if program.memory > memory:
+        raise TooLarge(program.memory, memory)
+    return program
+
+
+def _too_large(message: str) -> TooLarge | None:
+    """Reads what XLA says of a program that its compiler cannot fit into memory."""
+    amounts = re.search(r"\(([\d.]+)([KMG])\) exceeds available HBM \(([\d.]+)([KMG])\)", message)
+    if amounts is None:
+        return None
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    needed, available = (float(amounts[i]) * units[amounts[i + 1]] for i in (1, 3))
+    return TooLarge(needed, available)
+
+
+def model_flops(run: Run) -> float:
+    """FLOPs of the products that a training step cannot do without, on all devices together.
+
+    They are three times the forward pass's, since each product has two in the backward pass. What
+    is computed again does not count (Chowdhery et al. 2022, 2204.02311, appendix B). Attention
+    counts whole rows, masked or not, and logits count at all tokens: how many of them a masked
+    language model skips depends on the batch.
+    """
+    model = run.model.clone(config=run.model.config.plain())
+
+    def forward(params, batch, memory):
+        outputs, memory = with_memory(model, params, batch, None, memory)
+        return outputs.logits(), memory
+
+    state = run.abstract_state()
+    with use(run.mesh):
+        traced = jax.jit(forward).trace(state.params, run.abstract_batch(), state.memory)
+    return 3 * product_flops(traced)
+
+
+def seconds_at_peak(run: Run) -> float | None:
+    """The time that `model_flops` of a training step take at the devices' peak.
+
+    None where the peak is not known, as for CPUs. Model FLOPs utilisation is this over the time
+    that the step took.
+    """
+    devices = list(run.mesh.devices.flat)
+    peak = local_peak(devices[0])
+    return model_flops(run) / (len(devices) * peak.flops) if peak else None
+
+
+def product_flops(traced: Any) -> float:
+    """Multiplications and additions of all matrix products of `jax.jit(function).trace(...)`.
+
+    XLA's own count leaves out that loops repeat. A loop that ends by a condition counts once.
+    """
+    return _product_flops(traced.jaxpr.jaxpr)
+
+
+def _product_flops(jaxpr: Any) -> float:
+    total = 0.0
+    for equation in jaxpr.eqns:
+        name, parameters = equation.primitive.name, equation.params
+        if name == "dot_general":
+            (contracted, _), _ = parameters["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            summed = math.prod(left[axis] for axis in contracted)
+            total += 2 * summed * equation.outvars[0].aval.size
+        # A Jaxpr has equations; a ClosedJaxpr has one.
+        inner = [
+            getattr(leaf, "jaxpr", leaf) for leaf in jax.tree.leaves(list(parameters.values()))
+        ]
+        parts = [_product_flops(part) for part in inner if hasattr(part, "eqns")]
+        # Only one of a condition's branches is taken.
+        once = max(parts, default=0.0) if name == "cond" else sum(parts)
+        total += _repeats(name, parameters) * once
+    return total
+
+
+def _repeats(name: str, parameters: Mapping[str, Any]) -> int:
+    """How often an equation runs what it contains, on all devices together."""
+    match name:
+        case "scan":
+            return parameters["length"]
+        case "shard_map":
+            return parameters["mesh"].size
+        case "pallas_call":
+            return math.prod(parameters["grid_mapping"].grid)
+    return 1
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB with two decimals, without the unit."""
+    return f"{size / 2**30:.2f}"

@@ -1,0 +1,96 @@
+"""Compares runs: what differs in their configs, their scores side by side, and their curves.
+
+    python -m transformer_jax.tools.reports.compare RUN [RUN ...] [--output=compare]
+
+It reads work directories alone, whatever has become of their runs. It needs no JAX, so that it
+starts at once.
+"""
+
+if __name__ == "__main__":  # before the imports below
+    from transformer_jax.process import interrupt
+
+    interrupt.install()
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer_jax.process import tables
+from transformer_jax.runs.workdir import series
+from transformer_jax.tools.reports import figures
+from transformer_jax.tools.reports.records import Record, config_rows, gather, names, score_rows
+
+# Without label smoothing and z-loss, so that runs which differ in these can be compared.
+_CURVES = {"training": "train/token_loss", "validation": "validation/token_loss"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="launch.sh compare",
+        description="Shows what differs between the configs of runs and their scores side by "
+        "side, and draws their curves. One run alone is shown too.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a --workdir of training")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("compare"),
+        metavar="NAME",
+        help="writes NAME.png and NAME.svg, or into the folder NAME (default: compare)",
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        compare(arguments.runs, arguments.output)
+        return 0
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def compare(folders: Sequence[Path], output: Path) -> None:
+    """Prints the table of the runs, and writes their curves into OUTPUT.png and OUTPUT.svg.
+
+    A folder that is not a run is passed over with a line that says why.
+
+    Raises:
+      ValueError, OSError: no folder is a run, what one holds cannot be read, or the figure cannot
+        be written.
+    """
+    output = output / "compare" if output.is_dir() else output
+    if not output.parent.is_dir():
+        raise ValueError(f"--output={output}: there is no folder {output.parent}")
+    runs, lines = gather(folders)
+    for line in lines:
+        print(line, file=sys.stderr)
+    called = names(runs)
+    print(*tables.aligned([["", *called], *config_rows(runs), [], *score_rows(runs)]), sep="\n")
+    figure = _draw(runs, called)
+    if figure is None:
+        print("\nThere are no curves: nothing has been logged yet.")
+        return
+    stem = output.with_suffix("") if output.suffix in (".png", ".svg") else output
+    figures.save(figure, stem)
+    print(f"\nThe curves are in {stem}.png and {stem}.svg")
+
+
+def _draw(runs: Sequence[Record], called: Sequence[str]) -> figures.Figure | None:
+    """A panel for each loss that some run has logged, with a line per run; None: there is none."""
+    curves = {title: [series(run.metrics, name) for run in runs] for title, name in _CURVES.items()}
+    shown = {title: lines for title, lines in curves.items() if any(steps for steps, _ in lines)}
+    if not shown:
+        return None
+    figure, axes = figures.panels(1, len(shown), sharex=True, sharey=True)
+    for ax, (title, lines) in zip(axes, shown.items(), strict=True):
+        for name, (steps, losses) in zip(called, lines, strict=True):
+            looks = {**figures.style(name, called), "label": name}
+            ax.plot(steps, losses, markevery=max(1, len(steps) // 10), **looks)
+        ax.set(title=title, xlabel="step")
+    axes[0].set_ylabel("cross-entropy (nats)")
+    figures.legend(figure, axes)
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(main())

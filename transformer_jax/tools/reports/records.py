@@ -1,0 +1,137 @@
+"""What runs have left in their work directories, side by side: for `compare` and `report`.
+
+Runs may be in any state: still training, stopped, failed, diverged or finished. It needs no JAX.
+"""
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from configs import default
+from transformer_jax.process import tables
+from transformer_jax.runs.workdir import (
+    CHECKPOINTS,
+    CONFIG,
+    WALL,
+    read_metrics,
+    read_results,
+    scores,
+)
+
+
+class Record(NamedTuple):
+    """What a run has left in its work directory.
+
+    config: by dotted key, as JSON. labels: those of an experiment's run, empty for any other.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    labels: dict[str, Any]
+    results: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+
+def gather(folders: Sequence[Path]) -> tuple[list[Record], list[str]]:
+    """Reads the runs among the folders, each once; and says of every other why it is not a run.
+
+    Raises:
+      ValueError: no folder is a run, or what one holds is broken.
+    """
+    paths = dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders)
+    faults = {folder: fault for folder in paths if (fault := _fault(folder))}
+    lines = [f"{folder} is not a run: {fault}" for folder, fault in faults.items()]
+    runs = [read(folder) for folder in paths if folder not in faults]
+    if not runs:
+        raise ValueError("\n".join(lines))
+    return runs, lines
+
+
+def read(folder: Path) -> Record:
+    """Reads a work directory. Raises ValueError naming the file that is broken."""
+    labels = read_json(folder / "run.json").get("labels", [{}])[0]  # experiments write it
+    # A key that came after the run has the value by which the code did what it did before.
+    config = json.loads(json.dumps(default.get_config().to_dict()))
+    flat = _flatten(config) | _flatten(read_json(folder / CONFIG))
+    return Record(folder, flat, labels, read_results(folder), read_metrics(folder))
+
+
+def _fault(folder: Path) -> str | None:
+    """Why a folder is not the work directory of a run, or None."""
+    if CHECKPOINTS in (folder.name, folder.parent.name):
+        return "it is a part of one; give the folder that was its --workdir"
+    if (folder / CONFIG).is_file():
+        return None
+    if not folder.is_dir():
+        return "there is no such folder"
+    if inside := sorted(path.parent for path in folder.glob(f"*/{CONFIG}")):
+        return f"but it holds some; give these, as {inside[0]}"
+    return f"it has no {CONFIG}, which is there once training has begun"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty where there is none."""
+    try:
+        content = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{path} is broken: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is broken: it holds a {type(content).__name__}, not an object")
+    return content
+
+
+def _flatten(config: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+    """The values of a config by dotted key."""
+    flat = {}
+    for name, value in config.items():
+        key = f"{section}{name}"
+        flat |= _flatten(value, f"{key}.") if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def names(runs: Sequence[Record]) -> list[str]:
+    """The shortest names that tell the runs apart: labels of experiments, or the ends of paths."""
+    labels = [run.labels for run in runs]
+    names = tables.short_names(labels) if all(labels) else []
+    depths = itertools.count(1)
+    while len(set(names)) < len(runs) or not all(names):
+        depth = next(depths)
+        names = ["/".join(run.folder.parts[-depth:]) for run in runs]
+    return names
+
+
+def config_rows(runs: Sequence[Record]) -> list[list[str]]:
+    """A row for each key whose value is not the same in all runs."""
+    keys = sorted(tables.differing([run.config for run in runs]))
+    rows = [[key, *(str(run.config.get(key)) for run in runs)] for key in keys]
+    return rows or [["(the same config)"]] * (len(runs) > 1)
+
+
+def score_rows(runs: Sequence[Record]) -> list[list[str]]:
+    """A row for each fact and score."""
+    found = [facts(run) for run in runs]
+    names = dict.fromkeys(name for facts in found for name in facts)
+    return [[name, *(facts.get(name, "-") for facts in found)] for name in names]
+
+
+def facts(run: Record) -> dict[str, str]:
+    """How far a run has come and its scores, as text; before its end, those last logged."""
+    logged = {
+        name: value
+        for record in run.metrics
+        for name, value in record.items()
+        if name.startswith("validation/") or name == "train/token_loss"
+    }
+    reached = [run.results.get("steps", 0), *(record["step"] for record in run.metrics)]
+    seconds = [record.get(WALL, 0.0) for record in (run.results, *run.metrics)]
+    facts = {
+        "status": run.results.get("status", "-"),
+        "steps": f"{max(reached):,} of {run.config['train.steps']:,}",
+        "parameters": tables.cell(run.results.get("parameters", "-")),
+        "wall seconds": tables.cell(max(seconds) or "-"),
+    }
+    found = scores(logged | run.results).items()
+    return facts | {name: tables.cell(value) for name, value in found}

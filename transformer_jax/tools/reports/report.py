@@ -1,0 +1,88 @@
+"""Shows runs as one page that opens from disk: what `compare` prints, and their curves to explore.
+
+    python -m transformer_jax.tools.reports.report RUN [RUN ...] [--output=report.html]
+    python -m transformer_jax.tools.reports.report --experiment=NAME [--runs_dir=runs/experiments]
+
+It reads work directories alone, whatever has become of their runs, and needs no JAX.
+"""
+
+if __name__ == "__main__":  # before the imports below
+    from transformer_jax.process import interrupt
+
+    interrupt.install()
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer_jax.runs.workdir import CONFIG, write_atomically
+from transformer_jax.tools.pages.report import report
+from transformer_jax.tools.reports.records import gather
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="launch.sh report",
+        description="Writes one HTML page that shows what `compare` prints, and curves, "
+        "diagnostics, samples and outcomes of runs. It opens from disk, without a network.",
+    )
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="a --workdir of training")
+    parser.add_argument("--experiment", metavar="NAME", help="all runs of an experiment")
+    parser.add_argument(
+        "--runs_dir",
+        type=Path,
+        default=Path("runs/experiments"),
+        metavar="DIR",
+        help="where the runs of experiments are (default: runs/experiments)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default: report.html)",
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        if bool(arguments.runs) == bool(arguments.experiment):
+            raise ValueError("give RUN ..., the work directories, or --experiment=NAME")
+        folders, title = arguments.runs, "Runs"
+        if arguments.experiment:
+            folders = _of_experiment(arguments.runs_dir.expanduser() / arguments.experiment)
+            title = arguments.experiment
+        _write(folders, title, arguments.output)
+        return 0
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _write(folders: Sequence[Path], title: str, output: Path) -> None:
+    if output.is_dir():
+        raise ValueError(f"--output={output} is a folder: name a file, as {output}/report.html")
+    if not output.parent.is_dir():
+        raise ValueError(f"--output={output}: there is no folder {output.parent}")
+    runs, faults = gather(folders)
+    for line in faults:
+        print(line, file=sys.stderr)
+    text = report(runs, title)
+    write_atomically(output, text)
+    count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    print(f"The page of {count} is {output} ({len(text.encode()) / 1e6:.1f} MB)")
+
+
+def _of_experiment(home: Path) -> list[Path]:
+    """The work directories of an experiment's trained runs."""
+    found = sorted(path.parent for path in home.glob(f"*/{CONFIG}"))
+    if not found:
+        what = "has no trained runs" if home.is_dir() else "is not there"
+        raise ValueError(
+            f"{home} {what}: run ./launch.sh experiment {home.name}, or name its --runs_dir"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
