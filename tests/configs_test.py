@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 from transformer_jax.data.corpora import bigram
 from transformer_jax.data.prepare import tokenizer
 from transformer_jax.devices import chips
@@ -27,7 +27,7 @@ def test_the_files_are_found():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_config_loads(path):
-    assert overrides.load(str(path)).seed == 0
+    assert load(str(path)).seed == 0
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -40,7 +40,7 @@ def test_a_config_builds_without_its_data_where_vocabularies_are_given(path, tmp
     tokenizer.train_tokenizer("bytes", (), 0, extra).save(tmp_path / "tokenizer.json")
     (tmp_path / "labels.json").write_text(json.dumps(["yes", "no"]))
     one_device = {f"mesh.{axis}": 1 for axis in AXES} | {"model.attention_kernel": "xla"}
-    config = overrides.load(str(path), one_device)
+    config = load(str(path), one_device)
     run = build(config, tmp_path)
     assert run.model.config.architecture == config.model.architecture
     if run.task.recipe.labels:
@@ -49,7 +49,7 @@ def test_a_config_builds_without_its_data_where_vocabularies_are_given(path, tmp
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_slice_that_a_config_is_meant_for_exists_and_its_header_names_it(path):
-    topology = overrides.load(str(path)).mesh.topology
+    topology = load(str(path)).mesh.topology
     if topology:
         header = ast.get_docstring(ast.parse(path.read_text())) or ""
         assert chips.parse(topology).name in header
@@ -65,7 +65,7 @@ def test_a_config_imports_nothing_else(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_streams_and_micro_batches_divide_the_batch(path):
-    config = overrides.load(str(path))
+    config = load(str(path))
     assert config.data.batch_size % config.data.streams == 0
     assert config.data.batch_size % config.train.accumulation_steps == 0
 
@@ -73,14 +73,14 @@ def test_streams_and_micro_batches_divide_the_batch(path):
 @pytest.mark.parametrize("split", ["simple", "length", "addprim_jump"])
 def test_scan_takes_its_split_as_argument(split):
     scan = Path(__file__).parents[1] / "configs" / "scan.py"
-    config = overrides.load(f"{scan}:{split}")
+    config = load(f"{scan}:{split}")
     assert all(split in name for name in (*config.data.train, *config.data.test))
 
 
 def test_a_batch_of_bigram_copy_is_32_rows_of_words_and_their_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(bigram, "SPLITS", {"train": 200, "validation": 3, "test": 2})
     path = Path(__file__).parents[1] / "configs" / "bigram_copy.py"
-    data = build(overrides.load(str(path), {"data.cache_dir": str(tmp_path)})).data
+    data = build(load(str(path), {"data.cache_dir": str(tmp_path)})).data
     batch = next(data.train_streams())
     assert batch["targets"].shape == (32, 32) and np.all(batch["targets_segment_ids"] == 1)
     # The last word of the text, and so of one row of the split, is eos.
@@ -93,4 +93,4 @@ def test_a_batch_of_bigram_copy_is_32_rows_of_words_and_their_copy(tmp_path, mon
 def test_scan_has_no_other_split():
     scan = Path(__file__).parents[1] / "configs" / "scan.py"
     with pytest.raises(ValueError, match="simple, length, addprim_jump"):
-        overrides.load(f"{scan}:jump")
+        load(f"{scan}:jump")

@@ -20,8 +20,8 @@ import transformer_jax.main  # noqa: F401 (it defines the flags)
 from configs import default
 from experiments.harness.sweep import part
 from transformer_jax.commands import COMMANDS
-from transformer_jax.config import effects as unused
-from transformer_jax.config import load as overrides
+from transformer_jax.config import effects
+from transformer_jax.config.load import flatten, load, split
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -98,7 +98,7 @@ def check_known(arguments: Sequence[str], text: str) -> None:
 
 def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]) -> None:
     """A command of transformer_jax.main: its flags, its config, and the changes to it."""
-    others, changes = overrides.split(arguments)
+    others, changes = split(arguments)
     given = values_of(others)
     if COMMANDS[mode].words:
         assert not changes and not [word for word in others if word.startswith("-")]
@@ -109,9 +109,9 @@ def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]
         flags.FLAGS[name].parser.parse(given[name] or "true")
     config = given.get("config", "configs/default.py")
     file, colon, argument = config.partition(":")
-    loaded = overrides.load(f"{own_configs.get(file, ROOT / file)}{colon}{argument}", changes)
+    loaded = load(f"{own_configs.get(file, ROOT / file)}{colon}{argument}", changes)
     if "config" in given:
-        unused.check(loaded, changes)
+        effects.check(loaded, changes)
 
 
 def flags_of(mode: str) -> Sequence[str]:
@@ -274,7 +274,7 @@ def test_every_path_of_the_repository_exists(path):
 @by_path([*PAGES, *REPORTS])
 def test_every_config_key_exists(path):
     """In backquotes, with or without its value; a * stands for the keys of a section."""
-    keys = overrides.flatten(default.get_config())
+    keys = flatten(default.get_config())
     sections = "|".join({key.partition(".")[0] for key in keys if "." in key})
     named = re.findall(rf"`(?:--config\.)?((?:{sections})\.[a-z_.0-9]*\*?)", without_code(path))
     named = [name for name in named if not name.endswith((".py", ".md", ".svg", ".en", ".txt"))]
@@ -340,5 +340,5 @@ def test_every_experiment_says_what_became_of_its_claims(tables):
 
 def test_every_config_key_is_in_the_table_with_its_default(tables):
     rows = dict(re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", tables.configuration_tables(), re.M))
-    assert rows.keys() == overrides.flatten(default.get_config()).keys()
+    assert rows.keys() == flatten(default.get_config()).keys()
     assert rows["train.steps"] == "100000" and rows["model.residual"] == '"post_ln"'

@@ -13,10 +13,13 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     from transformer_jax.process import interrupt, progress
 
-    # Nothing that an import makes is garbage. To look for some takes a third of their time.
+    # Nothing that an import makes is garbage. To look for some takes a third of their time. Nor is
+    # it looked through later, least of all when the process ends.
     gc.disable()
     interrupt.install()
     loading = contextlib.ExitStack()
+    loading.callback(gc.enable)
+    loading.callback(gc.freeze)
     loading.enter_context(progress.phase("Loading libraries"))
 
 import contextlib
@@ -33,9 +36,8 @@ from absl import app, flags, logging
 
 from configs.default import Config
 from transformer_jax.commands import COMMANDS, Command
-from transformer_jax.config import effects as unused
-from transformer_jax.config import kinds as values
-from transformer_jax.config import load as overrides
+from transformer_jax.config import effects, kinds
+from transformer_jax.config.load import check_workdir, load, split
 from transformer_jax.process import hosts
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders
 
@@ -60,7 +62,7 @@ def main(argv: list[str], changes: list[str]) -> int:
     try:
         _check_flags(argv[1:], changes)
         command = _command()
-        status = command.run(argv[1:]) if command.words else _dispatch(changes)
+        status = command.load()(argv[1:]) if command.words else _dispatch(changes)
         hosts.finish()
         return status
     except Exception as error:
@@ -108,7 +110,7 @@ def _keep_traceback() -> str:
 
 
 def _shortened(word: re.Match) -> str:
-    return values.shorten(word[0])
+    return kinds.shorten(word[0])
 
 
 def _check_flags(words: list[str], changes: list[str]) -> None:
@@ -144,12 +146,12 @@ def _load(changes: list[str]) -> Config:
             )
         if _CONFIG.value is None:
             raise ValueError("give --config=FILE.py, or a --workdir that holds a config.json")
-        config = overrides.load(_CONFIG.value, changes)
+        config = load(_CONFIG.value, changes)
     else:
-        config = overrides.load(_CONFIG.value or str(saved), changes)
+        config = load(_CONFIG.value or str(saved), changes)
         if _command().needs_workdir:
-            overrides.check_workdir(overrides.load(str(saved)), config)
-    unused.check(config, changes)
+            check_workdir(load(str(saved)), config)
+    effects.check(config, changes)
     return config
 
 
@@ -162,11 +164,13 @@ def _dispatch(changes: list[str]) -> int:
     config = () if command.makes_config else (_load(changes),)
     if workdir is None and command.needs_workdir:
         raise ValueError(f"--mode={_MODE.value} needs a --workdir")
-    return command.run(*config, workdir, *(flags.FLAGS[name].value for name in command.flags))
+    return command.load()(*config, workdir, *(flags.FLAGS[name].value for name in command.flags))
 
 
-def _join_and_run(argv: list[str], changes: list[str]) -> int:
+def _join_and_run(argv: list[str], changes: list[str], loading: contextlib.ExitStack) -> int:
     """`main`, together with the other hosts of the job where there are any."""
+    with loading:
+        _command().load()
     try:
         if _command().joins_hosts:
             hosts.start()
@@ -176,19 +180,16 @@ def _join_and_run(argv: list[str], changes: list[str]) -> int:
     return main(argv, changes)
 
 
-def run() -> None:
-    """The entry point of the process."""
+def run(loading: contextlib.ExitStack) -> None:
+    """The entry point of the process. loading: to be closed when all is imported."""
     try:
-        argv, changes = overrides.split(sys.argv)
+        argv, changes = split(sys.argv)
     except ValueError as error:
         sys.exit(f"error: {error}")
     # Warnings and worse, unless told otherwise: absl's own default would show Orbax at work.
     argv.insert(1, f"--verbosity={logging.WARNING}")
-    app.run(functools.partial(_join_and_run, changes=changes), argv=argv)
+    app.run(functools.partial(_join_and_run, changes=changes, loading=loading), argv=argv)
 
 
 if __name__ == "__main__":
-    loading.close()
-    gc.freeze()  # nor is it looked through later, least of all when the process ends
-    gc.enable()
-    run()
+    run(loading)

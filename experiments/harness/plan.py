@@ -11,8 +11,7 @@ import jax
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run, part
 from transformer_jax import tasks
-from transformer_jax.config import build
-from transformer_jax.config import effects as unused
+from transformer_jax.config import build, effects
 from transformer_jax.config import load as overrides
 from transformer_jax.data.prepare import tokenizer
 from transformer_jax.devices.mesh import MeshSettings
@@ -57,7 +56,7 @@ def check(run: Run, folder: Path) -> build.Run:
             task = tasks.choose(run.resolved.task.name, run.resolved.model.architecture)
             extra_tokens = task.recipe.extra_tokens
             tokenizer.train_tokenizer("bytes", (), 0, extra_tokens).save(workdir / TOKENIZER)
-            unused.check(run.resolved, run.overrides)
+            effects.check(run.resolved, run.overrides)
             mesh = MeshSettings(**run.resolved.mesh.to_dict())
             built = build.build(run.resolved, workdir, jax.devices()[:1] * mesh.least)
             if run.measure is not None:

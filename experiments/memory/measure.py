@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import replace
 from transformer_jax.run import Params, Run
 
 
@@ -51,7 +51,7 @@ def measure(
 def _with_memory(config: Config, workdir: Path, params: Params, length: int) -> dict[str, float]:
     """Of a plain model the length is 0."""
     changes = {"evaluate.memory_length": length} if config.model.memory_length else {}
-    trained = build.build(overrides.replace(config, changes), workdir).trained(params)
+    trained = build.build(replace(config, changes), workdir).trained(params)
     split = trained.data.split("validation")
     seconds, losses = _timed(lambda: trained.losses(split))
     tokens = sum(int((batch["targets"] > 0).sum()) for batch, _ in split.batches)

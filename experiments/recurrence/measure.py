@@ -11,7 +11,7 @@ import numpy as np
 from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import replace
 from transformer_jax.evaluation import scores as metrics
 
 
@@ -39,7 +39,7 @@ def _steps(config: Config, length: int, tokens: int, rounds: int) -> list[dict[s
     """The first two steps, which compile and warm up, do not count."""
     rows = tokens // length
     changes = {"data.batch_size": rows, "data.max_target_length": length}
-    run = build.build(overrides.replace(config, changes))
+    run = build.build(replace(config, changes))
     batch = lab.random_batch(jax.random.key(0), 256, rows, length)
     batch = {name: value for name, value in batch.items() if name.startswith("targets")}
     state, step, seconds = run.new_state(batch), run.train_step(), []

@@ -19,7 +19,7 @@ from configs.default import Config
 from experiments.harness.sweep import ROOT
 from experiments.speed import peers, training
 from experiments.speed.workers import Row, Worker, in_turn
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load, to_json
 from transformer_jax.runs.workdir import write_atomically
 
 # PyTorch's threads sleep where they wait, instead of keeping a core that another program may need.
@@ -35,9 +35,9 @@ def measure(
       is called, and here they make another run.
     """
     config_file = workdir / "config.json"
-    write_atomically(config_file, overrides.to_json(config))
+    write_atomically(config_file, to_json(config))
     if changes:
-        write_atomically(config_file, overrides.to_json(overrides.load(str(config_file), changes)))
+        write_atomically(config_file, to_json(load(str(config_file), changes)))
     measures = {"turns": turns, "starts": starts, "training": training.watch}
     return measures[what](config_file, **arguments)
 

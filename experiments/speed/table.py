@@ -8,7 +8,7 @@ from experiments.harness.results import Row
 from experiments.harness.sweep import ROOT, Run
 from experiments.speed import limit
 from experiments.speed.peers import PROGRAMS
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load
 
 _PRODUCTS = "products"  # the program that does them alone
 
@@ -38,7 +38,7 @@ def with_limits(run: Run, rows: Sequence[Row]) -> list[Row]:
     """
     asked = run.measure or {}
     changed = {**run.overrides, **asked["changes"]}
-    config = overrides.load(str(ROOT / run.config), changed)
+    config = load(str(ROOT / run.config), changed)
     operations = limit.operations(config, asked.get("work", ""), asked.get("arguments", {}))
     each = limit.products(limit.PRODUCTS)
     rates = {row["round"]: each / row["seconds"] for row in rows if row.get("program") == _PRODUCTS}

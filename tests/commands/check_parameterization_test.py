@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import default
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load, replace
 from transformer_jax.run import Run
 
 # The package has the function of this name.
@@ -19,7 +19,7 @@ COMPLETEP = MUP | {"model.parameterization": "completep", "model.base_depth": 6}
 
 
 def check(changes):
-    config = overrides.load(default.__file__, changes)
+    config = load(default.__file__, changes)
     return config, command.check_parameterization(config, None)
 
 
@@ -37,7 +37,7 @@ def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
     trained = []
 
     def train(config, workdir, changes):
-        larger = overrides.replace(config, changes)
+        larger = replace(config, changes)
         trained.append(larger)
         scale = larger.model[grows] / config.model[grows] if grows != "nothing" else 1.0
         return 3 * [{"x": np.full(11, scale**0.5)}]
@@ -60,13 +60,13 @@ def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
 
 
 def test_a_family_that_shows_nothing_is_refused():
-    config = overrides.load(default.__file__, {"model.family": "recurrent"})
+    config = load(default.__file__, {"model.family": "recurrent"})
     with pytest.raises(ValueError, match="model.family='recurrent' shows nothing"):
         command.check_parameterization(config, None)
 
 
 def test_heads_that_do_not_share_the_width_are_refused():
-    config = overrides.load(default.__file__, {"model.d_model": 130, "model.num_heads": 4})
+    config = load(default.__file__, {"model.d_model": 130, "model.num_heads": 4})
     with pytest.raises(ValueError, match="model.d_model=130 is not divisible"):
         command.check_parameterization(config, None)
 
@@ -84,7 +84,7 @@ def test_mup_stays_flat_where_standard_grows(monkeypatch, tmp_path, capsys, name
     sizes |= {"base_width": 32} if name == "mup" else {}
     changes: dict[str, Any] = {f"model.{key}": value for key, value in sizes.items()}
     changes |= {"data.cache_dir": str(tmp_path), "data.batch_size": 16}
-    config = overrides.load("configs/language_model.py", changes)
+    config = load("configs/language_model.py", changes)
     seeds, with_seed = [], Run.with_seed
     monkeypatch.setattr(
         Run, "with_seed", lambda run, seed: seeds.append(seed) or with_seed(run, seed)

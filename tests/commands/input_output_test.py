@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.commands import input_output as lines
+from transformer_jax.commands import input_output
 
 
 @pytest.mark.parametrize(
@@ -22,20 +22,22 @@ def test_a_target_that_cannot_be_written_is_refused(tmp_path, target, expected):
     with pytest.raises(
         ValueError, match=f"--output={target.replace('@', str(tmp_path))}.*{expected}"
     ):
-        lines.check_target(target.replace("@", str(tmp_path)))
+        input_output.check_target(target.replace("@", str(tmp_path)))
 
 
 def test_a_target_of_someone_else_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines.os, "access", lambda path, mode: path != tmp_path)  # root may write
+    monkeypatch.setattr(
+        input_output.os, "access", lambda path, mode: path != tmp_path
+    )  # root may write
     with pytest.raises(ValueError, match="cannot be written"):
-        lines.check_target(str(tmp_path / "new"))
+        input_output.check_target(str(tmp_path / "new"))
 
 
 def test_a_target_is_checked_without_being_touched(tmp_path):
     (tmp_path / "old").write_text("old")
     for name in ("old", "new"):
-        lines.check_target(str(tmp_path / name))
-    lines.check_target("-")
+        input_output.check_target(str(tmp_path / name))
+    input_output.check_target("-")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
@@ -43,28 +45,28 @@ def test_closed_streams_are_named(monkeypatch):
     for name in ("stdin", "stdout"):
         monkeypatch.setattr(sys, name, None)
     with pytest.raises(ValueError, match="standard output is closed.*--output=FILE"):
-        lines.check_target("-")
+        input_output.check_target("-")
     with pytest.raises(ValueError, match="standard input is closed.*--input=FILE"):
-        lines.read_lines("-")
+        input_output.read_lines("-")
 
 
 def test_an_input_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"--input={tmp_path}/nowhere is not there"):
-        lines.read_lines(f"{tmp_path}/nowhere")
+        input_output.read_lines(f"{tmp_path}/nowhere")
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
     (tmp_path / "out").write_text("longer than before\n")
     (tmp_path / "link").symlink_to(tmp_path / "out")
-    lines.write(str(tmp_path / "link"), "ä\n")
+    input_output.write(str(tmp_path / "link"), "ä\n")
     assert (tmp_path / "out").read_bytes() == "ä\n".encode()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
 def test_results_for_a_full_disk_are_kept_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(input_output.tempfile, "tempdir", str(tmp_path))
     with pytest.raises(OSError, match="--output=/dev/full could not be written") as error:
-        lines.write("/dev/full", "decoded for hours\n")
+        input_output.write("/dev/full", "decoded for hours\n")
     (kept,) = tmp_path.iterdir()
     assert kept.read_text() == "decoded for hours\n" and str(kept) in str(error.value)

@@ -4,18 +4,16 @@ import re
 
 import pytest
 
-from transformer_jax import commands
-from transformer_jax.config import load as overrides
+from transformer_jax.commands.inspect import inspect
+from transformer_jax.config.load import load
 
 
 def test_each_parameter_is_shown_with_what_its_parameterisation_gives_it(tmp_path, capsys):
     sizes = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 4, "tied_embeddings": "none"}
     sizes |= {"parameterization": "depth_mup", "base_width": 8, "base_depth": 2}
     changes = {f"model.{key}": value for key, value in sizes.items()}
-    config = overrides.load(
-        "configs/language_model.py", changes | {"data.cache_dir": str(tmp_path)}
-    )
-    assert commands.inspect(config, None) == 0
+    config = load("configs/language_model.py", changes | {"data.cache_dir": str(tmp_path)})
+    assert inspect(config, None) == 0
     out = capsys.readouterr().out
     # Yang et al. 2021, table 8, and 2023: n = 4 and N = 2, as powers of multiplier, learning rate
     # and epsilon.

@@ -6,7 +6,7 @@ import pytest
 
 from configs import default
 from tests.whole.command_line import call
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import flatten
 
 
 def shown(capsys, *arguments):
@@ -23,7 +23,7 @@ def test_every_config_has_a_line(capsys):
 
 def test_every_key_is_shown_with_its_default(capsys):
     text = shown(capsys, "--mode=keys")
-    for key, value in overrides.flatten(default.get_config()).items():
+    for key, value in flatten(default.get_config()).items():
         assert f"{key} = {value!r}\n    " in text
     assert "One of post_ln, pre_ln" in text
 

@@ -10,10 +10,10 @@ import pytest
 from configs import default
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load
 
 CHANGES = {"train.steps": 20, "model.residual": "post_ln", "optimizer.schedule": "constant"}
-CONFIG = overrides.load(default.__file__, CHANGES)
+CONFIG = load(default.__file__, CHANGES)
 ORIGIN = Origin(CONFIG.to_dict(), "data-1", "tokenizer-1", ("neg", "pos"))
 
 
@@ -27,7 +27,7 @@ def save(workdir, origin=ORIGIN):
 
 
 def check(workdir, folder, changes=(), tokenizer="tokenizer-1", labels=ORIGIN.labels):
-    config = overrides.load(default.__file__, CHANGES | dict(changes))
+    config = load(default.__file__, CHANGES | dict(changes))
     tokenizer = SimpleNamespace(fingerprint=tokenizer)
     run: Any = SimpleNamespace(data=SimpleNamespace(tokenizer=tokenizer, labels=labels))
     restore.check(config, run, workdir, folder)

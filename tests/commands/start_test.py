@@ -7,7 +7,7 @@ import pytest
 from configs import default
 from transformer_jax.checkpoint.checkpoints import Restored
 from transformer_jax.commands import start
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load, to_json
 
 EVERY = 10
 
@@ -21,8 +21,8 @@ def warnings(monkeypatch):
 
 def leave(workdir, *steps, results=None):
     """The files of a run that has logged these steps."""
-    config = overrides.load(default.__file__, {"checkpoint.every": EVERY})
-    (workdir / "config.json").write_text(overrides.to_json(config))
+    config = load(default.__file__, {"checkpoint.every": EVERY})
+    (workdir / "config.json").write_text(to_json(config))
     records = "".join(json.dumps({"step": step}) + "\n" for step in steps)
     (workdir / "metrics.jsonl").write_text(records)
     if results is not None:

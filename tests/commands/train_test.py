@@ -6,7 +6,7 @@ import json
 import pytest
 
 from configs import default
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load
 from transformer_jax.runs.workdir import METRICS
 
 train = importlib.import_module("transformer_jax.commands.train")
@@ -17,7 +17,7 @@ def test_settings_without_effect_are_told_before_anything_is_read(tmp_path, monk
         raise RuntimeError("far enough")
 
     monkeypatch.setattr(train, "built", built)
-    config = overrides.load(default.__file__, {"train.steps": 5, "decode.top_k": 5})
+    config = load(default.__file__, {"train.steps": 5, "decode.top_k": 5})
     with pytest.raises(RuntimeError, match="far enough"):
         train.train(config, tmp_path)
     assert "decode.top_k=5 has no effect" in caplog.text
@@ -29,7 +29,7 @@ def test_replay_is_offered_where_it_can_be_had(tmp_path, monkeypatch, capsys, fa
     found = {"status": "diverged", "steps": 3, "first_bad_step": 3}
     (tmp_path / "results.json").write_text(json.dumps(found))
     monkeypatch.setattr(train, "final_status", lambda *_: "diverged")
-    config = overrides.load(default.__file__, {"model.family": family})
+    config = load(default.__file__, {"model.family": family})
     assert train.train(config, tmp_path) == 1
     assert ("--step=3" in capsys.readouterr().out) == replays
 

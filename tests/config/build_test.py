@@ -9,8 +9,8 @@ import pytest
 
 from configs import default
 from tests.devices.fakes import devices
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build, built
+from transformer_jax.config.load import load
 from transformer_jax.devices import compiled
 from transformer_jax.tasks import TASKS
 
@@ -59,7 +59,7 @@ CHANGES = {
 def _config(folder, task="translation", **changes):
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
-    return overrides.load(DEFAULT, TINY | CHANGES[task] | folders | changes)
+    return load(DEFAULT, TINY | CHANGES[task] | folders | changes)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from configs import default
-from transformer_jax.config import effects as unused
-from transformer_jax.config import load as overrides
+from transformer_jax.config import effects
+from transformer_jax.config.load import flatten, load
 from transformer_jax.tasks import TASKS
 
 DEFAULT = default.__file__
@@ -16,7 +16,7 @@ DECODER = "model.architecture=decoder_only"
 
 
 def check(*given, file=DEFAULT):
-    unused.check(overrides.load(file, given), given)
+    effects.check(load(file, given), given)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_what_a_file_sets_is_told_and_not_refused(tmp_path):
         "    return config\n"
     )
     check("decode.method=greedy", file=str(file))
-    assert unused.told(overrides.load(str(file))) == []
-    (line,) = unused.told(overrides.load(str(file), ["decode.method=greedy"]))
+    assert effects.told(load(str(file))) == []
+    (line,) = effects.told(load(str(file), ["decode.method=greedy"]))
     assert line == "decode.beam_size=5 has no effect with decode.method='greedy', only with 'beam'"
     with pytest.raises(ValueError, match="model.seed"):
         check("model.seed=5", file=str(file))
@@ -135,7 +135,7 @@ def test_what_a_file_sets_is_told_and_not_refused(tmp_path):
 
 def test_a_warmup_as_long_as_the_training_is_told():
     def lines(steps):
-        return unused.told(overrides.load(DEFAULT, {"train.steps": steps}))
+        return effects.told(load(DEFAULT, {"train.steps": steps}))
 
     assert lines(4001) == []
     (line,) = lines(4000)
@@ -145,20 +145,20 @@ def test_a_warmup_as_long_as_the_training_is_told():
 @pytest.mark.parametrize("kind", ["bpe", "words"])
 def test_another_runs_tokenizer_is_told_whatever_the_config_says(kind):
     changes = {"checkpoint.init_from": "runs/w", "data.tokenizer.kind": kind}
-    (line,) = unused.told(overrides.load(DEFAULT, changes))
+    (line,) = effects.told(load(DEFAULT, changes))
     assert "data.tokenizer" in line and "checkpoint.init_from='runs/w'" in line
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_of_the_repository_sets_nothing_without_effect(path):
-    assert unused.told(overrides.load(str(path))) == []
+    assert effects.told(load(str(path))) == []
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_rows_name_keys_that_there_are(task):
-    keys = overrides.flatten(default.get_config()).keys()
+    keys = flatten(default.get_config()).keys()
     for architecture in TASKS[task].heads:
         settings = {"task.name": task, "model.architecture": architecture}
-        for choice in unused._choices(overrides.load(DEFAULT, settings)):
+        for choice in effects._choices(load(DEFAULT, settings)):
             assert choice.value in choice.readers
             assert set().union(*choice.readers.values()) <= keys, choice.name

@@ -7,7 +7,7 @@ import pytest
 from ml_collections import FrozenConfigDict
 
 from configs import default
-from transformer_jax.config import kinds as values
+from transformer_jax.config import kinds
 from transformer_jax.config import load as overrides
 
 DEFAULT = "configs/default.py"
@@ -308,12 +308,12 @@ def test_json_keeps_every_value(tmp_path):
     ],
 )
 def test_json_of_another_version_is_refused(tmp_path, change, parts):
-    values = json.loads(overrides.to_json(overrides.load(DEFAULT)))
+    kinds = json.loads(overrides.to_json(overrides.load(DEFAULT)))
     for key, value in change.items():
         section, name = key.split(".")
-        values.setdefault(section, {})[name] = value
+        kinds.setdefault(section, {})[name] = value
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(values))
+    file.write_text(json.dumps(kinds))
     with pytest.raises(ValueError, match="config.json") as error:
         overrides.load(str(file))
     parts = [*parts, "another version", "--workdir"]
@@ -431,7 +431,7 @@ def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
 
 def test_every_choice_belongs_to_a_key_whose_default_is_one():
     leaves = overrides.flatten(default.get_config())
-    for key, choices in values.CHOICES.items():
+    for key, choices in kinds.CHOICES.items():
         leaf = leaves[key]
         named = leaf if isinstance(leaf, tuple) else (leaf,)
         assert leaf is None or all(name in choices for name in named)

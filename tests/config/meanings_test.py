@@ -1,15 +1,15 @@
 """What the source says of itself is found."""
 
 from configs import default
-from transformer_jax.config import load as overrides
-from transformer_jax.config import meanings as comments
+from transformer_jax.config import meanings
+from transformer_jax.config.load import flatten
 
 
 def test_every_key_is_found_with_its_default_and_a_meaning():
-    values = overrides.flatten(default.get_config())
-    assert {setting.key: setting.default for setting in comments.settings()} == values
-    unsaid = {setting.key for setting in comments.settings() if not setting.meaning}
-    named = {setting.key for setting in comments.settings() if setting.choices}
+    values = flatten(default.get_config())
+    assert {setting.key: setting.default for setting in meanings.settings()} == values
+    unsaid = {setting.key for setting in meanings.settings() if not setting.meaning}
+    named = {setting.key for setting in meanings.settings() if setting.choices}
     assert unsaid <= named
 
 
@@ -23,7 +23,7 @@ def get_config():
     a.b = 1  # beside
     a.c = 2
 """
-    assert comments.keys(source) == {
+    assert meanings.keys(source) == {
         "a": "The section.",
         "a.b": "Above: more than a line. Beside.",
         "a.c": "",
@@ -32,4 +32,4 @@ def get_config():
 
 def test_a_docstring_is_its_first_sentence(tmp_path):
     (tmp_path / "a.py").write_text('"""What it\nis. And more.\n\nOther.\n"""\n')
-    assert comments.docstring(tmp_path / "a.py") == "What it is"
+    assert meanings.docstring(tmp_path / "a.py") == "What it is"

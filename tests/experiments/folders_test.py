@@ -10,7 +10,7 @@ import pytest
 from experiments.harness import results
 from experiments.harness.plan import check, plan
 from experiments.harness.sweep import ROOT, Run, part
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import FREE_TO_CHANGE, flatten
 
 FOLDERS = {path.parent.name: path.parent for path in (ROOT / "experiments").glob("*/report.py")}
 SECTIONS = ["Question", "Protocol", "Results", "Conclusion", "What it does not show"]
@@ -105,11 +105,11 @@ _NUMBERS = (
     "optimizer.beta",
     "optimizer.warmup_steps",
     "optimizer.epsilon",
-    *(key for key in overrides.FREE_TO_CHANGE if key != "train.diagnostics_every"),
+    *(key for key in FREE_TO_CHANGE if key != "train.diagnostics_every"),
 )
 
 
 def _program(each: Run) -> str:
     """What the program of a training step depends on."""
-    flat = overrides.flatten(each.resolved)
+    flat = flatten(each.resolved)
     return str([item for item in flat.items() if not f"{item[0]}:".startswith(_NUMBERS)])

@@ -15,7 +15,7 @@ from experiments import run
 from experiments.harness.executors import Executor
 from experiments.harness.sweep import ROOT, part
 from tests.processes import wait_for
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import to_json
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -95,7 +95,7 @@ def test_an_unknown_experiment_is_answered_with_the_known(capsys):
 def _pretend_to_have_run(workdir: Path, config: Config, loss: float) -> None:
     """Leaves what training leaves, without training."""
     workdir.mkdir(parents=True)
-    (workdir / "config.json").write_text(overrides.to_json(config))
+    (workdir / "config.json").write_text(to_json(config))
     results = {"status": "finished", "train/token_loss": loss}
     (workdir / "results.json").write_text(json.dumps(results))
     (workdir / "metrics.jsonl").write_text(json.dumps({"step": 1, "train/token_loss": loss}))

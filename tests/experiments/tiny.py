@@ -6,7 +6,7 @@ from typing import Any
 from configs.default import Config
 from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import ROOT
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load
 
 TEXT = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
 
@@ -24,4 +24,4 @@ def config(folder: Path, steps: int, changes: dict[str, Any], text: str = TEXT) 
         "evaluate.batch_size": 8,
     }
     shapes = small(d_model=16, num_layers=1, steps=steps)
-    return overrides.load(str(ROOT / CONFIG), shapes | tiny | changes)
+    return load(str(ROOT / CONFIG), shapes | tiny | changes)

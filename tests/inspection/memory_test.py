@@ -8,8 +8,8 @@ import pytest
 
 from tests.devices.fakes import devices
 from tests.tools.preflight.small import CONFIGS, TINY, make
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 from transformer_jax.devices.mesh import use
 from transformer_jax.inspection import memory
 from transformer_jax.process import machine
@@ -34,7 +34,7 @@ def limit(monkeypatch):
 def translation(**changes):
     """The default model, whose vocabulary is given, so that no data is read."""
     named = {key.replace("__", "."): value for key, value in changes.items()}
-    return build(overrides.load(str(CONFIGS / "default.py"), {"model.vocab_size": 8000} | named))
+    return build(load(str(CONFIGS / "default.py"), {"model.vocab_size": 8000} | named))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_devices_that_share_memory_need_all_of_their_copies():
 
     def parameters(**mesh):
         changes = {f"mesh.{axis}": size for axis, size in mesh.items()} | {"data.batch_size": 8}
-        config = overrides.load(str(CONFIGS / "language_model.py"), TINY | changes)
+        config = load(str(CONFIGS / "language_model.py"), TINY | changes)
         run = build(config, devices=devices(8))
         (least, *_), (exact, *_) = memory._least(run), memory._state(run)
         assert least.least <= exact.least
@@ -159,7 +159,7 @@ def test_devices_that_share_memory_need_all_of_their_copies():
     ("name", "vocab_size"), [("quickstart", 486), ("multi30k", 6000), ("rnnsearch", 503)]
 )
 def test_the_estimate_of_a_config_is_near_what_is_compiled(name, vocab_size):
-    config = overrides.load(str(CONFIGS / f"{name}.py"), {"model.vocab_size": vocab_size})
+    config = load(str(CONFIGS / f"{name}.py"), {"model.vocab_size": vocab_size})
     run = build(config)
     needed = compile_step(run, math.inf).memory
     estimated = memory.train(run, memory._state(run))[0].likely

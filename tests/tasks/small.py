@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from configs import default
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 
 TINY = {
     "data.source": "text",
@@ -85,7 +85,7 @@ def make_models(folder):
 
     @functools.cache
     def make(task):
-        config = overrides.load(default.__file__, TINY | CHANGES[task] | folders)
+        config = load(default.__file__, TINY | CHANGES[task] | folders)
         run = build(config)
         batch = next(run.data.train_streams())
         return run, nn.meta.unbox(jax.jit(run.init)(jax.random.key(1), batch))

@@ -10,8 +10,8 @@ import pytest
 from configs import default
 from tests.data.made import make_arrays
 from tests.tasks.small import TINY, score
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 from transformer_jax.data.prepare.recipe import Limits
 from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
 from transformer_jax.data.serve.batches import eval_batches
@@ -188,7 +188,7 @@ def test_text_to_text_can_start_from_all_parameters_of_span_corruption(made, tmp
     source = run.data.settings.source
     config = TINY | {"data.dir": source.dir, "data.cache_dir": source.cache_dir}
     config |= {"task.name": "text_to_text", "checkpoint.init_from": str(tmp_path)}
-    tuned = build(overrides.load(default.__file__, config))
+    tuned = build(load(default.__file__, config))
     assert tuned.data.tokenizer.fingerprint == run.data.tokenizer.fingerprint
     shapes = {row.path: row.shape for row in tuned.parameter_table()}
     assert shapes == {row.path: row.shape for row in run.parameter_table()}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.tasks.small import LINES, TINY, decoding, results, score
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 from transformer_jax.evaluation import scores as metrics
 from transformer_jax.tasks import text_to_text
 
@@ -83,7 +83,7 @@ def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
     )
     config = TINY | {"data.dir": source.dir, "data.cache_dir": source.cache_dir}
     config |= {"task.name": "text_to_text", "data.parts": parts, "data.max_source_length": 16}
-    run = build(overrides.load("configs/default.py", config))
+    run = build(load("configs/default.py", config))
     split = run.data.split("test")
     assert split.parts == {"upper": range(0, 7), "lower": range(7, 14)}
     for upper, lower in zip(range(7), range(7, 14), strict=True):
@@ -142,4 +142,4 @@ def test_a_part_has_no_split_of_its_own_where_validation_is_held_out_of_train():
 def _is_refused(rows, message, **settings):
     config = TINY | {"task.name": "text_to_text", "data.parts": rows, "data.dir": "."} | settings
     with pytest.raises(ValueError, match=message):
-        build(overrides.load("configs/default.py", config))
+        build(load("configs/default.py", config))

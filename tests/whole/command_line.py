@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from transformer_jax import main
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import split
 
 CONFIG = {
     "seed": 3,
@@ -73,7 +73,7 @@ OTHERS = {
 
 def call(*arguments: str) -> int:
     """Does what the process does, short of ending; returns its exit status."""
-    argv, changes = overrides.split(["main", *arguments])
+    argv, changes = split(["main", *arguments])
     try:
         return main.main(flags.FLAGS(argv), changes)
     finally:

@@ -8,7 +8,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from configs import default
 from tests.whole.command_line import CONFIG, OTHERS, call
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load, to_json
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def trained(folder):
 
 def _train(folder, name, changes):
     folders = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
-    config = overrides.load(default.__file__, CONFIG | folders | changes)
-    (folder / f"{name}.json").write_text(overrides.to_json(config))
+    config = load(default.__file__, CONFIG | folders | changes)
+    (folder / f"{name}.json").write_text(to_json(config))
     assert call(f"--config={folder}/{name}.json", f"--workdir={folder}/{name}") == 0
     return folder / name

@@ -10,9 +10,9 @@ import pytest
 from configs import default
 from experiments.coreference.measure import CROSS, weights_of_it
 from experiments.harness import lab
-from transformer_jax import commands
-from transformer_jax.config import load as overrides
+from transformer_jax.commands.train import train
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 from transformer_jax.data.corpora import grammar
 from transformer_jax.devices import mesh
 
@@ -35,8 +35,8 @@ def cache(tmp_path_factory):
 
 
 def _train(name, cache, workdir):
-    config = overrides.load(str(CONFIGS / f"{name}.py"), {"data.cache_dir": str(cache)})
-    assert commands.train(config, workdir) == 0
+    config = load(str(CONFIGS / f"{name}.py"), {"data.cache_dir": str(cache)})
+    assert train(config, workdir) == 0
     return config, json.loads((workdir / "results.json").read_text())
 
 

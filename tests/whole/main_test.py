@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.whole.command_line import call, files, piped, records, results, timeless
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import difference, load
 from transformer_jax.runs.log import RunLog
 
 
@@ -24,8 +24,8 @@ def test_training_leaves_results_and_files(folder):
     assert [record["step"] for record in logged] == [2, 4, 6]
     progress = (folder / "run" / "checkpoints" / "6" / "progress.json").read_text()
     assert json.loads(progress)["records"] == 3
-    saved = overrides.load(str(folder / "run" / "config.json"))
-    assert overrides.difference(saved, overrides.load(str(folder / "run.json"))) == []
+    saved = load(str(folder / "run" / "config.json"))
+    assert difference(saved, load(str(folder / "run.json"))) == []
 
 
 def test_a_finished_run_shows_its_results_again(folder, tmp_path, capsys):

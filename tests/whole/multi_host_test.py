@@ -15,7 +15,7 @@ import pytest
 from configs import default
 from tests.tools.convert import llama
 from tests.whole.command_line import records, results
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load, to_json
 from transformer_jax.process import hosts
 from transformer_jax.tools.convert import safetensors
 
@@ -61,8 +61,8 @@ main.run()
 def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subprocess.Popen]:
     """Trains in a work directory, as `launched`."""
     folder = workdir.parent
-    config = overrides.load(default.__file__, TINY | {"data.dir": str(folder)})
-    (folder / "config.json").write_text(overrides.to_json(config))
+    config = load(default.__file__, TINY | {"data.dir": str(folder)})
+    (folder / "config.json").write_text(to_json(config))
     cache = f"--config.data.cache_dir={folder / 'cache'}"
     return launched(
         workdir, processes, devices, f"--config={folder / 'config.json'}", cache, *flags
@@ -168,7 +168,7 @@ def test_two_hosts_find_what_became_non_finite_first(folder):
     }
     workdir = folder / "diverging"
     workdir.mkdir()
-    config = overrides.to_json(overrides.load(default.__file__, TINY | changes))
+    config = to_json(load(default.__file__, TINY | changes))
     (workdir / "config.json").write_text(config)
     flags = ("--mode=replay", "--step=3", f"--config={workdir / 'config.json'}")
     pair = start(workdir, 2, 1, *flags)

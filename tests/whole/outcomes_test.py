@@ -11,8 +11,8 @@ import pytest
 from tests.whole.command_line import call, files, records, results
 from transformer_jax import main
 from transformer_jax.checkpoint import checkpoints as checkpoint
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 from transformer_jax.training import loop, step
 
 pytestmark = pytest.mark.long
@@ -100,7 +100,7 @@ def test_spikes_are_among_the_results_with_their_batches(folder, tmp_path, monke
     assert [spike["step"] for spike in scores["spikes"]] == [2, 3, 4, 5, 6]
     for spike in scores["spikes"]:
         assert spike.keys() == {"step", "loss", "median", "deviation"}
-    run = build(overrides.load(str(tmp_path / "config.json")), tmp_path)
+    run = build(load(str(tmp_path / "config.json")), tmp_path)
     streams = run.train_streams()
     batches = [next(streams) for _ in range(6)]
     for number, batch in enumerate(batches[1:], start=2):
@@ -139,7 +139,7 @@ def test_older_checkpoints_without_recent_losses_can_be_scored_but_not_continued
     folder, tmp_path, capsys
 ):
     shutil.copytree(folder / "run", tmp_path, dirs_exist_ok=True)
-    run = build(overrides.load(str(tmp_path / "config.json")), tmp_path)
+    run = build(load(str(tmp_path / "config.json")), tmp_path)
     checkpoints = run.checkpoints(tmp_path)
     folder = tmp_path / "checkpoints" / "6"
     restored = checkpoint.restore(folder, run.abstract_state())

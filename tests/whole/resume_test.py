@@ -17,8 +17,8 @@ from configs import default
 from tests.processes import wait_for
 from tests.whole.command_line import records, results, timeless
 from transformer_jax.checkpoint.checkpoints import restore
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load, to_json
 from transformer_jax.process import interrupt
 
 pytestmark = pytest.mark.long
@@ -141,8 +141,8 @@ def launch(corpus):
         if "data.mixture" in shape:
             rows = [(source, str(corpus), *rest) for source, *rest in shape["data.mixture"]]
             shape["data.mixture"] = tuple(rows)
-        config = overrides.load(default.__file__, TINY | shape | folders)
-        (workdir.parent / "config.json").write_text(overrides.to_json(config))
+        config = load(default.__file__, TINY | shape | folders)
+        (workdir.parent / "config.json").write_text(to_json(config))
         arguments = [f"--config={workdir.parent / 'config.json'}", f"--workdir={workdir}"]
         with (workdir.parent / "output.txt").open("a") as file:
             return subprocess.Popen(
@@ -195,7 +195,7 @@ def _kill_after(process, workdir, changes):
 
 
 def _state(workdir):
-    config = overrides.load(str(workdir / "config.json"))
+    config = load(str(workdir / "config.json"))
     run = build(config, workdir)
     folder = run.checkpoints(workdir).find("last")
     assert folder is not None

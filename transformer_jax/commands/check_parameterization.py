@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from configs.default import Config
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import built, head_dim, peak_learning_rate
+from transformer_jax.config.load import replace
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection import coordinates
 from transformer_jax.models import FAMILIES
@@ -69,7 +69,7 @@ def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]
     # Heads keep their size.
     if model.head_dim is None:
         sizes["model.head_dim"] = head_dim(model.d_model, model.num_heads)
-    larger = overrides.replace(config, sizes)
+    larger = replace(config, sizes)
     return sizes | {
         "optimizer.schedule": "constant",
         "optimizer.learning_rate": peak_learning_rate(larger, config.optimizer.learning_rate),
@@ -84,7 +84,7 @@ def _train(
     config: Config, workdir: Path | None, changes: dict[str, Any]
 ) -> list[dict[str, np.ndarray]]:
     """Of each seed the sizes on its first batch, before the first step and after each."""
-    with built(overrides.replace(config, changes), workdir) as run:
+    with built(replace(config, changes), workdir) as run:
         # Compiled once for all seeds, which takes longer than the ten steps.
         step, measure = run.train_step(), jax.jit(coordinates.sizes, static_argnums=0)
         create = jax.jit(lambda seed, batch: run.with_seed(seed).new_state(batch))

@@ -4,16 +4,16 @@ from pathlib import Path
 
 from configs import default
 from configs.default import Config
-from transformer_jax.config import effects as unused
-from transformer_jax.config import load as overrides
+from transformer_jax.config import effects
 from transformer_jax.config.build import built
+from transformer_jax.config.load import difference, to_json
 from transformer_jax.data.prepare.summary import report
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import memory
+from transformer_jax.inspection.flops import product_flops
 from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import Share
 from transformer_jax.run import Run
-from transformer_jax.tools.preflight.program import product_flops
 from transformer_jax.training.state import Parameter
 from transformer_jax.training.update_rules import OPTIMIZERS
 
@@ -23,10 +23,10 @@ _ROWS = 2000  # of training data that are packed to see how full they are
 def inspect(config: Config, workdir: Path | None) -> int:
     """Prints the config and its changes, the parameters, a step's cost, the memory and the data."""
     with built(config, workdir) as run:
-        changes = overrides.difference(default.get_config(), config)
-        print(overrides.to_json(config))
+        changes = difference(default.get_config(), config)
+        print(to_json(config))
         print("Changes from the default:", *(changes or ["none"]), sep="\n  ")
-        if told := unused.told(config):
+        if told := effects.told(config):
             print("To note:", *told, sep="\n  ")
 
         table = run.parameter_table()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.default import Config
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import difference, load, refused
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, read_results
 
 
@@ -22,7 +22,7 @@ def _is_edited(config: Config, workdir: Path) -> bool:
     """Whether config.json is not that of the checkpoints; what restores one says how it differs."""
     for path in sorted((workdir / CHECKPOINTS).glob(f"*/{CONFIG}")):
         with contextlib.suppress(ValueError):  # a broken one
-            return bool(overrides.refused(overrides.load(str(path)), config))
+            return bool(refused(load(str(path)), config))
     return False
 
 
@@ -35,7 +35,7 @@ def is_scored(results: dict[str, Any]) -> bool:
 
 def changes(config: Config, workdir: Path) -> list[str]:
     """How the config differs from the one that the work directory was last trained with."""
-    return overrides.difference(overrides.load(str(workdir / CONFIG)), config)
+    return difference(load(str(workdir / CONFIG)), config)
 
 
 def check_trained(workdir: Path, checkpoint: str | None) -> None:

@@ -14,7 +14,7 @@ from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
 from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
 from transformer_jax.commands.restore import check, resume
 from transformer_jax.commands.shared_workdir import save
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load
 from transformer_jax.data.serve.continuous_rows import Endless
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics
@@ -130,7 +130,7 @@ def _check_nothing_was_saved(workdir: Path) -> None:
     last = max((record["step"] for record in records), default=0)
     # Without checkpoints all records are of the process that wrote the config. It waits for each
     # save before it begins the next one.
-    every = overrides.load(str(saved)).checkpoint.every if saved.exists() else 0
+    every = load(str(saved)).checkpoint.every if saved.exists() else 0
     logged = 0 < 2 * every < last
     ended = bool(results.get("steps")) and results.get("first_bad_step") is None
     if logged or ended or (workdir / SAMPLES).exists():

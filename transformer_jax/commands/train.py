@@ -18,14 +18,15 @@ from transformer_jax.commands import restore
 from transformer_jax.commands.outcome import final_status, is_scored, named
 from transformer_jax.commands.shared_workdir import lock, save
 from transformer_jax.commands.start import newest, start
-from transformer_jax.config import effects as unused
-from transformer_jax.config import load as overrides
+from transformer_jax.config import effects
 from transformer_jax.config.build import built, make_sharpness
+from transformer_jax.config.load import flatten, to_json
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.summary import report
 from transformer_jax.data.serve.continuous_rows import Endless
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics, memory
+from transformer_jax.inspection.flops import seconds_at_peak
 from transformer_jax.inspection.spikes import spike_score
 from transformer_jax.models import FAMILIES
 from transformer_jax.process import hosts, interrupt, progress
@@ -34,7 +35,6 @@ from transformer_jax.runs import log as run_log
 from transformer_jax.runs import trackers
 from transformer_jax.runs.log import NoLog, RunLog
 from transformer_jax.runs.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
-from transformer_jax.tools.preflight.program import seconds_at_peak
 from transformer_jax.training import loop, losses
 from transformer_jax.training.state import State
 
@@ -51,7 +51,7 @@ def train(config: Config, workdir: Path) -> int:
     """
     status = hosts.first(lambda: final_status(config, workdir))
     if status is None:  # otherwise it may even lie in a folder that cannot be written
-        for line in unused.told(config) if hosts.is_first() else ():
+        for line in effects.told(config) if hosts.is_first() else ():
             logging.warning("%s", line)
         lock(workdir)
         hosts.first(lambda: trackers.check(config.log.trackers))  # before anything is compiled
@@ -85,7 +85,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
             restored_step=restored_step,
             total_steps=total_steps,
             trackers=config.log.trackers,
-            config=overrides.flatten(config),
+            config=flatten(config),
         )
         if hosts.is_first()
         else NoLog()
@@ -95,7 +95,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     log.results({"status": "running", **fields, "devices": run.mesh.size})
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
-        save(workdir / CONFIG, overrides.to_json(config))
+        save(workdir / CONFIG, to_json(config))
         with hosts.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
 
             def validation(params: Params) -> dict[str, float]:

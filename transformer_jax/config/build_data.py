@@ -7,7 +7,7 @@ from typing import Any
 
 from configs.default import Config
 from transformer_jax import tasks
-from transformer_jax.config import kinds as values
+from transformer_jax.config import kinds
 from transformer_jax.config.kinds import Kind
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.read.examples import SourceSettings
@@ -89,7 +89,7 @@ def _named(config: Config, name: str, weight: float, *changes: str) -> Named:
                 f"data.parts: part {name!r} changes {key!r}; expected one of {', '.join(found)}"
             )
         kind = Kind(type(found[key]), False)
-        found[key] = values.check(key, kind, values.parse(kind, value))
+        found[key] = kinds.check(key, kind, kinds.parse(kind, value))
     source = {name: found[f"data.{name}"] for name in _SOURCE if name != "cache_dir"}
     metrics = found["evaluate.metrics"]
     if unknown := [metric for metric in metrics if metric not in METRICS]:

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from configs import default
 from configs.default import Config
-from transformer_jax.config import kinds as values
+from transformer_jax.config import kinds
 from transformer_jax.config.kinds import Kind, shorten
 from transformer_jax.data.read.open_file import decode_lines
 from transformer_jax.training.schedule import SCHEDULES
@@ -69,10 +69,8 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
     config = _read(schema, config_file)
     if not isinstance(overrides, Mapping):
         pairs = (text.partition("=") for text in overrides)
-        overrides = {key: values.parse(_kind(schema, key), text) for key, _, text in pairs}
-    checked = {
-        key: values.check(key, _kind(schema, key), value) for key, value in overrides.items()
-    }
+        overrides = {key: kinds.parse(_kind(schema, key), text) for key, _, text in pairs}
+    checked = {key: kinds.check(key, _kind(schema, key), value) for key, value in overrides.items()}
     try:
         # Through the ConfigDict, so that what a file derives by `get_ref` follows its override.
         config.update_from_flattened_dict(checked)
@@ -173,8 +171,8 @@ def refused(saved: Config, config: Config) -> list[str]:
     open_ended = not SCHEDULES[saved.optimizer.schedule].ends
     return _lines(
         {
-            key: values
-            for key, values in changes(saved, config).items()
+            key: kinds
+            for key, kinds in changes(saved, config).items()
             if not (is_free(key) or (key == "train.steps" and longer and open_ended))
         }
     )
@@ -269,7 +267,7 @@ def _saved(path: Path) -> ConfigDict:
 def _check_all(schema: Config, flat: Mapping[str, object]) -> dict[str, object]:
     """Checks every value, and that every key is there."""
     _check_complete(schema, flat)
-    return {key: values.check(key, _kind(schema, key), value) for key, value in flat.items()}
+    return {key: kinds.check(key, _kind(schema, key), value) for key, value in flat.items()}
 
 
 def _check_complete(schema: Config, flat: Mapping[str, object]) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import worker
 
 from transformer_jax.config import build
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load
 
 Work = Callable[[], dict[str, float] | None]
 _BATCHES = 100  # of this project's, whose sentences it reads again and again
@@ -60,7 +60,7 @@ def _epoch(train: Any, spec: dict) -> Work:
 
     The batches are made before any time is taken.
     """
-    run = build.build(overrides.load(spec["config_file"]), Path(spec["workdir"]))
+    run = build.build(load(spec["config_file"]), Path(spec["workdir"]))
     spec["config"]["model"]["vocab_size"] = run.model.config.vocab_size
     settings = run.data.settings
     streams, pairs = run.train_streams(), []

@@ -12,7 +12,7 @@ import worker
 
 from experiments.harness import lab
 from transformer_jax.config import build
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load
 from transformer_jax.data.prepare import tokenizer
 from transformer_jax.devices.mesh import place, place_ahead
 from transformer_jax.evaluation.generate import generate
@@ -26,7 +26,7 @@ def main() -> None:
     """Builds the run and serves its work."""
     spec, answers = worker.start()
     arguments = spec["arguments"]
-    config = overrides.load(spec["config_file"], arguments.pop("changes", {}))
+    config = load(spec["config_file"], arguments.pop("changes", {}))
     workdir = Path(spec["workdir"])
     if config.data.source == "embedded":  # random tokens are read: the corpus is not made
         stand_in = tokenizer.train_tokenizer("bytes", (), 0, [tokenizer.MASK])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.data.read.parse_test import file
 from transformer_jax.data.prepare.tokenizer import train_tokenizer
-from transformer_jax.data.read import open_file as lines
+from transformer_jax.data.read import open_file
 from transformer_jax.data.read.open_file import read_documents, read_lines
 
 ZSTANDARD = pyarrow.compress(random.Random(0).randbytes(999), codec="zstd", asbytes=True)
@@ -72,7 +72,7 @@ def test_folder_and_forbidden_file(tmp_path):
 
 def test_a_file_that_is_not_a_regular_file_is_not_waited_for(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "f")
-    monkeypatch.delattr(lines, "_opened")  # it would wait without end
+    monkeypatch.delattr(open_file, "_opened")  # it would wait without end
     with pytest.raises(ValueError, match="f: cannot be read, as it is not a regular file"):
         lines_of(tmp_path / "f")
 
@@ -86,7 +86,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
 
 
 def test_lines_beyond_all_reason_are_told_of(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(lines, "_LONG", 3)
+    monkeypatch.setattr(open_file, "_LONG", 3)
     assert lines_of(file(tmp_path, "abc\nabcd\n")) == ["abc", "abcd"]
     (message,) = caplog.messages
     assert "f:2: a line of" in message
@@ -138,7 +138,7 @@ def test_blocks_change_nothing(tmp_path, monkeypatch, name, size):
     whole = lines_of(path), [documents_of(path, separator) for separator in ("", "\n", "#", " #")]
     expected = text.replace("\r\n", "\n")
     assert whole[0] == expected.removesuffix("\n").split("\n")
-    monkeypatch.setattr(lines, "_BLOCK", size)
+    monkeypatch.setattr(open_file, "_BLOCK", size)
     assert lines_of(path) == whole[0]
     for separator, documents in zip(("", "\n", "#", " #"), whole[1], strict=True):
         assert documents_of(path, separator) == documents
@@ -155,7 +155,7 @@ def test_bad_lines_are_kept_apart_where_they_may_be_skipped(tmp_path):
 def test_documents_lose_the_bad_lines_that_may_be_skipped(tmp_path, monkeypatch, caplog, separator):
     (tmp_path / "f").write_bytes("fein#\nsch\u00f6n#\ngut#\n\u00e4".encode("latin-1"))
     for block in (1, 2**20):
-        monkeypatch.setattr(lines, "_BLOCK", block)
+        monkeypatch.setattr(open_file, "_BLOCK", block)
         found = list(read_documents(tmp_path / "f", separator, skip_bad=True))
         assert "".join(found).replace("\n", "").replace("#", "") == "feingut"
         assert "2 lines of f are left out" in caplog.text and "f:2: not UTF-8" in caplog.text
@@ -171,10 +171,10 @@ def test_a_document_too_long_is_divided_where_no_token_is(tmp_path, monkeypatch,
         "".join(draw.choices(["abc", "d", "\n"], k=400)).strip(),
     ):
         path = file(tmp_path, f"a#{text}#b" if separator else text)
-        monkeypatch.setattr(lines, "LONGEST", 2**22)
+        monkeypatch.setattr(open_file, "LONGEST", 2**22)
         whole = documents_of(path, separator)
-        monkeypatch.setattr(lines, "LONGEST", 50)
-        monkeypatch.setattr(lines, "_BLOCK", 30)
+        monkeypatch.setattr(open_file, "LONGEST", 50)
+        monkeypatch.setattr(open_file, "_BLOCK", 30)
         parts = documents_of(path, separator)
         assert len(parts) > len(whole) and max(map(len, parts)) <= 50
         assert "".join(parts) == "".join(whole)
@@ -185,8 +185,8 @@ def test_a_document_too_long_is_divided_where_no_token_is(tmp_path, monkeypatch,
 
 
 def test_a_line_without_an_end_is_read_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "LONGEST", 10)
-    monkeypatch.setattr(lines, "_BLOCK", 7)
+    monkeypatch.setattr(open_file, "LONGEST", 10)
+    monkeypatch.setattr(open_file, "_BLOCK", 7)
     text = "äöü" * 50
     parts = documents_of(file(tmp_path, text), "")
     assert "".join(parts) == text and max(map(len, parts)) <= 10

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
-from transformer_jax.data.read import parse as files
+from transformer_jax.data.read import parse
 from transformer_jax.data.read.open_file import read_documents
 from transformer_jax.data.read.sources import LABELLED, PAIRS, TAGGED, TEXTS
 
@@ -39,21 +39,21 @@ TABLE = "id\tsentence\tlabel\n7\ta \"b\tyes\n8\tc'\u2028\u00a0 d\tno\n"
 
 def test_table_with_a_header_has_no_quotes(tmp_path):
     expected = {"text": ['a "b', "c'\u2028\u00a0 d"], "label": ["yes", "no"]}
-    assert read(files.read_table, LABELLED, file(tmp_path, TABLE), "sentence", "label") == expected
+    assert read(parse.read_table, LABELLED, file(tmp_path, TABLE), "sentence", "label") == expected
 
 
 def test_table_without_header_has_numbered_columns(tmp_path):
     path = file(tmp_path, "gj04\t1\t\tThe sailors rode .\ngj04\t0\t*\tSailors the .\n")
     expected = {"text": ["The sailors rode .", "Sailors the ."], "label": ["1", "0"]}
-    assert read(files.read_table, LABELLED, path, "3", "1") == expected
+    assert read(parse.read_table, LABELLED, path, "3", "1") == expected
 
 
 def test_a_header_that_is_read_as_a_row_is_warned_of(tmp_path, caplog):
     rows = "pos\ta\nneg\tb\npos\tc\nneg\td\n"
-    read(files.read_table, LABELLED, file(tmp_path, rows), "1", "0")
+    read(parse.read_table, LABELLED, file(tmp_path, rows), "1", "0")
     assert not caplog.messages
     assert (
-        read(files.read_table, LABELLED, file(tmp_path, f"label\ttext\n{rows}"), "1", "0")["label"][
+        read(parse.read_table, LABELLED, file(tmp_path, f"label\ttext\n{rows}"), "1", "0")["label"][
             0
         ]
         == "label"
@@ -64,7 +64,7 @@ def test_a_header_that_is_read_as_a_row_is_warned_of(tmp_path, caplog):
 
 def test_white_space_around_a_label_of_a_table_is_cut(tmp_path):
     path = file(tmp_path, "pos\ta \npos \t b\n\u00a0pos\tc\n")
-    found = read(files.read_table, LABELLED, path, "1", "0")
+    found = read(parse.read_table, LABELLED, path, "1", "0")
     assert found == {"text": ["a ", " b", "c"], "label": ["pos"] * 3}
 
 
@@ -83,24 +83,24 @@ def test_white_space_around_a_label_of_a_table_is_cut(tmp_path):
 )
 def test_table_that_is_wrong(tmp_path, text, columns, message):
     with pytest.raises(ValueError, match=message):
-        read(files.read_table, LABELLED, file(tmp_path, text), *columns)
+        read(parse.read_table, LABELLED, file(tmp_path, text), *columns)
 
 
 def test_labelled_lines_are_divided_at_the_first_blank(tmp_path):
     path = file(tmp_path, "1 a good\u00a0film .\n0\u00a0x  bad\n")
     expected = {"text": ["a good\u00a0film .", " bad"], "label": ["1", "0\u00a0x"]}
-    assert read(files.read_labelled, LABELLED, path) == expected
+    assert read(parse.read_labelled, LABELLED, path) == expected
 
 
 @pytest.mark.parametrize("line", ["1", "", " a film", "1\tfilm", "1\u00a0film"])
 def test_labelled_line_without_label(tmp_path, line):
     with pytest.raises(ValueError, match="f:2: expected 'LABEL sentence'"):
-        read(files.read_labelled, LABELLED, file(tmp_path, f"1 a\n{line}\n"))
+        read(parse.read_labelled, LABELLED, file(tmp_path, f"1 a\n{line}\n"))
 
 
 def test_a_tab_in_a_label_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"f:2: there is a tab in the label 'neg\\tbad'; .*'tsv'"):
-        read(files.read_labelled, LABELLED, file(tmp_path, "pos good film\nneg\tbad film\n"))
+        read(parse.read_labelled, LABELLED, file(tmp_path, "pos good film\nneg\tbad film\n"))
 
 
 def test_conll_takes_the_first_and_the_last_column(tmp_path):
@@ -108,7 +108,7 @@ def test_conll_takes_the_first_and_the_last_column(tmp_path):
         "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\t\n"
         "#tag\tO \r\n\ufeffa\u00a0b\tB-x\n \n\n-DOCSTART-\tO\n\nlast  \t O"
     )
-    assert read(files.read_conll, TAGGED, file(tmp_path, text)) == {
+    assert read(parse.read_conll, TAGGED, file(tmp_path, text)) == {
         "words": [["EU", "rejects"], ["#tag", "\ufeffa\u00a0b"], ["last"]],
         "tags": [["B-ORG", "O"], ["O", "B-x"], ["O"]],
     }
@@ -117,12 +117,12 @@ def test_conll_takes_the_first_and_the_last_column(tmp_path):
 @pytest.mark.parametrize("line", ["word", "word\t", "\tO"])
 def test_conll_line_without_word_or_tag(tmp_path, line):
     with pytest.raises(ValueError, match="f:3: expected a word and, in the last column, its tag"):
-        read(files.read_conll, TAGGED, file(tmp_path, f"a\tO\n\n{line}\n"))
+        read(parse.read_conll, TAGGED, file(tmp_path, f"a\tO\n\n{line}\n"))
 
 
 def test_conll_without_sentence(tmp_path):
     with pytest.raises(ValueError, match="f: the file holds no sentence"):
-        read(files.read_conll, TAGGED, file(tmp_path, "-DOCSTART- O\n\n"))
+        read(parse.read_conll, TAGGED, file(tmp_path, "-DOCSTART- O\n\n"))
 
 
 CONLLU = """\
@@ -148,15 +148,15 @@ CONLLU = """\
     ],
 )
 def test_conllu_has_words_alone(tmp_path, column, tags):
-    found = read(files.read_conllu, TAGGED, file(tmp_path, CONLLU), column)
+    found = read(parse.read_conllu, TAGGED, file(tmp_path, CONLLU), column)
     assert found == {"words": [["Vamos", "nos"], ["#"]], "tags": tags}
 
 
 def test_conllu_that_is_wrong(tmp_path):
     with pytest.raises(ValueError, match="data.label_feature='antecedent'.* lemma, upos, xpos"):
-        read(files.read_conllu, TAGGED, file(tmp_path, CONLLU), "antecedent")
+        read(parse.read_conllu, TAGGED, file(tmp_path, CONLLU), "antecedent")
     with pytest.raises(ValueError, match="f:10: expected the ten columns .*got '2 b'"):
-        read(files.read_conllu, TAGGED, file(tmp_path, CONLLU + "\n2 b\n"), "upos")
+        read(parse.read_conllu, TAGGED, file(tmp_path, CONLLU + "\n2 b\n"), "upos")
 
 
 # Real data: the published sizes.
@@ -174,7 +174,7 @@ def test_conllu_that_is_wrong(tmp_path):
     ],
 )
 def test_stanford_sentiment_treebank(name, sentences, classes):
-    found = read(files.read_labelled, LABELLED, real_data("sst", f"{name}.gz"))
+    found = read(parse.read_labelled, LABELLED, real_data("sst", f"{name}.gz"))
     assert len(found["text"]) == len(found["label"]) == sentences
     assert set(found["label"]) == {str(n) for n in range(classes)}
 
@@ -182,7 +182,7 @@ def test_stanford_sentiment_treebank(name, sentences, classes):
 @pytest.mark.parametrize(("name", "phrases"), [("train_full", 67_349), ("dev", 872)])
 def test_sst2_of_glue(name, phrases):
     found = read(
-        files.read_table,
+        parse.read_table,
         LABELLED,
         real_data("sst", "glue_sst2", f"{name}.tsv.gz"),
         "sentence",
@@ -190,7 +190,7 @@ def test_sst2_of_glue(name, phrases):
     )
     assert len(found["text"]) == phrases and set(found["label"]) == {"0", "1"}
     if name == "dev":  # the same sentences, in a file of the other format
-        labelled = read(files.read_labelled, LABELLED, real_data("sst", "stsa.binary.dev.gz"))
+        labelled = read(parse.read_labelled, LABELLED, real_data("sst", "stsa.binary.dev.gz"))
         assert Counter(found["label"]) == Counter(labelled["label"])
 
 
@@ -199,7 +199,7 @@ def test_sst2_of_glue(name, phrases):
     [("in_domain_train", 8551), ("in_domain_dev", 527), ("out_of_domain_dev", 516)],
 )
 def test_cola(name, sentences):
-    found = read(files.read_table, LABELLED, real_data("cola", f"{name}.tsv.gz"), "3", "1")
+    found = read(parse.read_table, LABELLED, real_data("cola", f"{name}.tsv.gz"), "3", "1")
     assert len(found["text"]) == sentences and set(found["label"]) == {"0", "1"}
 
 
@@ -209,12 +209,12 @@ def test_cola(name, sentences):
 )
 def test_english_web_treebank(name, sentences, words):
     path = real_data("ud_english_ewt", f"en_ewt-ud-{name}.conllu.gz")
-    found = read(files.read_conllu, TAGGED, path, "upos")
+    found = read(parse.read_conllu, TAGGED, path, "upos")
     assert len(found["words"]) == sentences
     assert sum(map(len, found["words"])) == sum(map(len, found["tags"])) == words
     if name == "train":
         assert len({tag for tags in found["tags"] for tag in tags}) == 17
-        fine = read(files.read_conllu, TAGGED, path, "xpos")["tags"]
+        fine = read(parse.read_conllu, TAGGED, path, "xpos")["tags"]
         assert len({tag for tags in fine for tag in tags}) == 49
 
 
@@ -227,7 +227,7 @@ def test_english_web_treebank(name, sentences, words):
     ],
 )
 def test_wnut17(name, posts, words, entities):
-    found = read(files.read_conll, TAGGED, real_data("wnut17", f"{name}.gz"))
+    found = read(parse.read_conll, TAGGED, real_data("wnut17", f"{name}.gz"))
     tags = [tag for sentence in found["tags"] for tag in sentence]
     assert len(found["words"]) == posts
     assert sum(map(len, found["words"])) == len(tags) == words
@@ -259,11 +259,11 @@ OBJECTS = [
 def write_objects(folder, ending):
     if ending == "json":
         path = file(folder, "\n".join(json.dumps(row) for row in OBJECTS) + "\n\n")
-        return files.read_json, path
+        return parse.read_json, path
     columns = {name: [row[name] for row in OBJECTS] for name in ("text", "words")}
     columns |= {"label": ["1", "no"], "tags": [["X", "2"], []]}
     parquet.write_table(pyarrow.table(columns), folder / "f")
-    return files.read_parquet, folder / "f"
+    return parse.read_parquet, folder / "f"
 
 
 @pytest.mark.parametrize("ending", ["json", "parquet"])
@@ -293,9 +293,9 @@ def test_named_fields_of_objects(tmp_path, ending):
 def test_a_bad_line_is_refused_or_skipped_and_counted(tmp_path, caplog, line, message):
     path = file(tmp_path, f'{{"text": "a"}}\n{line}\n{{"text": "b"}}\n')
     with pytest.raises(ValueError, match=message):
-        read(files.read_json, TEXTS, path, TEXTS, ("text",))
+        read(parse.read_json, TEXTS, path, TEXTS, ("text",))
     assert not caplog.messages
-    found = read(files.read_json, TEXTS, path, TEXTS, ("text",), skip_bad=True)
+    found = read(parse.read_json, TEXTS, path, TEXTS, ("text",), skip_bad=True)
     assert found == {"text": ["a", "b"]}
     (warning,) = caplog.messages
     assert "1 lines of f are left out" in warning and re.search(message, warning)
@@ -313,27 +313,27 @@ def test_a_bad_line_is_refused_or_skipped_and_counted(tmp_path, caplog, line, me
 def test_what_a_column_cannot_hold_is_refused_with_its_line(tmp_path, columns, row, message):
     path = file(tmp_path, json.dumps(dict(zip(columns, row, strict=True))))
     with pytest.raises(ValueError, match=f"f:1: {message}"):
-        read(files.read_json, columns, path, columns, columns)
+        read(parse.read_json, columns, path, columns, columns)
 
 
 def test_words_and_tags_may_be_separated_by_blanks(tmp_path):
     path = file(tmp_path, json.dumps({"words": "the dog", "tags": "DET NOUN"}))
-    found = read(files.read_json, TAGGED, path, TAGGED, TAGGED)
+    found = read(parse.read_json, TAGGED, path, TAGGED, TAGGED)
     assert found == {"words": [["the", "dog"]], "tags": [["DET", "NOUN"]]}
 
 
 def test_bad_lines_of_every_format_can_be_skipped(tmp_path):
     for reader, settings, lines, good in (
-        (files.read_scan, (), ["IN: a OUT: b", "x"], [("a", "b")]),
-        (files.read_table, ("0", "1"), ["a\tb", "x", "c\t "], [("a", "b")]),
-        (files.read_labelled, (), ["b a", "x"], [("a", "b")]),
-        (files.read_conll, (), ["a b", "x"], [(["a"], ["b"])]),
+        (parse.read_scan, (), ["IN: a OUT: b", "x"], [("a", "b")]),
+        (parse.read_table, ("0", "1"), ["a\tb", "x", "c\t "], [("a", "b")]),
+        (parse.read_labelled, (), ["b a", "x"], [("a", "b")]),
+        (parse.read_conll, (), ["a b", "x"], [(["a"], ["b"])]),
     ):
         path = file(tmp_path, "\n".join(lines))
         assert list(reader(path, *settings, skip_bad=True)) == good
     for name, data in (("a", b"x\n\xff\ny\nz\n"), ("b", b"1\n2\n\xff\n4\n")):
         (tmp_path / name).write_bytes(data)
-    pairs = files.read_pair(tmp_path / "a", tmp_path / "b", skip_bad=True)
+    pairs = parse.read_pair(tmp_path / "a", tmp_path / "b", skip_bad=True)
     assert list(pairs) == [("x", "1"), ("z", "4")]
 
 
@@ -344,6 +344,6 @@ def test_a_broken_parquet_file(tmp_path):
     data[500:2000] = bytes(1500)
     path.write_bytes(data)
     with pytest.raises(ValueError, match="damaged: not a whole Parquet file"):
-        read(files.read_parquet, TEXTS, path, TEXTS, ("text",))
+        read(parse.read_parquet, TEXTS, path, TEXTS, ("text",))
     with pytest.raises(ValueError, match="f: not a whole Parquet file"):
-        read(files.read_parquet, TEXTS, file(tmp_path, "PAR1"), TEXTS, ("text",))
+        read(parse.read_parquet, TEXTS, file(tmp_path, "PAR1"), TEXTS, ("text",))

@@ -10,7 +10,7 @@ import pytest
 from experiments.harness import lab
 from experiments.harness.sweep import ROOT
 from transformer_jax.config import build
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load
 
 TINY = {
     "model.num_layers": 1,
@@ -24,7 +24,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def run():
-    return build.build(overrides.load(str(ROOT / "configs/masked_lm.py"), TINY))
+    return build.build(load(str(ROOT / "configs/masked_lm.py"), TINY))
 
 
 @pytest.fixture(scope="module")

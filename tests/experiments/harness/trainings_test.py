@@ -10,7 +10,7 @@ import pytest
 from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
 from transformer_jax.config import build
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import replace
 from transformer_jax.devices.mesh import place
 
 STEPS, RATE, SEED = 4, 0.01, 3
@@ -34,7 +34,7 @@ def _params(made):
 
 
 def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
-    changed = overrides.replace(config, {"optimizer.learning_rate": RATE, "seed": SEED})
+    changed = replace(config, {"optimizer.learning_rate": RATE, "seed": SEED})
     run = build.build(changed)
     streams, step = run.train_streams(), run.train_step()
     batch = place(run.mesh, next(streams))

@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.harness.sweep import ROOT
 from transformer_jax.config import build
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import load
 from transformer_jax.data.prepare import tokenizer
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import TOKENIZER
@@ -26,7 +26,7 @@ DECODER = {"model.architecture": "decoder_only"}
 
 def config(changes: dict[str, Any]):
     """The default config at tiny sizes."""
-    return overrides.load(str(ROOT / "configs/default.py"), SIZES | changes)
+    return load(str(ROOT / "configs/default.py"), SIZES | changes)
 
 
 def run(changes: dict[str, Any], workdir: Path) -> Run:

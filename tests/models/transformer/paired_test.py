@@ -9,8 +9,8 @@ from flax import linen as nn
 
 from configs import default
 from tests.models import tiny
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 
 TINY = {
     "data.source": "text",
@@ -38,9 +38,7 @@ def runs(tmp_path_factory):
         (folder / split).write_text("".join(f"{split} {' '.join(line)}\n" for line in words))
     places = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
     return {
-        residual: build(
-            overrides.load(default.__file__, TINY | places | {"model.residual": residual})
-        )
+        residual: build(load(default.__file__, TINY | places | {"model.residual": residual}))
         for residual in ("post_ln", "admin", "sub_ln")
     }
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
+from transformer_jax.inspection.flops import product_flops
 from transformer_jax.models.transformer.shapes import MODELS
-from transformer_jax.tools.preflight.program import product_flops
 
 DROPOUT = dict(dropout_rate=0.2, attention_dropout_rate=0.2)
 # The deep encoder-decoder, narrow.

@@ -9,12 +9,11 @@ from configs import default
 from tests.tools.convert.llama import CONFIG, SHAPES, checkpoint
 from tests.whole.command_line import call
 from transformer_jax.checkpoint import arrays
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import built
+from transformer_jax.config.load import load
 from transformer_jax.data.prepare.tokenizer import OWN_IDS
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
-from transformer_jax.tools.convert import FAMILIES, safetensors, tensors
-from transformer_jax.tools.convert import special_tokens as special
+from transformer_jax.tools.convert import FAMILIES, safetensors, special_tokens, tensors
 from transformer_jax.tools.convert.commands import export
 from transformer_jax.tools.convert.family import Lengths, Settings
 
@@ -45,7 +44,7 @@ def test_there_and_back(tmp_path, capsys):
         np.testing.assert_array_equal(found[name], tensor.read(), err_msg=name)
     config = json.loads((back / "config.json").read_text())
     assert {key for key, value in CONFIG.items() if config[key] != value} == set()
-    tokenizer = special.tokenizer(back)
+    tokenizer = special_tokens.tokenizer(back)
     assert tokenizer is not None and tokenizer.special.ends == (2, 3)
     assert tokenizer.decode([5, 3, 6]) == tokenizer.decode([5])
     # After the lines themselves, what is left to be written.
@@ -109,7 +108,7 @@ def test_an_import_that_was_broken_off_may_be_run_again(tmp_path, capsys, monkey
     ],
 )
 def test_what_no_family_of_theirs_has_is_not_exported(tmp_path, changes, words):
-    config = overrides.load(default.__file__, changes)
+    config = load(default.__file__, changes)
     with pytest.raises(ValueError, match=words):
         export(config, tmp_path, None, str(tmp_path / "theirs"))
     assert not (tmp_path / "theirs").exists()
@@ -190,7 +189,7 @@ def test_each_family_refuses_what_it_has_no_counterpart_for(kind, settings, word
 def test_each_way_to_tie_embeddings_is_exported_whole_or_refused(kind, tied):
     changes = FAMILIES[kind].settings(Settings(SIZES, "config.json", {}))
     changes |= {"model.tied_embeddings": tied, "model.embedding_scale": 1.0}
-    config = overrides.load(default.__file__, changes)
+    config = load(default.__file__, changes)
     with built(config, None) as run:
         ours, params = run.model.config, run.abstract_state().params
     try:

@@ -14,12 +14,10 @@ import tokenizers
 from configs import default
 from transformer_jax.checkpoint import arrays
 from transformer_jax.commands import restore
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import built
+from transformer_jax.config.load import load
 from transformer_jax.data.prepare.tokenizer import MASK, TOKENIZERS, train_tokenizer
-from transformer_jax.tools.convert import commands as convert
-from transformer_jax.tools.convert import safetensors
-from transformer_jax.tools.convert import special_tokens as special
+from transformer_jax.tools.convert import commands, safetensors, special_tokens
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -185,7 +183,7 @@ def imported(tmp_path_factory):
         if name == "bert":
             names |= {"cls_token": "w1", "sep_token": "w2", "mask_token": "w4"}
         (folder / "theirs" / "tokenizer_config.json").write_text(json.dumps(names))
-        assert convert.import_(folder / "ours", str(folder / "theirs")) == 0
+        assert commands.import_(folder / "ours", str(folder / "theirs")) == 0
         return folder
 
     return run
@@ -207,7 +205,7 @@ def _batch(lengths=LENGTHS):
 
 def _ours(workdir, batch, changes=None):
     """The logits, with other settings of the model where there are changes."""
-    config = overrides.load(str(workdir / "config.json"), changes or {})
+    config = load(str(workdir / "config.json"), changes or {})
     with jax.default_matmul_precision("highest"), built(config, workdir) as run:
         params = _parameters(run, workdir)
         return np.asarray(run.apply(params, batch, None)), run.model.config.bos_id
@@ -259,7 +257,7 @@ def test_logits_are_those_of_transformers_and_not_by_chance(imported, name):
 def test_a_line_as_long_as_there_are_positions_is_read_whole(imported, name):
     # T5's have no end; 512 is what it was trained with.
     words = (512 if name.startswith("t5") else 40) - 2
-    config = overrides.load(str(imported(name) / "ours" / "config.json"))
+    config = load(str(imported(name) / "ours" / "config.json"))
     with built(config, imported(name) / "ours") as run:
         ((batch, _),) = run.data.prompts([" ".join(["w11"] * words)])
     assert np.sum(batch["inputs"] == 11) == words
@@ -286,8 +284,8 @@ def test_packed_examples_do_not_see_each_other(imported, name):
 def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
     workdir = imported(name) / "ours"
     # Or their sinusoids are as many more as ours may write.
-    config = overrides.load(str(workdir / "config.json"), {"decode.extra_length": 0})
-    assert convert.export(config, workdir, None, str(tmp_path / "theirs")) == 0
+    config = load(str(workdir / "config.json"), {"decode.extra_length": 0})
+    assert commands.export(config, workdir, None, str(tmp_path / "theirs")) == 0
     original = _perturbed(name)
     model, report = type(original).from_pretrained(tmp_path / "theirs", output_loading_info=True)
     assert not any(report.values()), report
@@ -311,7 +309,7 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
     one, other = (_theirs(m.eval(), batch, bos) for m in (original, model))
     np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(one).max())
 
-    assert convert.import_(tmp_path / "ours", str(tmp_path / "theirs")) == 0
+    assert commands.import_(tmp_path / "ours", str(tmp_path / "theirs")) == 0
     assert _flat(tmp_path / "ours") == _flat(workdir)
     for name in ("special_ids.json", "tokenizer.json"):
         one, other = (json.loads((w / name).read_text()) for w in (workdir, tmp_path / "ours"))
@@ -320,7 +318,7 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
 
 
 def _flat(workdir):
-    config = overrides.load(str(workdir / "config.json"))
+    config = load(str(workdir / "config.json"))
     with built(config, workdir) as run:
         params = _parameters(run, workdir)
         return {path: np.asarray(x).tobytes() for path, x in arrays.flat(params).items()}
@@ -332,7 +330,8 @@ def test_special_tokens_of_bert_need_no_names(tmp_path):
     transformers.BertTokenizerFast(vocab=vocab).save_pretrained(tmp_path)
     transformers.BertConfig().save_pretrained(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
-    ours, theirs = special.tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = special_tokens.tokenizer(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert ours is not None
     assert ours.vocab_size == len(tokens)
     found = ours.special
@@ -360,7 +359,7 @@ def test_a_table_may_have_two_names_of_one_content(imported, tmp_path, name, tab
         parts = found | dict(zip(names.split(), (rows, other), strict=True))
         made = {key: (x.shape, lambda x=x: x) for key, x in parts.items()}
         safetensors.write(tmp_path / "theirs" / safetensors.ONE_FILE, made)
-        return convert.import_(tmp_path / "ours", str(tmp_path / "theirs"))
+        return commands.import_(tmp_path / "ours", str(tmp_path / "theirs"))
 
     with pytest.raises(ValueError, match="are one table"):
         work(rows + 1)
@@ -375,11 +374,11 @@ def test_an_exported_marian_has_sinusoids_for_all_that_ours_reads_and_writes(imp
         "data.row_source_length": most,
         "decode.extra_length": extra,
     }
-    config = overrides.load(str(workdir / "config.json"), changes)
+    config = load(str(workdir / "config.json"), changes)
     for name in ("tokenizer.json", "special_ids.json"):
         shutil.copy(workdir / name, tmp_path)
     checkpoint = str(workdir / "checkpoints" / "0")
-    assert convert.export(config, tmp_path, checkpoint, str(tmp_path / "theirs")) == 0
+    assert commands.export(config, tmp_path, checkpoint, str(tmp_path / "theirs")) == 0
     model = transformers.MarianMTModel.from_pretrained(tmp_path / "theirs").eval()
     batch = _batch((most + extra,))
     ours, bos = _ours(workdir, batch)
@@ -393,13 +392,13 @@ def test_an_exported_tokenizer_gives_what_our_model_reads(tmp_path, kind, archit
     lines = ["the animal did not cross", "the street", "a"]
     tokenizer = train_tokenizer(kind, lines, 40, [MASK])
     tokenizer.save(tmp_path / "tokenizer.json")
-    config = overrides.load(default.__file__, {"model.architecture": architecture})
+    config = load(default.__file__, {"model.architecture": architecture})
     with built(config, tmp_path) as run:
         ((batch, numbers),) = run.data.prompts(lines)
     rows = zip(batch["inputs"], batch["inputs_segment_ids"] > 0, numbers, strict=True)
     ours = {int(number): row[real].tolist() for row, real, number in rows if number >= 0}
     (tmp_path / "theirs").mkdir()
-    special.save(tmp_path / "theirs", tokenizer, {}, architecture)
+    special_tokens.save(tmp_path / "theirs", tokenizer, {}, architecture)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     found = theirs(lines)
     assert found["input_ids"] == [ours[number] for number in range(len(lines))]
@@ -416,17 +415,17 @@ def test_generation_is_token_for_token(imported, name, method):
         "decode.length_penalty": 0.0,
         "decode.extra_length": room,
     }
-    config = overrides.load(str(workdir / "config.json"), changes)
+    config = load(str(workdir / "config.json"), changes)
     lines = [" ".join(f"w{n}" for n in row) for row in ([11, 12, 13], [20, 21, 22])]
     with jax.default_matmul_precision("highest"), built(config, workdir) as run:
         trained = restore.trained(config, run, workdir, None)
         ours = [list(map(int, found[0])) for found in trained.generate(run.data.prompts(lines))]
-        special = run.data.tokenizer.special
+        special_tokens = run.data.tokenizer.special
     model = copy.deepcopy(_perturbed(name))
     for number, line in enumerate(lines):
         ids = [int(word[1:]) for word in line.split()]
         decoder = not model.config.is_encoder_decoder
-        prompt = [special.bos, *ids] if decoder else [*ids, special.eos]
+        prompt = [special_tokens.bos, *ids] if decoder else [*ids, special_tokens.eos]
         limit = room if decoder else len(prompt) + room
         with torch.no_grad():
             found = model.generate(
@@ -437,18 +436,18 @@ def test_generation_is_token_for_token(imported, name, method):
                 do_sample=False,
                 length_penalty=0.0,
                 early_stopping="never" if method == "beam" else False,
-                eos_token_id=list(special.ends),
-                pad_token_id=special.eos,
-                bad_words_ids=[[i] for i in special.never] or None,
+                eos_token_id=list(special_tokens.ends),
+                pad_token_id=special_tokens.eos,
+                bad_words_ids=[[i] for i in special_tokens.never] or None,
                 renormalize_logits=True,  # what is never written has no share of the probability
                 use_cache=False,  # which theirs sizes by the encoder's layers
                 forced_eos_token_id=None,
             )[0].tolist()
         found = found[len(prompt) :] if decoder else found[1:]
         mine = ours[number]
-        end = next((place for place, i in enumerate(found) if i in special.ends), len(found))
+        end = next((place for place, i in enumerate(found) if i in special_tokens.ends), len(found))
         found = found[:end]
-        assert not {*special.never} & {*found}
+        assert not {*special_tokens.never} & {*found}
         if method == "beam" and len(found) >= limit - 1:
             continue  # theirs may return a beam that has not ended, ours ends every one
         assert mine[: limit - 1] == found
@@ -476,7 +475,7 @@ ADAMW = {
 def test_fine_tuning_goes_the_same_way(imported, name):
     """Fifty steps from the same weights, on the same batches: every loss is the same."""
     workdir = imported(name) / "ours"
-    config = overrides.load(str(workdir / "config.json"), NO_DROPOUT | ADAMW)
+    config = load(str(workdir / "config.json"), NO_DROPOUT | ADAMW)
     model = copy.deepcopy(_perturbed(name)).eval()  # eval: without dropout
     if name == "bert":  # ours has the first one's vector in its positions
         model.bert.embeddings.token_type_embeddings.requires_grad_(False)

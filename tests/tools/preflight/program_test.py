@@ -7,64 +7,17 @@ import os
 import subprocess
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from tests.tools.preflight.small import CONFIGS, PEAK, PROGRAM, TINY, make
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
-from transformer_jax.devices.mesh import use
-from transformer_jax.tools.preflight import hlo, program
+from transformer_jax.config.load import load
+from transformer_jax.tools.preflight import hlo
 from transformer_jax.tools.preflight.program import (
     TooLarge,
     compile_decoding,
     compile_step,
-    model_flops,
-    product_flops,
 )
-
-
-def test_model_flops_are_6_n_d_and_those_of_attention():
-    """N: all kernels and, for the logits, the table; attention: 12 T H K a layer and token."""
-    run = make({})
-    leaves = jax.tree_util.tree_leaves_with_path(run.abstract_state().params)
-    kernels = ("query", "key", "value", "output", "up", "down", "table")
-    sizes = [leaf.size for path, leaf in leaves if path[-1].key in kernels]
-    assert len(sizes) == len(kernels)
-    tokens, length, width = 4 * 16, 16, 32
-    expected = 6 * sum(sizes) * tokens + 12 * 3 * length * width * tokens
-    assert model_flops(run) == expected
-
-
-def test_seconds_at_peak_are_the_model_flops_over_what_all_devices_can_do(monkeypatch):
-    run = make({})
-    assert program.seconds_at_peak(run) is None  # a CPU's peak is not known
-    monkeypatch.setattr(program, "local_peak", lambda device: PEAK)
-    assert program.seconds_at_peak(run) == model_flops(run) / (PEAK.flops * run.mesh.size)
-
-
-def test_flops_of_a_step_count_every_layer_and_what_is_computed_again():
-    def flops(**changes):
-        run = make({f"model.{name}": value for name, value in changes.items()})
-        with use(run.mesh):
-            arguments = run.abstract_state(), run.abstract_batch()
-            return product_flops(run.train_step().trace(*arguments))
-
-    three, five = flops(num_layers=3), flops(num_layers=5)
-    assert three == model_flops(make({}))
-    a_layer = (five - three) / 2
-    logits = three - 3 * a_layer
-    assert logits == 6 * 64 * 32 * 4 * 16
-    # The forward pass, a third of all, runs once more, but for each layer's last product.
-    assert flops(num_layers=3, remat="full") == three + a_layer - 3 * (2 * 48 * 32 * 4 * 16)
-
-
-def test_flops_of_branches_are_those_of_the_largest():
-    def branches(x):
-        return jax.lax.cond(jnp.sum(x) > 0, lambda: x @ x @ x, lambda: x @ x)
-
-    traced = jax.jit(branches).trace(jax.ShapeDtypeStruct((5, 5), "float32"))
-    assert product_flops(traced) == 2 * 2 * 125
 
 
 def test_times_are_work_over_speed():
@@ -97,7 +50,7 @@ def test_memory_is_all_but_what_results_take_over():
 
 
 def test_a_model_that_generates_nothing_has_no_decoding():
-    config = overrides.load(str(CONFIGS / "masked_lm.py"), {"model.vocab_size": 64})
+    config = load(str(CONFIGS / "masked_lm.py"), {"model.vocab_size": 64})
     assert compile_decoding(build(config), math.inf) is None
 
 

@@ -5,16 +5,15 @@ import dataclasses
 import pytest
 
 from tests.tools.preflight.small import CONFIGS, PEAK, PROGRAM, TINY, local, make
-from transformer_jax import commands
-from transformer_jax.config import load as overrides
-from transformer_jax.tools.preflight import hlo
-from transformer_jax.tools.preflight import report as preflight
+from transformer_jax.config.load import load
+from transformer_jax.tools.preflight import hlo, report
+from transformer_jax.tools.preflight.command import preflight
 from transformer_jax.tools.preflight.program import TooLarge
 
 
 def test_the_report_of_this_machine():
     """Both programs are there, and fit."""
-    texts = list(preflight.report(make, local(), explained=True))
+    texts = list(report.report(make, local(), explained=True))
     assert any(text.startswith("Training step: fits") for text in texts)
     assert any(text.startswith("Decoding: the prompts") for text in texts)
     assert sum(text.startswith("What moves the memory, by line") for text in texts) == 2
@@ -24,7 +23,7 @@ def test_the_longest_time_is_named_as_the_least_that_a_step_takes():
     """Memory: 600 bytes at 10 a second; 8 bytes are sent at 2 a second."""
     exchange = hlo.Collective("all-gather", ("data",), group=2, across=1, calls=1, payload=16.0)
     program = dataclasses.replace(PROGRAM, exchanges=[exchange])
-    texts = list(preflight._texts("Step", program, local(peak=PEAK)))
+    texts = list(report._texts("Step", program, local(peak=PEAK)))
     assert "at least 60 s, for memory" in texts[-1]
     assert texts[-1].endswith("; 64 s if exchanges overlapped with nothing")
 
@@ -36,10 +35,10 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_fit(monkeypatch):
             raise TooLarge(needed=7 * 2**30, available=memory)
         return PROGRAM
 
-    monkeypatch.setattr(preflight, "compile_step", compile_step)
+    monkeypatch.setattr(report, "compile_step", compile_step)
     texts = []
     with pytest.raises(RuntimeError) as error:
-        texts.extend(preflight.report(make, local(memory=5.5 * 2**30), explained=False))
+        texts.extend(report.report(make, local(memory=5.5 * 2**30), explained=False))
     assert "7.00 of 5.50 GiB of each device, 1.50 GiB too much" in str(error.value)
     expected = "--config.model.remat=full --config.train.accumulation_steps=2"
     assert str(error.value).endswith(f"it fits with {expected}")
@@ -49,9 +48,9 @@ def test_where_nothing_makes_it_fit_larger_devices_are_asked_for(monkeypatch):
     def compile_step(run, memory):
         raise TooLarge(needed=7 * 2**30, available=memory)
 
-    monkeypatch.setattr(preflight, "compile_step", compile_step)
+    monkeypatch.setattr(report, "compile_step", compile_step)
     with pytest.raises(RuntimeError, match="take more or larger devices"):
-        list(preflight.report(make, local(memory=5.5 * 2**30), explained=False))
+        list(report.report(make, local(memory=5.5 * 2**30), explained=False))
 
 
 def test_search_lists_what_fits_fastest_first(monkeypatch):
@@ -63,8 +62,8 @@ def test_search_lists_what_fits_fastest_first(monkeypatch):
             raise TooLarge(needed=2 * memory, available=memory)
         return dataclasses.replace(PROGRAM, flops=flops)
 
-    monkeypatch.setattr(preflight, "compile_step", compile_step)
-    texts = list(preflight.search(make, local(memory=2**33, peak=PEAK)))
+    monkeypatch.setattr(report, "compile_step", compile_step)
+    texts = list(report.search(make, local(memory=2**33, peak=PEAK)))
     assert "--config.model.remat=none: too large, 16.00 of 8.00 GiB" in texts[0]
     ranking = texts[texts.index("\n2 fit, fastest first:") + 1 :]
     assert [text.split("remat=")[1] for text in ranking] == ["full", "dots"]
@@ -72,18 +71,18 @@ def test_search_lists_what_fits_fastest_first(monkeypatch):
 
 
 def test_the_command_prints_what_is_found_of_the_run_and_of_its_changes(monkeypatch, capsys):
-    def report(make, of, *, explained):
+    def texts(make, of, *, explained):
         assert not explained
         yield of.name
         yield f"{make({}).train.steps} and {make({'train.steps': 7}).train.steps} steps"
 
-    monkeypatch.setattr(preflight, "report", report)
-    config = overrides.load(str(CONFIGS / "language_model.py"), TINY | {"train.steps": 5})
-    assert commands.preflight(config, None, search=False, explain=False) == 0
+    monkeypatch.setattr(report, "report", texts)
+    config = load(str(CONFIGS / "language_model.py"), TINY | {"train.steps": 5})
+    assert preflight(config, None, search=False, explain=False) == 0
     name, steps = capsys.readouterr().out.splitlines()
     assert name.startswith("this machine: 1 device") and steps == "5 and 7 steps"
 
 
 def test_a_search_is_not_explained():
     with pytest.raises(ValueError, match="leave one of them out"):
-        commands.preflight(overrides.load(str(CONFIGS / "gpt2.py")), None, True, True)
+        preflight(load(str(CONFIGS / "gpt2.py")), None, True, True)

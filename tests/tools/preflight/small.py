@@ -5,8 +5,8 @@ from pathlib import Path
 
 import jax
 
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 from transformer_jax.devices.chips import Peak
 from transformer_jax.tools.preflight.explain import Move
 from transformer_jax.tools.preflight.program import Program
@@ -42,7 +42,7 @@ PROGRAM = Program(
 
 
 def make(changes):
-    return build(overrides.load(str(CONFIGS / "language_model.py"), TINY | changes))
+    return build(load(str(CONFIGS / "language_model.py"), TINY | changes))
 
 
 def local(memory=math.inf, peak=None):

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transformer_jax.tools.reports import compare, figures
-from transformer_jax.tools.reports import records as work
+from transformer_jax.tools.reports import compare, figures, records
 
 FINISHED = {
     "status": "finished",
@@ -107,7 +106,7 @@ def test_runs_stand_side_by_side_whatever_has_become_of_them(call, runs, tmp_pat
 
 
 def test_the_figure_has_a_line_for_each_run_in_each_panel(runs):
-    read = [work.read(run) for run in runs]
+    read = [records.read(run) for run in runs]
     figure = compare._draw(read, ["one", "two", "three"])
     assert figure is not None
     training, validation = figure.axes

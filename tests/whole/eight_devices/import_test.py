@@ -4,10 +4,9 @@ import jax
 import numpy as np
 
 from tests.tools.convert import llama
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import built
-from transformer_jax.tools.convert import FAMILIES, safetensors, tensors
-from transformer_jax.tools.convert import commands as convert
+from transformer_jax.config.load import load
+from transformer_jax.tools.convert import FAMILIES, commands, safetensors, tensors
 
 MESHES = {"one": (1, 1, 1), "eight": (2, 2, 2)}
 
@@ -15,7 +14,7 @@ MESHES = {"one": (1, 1, 1), "eight": (2, 2, 2)}
 def test_an_imported_model_is_the_same_on_a_mesh(tmp_path):
     """Each device is given its slice, as the run wants it, and reads no whole stack."""
     folder = llama.checkpoint(tmp_path / "theirs")
-    assert convert.import_(tmp_path / "ours", str(folder)) == 0
+    assert commands.import_(tmp_path / "ours", str(folder)) == 0
     found = {name: _logits(tmp_path / "ours", folder, name) for name in MESHES}
     np.testing.assert_allclose(found["eight"], found["one"], atol=1e-5 * np.abs(found["one"]).max())
 
@@ -24,7 +23,7 @@ def _logits(workdir, folder, mesh):
     names = ("data", "fsdp", "tensor")
     changes = {f"mesh.{name}": size for name, size in zip(names, MESHES[mesh], strict=True)}
     changes["data.batch_size"] = 8
-    config = overrides.load(str(workdir / "config.json"), changes)
+    config = load(str(workdir / "config.json"), changes)
     with jax.default_matmul_precision("highest"), built(config, workdir) as run:
         abstract = run.abstract_state().params
         given = tensors.named(safetensors.find(folder), FAMILIES["llama"])

@@ -13,8 +13,8 @@ from configs import default
 from tests.models import tiny
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, SIZES, Small
-from transformer_jax import commands
-from transformer_jax.config import load as overrides
+from transformer_jax.commands.inspect import inspect
+from transformer_jax.config.load import load
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.models.layers import embeddings
 from transformer_jax.tools.preflight import hlo
@@ -190,7 +190,7 @@ def test_inspect_shows_how_each_parameter_is_sharded(capsys):
         "mesh.fsdp": 4,
         "mesh.tensor": 2,
     }
-    assert commands.inspect(overrides.load(default.__file__, changes), None) == 0
+    assert inspect(load(default.__file__, changes), None) == 0
     rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
     shown = {row[0]: row[2] for row in rows if len(row) == 3}
     assert shown["embedding/table"] == "vocab 40 / tensor 2, embed 12 / fsdp 4"

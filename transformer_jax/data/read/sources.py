@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.data.corpora import bigram
-from transformer_jax.data.read import open_file as lines
-from transformer_jax.data.read import parse as files
-from transformer_jax.data.read import questions
+from transformer_jax.data.read import open_file, parse, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, gathered
 
 # The columns that a task reads.
@@ -101,7 +99,7 @@ def _fields(read: Callable[..., Iterator[tuple]], columns: Columns, names: Colum
 
 def _documents(settings: SourceSettings, path: Path) -> Iterator[tuple]:
     separator, skip_bad = settings.document_separator, settings.skip_bad_lines
-    return ((text,) for text in lines.read_documents(path, separator, skip_bad=skip_bad))
+    return ((text,) for text in open_file.read_documents(path, separator, skip_bad=skip_bad))
 
 
 def _labelled(columns: Columns, reader: Files) -> dict[Columns, Files]:
@@ -140,11 +138,11 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     },
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
-        PAIRS: Files(_reader(files.read_pair), (*_LINES, *_PAIR), _languages),
+        PAIRS: Files(_reader(parse.read_pair), (*_LINES, *_PAIR), _languages),
         TEXTS: Files(_documents, (*_LINES, "document_separator")),
     },
     # Files of the SCAN task.
-    "scan": {PAIRS: Files(_reader(files.read_scan), (*_LINES, "prefix"))},
+    "scan": {PAIRS: Files(_reader(parse.read_scan), (*_LINES, "prefix"))},
     # Files of the bAbI tasks: a story with a question, and its answer.
     "babi": {PAIRS: Files(_reader(questions.read_babi), (*_LINES, "prefix"))},
     # Questions and answers on paragraphs, in SQuAD's JSON.
@@ -159,20 +157,20 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
         TEXTS: Files(_reader(questions.read_fairytales), _LINES),
     },
     # Columns separated by tabs.
-    "tsv": _labelled(LABELLED, Files(_reader(files.read_table, *_LABEL), (*_LINES, *_LABEL))),
+    "tsv": _labelled(LABELLED, Files(_reader(parse.read_table, *_LABEL), (*_LINES, *_LABEL))),
     # Lines "LABEL sentence".
-    "labelled": _labelled(LABELLED, Files(_reader(files.read_labelled), _LINES)),
+    "labelled": _labelled(LABELLED, Files(_reader(parse.read_labelled), _LINES)),
     # A word and its tag a line.
-    "conll": _labelled(TAGGED, Files(_reader(files.read_conll), _LINES)),
+    "conll": _labelled(TAGGED, Files(_reader(parse.read_conll), _LINES)),
     # CoNLL-U.
     "conllu": _labelled(
-        TAGGED, Files(_reader(files.read_conllu, "label_feature"), (*_LINES, "label_feature"))
+        TAGGED, Files(_reader(parse.read_conllu, "label_feature"), (*_LINES, "label_feature"))
     ),
     # A JSON object, or a dict of Python, a line.
-    "json": {columns: _fields(files.read_json, columns, _NAMED[columns]) for columns in _NAMED},
+    "json": {columns: _fields(parse.read_json, columns, _NAMED[columns]) for columns in _NAMED},
     # Columns of Parquet.
     "parquet": {
-        columns: _fields(files.read_parquet, columns, _NAMED[columns]) for columns in _NAMED
+        columns: _fields(parse.read_parquet, columns, _NAMED[columns]) for columns in _NAMED
     },
 }
 

@@ -11,14 +11,13 @@ from configs.default import Config
 from transformer_jax.checkpoint.checkpoints import Origin
 from transformer_jax.commands import restore
 from transformer_jax.commands.shared_workdir import lock, save
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import built
+from transformer_jax.config.load import load, to_json
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.process import hosts, progress
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOKENIZER
-from transformer_jax.tools.convert import FAMILIES, safetensors, tensors
-from transformer_jax.tools.convert import special_tokens as special
+from transformer_jax.tools.convert import FAMILIES, safetensors, special_tokens, tensors
 from transformer_jax.tools.convert.family import Family, Lengths, Settings
 
 # Which family has the equations of a model, by its shape and positions.
@@ -51,8 +50,8 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
         raise ValueError(f"{workdir} holds {name} already: choose another --workdir")
     found = safetensors.find(folder)
     family, settings = _read(folder, found)
-    config = overrides.load(default.__file__, settings)
-    tokenizer = special.tokenizer(folder)
+    config = load(default.__file__, settings)
+    tokenizer = special_tokens.tokenizer(folder)
     if tokenizer is not None and tokenizer.vocab_size > config.model.vocab_size:
         raise ValueError(
             f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
@@ -74,7 +73,7 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
             checkpoints.wait()
         if tokenizer is not None and hosts.is_first():
             tokenizer.save(workdir / TOKENIZER)
-        save(workdir / CONFIG, overrides.to_json(config))  # last: with it the import is whole
+        save(workdir / CONFIG, to_json(config))  # last: with it the import is whole
     print(f"{workdir} holds the model of {folder}.")
     if tokenizer is None:
         print(
@@ -164,7 +163,7 @@ def _write(
     try:
         safetensors.write(unfinished / safetensors.ONE_FILE, parts)
         (unfinished / "config.json").write_text(json.dumps(settings, indent=1))
-        special.save(unfinished, tokenizer, settings, architecture)
+        special_tokens.save(unfinished, tokenizer, settings, architecture)
         if folder.exists():
             folder.rmdir()
         os.replace(unfinished, folder)

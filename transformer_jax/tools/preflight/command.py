@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.default import Config
-from transformer_jax.config import load as overrides
 from transformer_jax.config.build import build
+from transformer_jax.config.load import replace
 from transformer_jax.run import Run
 from transformer_jax.tools.preflight import report
 
@@ -25,7 +25,7 @@ def preflight(config: Config, workdir: Path | None, search: bool, explain: bool)
     target = report.target(config.mesh.topology)
 
     def make(changes: dict[str, Any]) -> Run:
-        return build(overrides.replace(config, changes), workdir, target.devices)
+        return build(replace(config, changes), workdir, target.devices)
 
     texts = report.search(make, target)
     if not search:

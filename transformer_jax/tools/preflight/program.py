@@ -1,17 +1,15 @@
 """What one program of a run takes of a device, by compiling it: memory, work, exchanges."""
 
 import dataclasses
-import math
 import re
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from transformer_jax.devices.chips import Peak, local_peak
+from transformer_jax.devices.chips import Peak
 from transformer_jax.devices.mesh import use
-from transformer_jax.models.family import with_memory
+from transformer_jax.inspection.flops import product_flops
 from transformer_jax.run import Run
 from transformer_jax.tools.preflight import explain, hlo
 from transformer_jax.tools.preflight.explain import Move
@@ -131,77 +129,6 @@ def _too_large(message: str) -> TooLarge | None:
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     needed, available = (float(amounts[i]) * units[amounts[i + 1]] for i in (1, 3))
     return TooLarge(needed, available)
-
-
-def model_flops(run: Run) -> float:
-    """FLOPs of the products that a training step cannot do without, on all devices together.
-
-    They are three times the forward pass's, since each product has two in the backward pass. What
-    is computed again does not count (Chowdhery et al. 2022, 2204.02311, appendix B). Attention
-    counts whole rows, masked or not, and logits count at all tokens: how many of them a masked
-    language model skips depends on the batch.
-    """
-    model = run.model.clone(config=run.model.config.plain())
-
-    def forward(params, batch, memory):
-        outputs, memory = with_memory(model, params, batch, None, memory)
-        return outputs.logits(), memory
-
-    state = run.abstract_state()
-    with use(run.mesh):
-        traced = jax.jit(forward).trace(state.params, run.abstract_batch(), state.memory)
-    return 3 * product_flops(traced)
-
-
-def seconds_at_peak(run: Run) -> float | None:
-    """The time that `model_flops` of a training step take at the devices' peak.
-
-    None where the peak is not known, as for CPUs. Model FLOPs utilisation is this over the time
-    that the step took.
-    """
-    devices = list(run.mesh.devices.flat)
-    peak = local_peak(devices[0])
-    return model_flops(run) / (len(devices) * peak.flops) if peak else None
-
-
-def product_flops(traced: Any) -> float:
-    """Multiplications and additions of all matrix products of `jax.jit(function).trace(...)`.
-
-    XLA's own count leaves out that loops repeat. A loop that ends by a condition counts once.
-    """
-    return _product_flops(traced.jaxpr.jaxpr)
-
-
-def _product_flops(jaxpr: Any) -> float:
-    total = 0.0
-    for equation in jaxpr.eqns:
-        name, parameters = equation.primitive.name, equation.params
-        if name == "dot_general":
-            (contracted, _), _ = parameters["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            summed = math.prod(left[axis] for axis in contracted)
-            total += 2 * summed * equation.outvars[0].aval.size
-        # A Jaxpr has equations; a ClosedJaxpr has one.
-        inner = [
-            getattr(leaf, "jaxpr", leaf) for leaf in jax.tree.leaves(list(parameters.values()))
-        ]
-        parts = [_product_flops(part) for part in inner if hasattr(part, "eqns")]
-        # Only one of a condition's branches is taken.
-        once = max(parts, default=0.0) if name == "cond" else sum(parts)
-        total += _repeats(name, parameters) * once
-    return total
-
-
-def _repeats(name: str, parameters: Mapping[str, Any]) -> int:
-    """How often an equation runs what it contains, on all devices together."""
-    match name:
-        case "scan":
-            return parameters["length"]
-        case "shard_map":
-            return parameters["mesh"].size
-        case "pallas_call":
-            return math.prod(parameters["grid_mapping"].grid)
-    return 1
 
 
 def gib(size: float) -> str:

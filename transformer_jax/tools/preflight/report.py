@@ -15,6 +15,7 @@ import jax
 from transformer_jax.devices import chips
 from transformer_jax.devices.chips import Peak
 from transformer_jax.devices.mesh import AXES
+from transformer_jax.inspection.flops import model_flops
 from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.run import Run
 from transformer_jax.tools.preflight import explain, topology
@@ -24,7 +25,6 @@ from transformer_jax.tools.preflight.program import (
     compile_decoding,
     compile_step,
     gib,
-    model_flops,
 )
 
 # Settings of a config, by dotted key

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.runs.workdir import CONFIG, write_atomically
-from transformer_jax.tools.pages.report import report
+from transformer_jax.tools.reports.page import report
 from transformer_jax.tools.reports.records import gather
 
 

@@ -6,10 +6,10 @@ import statistics
 import numpy as np
 import pytest
 
-from tests.tools.pages.runs_made import NASTY, make, make_twenty
-from transformer_jax.tools.pages import report
+from tests.tools.reports.runs_made import NASTY, make, make_twenty
 from transformer_jax.tools.pages.page import array
 from transformer_jax.tools.reports import compare, figures
+from transformer_jax.tools.reports import page as report
 from transformer_jax.tools.reports import records as work
 from transformer_jax.tools.reports import report as command
 
