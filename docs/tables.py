@@ -151,7 +151,7 @@ def recurrences_table() -> str:
 
 def configuration_tables() -> str:
     """Every key of the config: its default and its comment, a table for each section."""
-    meanings = comments.keys(inspect.getsource(default))
+    meanings = comments.keys()
     sections: dict[str, list[tuple[str, str, str]]] = {}
     for key, value, meaning, choices in comments.settings():
         names = f"One of {', '.join(map(_code, choices))}." if choices else ""

@@ -1,5 +1,7 @@
 """What the source says of itself is found."""
 
+from ml_collections import ConfigDict
+
 from configs import default
 from transformer_jax.config import meanings
 from transformer_jax.config.load import flatten
@@ -23,7 +25,8 @@ def get_config():
     a.b = 1  # beside
     a.c = 2
 """
-    assert meanings.keys(source) == {
+    config = ConfigDict({"a": {"b": 1, "c": 2}})
+    assert meanings.comments(config, source) == {
         "a": "The section.",
         "a.b": "Above: more than a line. Beside.",
         "a.c": "",

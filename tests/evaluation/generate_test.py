@@ -9,22 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.defaults import settings
 from transformer_jax.evaluation import generate as evaluate
 from transformer_jax.evaluation.search import DecodeSettings
 
 PAD, EOS, BOS = 0, 1, 2
 VOCAB = 12
-BEAM = DecodeSettings(
-    method="beam",
-    beam_size=3,
-    length_penalty=0.6,
-    extra_length=2,
-    num_samples=1,
-    stop=(),
-    temperature=1.0,
-    top_k=0,
-    top_p=1.0,
-)
+BEAM = settings(DecodeSettings, "decode", beam_size=3, extra_length=2)
 GREEDY = dataclasses.replace(BEAM, method="greedy")
 SOURCES = [[3, 4, 5, EOS], [9, EOS], [7, 7, 8, 6, 3, EOS], [EOS], [4, 11, EOS]]
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from tests.defaults import settings
 from transformer_jax.models import FAMILIES, family
 from transformer_jax.models.layers import positions
 from transformer_jax.models.recurrent.config import RECURRENCES, RecurrentConfig
@@ -33,17 +34,12 @@ SIZES: dict[str, Any] = dict(
     num_heads=2,
     head_dim=8,
     d_ff=24,
-    activation="relu",
-    norm="layer_norm",
-    positions="sinusoidal",
     max_length=12,
-    embedding_norm=False,
-    tied_embeddings="all",
     dropout_rate=0.0,
     embedding_dropout_rate=0.0,
-    attention_dropout_rate=0.0,
-    feed_forward_dropout_rate=0.0,
-    dtype="float32",
+    head="tokens",
+    num_labels=0,
+    context_length=None,
 )
 SOURCE_LENGTH, TARGET_LENGTH = 9, 8
 # The shapes with their heads, for `config`.
@@ -77,19 +73,19 @@ def config(residual: Any = "post_ln", **changes: Any) -> TransformerConfig:
     own: dict[str, Any] = dict(encoder_residual=residual, decoder_residual=residual)
     if changes.get("architecture") == "encoder_only":
         own["head"] = "masked_tokens"
-    return TransformerConfig(**(SIZES | own | changes))
+    return settings(TransformerConfig, "model", **(SIZES | own | changes))
 
 
 def recurrent(recurrence: str, architecture: str = "", **changes: Any) -> RecurrentConfig:
     """A tiny recurrent model, of its first architecture unless one is named."""
     architecture = architecture or RECURRENCES[recurrence].architectures[0]
-    names = "vocab_size bos_id d_model tied_embeddings dropout_rate embedding_dropout_rate dtype"
+    names = "vocab_size bos_id d_model dropout_rate embedding_dropout_rate head num_labels"
     sizes = {name: SIZES[name] for name in names.split()}
     own: dict[str, Any] = dict(num_encoder_layers=3, num_decoder_layers=3)
     own |= dict(architecture=architecture, recurrence=recurrence)
     if architecture == "encoder_only":
         own["head"] = "masked_tokens"
-    return RecurrentConfig(**(sizes | own | changes))
+    return settings(RecurrentConfig, "model", **(sizes | own | changes))
 
 
 # Every row of the recurrent models, in each of its shapes.

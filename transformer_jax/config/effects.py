@@ -98,66 +98,70 @@ def _unused(config: Config) -> dict[str, str]:
 
 
 def _choices(config: Config) -> list[Choice]:
-    data, model, optimizer = config.data, config.model, config.optimizer
-    task, start = tasks.choose(config.task.name, model.architecture), config.checkpoint.init_from
+    """The settings that choose what is read, with their values; a later one's reason counts."""
+    model, task = config.model, tasks.choose(config.task.name, config.model.architecture)
+    flat, start = flatten(config), config.checkpoint.init_from
+    # Of two schemes the one that reads more.
     residuals = [
         model[f"{stack}_residual"] or model.residual for stack in ARCHITECTURES[model.architecture]
     ]
-    scheme = max(residuals, key=lambda name: len(SCHEMES[name].reads))
-    ending = {
-        name: ("final_learning_rate",) * row.ends + ("decay_steps",) * row.decays_last
-        for name, row in SCHEDULES.items()
-    }
-    moments = {name: row.reads for name, row in OPTIMIZERS.items()}
-    sizes = {
-        name: ("vocab_size", "train_bytes") * (row.least is not None)
-        for name, row in TOKENIZERS.items()
-    }
-    lengths = {
-        name: ("max_length",) * row.learned
-        + ("max_distance",) * row.distances
-        + ("rotary_base",) * (row.rotation is not None)
-        for name, row in POSITIONS.items()
-    }
-    bases = {name: row.reads if row else () for name, row in PARAMETERIZATIONS.items()}
-    remembers = {True: ("memory_length",), False: ()}
-    rows = {True: ("row_source_length", "row_target_length"), False: ()}
+    flat["model.residual"] = max(residuals, key=lambda name: len(SCHEMES[name].reads))
     return [
-        Choice("decode.method", config.decode.method, _in("decode", METHODS)),
-        Choice("optimizer.schedule", optimizer.schedule, _in("optimizer", ending)),
-        Choice("optimizer.name", optimizer.name, _in("optimizer", moments)),
-        Choice("model.memory_length", bool(model.memory_length), _in("evaluate", remembers)),
-        Choice("model.positions", model.positions, _in("model", lengths)),
-        Choice(
-            "model.residual", scheme, _in("model", {n: row.reads for n, row in SCHEMES.items()})
+        *(
+            Choice(name, bool(flat[name]) if True in readers else flat[name], readers)
+            for name, readers in _READERS.items()
         ),
-        Choice("model.parameterization", model.parameterization, _in("model", bases)),
-        Choice("model.family", model.family, _in("model", _FAMILIES)),
-        Choice("model.architecture", model.architecture, _in("model", _STACKS)),
-        Choice("data.tokenizer.kind", data.tokenizer.kind, _in("data.tokenizer", sizes)),
-        Choice("data.mixture", bool(data.mixture), _in("data", {True: (), False: ("train",)})),
-        Choice("data.packing", data.packing, _in("data", rows)),
-        Choice("data.source", data.source, _in("data", _sources(task))),
+        Choice("data.source", config.data.source, _in("data", _sources(task))),
         Choice("task.name", task.recipe.name, {n: _read_by(row) for n, row in TASKS.items()}),
-        # Last, since its reason goes before that of the kind.
         Choice("checkpoint.init_from", start, {start: (), "": _TOKENIZER}),
     ]
 
 
+def _in(section: str, reads: Mapping[Any, Collection[str]]) -> dict[Any, list[str]]:
+    return {name: [f"{section}.{key}" for key in keys] for name, keys in reads.items()}
+
+
+def _reads(table: Mapping[str, Any]) -> dict[str, Collection[str]]:
+    """What the rows of a table say that they read; a row may be None."""
+    return {name: row.reads if row else () for name, row in table.items()}
+
+
 _TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
-_FAMILIES = {
-    name: row.reads.intersection(default.get_config().model) for name, row in FAMILIES.items()
+# The keys that each value of a setting reads and not every other one does; True: any value but
+# none, 0 and ().
+_READERS: Mapping[str, Mapping[Any, Collection[str]]] = {
+    "decode.method": _in("decode", METHODS),
+    "optimizer.schedule": {
+        name: ("optimizer.final_learning_rate",) * row.ends
+        + ("optimizer.decay_steps",) * row.decays_last
+        for name, row in SCHEDULES.items()
+    },
+    "optimizer.name": _in("optimizer", _reads(OPTIMIZERS)),
+    "model.memory_length": {True: ("evaluate.memory_length",), False: ()},
+    "model.positions": {
+        name: ("model.max_length",) * row.learned
+        + ("model.max_distance",) * row.distances
+        + ("model.rotary_base",) * (row.rotation is not None)
+        for name, row in POSITIONS.items()
+    },
+    "model.residual": _in("model", _reads(SCHEMES)),
+    "model.parameterization": _in("model", _reads(PARAMETERIZATIONS)),
+    "model.family": {
+        name: [f"model.{key}" for key in row.reads.intersection(default.get_config().model)]
+        for name, row in FAMILIES.items()
+    },
+    # An encoder alone also embeds, whatever it is trained for.
+    "model.architecture": {
+        name: ["model.pooling" if stacks == ("encoder",) else "model.logits_bias"]
+        + [key for s in stacks for key in (f"model.num_{s}_layers", f"model.{s}_residual")]
+        for name, stacks in ARCHITECTURES.items()
+    },
+    "data.tokenizer.kind": {
+        name: _TOKENIZER[1:] * (row.least is not None) for name, row in TOKENIZERS.items()
+    },
+    "data.mixture": {True: (), False: ("data.train",)},
+    "data.packing": {True: ("data.row_source_length", "data.row_target_length"), False: ()},
 }
-# An encoder alone also embeds, whatever it is trained for.
-_STACKS = {
-    name: ("pooling" if stacks == ("encoder",) else "logits_bias",)
-    + tuple(key for stack in stacks for key in (f"num_{stack}_layers", f"{stack}_residual"))
-    for name, stacks in ARCHITECTURES.items()
-}
-
-
-def _in(section: str, rows: Mapping[Any, Collection[str]]) -> dict[Any, list[str]]:
-    return {name: [f"{section}.{key}" for key in keys] for name, keys in rows.items()}
 
 
 def _sources(task: Task) -> dict[str, Collection[str]]:

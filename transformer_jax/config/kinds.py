@@ -1,10 +1,11 @@
-"""What a setting may be: its type, its bounds, and the table that lists its choices."""
+"""What a setting may be: its type, and the table that lists its choices."""
 
 import ast
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from transformer_jax.config.bounds import bounds
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
 from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.evaluation.scores import BLEU_TOKENIZERS
@@ -45,15 +46,13 @@ ROWS = {
     "data.parts": (("reverse", 1.0, "data.source_language=de", "data.target_language=en"),),
 }
 _OPEN = {"data.parts": 2}  # the rows that have any number of texts behind so many items
-# Sizes and steps are counted in int32 on devices; what else bounds a whole number stands here.
-_LARGEST = 2**31 - 1
-_BOUNDS = {
-    "seed": (0, 2**32 - 1),  # of jax.random.key
-    "decode.seed": (0, 2**32 - 1),
-    # The libraries allocate a table of this size before they look at the texts.
-    "data.tokenizer.vocab_size": (1, 2**24),
-}
 _MAX_FLOAT32 = 3.4e38
+_EXPECTED = {
+    int: "a whole number",
+    float: f"a finite number, at most {_MAX_FLOAT32:g}",
+    bool: "true or false",
+    str: "a text",
+}
 
 
 class Kind(NamedTuple):
@@ -81,57 +80,55 @@ def parse(kind: Kind, text: str) -> object:
         return text
     if kind.type is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
-    if kind.type in (int, float):
+    # float() itself takes "1e5", and "inf", which `check` refuses; int() keeps all digits.
+    readers = (ast.literal_eval,) if kind.type is tuple else (int, float)
+    for read in readers:
         try:
-            return int(text)
-        except ValueError:
-            pass
-    try:
-        return float(text) if kind.type in (int, float) else ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return text  # these five are what literal_eval raises
+            return read(text)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            pass  # these five are what literal_eval raises
+    return text
 
 
 def check(key: str, kind: Kind, value: Any) -> Any:
-    """Returns the value in the type that the key has; ValueError when it does not fit."""
+    """Returns the value in the type that the key has.
+
+    Raises:
+      ValueError: it has another type, or is none of the key's choices, or outside its bounds.
+    """
     if value is None and kind.may_be_none:
         return None
-    if (number := _number(kind.type, value)) is not None:
-        least, most = _BOUNDS.get(key, (-_LARGEST, _LARGEST))
-        if kind.type is int and not least <= number <= most:
-            raise ValueError(f"{key}={show(value)} does not lie in {least} to {most}")
-        return number
+    fitted = _fitted(key, kind, value)
+    if fitted is None:
+        rows = f"rows, as {ROWS[key]!r}" if key in ROWS else "texts, as ('train',)"
+        expected = _EXPECTED.get(kind.type, f"a tuple of {rows}")
+        none = value is None or value == "None"
+        unset = " or None" if kind.may_be_none else "; it cannot be None" if none else ""
+        raise ValueError(f"{key}={show(value)} is not {expected}{unset}")
+    if kind.type in (int, float) and not (allowed := bounds(key, kind.type)).holds(fitted):
+        raise ValueError(f"{key}={show(value)} is not {allowed}")
+    for name in fitted if kind.type is tuple else (fitted,):
+        if key in CHOICES and name not in CHOICES[key]:
+            choices = ", ".join(map(repr, CHOICES[key]))
+            raise ValueError(f"{key}={show(name)} is not one of {choices}")
+    return fitted
+
+
+def _fitted(key: str, kind: Kind, value: Any) -> Any:
+    """The value in this type; None where it has another."""
+    if kind.type in (int, float):
+        return _number(kind.type, value)
     if kind.type is tuple and isinstance(value, tuple | list):
-        items = [_row(key, item) if key in ROWS else item for item in value]
-        if all(isinstance(item, tuple if key in ROWS else str) for item in items):
-            for item in items:
-                _check_choice(key, item)
-            return tuple(items)
-    if kind.type is str and isinstance(value, str) and key in CHOICES:
-        _check_choice(key, value)
-        return value
+        items = tuple(_row(key, item) if key in ROWS else item for item in value)
+        return (
+            items
+            if all(isinstance(item, tuple if key in ROWS else str) for item in items)
+            else None
+        )
     # The text 'None' as a folder or a name is a slip of whoever meant to unset it.
-    if kind.type is str and isinstance(value, str) and value != "None":
-        return value
-    if kind.type is bool and isinstance(value, bool):
-        return value
-    items = f"rows, as {ROWS[key]!r}" if key in ROWS else "texts, as ('train',)"
-    expected = {
-        int: "a whole number",
-        float: f"a finite number, at most {_MAX_FLOAT32:g}",
-        bool: "true or false",
-        str: "a text",
-        tuple: f"a tuple of {items}",
-    }[kind.type]
-    none = value is None or value == "None"
-    unset = " or None" if kind.may_be_none else "; it cannot be None" if none else ""
-    raise ValueError(f"{key}={show(value)} is not {expected}{unset}")
-
-
-def _check_choice(key: str, value: object) -> None:
-    choices = CHOICES.get(key)
-    if choices is not None and value not in choices:
-        raise ValueError(f"{key}={show(value)} is not one of {', '.join(map(repr, choices))}")
+    if not isinstance(value, kind.type) or (value == "None" and key not in CHOICES):
+        return None
+    return value
 
 
 def _number(kind: type, value: Any) -> Any:

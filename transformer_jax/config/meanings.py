@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
 from configs import default
+from configs.default import Config
 from transformer_jax.config.kinds import CHOICES
 from transformer_jax.config.load import flatten
 
@@ -25,13 +28,8 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Every key of the config with its comments, in the order of configs/default.py.
-
-    Raises ValueError where the reader of its comments does not find a key.
-    """
-    values, meanings = flatten(default.get_config()), keys(inspect.getsource(default))
-    if missing := values.keys() - meanings.keys():
-        raise ValueError(f"configs/default.py sets {', '.join(missing)} where nobody looks")
+    """Every key of the config with its comments, in the order of configs/default.py."""
+    values, meanings = flatten(default.get_config()), keys()
 
     def choices(key: str) -> tuple[str, ...]:
         names = tuple(CHOICES.get(key, ()))
@@ -44,33 +42,28 @@ def settings() -> list[Setting]:
     ]
 
 
-def keys(source: str) -> dict[str, str]:
-    """The comments on each dotted key and section that get_config sets, in its order."""
+def keys() -> dict[str, str]:
+    """The comments on each dotted key and section of the config, in its order."""
+    return comments(default.get_config(), inspect.getsource(default))
+
+
+def comments(config: Config, source: str) -> dict[str, str]:
+    """The comments on each dotted key and section of a config, in the order of their lines.
+
+    source: sets each in a line `SECTION.KEY = VALUE`, by the section's last name or "config".
+    """
     above, beside = lines(source)
-    functions = {
-        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
-    }
+    written = [re.match(r"\s*(\w+\.\w+) = ", line) for line in source.splitlines()]
+    numbers = {line[1]: number for number, line in enumerate(written, start=1) if line}
 
-    def walk(function: ast.FunctionDef, paths: dict[str, str]) -> Iterator[tuple[str, str]]:
-        for node in function.body:
-            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Attribute):
-                continue
-            owner = ast.unparse(node.targets[0].value)
-            key = ".".join(filter(None, [paths[owner], node.targets[0].attr]))
-            comments = map(sentence, (above(node.lineno), beside(node.lineno)))
-            yield key, " ".join(filter(None, comments))
-            paths |= {ast.unparse(name): key for name in node.targets[1:]}
-            called = isinstance(node.value, ast.Call) and ast.unparse(node.value.func)
-            if called in functions:
-                inner = functions[called]
-                (made,) = (
-                    node.target.id
-                    for node in inner.body
-                    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-                )
-                yield from walk(inner, {made: key})
+    def walk(section: Config, owner: str, path: str) -> Iterator[tuple[str, str]]:
+        for number, name in sorted((numbers[f"{owner}.{name}"], name) for name in section):
+            texts = map(sentence, (above(number), beside(number)))
+            yield f"{path}{name}", " ".join(filter(None, texts))
+            if isinstance(section[name], ConfigDict):
+                yield from walk(section[name], name, f"{path}{name}.")
 
-    return dict(walk(functions["get_config"], {"config": ""}))
+    return dict(walk(config, "config", ""))
 
 
 def lines(source: str) -> tuple[Callable[[int], str], Callable[[int], str]]:

@@ -60,10 +60,10 @@ class DataSettings:
     recipe: Recipe
     splits: dict[str, tuple[str, ...]]
     mixture: tuple[Part, ...]
-    parts: tuple[Named, ...] = ()
-    metrics: tuple[str, ...] = ()
+    parts: tuple[Named, ...]
+    metrics: tuple[str, ...]
     validation_size: int
-    train_share: float = 1.0
+    train_share: float
     tokenizer_kind: str
     tokenizer_vocab_size: int
     tokenizer_train_bytes: int

@@ -19,6 +19,8 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
+from transformer_jax.devices import chips
+
 # From the axis with the least exchange to the one with the most, whose neighbours are close.
 AXES = ("data", "fsdp", "tensor", "sequence")
 # The D axis of an activation has no name, since its rows are already sharded over fsdp.
@@ -56,6 +58,9 @@ class MeshSettings:
     """`config.mesh`: how many devices each axis has; -1 on one of them means the rest.
 
     topology: what preflight compiles for; nothing else reads it.
+
+    Raises:
+      ValueError: a size is none, several are the rest, or there is no such topology.
     """
 
     data: int
@@ -71,6 +76,11 @@ class MeshSettings:
         if self.sizes.count(-1) > 1:
             rest = " and ".join(f"mesh.{axis}" for axis in AXES if getattr(self, axis) == -1)
             raise ValueError(f"{rest} are -1, but only one axis can be the rest of the devices")
+        if self.topology:
+            try:
+                chips.parse(self.topology)
+            except ValueError as error:
+                raise ValueError(f"mesh.topology: {error}") from error
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -7,9 +7,9 @@ import optax
 import pytest
 from flax import linen as nn
 
+from tests.defaults import make_optimizer
 from tests.models import reference, tiny
 from transformer_jax.models.transformer.fold import fold
-from transformer_jax.training.optimizer import make_optimizer
 
 ORDER = tiny.stacks(tiny.config())
 
@@ -128,11 +128,8 @@ def test_omega_of_one_is_post_ln_bit_for_bit():
 @pytest.mark.parametrize("residual", ["admin", "admin_constant"])
 def test_a_group_of_the_optimizer_fixes_omega(residual):
     config = tiny.config(residual=residual, architecture="encoder_only")
-    optimizer = make_optimizer(
-        name="adam", schedule=optax.constant_schedule(0.1), peak=0.1, beta1=0.9, beta2=0.98,
-        epsilon=1e-9, weight_decay=0.0, clip_norm=0.0, groups=(("*/omega", 0.0, 0.0),),
-        roles=lambda: tiny.roles(config),
-    )  # fmt: skip
+    groups = (("*/omega", 0.0, 0.0),)
+    optimizer = make_optimizer("adam", 0.1, lambda: tiny.roles(config), groups=groups)
     params = tiny.random_parameters(config)
     gradients = jax.tree.map(jnp.ones_like, params)
 

@@ -10,12 +10,12 @@ import optax
 import pytest
 from flax import linen as nn
 
+from tests.defaults import make_optimizer
 from tests.models import tiny
 from transformer_jax.models.layers.parameter import Boxed, Share
 from transformer_jax.models.transformer import initialisation, parameterizations
 from transformer_jax.models.transformer.config import branch_multiplier, multipliers
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Growth, share
-from transformer_jax.training import optimizer
 
 ROWS = {name: row for name, row in PARAMETERIZATIONS.items() if row}
 WIDTH, LAYERS = tiny.SIZES["d_model"], tiny.SIZES["num_encoder_layers"]
@@ -228,17 +228,14 @@ def trajectory(name, row, steps=8):
     batch = tiny.read_by(config, tiny.packed_batch())
     params = tiny.initial_parameters(config)
     side = tiny.side_of_logits(config)
-    transform = optimizer.make_optimizer(
-        name="adamw_independent",
-        schedule=lambda count: 3e-3,
-        peak=3e-3,
-        beta1=0.9,
+    transform = make_optimizer(
+        "adamw_independent",
+        3e-3,
+        lambda: tiny.roles(config),
+        learning_rate=3e-3,
         beta2=0.95,
         epsilon=1e-3,
         weight_decay=0.01,
-        clip_norm=0.0,
-        groups=(),
-        roles=lambda: tiny.roles(config),
     )
 
     @jax.jit

@@ -7,14 +7,7 @@ import jax.numpy as jnp
 
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.layers.heads import HEADS, POOLINGS
-from transformer_jax.models.layers.settings import (
-    ARCHITECTURES,
-    DTYPES,
-    check_choices,
-    check_head,
-    check_rates,
-    check_sizes,
-)
+from transformer_jax.models.layers.settings import ARCHITECTURES, DTYPES, check_head
 from transformer_jax.models.layers.stack import REMAT
 
 
@@ -85,8 +78,8 @@ class RecurrentConfig:
     products are computed in: parameters, states and logits stay float32.
 
     Raises:
-      ValueError: a choice that its table lacks, a size below 1, a rate outside [0, 1), a recurrence
-        or a head that does not fit the architecture, or an odd width of an encoder alone.
+      ValueError: a recurrence or a head that does not fit the architecture, or an odd width of an
+        encoder alone.
     """
 
     architecture: str
@@ -96,23 +89,20 @@ class RecurrentConfig:
     num_encoder_layers: int
     num_decoder_layers: int
     d_model: int
-    head: str = "tokens"
-    num_labels: int = 0
-    pooling: str = "mean"
-    tied_embeddings: str = "all"
-    dropout_rate: float = 0.0
-    embedding_dropout_rate: float = 0.0
-    dtype: str = "float32"
-    remat: str = "none"
+    head: str
+    num_labels: int
+    pooling: str
+    tied_embeddings: str
+    dropout_rate: float
+    embedding_dropout_rate: float
+    dtype: str
+    remat: str
 
     # What other families may have: a bound of rows, and measurements on the first batch.
     longest_row = None
     profiled = False
 
     def __post_init__(self):
-        check_choices(self, CHOICES)
-        check_sizes(self, ("vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model"))
-        check_rates(self, ("dropout_rate", "embedding_dropout_rate"))
         check_head(self)
         if self.architecture not in self.row.architectures:
             fitting = [

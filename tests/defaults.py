@@ -1,0 +1,48 @@
+"""Settings as tests make them: the defaults of configs/default.py, and what a test changes."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from configs import default
+from transformer_jax.training import optimizer
+from transformer_jax.training.step import TrainSettings
+from transformer_jax.training.update_rules import OptimizerSettings
+
+
+@functools.cache
+def _section(name: str) -> dict[str, Any]:
+    return default.get_config()[name].to_dict()
+
+
+def settings(kind: type[Any], section: str, **changes: Any) -> Any:
+    """A dataclass of settings that has its values from this section of the config."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    own = {name: value for name, value in _section(section).items() if name in names}
+    return kind(**(own | changes))
+
+
+def train_settings(**changes: Any) -> TrainSettings:
+    """Ten steps of which none is evaluated, measured or saved."""
+    quiet = {"steps": 10, "evaluate_every": 0, "checkpoint_every": 0}
+    return settings(TrainSettings, "train", **(quiet | changes))
+
+
+def optimizer_settings(**changes: Any) -> OptimizerSettings:
+    """Of a training of 20 steps, by the width of the default."""
+    return settings(OptimizerSettings, "optimizer", **({"steps": 20, "width": 512} | changes))
+
+
+def make_optimizer(
+    name: str,
+    schedule: optax.Schedule | float,
+    roles: Callable[[], Any] = dict,
+    **changes: Any,
+) -> optax.GradientTransformation:
+    """An optimizer whose rates these are, whatever its settings say; the peak is 1."""
+    own = {"name": name, "schedule": "constant"} | changes
+    rates = schedule if callable(schedule) else optax.constant_schedule(schedule)
+    return optimizer.make_optimizer(optimizer_settings(**own), rates, roles)
