@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,15 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.serve.continuous_rows import Endless
-from transformer_jax.devices.mesh import batch_sharding, local_rows
+from transformer_jax.devices.mesh import batch_sharding, constrain, local_rows
 from transformer_jax.evaluation.search import IMPOSSIBLE, DecodeSettings
-from transformer_jax.evaluation.trained import EvalStep, Trained
-from transformer_jax.models.family import Model, Needs, Role, roles
+from transformer_jax.evaluation.trained import (
+    EvalStep,
+    Trained,
+    make_eval_step,
+    make_predict_step,
+)
+from transformer_jax.models.family import Family, Model, Needs, Role, roles, with_memory
 from transformer_jax.process import hosts
 from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.tasks.task import Task
@@ -26,6 +31,7 @@ from transformer_jax.training import state, step
 from transformer_jax.training.losses import Batch, Loss
 from transformer_jax.training.state import State
 from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings
+from transformer_jax.training.update_rules import OptimizerSettings
 
 Params = PyTree[Float[Array, "..."]]
 
@@ -40,9 +46,6 @@ class CheckpointSettings:
     init_from: str
 
     def __post_init__(self):
-        for name in ("keep_last", "average_last"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"checkpoint.{name}={value} is less than 1")
         if self.average_last > self.keep_last:
             raise ValueError(
                 f"checkpoint.average_last={self.average_last} needs as many checkpoints, but "
@@ -60,56 +63,93 @@ class EvaluateSettings:
     memory_length: int | None
     samples: tuple[str, ...]
 
-    def __post_init__(self):
-        if self.memory_length is not None and self.memory_length < 0:
-            raise ValueError(f"evaluate.memory_length={self.memory_length} is negative")
-        if self.batch_size < 1:
-            raise ValueError(f"evaluate.batch_size={self.batch_size} is less than 1")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything that a run consists of.
+    """Everything that a run consists of: settings and what is made of them, and a model to ask.
 
     Attributes:
+      identity: what the run is, by dotted key: what differs from the default config and may not
+        change.
+      as_json: the content of its config.json, to be saved; nothing is read out of it.
       mesh: of the devices; the caller puts it in use (`devices.mesh.use`).
       task: what the model is trained for, and so what is scored and generated.
       needs: what the model takes of memory.
-      init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
-      memory: (rows, length or None) -> the shapes of what the model keeps of a batch for the next;
-        None: as in training.
-      outputs: (params, batch, dropout key or None, memory) -> what the loss reads, and the memory
-        after the batch; no key is deterministic.
-      apply: (params, batch, dropout key or None) -> logits (B, T, V or C), without memory.
-      start, step: the model's, with params in front: what decoding needs.
       loss: (outputs, batch) -> (loss sum, weight, sums).
-      eval_step, predict_step, embed_step: (params, batch) -> what the loss reports (with the memory
-        before and after), the likeliest token or label (B, T), the vectors of texts (B, T, D; None:
-        the model has none); compiled once a shape.
+      schedule, transform: made of `optimizer`.
+      trackers: services that get the numbers of training too.
     """
 
+    identity: Mapping[str, object]
+    as_json: Mapping[str, Any]
     seed: int
     mesh: Mesh
     task: Task
     data: Dataset
+    family: Family
     model: Model
     needs: Needs
-    init: Callable[[Key[Array, ""], Batch], Params]
-    memory: Callable[[int, int | None], Any]
-    outputs: ApplyFn
-    apply: Callable[..., Float[Array, "B T _"]]
-    start: Callable[..., tuple]
-    step: Callable[..., tuple]
     loss: Loss
-    eval_step: EvalStep
-    predict_step: Callable[..., Int[Array, "B T"]]
-    embed_step: Callable[..., Float[Array, "B T D"]] | None
+    optimizer: OptimizerSettings
     schedule: optax.Schedule
-    optimizer: optax.GradientTransformation
+    transform: optax.GradientTransformation
     train: TrainSettings
+    trackers: tuple[str, ...]
     checkpoint: CheckpointSettings
     evaluate: EvaluateSettings
     decode: DecodeSettings
+
+    def init(self, key: Key[Array, ""], batch: Batch) -> Params:
+        """New parameters, boxed with logical axes; the model runs in training mode for them."""
+        return self.family.init(self.model, key, batch)
+
+    def memory(self, rows: int, length: int | None = None) -> Any:
+        """The shapes of what the model keeps of a batch for the next.
+
+        length: as of evaluate.memory_length; None: as in training.
+        """
+        return self.family.memory(self.model.config, rows, length)
+
+    def outputs(
+        self, params: Params, batch: Batch, rng: Key[Array, ""] | None, memory: Any
+    ) -> tuple[Any, Any]:
+        """What the loss reads, and the memory after the batch.
+
+        rng: the key of dropout; None is deterministic.
+        """
+        return with_memory(self.model, params, batch, rng, memory)
+
+    def apply(self, params: Params, batch: Batch, rng: Key[Array, ""] | None) -> Any:
+        """Logits (B, T, V or C), without memory."""
+        outputs, _ = self.outputs(params, batch, rng, ())
+        return outputs.logits()
+
+    def start(self, params: Params, batch: Batch, max_length: int) -> Any:
+        """What the model decodes from: the first tokens, what it reads at every step, its cache."""
+        return self.model.apply({"params": params}, batch, max_length, method="start")
+
+    def step(self, params: Params, *arguments: Any) -> Any:
+        """The model's next logits and cache (see `evaluation.search`)."""
+        return self.model.apply({"params": params}, *arguments, method="step")
+
+    @functools.cached_property
+    def eval_step(self) -> EvalStep:
+        """(params, batch, memory) -> what the loss reports and the memory after; compiled."""
+        return make_eval_step(self.loss, self.outputs)
+
+    @functools.cached_property
+    def predict_step(self) -> Callable[..., Int[Array, "B T"]]:
+        """(params, batch) -> the likeliest token or label at each token; compiled."""
+        return make_predict_step(self.apply)
+
+    @functools.cached_property
+    def embed_step(self) -> Callable[..., Float[Array, "B T D"]] | None:
+        """(params, batch) -> at each token the vector of its text; None: the model has none."""
+
+        def embed(params: Params, batch: Batch) -> Any:
+            return constrain(self.model.apply({"params": params}, batch, method="embed"))
+
+        return jax.jit(embed) if hasattr(self.model, "embed") else None
 
     def with_seed(self, seed: int | Int[Array, ""]) -> "Run":
         """The same with another seed, which may be traced; the step of one trains the others."""
@@ -143,13 +183,13 @@ class Run:
     def _state(self, make: Callable[..., State], key: Key[Array, ""], batch: Batch) -> State:
         return make(
             self.init,
-            self.optimizer,
+            self.transform,
             key,
             batch,
             (*self.task.metrics, "gradient_norm"),
             ema=self.train.ema_decay > 0,
             mesh=self.mesh,
-            memory=self.memory(self.data.settings.batch_size, None),
+            memory=self.memory(self.data.settings.batch_size),
         )
 
     def parameter_table(self) -> list[state.Parameter]:
@@ -169,7 +209,7 @@ class Run:
             self.train,
             loss=self.loss,
             apply=outputs or self.outputs,
-            optimizer=self.optimizer,
+            optimizer=self.transform,
             schedule=self.schedule,
             layout=state.layout(self.abstract_state()),
         )

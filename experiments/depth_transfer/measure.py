@@ -9,6 +9,7 @@ import jax
 from configs.default import Config
 from experiments.harness import coordinate_check
 from experiments.harness.trainings import Made, Trainings
+from transformer_jax.config.build import build
 from transformer_jax.inspection import observed
 
 
@@ -28,7 +29,7 @@ def measure(
 
     Or, at the checked rate, for each seed, step and activation, as of `coordinate_check.sizes`.
     """
-    trainings = Trainings(config)
+    trainings = Trainings(build(config))
     if checked_rate is not None:
         return coordinate_check.sizes(trainings, checked_rate, seeds)
     look = jax.jit(lambda params, batch: _look(trainings, params, batch))

@@ -25,7 +25,7 @@ EACH, FUSED = 1.0, 0.5**0.5
 def draw(run: Run, key: Key[Array, ""], batch: Batch, model: Model | None = None) -> Params:
     """The parameters that a training run would begin with. model: another than the run's."""
     init = run.init if model is None else functools.partial(initialise, model)
-    state = train_state.create(init, run.optimizer, key, batch, (), ema=False, mesh=run.mesh)
+    state = train_state.create(init, run.transform, key, batch, (), ema=False, mesh=run.mesh)
     return state.params
 
 

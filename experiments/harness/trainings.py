@@ -3,6 +3,7 @@
 A run of the command line takes seconds to start and to compile, which is as long as these train.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -11,12 +12,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from configs.default import Config
-from transformer_jax.config import build
 from transformer_jax.data.prepare import recipe
 from transformer_jax.devices.mesh import place
 from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch
+from transformer_jax.training.optimizer import make_optimizer
+from transformer_jax.training.schedule import make_schedule
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, train_step
 
@@ -37,29 +38,24 @@ class Made(NamedTuple):
 
 
 class Trainings:
-    """The trainings of a config, whatever its learning rate and its seed.
+    """The trainings of a run, with any learning rate and seed in the place of its own."""
 
-    run: that of the config, or one changed by hand (None: the former).
-    """
-
-    def __init__(self, config: Config, run: Run | None = None):
-        self.config = config
-        self.run = run or build.build(config)
+    def __init__(self, run: Run):
+        self.run = run
 
         @functools.partial(jax.jit, donate_argnums=0)
         def step(state: State, batch: Batch, learning_rate: Any) -> tuple[State, Metrics]:
-            schedule, optimizer = build.make_optimizer(
-                config, lambda: self.run.roles, learning_rate
-            )
+            settings = dataclasses.replace(run.optimizer, learning_rate=learning_rate)
+            schedule = make_schedule(settings)
             return train_step(
                 state,
                 batch,
-                loss=self.run.loss,
-                apply=self.run.outputs,
-                optimizer=optimizer,
+                loss=run.loss,
+                apply=run.outputs,
+                optimizer=make_optimizer(settings, schedule, lambda: run.roles),
                 schedule=schedule,
-                accumulation_steps=self.run.train.accumulation_steps,
-                ema_decay=self.run.train.ema_decay,
+                accumulation_steps=run.train.accumulation_steps,
+                ema_decay=run.train.ema_decay,
                 log_every=1,
             )
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
-from transformer_jax.config import build
+from transformer_jax.config.build import build
 from transformer_jax.inspection import observed
 from transformer_jax.training.optimizer import adam_state
 from transformer_jax.training.state import State
@@ -43,13 +43,14 @@ def measure(
             "results/summary.json names no learning rate for the larger model: run the sweep "
             "cpu first"
         )
-    run = build.build(config)
+    run = build(config)
     if gain is not None:
-        run = dataclasses.replace(run, init=_with_gain(run, gain))
-    trainings = Trainings(config, run)
+        family = dataclasses.replace(run.family, init=_with_gain(run.family.init, gain))
+        run = dataclasses.replace(run, family=family)
+    trainings = Trainings(run)
     look = jax.jit(lambda state, batch: _look(trainings, state, batch))
-    steps = trainings.run.train.steps
-    in_warm_up = max(1, round(WARM_UP_SHARE * config.optimizer.warmup_steps))
+    steps = run.train.steps
+    in_warm_up = max(1, round(WARM_UP_SHARE * run.optimizer.warmup_steps))
     rows = []
     for rate in learning_rates:
         found: dict[str, Any] = {}
@@ -86,7 +87,7 @@ def _look(trainings: Trainings, state: State, batch: Any) -> dict[str, Any]:
     alignment = jnp.abs(seen.largest_logit[kind]) / (query * key)
 
     adam = adam_state(state.opt_state)
-    settings = trainings.config.optimizer
+    settings = trainings.run.optimizer
     first, second = (tree["decoder"]["feed_forward"]["up"][0] for tree in (adam.mu, adam.nu))
     first = first / (1 - settings.beta1**adam.count)
     second = second / (1 - settings.beta2**adam.count)
@@ -102,12 +103,11 @@ def _look(trainings: Trainings, state: State, batch: Any) -> dict[str, Any]:
     }
 
 
-def _with_gain(run: Any, gain: float) -> Any:
-    """The run's `init`, with this gain of QK-norm."""
+def _with_gain(init: Any, gain: float) -> Any:
+    """A family's `init`, with this gain of QK-norm."""
 
     def scaled(path: Any, leaf: Any) -> Any:
         name = jax.tree_util.keystr(path)
         return gain * leaf if "query_norm" in name or "key_norm" in name else leaf
 
-    init = run.init
-    return lambda key, batch: jax.tree_util.tree_map_with_path(scaled, init(key, batch))
+    return lambda *of: jax.tree_util.tree_map_with_path(scaled, init(*of))

@@ -13,9 +13,10 @@ from jaxtyping import Array, Float, Int
 
 from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
-from transformer_jax.config import build
+from transformer_jax.config.build import build
 from transformer_jax.data.prepare.recipe import Batch
 from transformer_jax.devices.mesh import place
+from transformer_jax.inspection.sharpness import make_run_sharpness
 from transformer_jax.models.family import Role, parameter_name
 from transformer_jax.training.optimizer import adam_state
 from transformer_jax.training.update_rules import rms_ratio
@@ -44,7 +45,7 @@ def measure(
 
     The row of the step at which a training diverged lacks all but its seed and step.
     """
-    trainings = Trainings(config)
+    trainings = Trainings(build(config))
     if learning_rates is not None:
         return [trainings.row(rate, seed) for seed in range(seeds) for rate in learning_rates]
     assert learning_rate is not None
@@ -146,9 +147,9 @@ def named(tree: Any) -> dict[str, Array]:
 
 def _ratios_by_step(trainings: Trainings) -> Callable[[Any, Made], dict[str, Array]]:
     """Compiles (momentum before a step, what it made) -> `ratios`."""
-    settings = trainings.config.optimizer
-    moments = {name: settings[name] for name in ("beta1", "beta2", "epsilon")}
-    compiled = jax.jit(functools.partial(ratios, roles=trainings.run.roles, **moments))
+    run = trainings.run
+    moments = run.optimizer.moments._asdict()
+    compiled = jax.jit(functools.partial(ratios, roles=run.roles, **moments))
 
     def look(momentum: Any, made: Made) -> dict[str, Array]:
         adam = adam_state(made.state.opt_state)
@@ -163,7 +164,7 @@ def _curvature(
     """What a step made -> the curvature that the next one begins with, where that is one of these
     steps; always on the first batch of the training data, so that it moves with the weights alone.
     """
-    sharpness = build.make_sharpness(trainings.config, trainings.run)
+    sharpness = make_run_sharpness(trainings.run)
     batch = place(trainings.run.mesh, next(trainings.batches(seed)))
 
     def read(made: Made) -> dict[str, float]:

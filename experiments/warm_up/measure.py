@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 
 from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
-from transformer_jax.config import build
+from transformer_jax.config.build import build
 from transformer_jax.inspection import observed, steps
-from transformer_jax.inspection.sharpness import threshold
+from transformer_jax.inspection.sharpness import make_run_sharpness, threshold
 from transformer_jax.models.family import Model
 from transformer_jax.models.transformer.shapes import Batch, Params
 
@@ -31,15 +31,15 @@ def measure(
 
     curvature: as it was asked for.
     angle/STEP: in radians, by which the step turned the kernels of a layer, mean over layers.
-    sharpness/STEP, preconditioned_sharpness/STEP: with `curvature`, as of `build.make_sharpness`.
+    sharpness/STEP, preconditioned_sharpness/STEP: with `curvature`, as of `make_run_sharpness`.
     edge/STEP: with it, the latter as a share of the threshold at the learning rate of that step,
       which is not the peak's.
     dead: the share of the sublayers whose branch is dead after the last step.
 
     What a training did not come to, or was not asked for, is NaN.
     """
-    trainings = Trainings(config)
-    run, burn_in = trainings.run, config.optimizer.burn_in_steps
+    trainings = Trainings(build(config))
+    run, burn_in = trainings.run, trainings.run.optimizer.burn_in_steps
     look = _look(trainings, curvature)
     dead = jax.jit(lambda params, batch: dead_branches(run.model, params, batch))
     rows = []
@@ -55,7 +55,7 @@ def measure(
                 found.update({f"{name}/{step}": value for name, value in numbers.items()})
             if step + 1 in READINGS:
                 before.append(jax.tree.map(jnp.copy, made.state.params))
-            if made.step == config.train.steps:
+            if made.step == run.train.steps:
                 found["dead"] = float(dead(made.state.params, made.batch))
 
         row = trainings.row(rate, seed, watch)
@@ -78,8 +78,7 @@ def _look(trainings: Trainings, curvature: bool) -> Callable[[Made, Params], dic
     """(what a step made, the parameters before it) -> the numbers that are read after it."""
     run = trainings.run
     turned = jax.jit(lambda old, new: steps.update(old, new, run.roles)["decoder"].angle.mean())
-    read = build.make_sharpness(trainings.config, run)
-    limit = threshold(trainings.config.optimizer.beta1)
+    read, limit = make_run_sharpness(run), threshold(run.optimizer.beta1)
 
     def look(made: Made, before: Params) -> dict[str, float]:
         found = {"angle": float(turned(before, made.state.params))}

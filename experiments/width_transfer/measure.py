@@ -6,6 +6,7 @@ from typing import Any
 from configs.default import Config
 from experiments.harness import coordinate_check
 from experiments.harness.trainings import Trainings
+from transformer_jax.config.build import build
 
 
 def measure(
@@ -18,7 +19,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each learning rate and seed, as of `Trainings.row`; or, at the checked rate, for
     each seed, step and activation, as of `coordinate_check.sizes`."""
-    trainings = Trainings(config)
+    trainings = Trainings(build(config))
     if checked_rate is not None:
         return coordinate_check.sizes(trainings, checked_rate, seeds)
     assert learning_rates is not None

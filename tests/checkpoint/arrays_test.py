@@ -12,9 +12,9 @@ import optax
 import pytest
 
 from tests.checkpoint.states import abstract, bits, make_state
+from tests.defaults import make_optimizer
 from transformer_jax.checkpoint import arrays
 from transformer_jax.models.family import Role
-from transformer_jax.training import optimizer
 from transformer_jax.training.update_rules import OPTIMIZERS
 
 
@@ -23,24 +23,18 @@ def round_trip(folder: Path, tree, wanted):
     return arrays.load(folder, wanted)
 
 
-def make_optimizer(name):
+ROLES = {
+    "encoder/query": Role((1, 2), True, True),
+    "encoder/query_bias": Role(None, False, True),
+    "logits/kernel": Role((1, 1), True, False),
+}
+
+
+def freezing_optimizer(name):
     """With a frozen parameter, so that its state has masked nodes and none."""
-    return optimizer.make_optimizer(
-        name=name,
-        schedule=lambda count: 0.1 / (1 + count),
-        peak=1.0,
-        beta1=0.9,
-        beta2=0.99,
-        epsilon=1e-8,
-        weight_decay=0.0,
-        clip_norm=1.0,
-        groups=(("embedding/*", 0.0, 0.0), ("encoder/*", 0.5, 0.0)),
-        roles=lambda: {
-            "encoder/query": Role((1, 2), True, True),
-            "encoder/query_bias": Role(None, False, True),
-            "logits/kernel": Role((1, 1), True, False),
-        },
-    )
+    groups = (("embedding/*", 0.0, 0.0), ("encoder/*", 0.5, 0.0))
+    settings = {"beta2": 0.99, "epsilon": 1e-8, "clip_norm": 1.0, "groups": groups}
+    return make_optimizer(name, lambda count: 0.1 / (1 + count), lambda: ROLES, **settings)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +42,7 @@ def make_optimizer(name):
     [*((name, False) for name in OPTIMIZERS), ("adam", True)],
 )
 def test_every_optimizer_continues_from_its_state_bit_for_bit(tmp_path, name, ema):
-    transform = make_optimizer(name)
+    transform = freezing_optimizer(name)
     keys = iter(jax.random.split(jax.random.key(5), 9))
     params = {
         "encoder": {

@@ -10,7 +10,7 @@ import pytest
 from configs import default
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
-from transformer_jax.config.load import load
+from transformer_jax.config.load import identity, load
 
 CHANGES = {"train.steps": 20, "model.residual": "post_ln", "optimizer.schedule": "constant"}
 CONFIG = load(default.__file__, CHANGES)
@@ -29,8 +29,9 @@ def save(workdir, origin=ORIGIN):
 def check(workdir, folder, changes=(), tokenizer="tokenizer-1", labels=ORIGIN.labels):
     config = load(default.__file__, CHANGES | dict(changes))
     tokenizer = SimpleNamespace(fingerprint=tokenizer)
-    run: Any = SimpleNamespace(data=SimpleNamespace(tokenizer=tokenizer, labels=labels))
-    restore.check(config, run, workdir, folder)
+    data = SimpleNamespace(tokenizer=tokenizer, labels=labels)
+    run: Any = SimpleNamespace(data=data, identity=identity(config))
+    restore.check(run, workdir, folder)
 
 
 def test_what_a_rerun_may_change_may_differ(tmp_path):

@@ -18,6 +18,20 @@ def _in_repository(monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
 
 
+@pytest.fixture
+def written(tmp_path):
+    """Lines -> the name of a config file that has them, from line 4 on."""
+
+    def write(*lines):
+        first = "from configs import default", "def get_config(arg=''):"
+        body = "config = default.get_config()", *lines, "return config"
+        text = "\n".join([*first, *(f"    {line}" for line in body)])
+        (tmp_path / "c.py").write_text(text)
+        return str(tmp_path / "c.py")
+
+    return write
+
+
 def _set(*texts):
     return overrides.flatten(overrides.load(DEFAULT, list(texts)))
 
@@ -27,7 +41,7 @@ def _set(*texts):
     [
         ("train.steps=7", 7),
         ("train.steps=1e5", 100_000),
-        ("train.steps=-1", -1),
+        ("mesh.data=-1", -1),
         ("model.dropout_rate=0.25", 0.25),
         ("model.dropout_rate=0", 0.0),
         ("optimizer.epsilon=1e-8", 1e-8),
@@ -96,14 +110,10 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
         ("model.residual=preln", ["model.residual", "'preln'", "'pre_ln'"]),
         ("model.residual=None", ["model.residual", "'pre_ln'"]),
         ("model.head_dim=wide", ["model.head_dim", "whole number or None"]),
-        ("seed=4294967296", ["seed=4294967296", "0 to 4294967295"]),
-        ("seed=1e30", ["seed=1e+30", "0 to 4294967295"]),
-        ("decode.seed=-1", ["decode.seed=-1", "0 to 4294967295"]),
+        ("seed=1e30", ["seed=1e+30", "[0, 4294967295]"]),
+        ("mesh.data=1e12", ["mesh.data=1000000000000", "2147483647]"]),
         (f"train.steps={'9' * 400}", ["train.steps=999", "... (400 characters)"]),
         (f"train.steps={'9' * 5000}", ["train.steps=inf", "whole number"]),
-        ("model.vocab_size=1e12", ["model.vocab_size=1000000000000", "to 2147483647"]),
-        ("data.tokenizer.vocab_size=1e12", ["vocab_size=1000000000000", "1 to 16777216"]),
-        ("data.tokenizer.vocab_size=-5", ["vocab_size=-5", "1 to 16777216"]),
         (f"optimizer.learning_rate={'9' * 400}", ["optimizer.learning_rate=999", "finite number"]),
         ("optimizer.learning_rate=1e39", ["optimizer.learning_rate=1e+39", "at most 3.4e+38"]),
         ("data.train={[]:1}", ["data.train", "'{[]:1}'", "tuple of texts"]),
@@ -145,44 +155,26 @@ def test_a_mapping_takes_values():
     assert config.data.test == ("a",)
 
 
-def test_none_can_be_set_and_unset(tmp_path):
-    file = tmp_path / "c.py"
-    file.write_text(
-        "from configs import default\n"
-        "def get_config(arg=''):\n"
-        "    config = default.get_config()\n"
-        "    config.model.head_dim = int(arg)\n"
-        "    return config\n"
-    )
+def test_none_can_be_set_and_unset(written):
+    file = written("config.model.head_dim = int(arg)")
     assert overrides.load(f"{file}:12").model.head_dim == 12
     assert overrides.load(f"{file}:12", ["model.head_dim=None"]).model.head_dim is None
     assert overrides.load(f"{file}:12", {"model.head_dim": 8}).model.head_dim == 8
 
 
-def test_a_derived_value_follows_the_override(tmp_path):
-    file = tmp_path / "c.py"
-    file.write_text(
-        "from configs import default\n"
-        "def get_config(arg=''):\n"
-        "    config = default.get_config()\n"
-        "    config.optimizer.warmup_steps = config.train.get_ref('steps') // 10\n"
-        "    return config\n"
-    )
-    assert overrides.load(str(file), ["train.steps=50"]).optimizer.warmup_steps == 5
-
-
-def test_a_derived_value_that_cannot_be_computed_is_told(tmp_path):
-    file = tmp_path / "c.py"
-    file.write_text(
-        "from configs import default\n"
-        "def get_config(arg=''):\n"
-        "    config = default.get_config()\n"
-        "    per = config.train.get_ref('evaluate_every')\n"
-        "    config.optimizer.warmup_steps = config.train.get_ref('steps') // per\n"
-        "    return config\n"
-    )
+def test_a_derived_value_follows_the_override_or_is_told(written):
+    steps = "config.train.get_ref('steps')"
+    file = written(f"config.optimizer.warmup_steps = {steps} // 10")
+    assert overrides.load(file, ["train.steps=50"]).optimizer.warmup_steps == 5
+    every = "config.train.get_ref('evaluate_every')"
+    file = written(f"config.optimizer.warmup_steps = {steps} // {every}")
     with pytest.raises(ValueError, match="c.py: ZeroDivisionError.*get_ref"):
-        overrides.load(str(file), ["train.evaluate_every=0"])
+        overrides.load(file, ["train.evaluate_every=0"])
+
+
+def test_a_frozen_config_can_be_changed(written):
+    file = written("import ml_collections", "config = ml_collections.FrozenConfigDict(config)")
+    assert overrides.load(file, {"model.head_dim": 8}).model.head_dim == 8
 
 
 @pytest.mark.parametrize(
@@ -215,17 +207,9 @@ def test_a_derived_value_that_cannot_be_computed_is_told(tmp_path):
         ("config.unlock(); del config.model.norm", r"lacks model.norm;"),
     ],
 )
-def test_a_mistake_in_a_config_file_is_told_in_one_line(tmp_path, line, part):
-    file = tmp_path / "c.py"
-    file.write_text(
-        "from configs import default\n"
-        "def get_config(arg=''):\n"
-        "    config = default.get_config()\n"
-        f"    {line}\n"
-        "    return config\n"
-    )
+def test_a_mistake_in_a_config_file_is_told_in_one_line(tmp_path, written, line, part):
     with pytest.raises(ValueError, match=part) as error:
-        overrides.load(str(file), {"model.d_model": 8})
+        overrides.load(written(line), {"model.d_model": 8})
     message = str(error.value)
     assert "\n" not in message and len(message.replace(str(tmp_path), "")) < 500
 
@@ -237,17 +221,6 @@ def test_a_mistake_in_the_config_that_one_starts_from_is_told_with_its_place(tmp
     (tmp_path / "c.py").write_text("import a_base\ndef get_config(arg):\n    a_base.get_config()\n")
     with pytest.raises(ValueError, match=r"modle;.* \(a_base.py, line 3\)"):
         overrides.load(str(tmp_path / "c.py"))
-
-
-def test_a_frozen_config_can_be_changed(tmp_path):
-    file = tmp_path / "c.py"
-    file.write_text(
-        "from configs import default\n"
-        "from ml_collections import FrozenConfigDict\n"
-        "def get_config(arg=''):\n"
-        "    return FrozenConfigDict(default.get_config())\n"
-    )
-    assert overrides.load(str(file), {"model.head_dim": 8}).model.head_dim == 8
 
 
 def test_files_that_are_no_config():
@@ -320,26 +293,23 @@ def test_json_of_another_version_is_refused(tmp_path, change, parts):
     assert all(part in str(error.value) for part in parts), error.value
 
 
+SAVED = overrides.to_json(overrides.load(default.__file__)).encode()
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (overrides.to_json(overrides.load(DEFAULT))[:-5].encode(), "delimiter: line"),
-        (overrides.to_json(overrides.load(DEFAULT)).encode() + b"\xe4", "not UTF-8 .byte 0xe4"),
-        (b"[1, 2]", "is not the config of a run"),
+        (SAVED[:-5], "delimiter: line .*; restore it"),
+        (SAVED + b"\xe4", "not UTF-8 .byte 0xe4.*; restore it"),
+        (b"[1, 2]", "is not the config of a run.*; restore it"),
+        (b'{\n"seed": "\xe9"}', "config.json:2: not UTF-8"),
     ],
 )
 def test_broken_json_is_refused(tmp_path, content, reason):
     file = tmp_path / "config.json"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=f"config file {file}: .*{reason}.*; restore it"):
+    with pytest.raises(ValueError, match=f"config file {file}: .*{reason}"):
         overrides.load(str(file))
-    for content, message in (
-        (b'{\n"seed": "\xe9"}', "config.json:2: not UTF-8"),
-        (b"[1]", "begins"),
-    ):
-        file.write_bytes(content)
-        with pytest.raises(ValueError, match=f"config.json.*{message}"):
-            overrides.load(str(file))
 
 
 def test_a_key_that_is_added_to_the_default_changes_no_run(tmp_path, monkeypatch):
@@ -381,22 +351,12 @@ def test_difference_names_the_keys_that_differ():
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "train.log_every=3",
-        "train.evaluate_every=0",
-        "train.steps=200000",
-        "checkpoint.every=3",
-        "evaluate.batch_size=3",
-        "decode.method=greedy",
-        "decode.seed=3",
-        "data.dir=elsewhere",
-        "data.cache_dir=elsewhere",
-        "data.workers=1",
-        "mesh.data=4",
-        "mesh.topology=v5e-16",
-        "model.remat=full",
-        "model.attention_kernel=splash",
-    ],
+    """
+    train.log_every=3 train.evaluate_every=0 train.steps=200000 checkpoint.every=3
+    evaluate.batch_size=3 decode.method=greedy decode.seed=3 data.dir=elsewhere
+    data.cache_dir=elsewhere data.workers=1 mesh.data=4 mesh.topology=v5e-16 model.remat=full
+    model.attention_kernel=splash
+    """.split(),
 )
 def test_a_work_directory_lets_harmless_things_change(text):
     overrides.check_workdir(overrides.load(DEFAULT), overrides.load(DEFAULT, [text]))
@@ -404,17 +364,11 @@ def test_a_work_directory_lets_harmless_things_change(text):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "seed=1",
-        "train.steps=10",
-        "train.accumulation_steps=2",
-        "data.source_language=fr",
-        "model.residual=pre_ln",
-        "optimizer.learning_rate=2",
-        "data.tokenizer.vocab_size=9",
-        "checkpoint.init_from=elsewhere",
-        "train.ema_decay=0.9",
-    ],
+    """
+    seed=1 train.steps=10 train.accumulation_steps=2 data.source_language=fr model.residual=pre_ln
+    optimizer.learning_rate=2 data.tokenizer.vocab_size=9 checkpoint.init_from=elsewhere
+    train.ema_decay=0.9
+    """.split(),
 )
 def test_a_work_directory_refuses_another_run(text):
     with pytest.raises(ValueError, match=text.partition("=")[0]):
@@ -429,9 +383,12 @@ def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
         overrides.check_workdir(saved, longer)
 
 
-def test_every_choice_belongs_to_a_key_whose_default_is_one():
-    leaves = overrides.flatten(default.get_config())
-    for key, choices in kinds.CHOICES.items():
-        leaf = leaves[key]
-        named = leaf if isinstance(leaf, tuple) else (leaf,)
-        assert leaf is None or all(name in choices for name in named)
+@pytest.mark.parametrize("key", kinds.CHOICES)
+def test_a_choice_is_one_of_its_table_and_another_is_told_them_all(key):
+    leaf, choices = overrides.flatten(default.get_config())[key], kinds.CHOICES[key]
+    names = leaf if isinstance(leaf, tuple) else (leaf,)
+    assert leaf is None or all(name in choices for name in names)
+    wrong = ("nothing",) if isinstance(leaf, tuple) else "nothing"
+    message = f"^{key}='nothing' is not one of {', '.join(map(repr, choices))}$"
+    with pytest.raises(ValueError, match=message):
+        overrides.load(DEFAULT, {key: wrong})

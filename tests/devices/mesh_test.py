@@ -10,10 +10,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from tests.defaults import make_optimizer
 from tests.devices.fakes import Device, devices
 from transformer_jax.devices.mesh import (
     AXES,
@@ -30,7 +30,6 @@ from transformer_jax.devices.mesh import (
 )
 from transformer_jax.models.family import parameter_name, roles
 from transformer_jax.models.layers.parameter import Boxed
-from transformer_jax.training import optimizer
 
 MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
 # Nothing is computed on it.
@@ -168,18 +167,9 @@ PARAMETERS: Any = {
 
 def followed(name):
     """The specification of each leaf of an optimizer's state, by the end of its path."""
-    transform = optimizer.make_optimizer(
-        name=name,
-        schedule=optax.constant_schedule(0.1),
-        peak=1.0,
-        beta1=0.9,
-        beta2=0.98,
-        epsilon=1e-9,
-        weight_decay=0.0,
-        clip_norm=1.0,
-        groups=(("embedding/*", 0.5, 0.0), ("decoder/norm/*", 0.0, 0.0)),
-        roles=lambda: roles(PARAMETERS),
-    )
+    groups = (("embedding/*", 0.5, 0.0), ("decoder/norm/*", 0.0, 0.0))
+    own = lambda: roles(PARAMETERS)  # noqa: E731
+    transform = make_optimizer(name, 0.1, own, clip_norm=1.0, groups=groups)
     params = nn.meta.unbox(PARAMETERS)
     state = jax.eval_shape(transform.init, params)
     layout = follow(CUBE, state, params, shardings(CUBE, PARAMETERS))

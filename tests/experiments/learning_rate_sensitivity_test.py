@@ -18,6 +18,7 @@ from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
 from experiments.learning_rate_sensitivity import measure, prediction, report, shown, sizes, sweep
 from tests.experiments import tiny
+from transformer_jax.config.build import build
 from transformer_jax.data.prepare.tokenizer import BOS_ID
 
 MODELS = [(3, 32), (6, 64), (6, 128)]
@@ -306,10 +307,11 @@ def _config(folder, **changes):
 def trained(tmp_path_factory):
     """The trainings of a model without rotation, and the rows of two rates; one diverges."""
     folder = tmp_path_factory.mktemp("text")
-    trainings = Trainings(_config(folder, **{"model.positions": "learned"}))
+    config = _config(folder, **{"model.positions": "learned"})
+    trainings = Trainings(build(config))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "Trainings", lambda config, run: trainings)
-        rows = measure.measure(trainings.config, folder, learning_rates=[RATE, math.inf], seed=SEED)
+        patch.setattr(measure, "Trainings", lambda run: trainings)
+        rows = measure.measure(config, folder, learning_rates=[RATE, math.inf], seed=SEED)
     return trainings, rows
 
 
@@ -354,7 +356,7 @@ def test_warm_up_is_seen_after_four_tenths_of_it(trained):
 
 def test_gradients_are_those_that_adam_sees(trained):
     trainings, (row, _) = trained
-    run, settings = trainings.run, trainings.config.optimizer
+    run, settings = trainings.run, trainings.run.optimizer
     gradient_of = jax.jit(jax.grad(functools.partial(lab.mean_loss, run, run.model)))
     m = v = 0.0
     before = _at(trainings, step=0)[0]

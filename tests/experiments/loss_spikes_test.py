@@ -13,6 +13,7 @@ from experiments.harness import rates, results
 from experiments.harness.trainings import Trainings
 from experiments.loss_spikes import measure, report, series, sweep
 from tests.experiments import tiny
+from transformer_jax.config.build import build
 from transformer_jax.models.family import Role
 from transformer_jax.training.update_rules import OPTIMIZERS, Moments
 
@@ -64,7 +65,9 @@ def test_a_row_for_each_seed_and_step(config, rows):
 
 
 def test_training_is_the_ordinary_one_until_the_odd_batch(config, rows):
-    plain = [float(made.metrics["loss"]) for made in Trainings(config).steps(RATE, 0) if made.step]
+    plain = [
+        float(made.metrics["loss"]) for made in Trainings(build(config)).steps(RATE, 0) if made.step
+    ]
     found = [row["loss"] for row in rows if row["seed"] == 0]
     np.testing.assert_allclose(found[: ODD - 1], plain[: ODD - 1], rtol=1e-5)
     assert abs(found[ODD - 1] - plain[ODD - 1]) > 0.01

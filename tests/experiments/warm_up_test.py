@@ -15,6 +15,7 @@ from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
 from experiments.warm_up import measure, report, sweep
 from tests.experiments import tiny
+from transformer_jax.config.build import build
 from transformer_jax.inspection.sharpness import threshold
 from transformer_jax.training.losses import PLATEAU_MARGIN
 
@@ -38,7 +39,7 @@ def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps
 ):
     (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=0, curvature=True)
     kept, rate_at = {}, {}
-    for made in Trainings(config).steps(RATE, 0):
+    for made in Trainings(build(config)).steps(RATE, 0):
         kept[made.step] = jax.tree.map(np.array, made.state.params)
         rate_at[made.step] = float(made.metrics.get("learning_rate", 0.0))
     for step in (1, 10):
@@ -52,7 +53,7 @@ def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps
     assert rate_at[BURN_IN + 1] == pytest.approx(RATE / 4)
     assert math.isnan(row["angle/50"]) and math.isnan(row["edge/100"])
     assert row["loss"] < row["initial"] and 0 <= row["dead"] <= 1
-    assert row["unigram_entropy"] == Trainings(config).run.data.unigram_entropy
+    assert row["unigram_entropy"] == Trainings(build(config)).run.data.unigram_entropy
 
 
 def _kernels(params):
@@ -72,7 +73,7 @@ def test_what_diverges_has_its_row_without_readings(config, tmp_path):
 
 
 def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(config):
-    run = Trainings(config).run
+    run = Trainings(build(config)).run
     batch = lab.random_batch(jax.random.key(1), 20, rows=4, length=8)
     params = lab.draw(run, jax.random.key(2), batch)
     assert float(measure.dead_branches(run.model, params, batch)) == 0

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.defaults import train_settings
 from tests.models import tiny
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.inspection import replay
@@ -19,7 +20,7 @@ from transformer_jax.models.transformer.shapes import MODELS
 from transformer_jax.training import state as train_state
 from transformer_jax.training.cross_entropy import METRICS
 from transformer_jax.training.losses import next_token_loss
-from transformer_jax.training.step import TrainSettings, make_train_step
+from transformer_jax.training.step import make_train_step
 
 LOSS = functools.partial(next_token_loss, label_smoothing=0.0, z_loss=0.0)
 SGD: optax.GradientTransformation = optax.sgd(0.1)
@@ -27,15 +28,7 @@ MOST = float(np.finfo(np.float32).max)
 
 
 def make_settings(accumulation_steps=1):
-    return TrainSettings(
-        steps=9,
-        accumulation_steps=accumulation_steps,
-        ema_decay=0.0,
-        log_every=1,
-        evaluate_every=0,
-        checkpoint_every=0,
-        diagnostics_every=0,
-    )
+    return train_settings(steps=9, accumulation_steps=accumulation_steps, log_every=1)
 
 
 def make_state(params, optimizer: optax.GradientTransformation = SGD) -> Any:

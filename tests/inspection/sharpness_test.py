@@ -1,5 +1,6 @@
 """The largest curvature, against dense Hessians and spectra that are known."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,11 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from tests.defaults import make_optimizer, optimizer_settings
 from transformer_jax.inspection import sharpness
 from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import Share
 from transformer_jax.training import optimizer
-from transformer_jax.training.update_rules import OPTIMIZERS
 
 
 def draw(*shape, seed=0):
@@ -69,7 +70,9 @@ def test_what_training_logs_is_of_its_parameters_and_its_optimizer():
     flat = np.asarray(ravel_pytree(scales)[0], np.float64) ** -0.5
     state: Any = SimpleNamespace(params=params, opt_state={"nu": scales})
     measure = sharpness.make_sharpness(
-        lambda params, batch: batch["size"] * loss(params), lambda opt_state: opt_state["nu"]
+        lambda params, batch: batch["size"] * loss(params),
+        lambda opt_state: opt_state["nu"],
+        clip_norm=0.0,
     )
     found = measure(state, {"size": jnp.float32(3)})
     for name, matrix in (("", dense), ("preconditioned_", flat[:, None] * dense * flat)):
@@ -123,30 +126,21 @@ def test_the_preconditioner_is_what_a_step_of_adam_divides_by():
     share = Share(learning_rate=0.25, epsilon=0.5)
     roles = {"w": Role((1, 1), False, False, share=share), "b": Role(None, False, False)}
     params = {"w": jnp.asarray(draw(3, 4)), "b": jnp.asarray(draw(4, seed=1))}
-    settings: dict[str, Any] = dict(beta1=0.0, beta2=0.9, epsilon=0.3)
-    groups = (("w", 0.2, 0.0),)
-    transform = optimizer.make_optimizer(
-        name="adam",
-        schedule=lambda count: 0.7,
-        peak=0.7,
-        weight_decay=0.0,
-        clip_norm=0.0,
-        groups=groups,
-        roles=lambda: roles,
-        **settings,
-    )
+    own: dict[str, Any] = dict(beta1=0.0, beta2=0.9, epsilon=0.3, groups=(("w", 0.2, 0.0),))
+    transform = make_optimizer("adam", 0.7, lambda: roles, **own)
     state = transform.init(params)
     for number in range(3):
         gradients = jax.tree.map(lambda leaf, n=number: jnp.cos(n + 3 * leaf), params)
         updates, state = transform.update(gradients, state, params)
         params = optax.apply_updates(params, updates)
-    row = OPTIMIZERS["adam"]
-    found = optimizer.adam_preconditioner(state, row, roles, groups=groups, **settings)
+    settings = optimizer_settings(**own)
+    found = optimizer.adam_preconditioner(state, settings, roles)
     steps: Any = updates
     for name, step in steps.items():
         np.testing.assert_allclose(-0.7 * gradients[name] / found[name], step, rtol=1e-4)
 
-    settings["beta1"] = 0.9  # momentum is short of gradients that stay by its bias, after 3 steps
-    short = optimizer.adam_preconditioner(state, row, roles, groups=groups, **settings)
+    # Momentum is short of gradients that stay by its bias, after 3 steps.
+    settings = dataclasses.replace(settings, beta1=0.9)
+    short = optimizer.adam_preconditioner(state, settings, roles)
     for name in found:
         np.testing.assert_allclose(short[name], (1 - 0.9**3) * found[name], rtol=1e-5)

@@ -1,23 +1,17 @@
 """Schedules against their formulas."""
 
 import math
-from typing import Any
 
 import pytest
 
+from tests.defaults import optimizer_settings
 from transformer_jax.training.schedule import SCHEDULES, make_schedule
 
 
 def made(name, **changes):
-    settings: dict[str, Any] = dict(
-        learning_rate=0.5,
-        warmup_steps=4,
-        decay_steps=5,
-        steps=20,
-        final_learning_rate=0.1,
-        d_model=64,
-    )
-    return make_schedule(name=name, **(settings | changes))
+    own = {"learning_rate": 0.5, "warmup_steps": 4, "decay_steps": 5, "final_learning_rate": 0.1}
+    own |= {"schedule": name, "steps": 20, "width": 64}
+    return make_schedule(optimizer_settings(**(own | changes)))
 
 
 def rate(schedule, s):
@@ -26,7 +20,7 @@ def rate(schedule, s):
 
 
 def test_noam_is_the_papers():
-    schedule = made("noam", learning_rate=1.0, warmup_steps=4000, d_model=512)
+    schedule = made("noam", learning_rate=1.0, warmup_steps=4000, width=512)
     for s in (1, 2, 3999, 4000, 4001, 100_000):
         expected = 512**-0.5 * min(s**-0.5, s * 4000**-1.5)
         assert rate(schedule, s) == pytest.approx(expected, rel=1e-5)
@@ -80,12 +74,8 @@ def test_a_burn_in_comes_before_all_that(name):
 
 
 def test_schedule_mistakes_are_named():
-    with pytest.raises(ValueError, match="burn_in_steps=20 does not lie in 0 to steps=20"):
+    with pytest.raises(ValueError, match="burn_in_steps=20 is not less than train.steps=20"):
         made("noam", burn_in_steps=20)
-    with pytest.raises(ValueError, match="'cosin'.*cosine"):
-        made("cosin")
-    with pytest.raises(ValueError, match="-1"):
-        made("noam", warmup_steps=-1)
     for steps in (0, 17):
         with pytest.raises(ValueError, match=f"1 to 16 steps.*decay_steps={steps}"):
             made("warmup_stable_decay", decay_steps=steps)

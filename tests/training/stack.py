@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from tests import defaults
 from transformer_jax.models.family import Role
-from transformer_jax.training import optimizer
 
 BETA1, BETA2, EPSILON, RATE = 0.9, 0.98, 1e-9, 0.01
 
@@ -47,19 +47,13 @@ AXES = {
 }
 
 
-def make_optimizer(name, **changes):
-    settings: dict[str, Any] = dict(
-        schedule=lambda count: RATE * (count + 1),
-        peak=RATE,
-        beta1=BETA1,
-        beta2=BETA2,
-        epsilon=EPSILON,
-        weight_decay=0.0,
-        clip_norm=0.0,
-        groups=(),
-        roles=lambda: ROLES,
-    )
-    return optimizer.make_optimizer(name=name, **(settings | changes))
+def rising(count):
+    return RATE * (count + 1)
+
+
+def make_optimizer(name, schedule=rising, roles=lambda: ROLES, **changes):
+    own = {"learning_rate": RATE, "beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON} | changes
+    return defaults.make_optimizer(name, schedule, roles, **own)
 
 
 def run(transform, params, gradients) -> Any:

@@ -8,36 +8,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tests.defaults import optimizer_settings, train_settings
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.models.family import Role
 from transformer_jax.training import cross_entropy, losses, optimizer, state, step
 from transformer_jax.training.schedule import make_schedule
-from transformer_jax.training.step import TrainSettings
 
 B, T, V, D = 4, 6, 9, 5
 LOSS = functools.partial(losses.next_token_loss, label_smoothing=0.1, z_loss=0.0)
 METRICS = (*cross_entropy.METRICS, "gradient_norm")
-SCHEDULE = make_schedule(
-    name="inverse_sqrt",
+SETTINGS = optimizer_settings(
+    name="adamw",
+    schedule="inverse_sqrt",
     learning_rate=0.05,
     warmup_steps=3,
-    decay_steps=0,
-    steps=10,
-    final_learning_rate=0.0,
-    d_model=D,
-)
-MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
-OPTIMIZER = optimizer.make_optimizer(
-    name="adamw",
-    schedule=SCHEDULE,
-    peak=1.0,
-    beta1=0.9,
-    beta2=0.98,
     epsilon=1e-3,  # large, so that rounding of a zero gradient makes no step
     weight_decay=0.01,
     clip_norm=1.0,
-    groups=(),
-    roles=lambda: {
+)
+SCHEDULE = make_schedule(SETTINGS)
+MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
+OPTIMIZER = optimizer.make_optimizer(
+    SETTINGS,
+    SCHEDULE,
+    lambda: {
         "table": Role((1, 1), True, False),
         "logits/kernel": Role((1, 1), True, False),
         "logits/bias": Role(None, False, False),
@@ -77,16 +71,7 @@ def make_batch(n) -> Any:
 
 
 def make_settings(**changes):
-    settings: dict[str, Any] = dict(
-        steps=10,
-        accumulation_steps=1,
-        ema_decay=0.0,
-        log_every=3,
-        evaluate_every=0,
-        checkpoint_every=0,
-        diagnostics_every=0,
-    )
-    return TrainSettings(**(settings | changes))
+    return train_settings(**({"log_every": 3} | changes))
 
 
 @functools.cache

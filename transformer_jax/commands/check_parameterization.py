@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from configs.default import Config
-from transformer_jax.config.build import built, head_dim, peak_learning_rate
+from transformer_jax.config.build import built, head_dim, optimizer_settings
 from transformer_jax.config.load import replace
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection import coordinates
@@ -15,6 +15,7 @@ from transformer_jax.models import FAMILIES
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import progress
 from transformer_jax.process.tables import aligned
+from transformer_jax.training.schedule import peak_rate
 
 _SCALES = (1, 2, 4, 8)
 _SEEDS = 3
@@ -69,10 +70,10 @@ def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]
     # Heads keep their size.
     if model.head_dim is None:
         sizes["model.head_dim"] = head_dim(model.d_model, model.num_heads)
-    larger = replace(config, sizes)
+    optimizer = optimizer_settings(replace(config, sizes))
     return sizes | {
         "optimizer.schedule": "constant",
-        "optimizer.learning_rate": peak_learning_rate(larger, config.optimizer.learning_rate),
+        "optimizer.learning_rate": peak_rate(optimizer),
         "optimizer.warmup_steps": 0,
         "optimizer.burn_in_steps": 0,
         "optimizer.layer_warm_ups": (),

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax.commands import restore
-from transformer_jax.commands.input_output import check_target, read_lines, write
-from transformer_jax.commands.outcome import check_trained
-from transformer_jax.config.build import built
+from transformer_jax.commands.input_output import write
+from transformer_jax.commands.opening import opened_for_lines
 from transformer_jax.inspection import memory
+from transformer_jax.run import Run
 
 
 def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, target: str) -> int:
@@ -16,18 +15,17 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
     Raises:
       ValueError: the model has no vector of a whole text.
     """
-    check_trained(workdir, checkpoint)
-    check_target(target)
-    lines = read_lines(source)
-    with built(config, workdir) as run:
-        if run.embed_step is None:
-            raise ValueError(
-                "only a model with model.architecture='encoder_only' embeds lines, and this is a "
-                f"{config.model.architecture!r}"
-            )
-        memory.check(run, memory.embed)
-        trained = restore.trained(config, run, workdir, checkpoint)
-        run.data.warn_of_unknown_words(lines)
+    with opened_for_lines(config, workdir, checkpoint, source, target, _phases) as opened:
+        _, trained, lines = opened
         vectors = trained.embed(lines) if lines else []
     write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))
     return 0
+
+
+def _phases(run: Run) -> memory.Phases:
+    if run.embed_step is None:
+        raise ValueError(
+            "only a model with model.architecture='encoder_only' embeds lines, and this is a "
+            f"{run.model.config.architecture!r}"
+        )
+    return memory.embed

@@ -3,10 +3,7 @@
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax.commands import restore
-from transformer_jax.commands.outcome import changes, check_trained, named
-from transformer_jax.commands.shared_workdir import lock
-from transformer_jax.config.build import built
+from transformer_jax.commands.opening import is_own, lock, opened
 from transformer_jax.inspection import memory
 from transformer_jax.process import hosts, progress
 from transformer_jax.runs import log as run_log
@@ -19,22 +16,18 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
     They go into results.json where they are the run's own, by its config and its checkpoint, and
     where the work directory can be written.
     """
-    check_trained(workdir, checkpoint)
-    own = checkpoint is None and not changes(config, workdir)
+    own = checkpoint is None and is_own(config, workdir)
     stored = own and hosts.first(lambda: is_writable(workdir))
     if stored:
         lock(workdir)
     before = read_results(workdir) if own else {}  # now, since a broken file is refused
-    with built(config, workdir) as run:
-        memory.check(run, memory.evaluate)
-        folders = restore.find(run, workdir, checkpoint)
-        trained = restore.load(config, run, workdir, folders)
+    with opened(config, workdir, checkpoint, lambda run: memory.evaluate) as (run, trained, step):
         split = run.data.split(name)
         with progress.phase(f"Scoring the {name} split"):
             scores, samples = run.task.score(trained, split)
-            results = named(name, run.task.losses(trained, split) | scores)
+            results = run_log.named(name, run.task.losses(trained, split) | scores)
     print(run_log.format_scores(results), run_log.format_samples(samples), sep="\n\n")
-    step, last = folders[0].stem, str(before.get("steps", folders[0].stem))
+    last = str(before.get("steps", step))
     if own and step != last and run.evaluate.checkpoint == "last":
         print(f"\nThese are scores of step {step}, not of {last}: {RESULTS} does not hold them.")
     elif stored and hosts.is_first():

@@ -1,13 +1,14 @@
 """Translates lines, continues them, classifies or tags them."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax.commands import restore
-from transformer_jax.commands.input_output import check_target, read_lines, write
-from transformer_jax.commands.outcome import check_trained
-from transformer_jax.config.build import built
+from transformer_jax.commands.input_output import write
+from transformer_jax.commands.opening import opened_for_lines
+from transformer_jax.evaluation.trained import Trained
 from transformer_jax.inspection import memory
+from transformer_jax.run import Run
 
 
 def generate(
@@ -21,22 +22,27 @@ def generate(
     Raises:
       ValueError: the task has no results.
     """
-    check_trained(workdir, checkpoint)
-    check_target(target)
-    lines = read_lines(source)
-    with built(config, workdir) as run:
-        task = run.task
-        if task.results is None:
-            raise ValueError(f"a model of {task.recipe.name} generates nothing; see --mode=embed")
-        stream = task.stream if target == "-" and run.decode.method != "beam" else None
-        memory.check(run, memory.stream if stream else memory.generate)
-        trained = restore.trained(config, run, workdir, checkpoint)
-        run.data.warn_of_unknown_words(lines)
-        if stream:
+
+    def phases(run: Run) -> memory.Phases:
+        if run.task.results is None:
+            raise ValueError(
+                f"a model of {run.task.recipe.name} generates nothing; see --mode=embed"
+            )
+        return memory.stream if _stream(run, target) else memory.generate
+
+    with opened_for_lines(config, workdir, checkpoint, source, target, phases) as opened:
+        run, trained, lines = opened
+        if stream := _stream(run, target):
             for number, line in enumerate(lines):
                 for piece in stream(trained, line, number):
                     write("-", piece)
             return 0
-        texts = [text for found in task.results(trained, lines) for text in found]
+        assert run.task.results is not None  # `phases` has refused the others
+        texts = [text for results in run.task.results(trained, lines) for text in results]
     write(target, "".join(" ".join(text.splitlines()) + "\n" for text in texts))
     return 0
+
+
+def _stream(run: Run, target: str) -> Callable[[Trained, str, int], Iterator[str]] | None:
+    """What gives a line's results piece by piece; None where they go out as a whole."""
+    return run.task.stream if target == "-" and run.decode.method != "beam" else None

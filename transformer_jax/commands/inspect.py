@@ -22,18 +22,18 @@ _ROWS = 2000  # of training data that are packed to see how full they are
 
 def inspect(config: Config, workdir: Path | None) -> int:
     """Prints the config and its changes, the parameters, a step's cost, the memory and the data."""
+    changes, told = difference(default.get_config(), config), effects.told(config)
     with built(config, workdir) as run:
-        changes = difference(default.get_config(), config)
         print(to_json(config))
         print("Changes from the default:", *(changes or ["none"]), sep="\n  ")
-        if told := effects.told(config):
+        if told:
             print("To note:", *told, sep="\n  ")
 
         table = run.parameter_table()
         width = max(len(row.path) for row in table)
         print("\nParameters:")
         for row in table:
-            text = _dimensions(run, row) + _share(run.roles[row.path], config.optimizer.name)
+            text = _dimensions(run, row) + _share(run.roles[row.path], run.optimizer.name)
             print(f"  {row.path:{width}}  {row.count:>13,}  {text}")
         print(f"  {'total':{width}}  {sum(row.count for row in table):>13,}")
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from configs.default import Config
+from transformer_jax import tasks
 from transformer_jax.config import build_data
 from transformer_jax.data.prepare.summary import report
 
@@ -12,7 +13,8 @@ def prepare(config: Config, workdir: Path | None, check: bool) -> int:
 
     check: whether what was prepared before is compared with all of the files that it came from.
     """
-    data = build_data.dataset(config, workdir)
+    task = tasks.choose(config.task.name, config.model.architecture)
+    data = build_data.dataset(config, task, workdir)
     print(report(data.summaries()))
     if check:
         data.check()

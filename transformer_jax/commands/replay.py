@@ -39,7 +39,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         before = [saved for saved in checkpoints.steps() if saved < step]
         newest = checkpoints.find(before[-1]) if before else None
         if newest is not None:
-            check(config, run, workdir, newest)
+            check(run, workdir, newest)
         streams = run.train_streams()
         state = resume(run, newest, streams).state if newest else begin(run, streams).state
         print(f"Replaying from step {int(state.step)} to {step} in float32.")

@@ -3,7 +3,6 @@
 import itertools
 from pathlib import Path
 
-from configs.default import Config
 from transformer_jax.checkpoint.checkpoints import (
     Restored,
     load_parameters,
@@ -11,7 +10,8 @@ from transformer_jax.checkpoint.checkpoints import (
     restore,
     whole,
 )
-from transformer_jax.config import load as overrides
+from transformer_jax.config.load import identity, refused
+from transformer_jax.config.load import load as load_config
 from transformer_jax.data.serve.continuous_rows import Endless
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.process import progress
@@ -19,9 +19,9 @@ from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
 
 
-def trained(config: Config, run: Run, workdir: Path, which: str | None) -> Trained:
+def trained(run: Run, workdir: Path, which: str | None) -> Trained:
     """What can be asked of the checkpoints that `find` finds. Raises what both functions raise."""
-    return load(config, run, workdir, find(run, workdir, which))
+    return load(run, workdir, find(run, workdir, which))
 
 
 def find(run: Run, workdir: Path, which: str | None) -> list[Path]:
@@ -45,14 +45,14 @@ def find(run: Run, workdir: Path, which: str | None) -> list[Path]:
     return folders
 
 
-def load(config: Config, run: Run, workdir: Path, folders: list[Path]) -> Trained:
+def load(run: Run, workdir: Path, folders: list[Path]) -> Trained:
     """What can be asked of the mean of these checkpoints, which `check` has compared.
 
     Raises:
       ValueError: as `check`.
     """
     for folder in folders:
-        check(config, run, workdir, folder)
+        check(run, workdir, folder)
     with progress.phase("Restoring the parameters"):
         return run.trained(load_parameters(folders, run.abstract_state().params))
 
@@ -86,7 +86,7 @@ def resume(run: Run, folder: Path, streams: Endless) -> Restored:
     return restored
 
 
-def check(config: Config, run: Run, workdir: Path, folder: Path) -> None:
+def check(run: Run, workdir: Path, folder: Path) -> None:
     """Compares the config, tokenizer and labels at hand with those that a checkpoint belongs to.
 
     Of one that does not lie in this work directory the config's `model` alone has to be equal.
@@ -102,7 +102,7 @@ def check(config: Config, run: Run, workdir: Path, folder: Path) -> None:
         )
     tokenizer = run.data.tokenizer.fingerprint
     own = folder.parent.resolve() == (workdir / CHECKPOINTS).resolve()
-    changes = overrides.refused(overrides.load(str(folder / CONFIG)), config)
+    changes = refused(identity(load_config(str(folder / CONFIG))), run.identity)
     changes = [line for line in changes if own or line.startswith("model.")]
     if changes:
         what, mend, details = CONFIG, f"copy {folder / CONFIG} there", "\n  ".join(["", *changes])

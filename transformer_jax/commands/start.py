@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
-from configs.default import Config
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
 from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
+from transformer_jax.commands.opening import save
 from transformer_jax.commands.restore import check, resume
-from transformer_jax.commands.shared_workdir import save
 from transformer_jax.config.load import load
 from transformer_jax.data.serve.continuous_rows import Endless
 from transformer_jax.devices import mesh
@@ -47,7 +46,7 @@ class Beginning(NamedTuple):
     batch: Batch
 
 
-def newest(config: Config, run: Run, workdir: Path, checkpoints: Checkpoints) -> Path | None:
+def newest(run: Run, workdir: Path, checkpoints: Checkpoints) -> Path | None:
     """The newest checkpoint, which `restore.check` has compared; None: there has never been one.
 
     Raises FileNotFoundError where there have been some and all are gone.
@@ -55,7 +54,7 @@ def newest(config: Config, run: Run, workdir: Path, checkpoints: Checkpoints) ->
     with progress.phase("Checking the checkpoints"):
         folder = checkpoints.find("last")
     if folder is not None:
-        check(config, run, workdir, folder)
+        check(run, workdir, folder)
     else:
         hosts.first(lambda: _check_nothing_was_saved(workdir))
     return folder

@@ -15,11 +15,10 @@ from absl import logging
 from configs.default import Config
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
-from transformer_jax.commands.outcome import final_status, is_scored, named
-from transformer_jax.commands.shared_workdir import lock, save
+from transformer_jax.commands.opening import final_status, is_scored, lock, save
 from transformer_jax.commands.start import newest, start
 from transformer_jax.config import effects
-from transformer_jax.config.build import built, make_sharpness
+from transformer_jax.config.build import built
 from transformer_jax.config.load import flatten, to_json
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.summary import report
@@ -27,6 +26,7 @@ from transformer_jax.data.serve.continuous_rows import Endless
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics, memory
 from transformer_jax.inspection.flops import seconds_at_peak
+from transformer_jax.inspection.sharpness import make_run_sharpness
 from transformer_jax.inspection.spikes import spike_score
 from transformer_jax.models import FAMILIES
 from transformer_jax.process import hosts, interrupt, progress
@@ -56,17 +56,17 @@ def train(config: Config, workdir: Path) -> int:
         lock(workdir)
         hosts.first(lambda: trackers.check(config.log.trackers))  # before anything is compiled
         with built(config, workdir) as run:
-            status = _train(config, workdir, run)
+            status = _train(run, workdir)
     if hosts.is_first():
-        _show(config, workdir)
+        _show(workdir, replays=FAMILIES[config.model.family].inspected)
     return _EXIT_CODES[status]
 
 
-def _train(config: Config, workdir: Path, run: Run) -> str:
+def _train(run: Run, workdir: Path) -> str:
     """Trains and scores; returns the status."""
     memory.check(run, memory.train)
     checkpoints = run.checkpoints(workdir)
-    checkpoint = newest(config, run, workdir, checkpoints)
+    checkpoint = newest(run, workdir, checkpoints)
     # All data is read before anything is written, so that a mistake in it comes at once.
     splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
     streams = run.train_streams()
@@ -84,8 +84,8 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
             workdir,
             restored_step=restored_step,
             total_steps=total_steps,
-            trackers=config.log.trackers,
-            config=flatten(config),
+            trackers=run.trackers,
+            config=flatten(run.as_json),
         )
         if hosts.is_first()
         else NoLog()
@@ -95,7 +95,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     log.results({"status": "running", **fields, "devices": run.mesh.size})
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
-        save(workdir / CONFIG, to_json(config))
+        save(workdir / CONFIG, to_json(run.as_json))
         with hosts.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
 
             def validation(params: Params) -> dict[str, float]:
@@ -106,7 +106,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
                 if lines and run.task.results:
                     log.samples(step, lines, run.task.results(run.trained(params), lines))
 
-            outcome = _fit(config, run, state, streams, checkpoints, log, validation, sample, stop)
+            outcome = _fit(run, state, streams, checkpoints, log, validation, sample, stop)
             status, spikes = outcome.status, run_log.read_spikes(workdir)
             bad_step = outcome.step if status == "diverged" else None
             log.results({"steps": outcome.step, "first_bad_step": bad_step, "spikes": spikes})
@@ -117,7 +117,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
         if status == "finished":
             status, grounds = _judge(run, outcome.state)
             log.results(grounds)
-            _score(config, run, workdir, splits, log)
+            _score(run, workdir, splits, log)
         log.results({"status": status})
     except Exception:
         with contextlib.suppress(OSError):  # the disk may be full, which is what to tell of
@@ -131,11 +131,9 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     return status
 
 
-def _score(
-    config: Config, run: Run, workdir: Path, splits: dict[str, Split], log: RunLog | NoLog
-) -> None:
+def _score(run: Run, workdir: Path, splits: dict[str, Split], log: RunLog | NoLog) -> None:
     """Scores the splits with the parameters that `evaluate.checkpoint` names."""
-    trained = restore.trained(config, run, workdir, None)
+    trained = restore.trained(run, workdir, None)
     last = list(splits)[-1]
     for name, split in splits.items():
         with progress.phase(f"Scoring the {name} split"):
@@ -145,11 +143,10 @@ def _score(
                 found, samples = run.task.score(trained, split)
                 scores |= found
                 save(workdir / SAMPLES, run_log.format_samples(samples))
-        log.results(named(name, scores))
+        log.results(run_log.named(name, scores))
 
 
 def _fit(
-    config: Config,
     run: Run,
     state: State,
     streams: Endless,
@@ -160,7 +157,7 @@ def _fit(
     stop: Callable[[], bool],
 ) -> loop.Outcome:
     origin = Origin(
-        config=config.to_dict(),
+        config=run.as_json,
         data=streams.fingerprint,
         tokenizer=run.data.tokenizer.fingerprint,
         labels=run.data.labels,
@@ -177,7 +174,7 @@ def _fit(
         train_step=run.train_step(),
         evaluate=validation,
         diagnose=diagnostics.make_diagnose(run.model, run.loss, run.roles),
-        sharpness=make_sharpness(config, run),
+        sharpness=make_run_sharpness(run),
         save=save_checkpoint,
         log=log,
         stop=stop,
@@ -246,7 +243,7 @@ def _mesh_line(run: Run) -> str:
     return f"{line} Not divided as they should be: {'; '.join(whole[:3])}{more}."
 
 
-def _show(config: Config, workdir: Path) -> None:
+def _show(workdir: Path, *, replays: bool) -> None:
     results = read_results(workdir)
     print(run_log.format_scores(results))
     if is_scored(results):
@@ -255,7 +252,7 @@ def _show(config: Config, workdir: Path) -> None:
             print(f"\n{samples.read_text('utf-8', 'replace')}")
         else:
             print(f"\nThere is no {samples}; --mode=evaluate shows samples again.")
-    elif results["status"] == "diverged" and FAMILIES[config.model.family].inspected:
+    elif results["status"] == "diverged" and replays:
         where, step = shlex.quote(str(workdir.resolve())), results["first_bad_step"]
         print("\nWhat became non-finite first is found by")
         print(f"  {_replay()} --workdir={where} --step={step}")

@@ -1,7 +1,7 @@
 """From a config file and changes to it to one checked, frozen config.
 
 The default config is the schema: its keys are all there are, its values give the types, and a key
-may be None where the default's is. `values` checks a value, `unused` whether it has an effect.
+may be None where the default's is. `kinds` checks a value, `effects` whether it has an effect.
 
 What a run is called, and what a work directory belongs to, follows from `identity`: from what
 differs from the default. So a key that is added renames nothing, as long as its default is what the
@@ -9,9 +9,11 @@ code did before; a config.json without it means that.
 """
 
 import difflib
+import functools
 import importlib.util
 import itertools
 import json
+import operator
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +28,9 @@ from transformer_jax.config import kinds
 from transformer_jax.config.kinds import Kind, shorten
 from transformer_jax.data.read.open_file import decode_lines
 from transformer_jax.training.schedule import SCHEDULES
+
+# What each key of the config may be
+Schema = Mapping[str, Kind]
 
 CONFIGS = Path(default.__file__).parent
 # How ConfigDict's message on a key that is not there begins.
@@ -65,7 +70,7 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
       ValueError: for an unknown key, a value of the wrong type or outside its set.
       FileNotFoundError: when there is no such file.
     """
-    schema = default.get_config()
+    schema = _schema()
     config = _read(schema, config_file)
     if not isinstance(overrides, Mapping):
         pairs = (text.partition("=") for text in overrides)
@@ -81,7 +86,7 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
     return FrozenConfigDict(_nest(_check_all(schema, flat)))
 
 
-def replace(config: Config, changes: Mapping[str, object]) -> Config:
+def replace(config: Config, changes: Mapping[str, Any]) -> Config:
     """The config with other values, by dotted key; they are not checked."""
     return FrozenConfigDict(_nest(flatten(config) | dict(changes)))
 
@@ -109,19 +114,19 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return others, overrides
 
 
-def flatten(config: Config) -> dict[str, object]:
+def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """Returns the leaves of a config by dotted key, in alphabetical order."""
     flat = {}
     for name in sorted(config):
         value = config[name]
-        if isinstance(value, ConfigDict):
+        if isinstance(value, ConfigDict | dict):
             flat |= {f"{name}.{key}": leaf for key, leaf in flatten(value).items()}
         else:
             flat[name] = value
     return flat
 
 
-def changes(config: Config, other: Config) -> dict[str, tuple[object, object]]:
+def changes(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:
     """Returns both values of each key whose value differs, by dotted key."""
     before, after = flatten(config), flatten(other)
     return {key: (before[key], after[key]) for key in before if before[key] != after[key]}
@@ -129,14 +134,11 @@ def changes(config: Config, other: Config) -> dict[str, tuple[object, object]]:
 
 def difference(config: Config, other: Config) -> list[str]:
     """Returns one line "KEY: VALUE -> OTHER VALUE" for each key whose value differs."""
-    return _lines(changes(config, other))
+    pairs = changes(config, other).items()
+    return [f"{key}: {before!r} -> {after!r}" for key, (before, after) in pairs]
 
 
-def _lines(changes: Mapping[str, tuple[object, object]]) -> list[str]:
-    return [f"{key}: {before!r} -> {after!r}" for key, (before, after) in changes.items()]
-
-
-def identity(config: Config) -> dict[str, object]:
+def identity(config: Config) -> dict[str, Any]:
     """Returns what a run is, by dotted key: what differs from the default and may not change."""
     differing = changes(default.get_config(), config).items()
     return {key: value for key, (_, value) in differing if not is_free(key)}
@@ -158,32 +160,27 @@ def check_workdir(saved: Config, config: Config) -> None:
     Raises:
       ValueError: with the difference, when anything else has changed.
     """
-    if lines := refused(saved, config):
+    if lines := refused(identity(saved), identity(config)):
         raise ValueError(
             "the work directory belongs to another config; choose another --workdir, or undo:\n  "
             + "\n  ".join(lines)
         )
 
 
-def refused(saved: Config, config: Config) -> list[str]:
-    """Returns the lines of `difference` that `check_workdir` refuses."""
-    longer = config.train.steps > saved.train.steps
-    open_ended = not SCHEDULES[saved.optimizer.schedule].ends
-    return _lines(
-        {
-            key: kinds
-            for key, kinds in changes(saved, config).items()
-            if not (is_free(key) or (key == "train.steps" and longer and open_ended))
-        }
-    )
+def refused(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of `difference` that `check_workdir` refuses, of two identities."""
+    before, after = (replace(default.get_config(), own) for own in (saved, ours))
+    if not SCHEDULES[before.optimizer.schedule].ends and after.train.steps > before.train.steps:
+        after = replace(after, {"train.steps": before.train.steps})
+    return difference(before, after)
 
 
-def to_json(config: Config) -> str:
+def to_json(config: Config | Mapping[str, Any]) -> str:
     """Returns the config as JSON text that `load` reads back from a file, to an equal config."""
-    return json.dumps(config.to_dict(), indent=2, sort_keys=True) + "\n"
+    return json.dumps(_nest(flatten(config)), indent=2, sort_keys=True) + "\n"
 
 
-def _read(schema: Config, config_file: str) -> Config:
+def _read(schema: Schema, config_file: str) -> Config:
     """Reads a config file of either kind; whatever goes wrong inside it is told with its name."""
     stem, colon, argument = config_file.partition(".py:")
     path = Path(stem + ".py" if colon else config_file)
@@ -208,16 +205,16 @@ def _read(schema: Config, config_file: str) -> Config:
         raise ValueError(f"config file {config_file}: {message}") from error
 
 
-def _read_json(schema: Config, path: Path) -> Config:
+def _read_json(schema: Schema, path: Path) -> Config:
     """The config that a work directory holds; keys that are younger have their default."""
     flat = flatten(_saved(path))
-    if unknown := flat.keys() - flatten(schema).keys():
+    if unknown := flat.keys() - schema.keys():
         raise ValueError(
             f"it has the keys {', '.join(sorted(unknown))}, which this version does not know: its "
             "run belongs to another version. Use that one, or train anew in another --workdir"
         )
     config = default.get_config()
-    config.update_from_flattened_dict(_check_all(schema, flatten(schema) | flat))
+    config.update_from_flattened_dict(_check_all(schema, flatten(config) | flat))
     return config
 
 
@@ -230,7 +227,7 @@ def _neighbours(path: Path) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else "; ./launch.sh configs lists some"
 
 
-def _mistake(schema: Config, path: Path, error: BaseException) -> str:
+def _mistake(schema: Schema, path: Path, error: BaseException) -> str:
     """What went wrong in a config file, in one line, with the place."""
     if isinstance(error, SyntaxError):
         return str(error)
@@ -246,13 +243,13 @@ def _mistake(schema: Config, path: Path, error: BaseException) -> str:
         line = (own[-1].line or "") if own else ""
         written = re.search(rf"[\w.]*\b{name[1]}\b[\w.]*", line)
         key = written[0].partition(".")[2] if written else ""
-        return _unknown(flatten(schema), key or name[1]) + place
+        return _unknown(schema, key or name[1]) + place
     if isinstance(error, ValueError | OSError):
         return f"{error}{place}"
     return shorten(repr(error), 300) + place
 
 
-def _saved(path: Path) -> ConfigDict:
+def _saved(path: Path) -> dict[str, Any]:
     """The content of a config.json; ValueError in one line where it is none."""
     mend = "restore it, in a work directory from checkpoints/STEP/config.json"
     try:
@@ -261,16 +258,34 @@ def _saved(path: Path) -> ConfigDict:
         raise ValueError(f"{error}; {mend}") from error
     if not isinstance(saved, dict):
         raise ValueError(f"it is not the config of a run, which begins with {{; {mend}")
-    return ConfigDict(saved)
+    return saved
 
 
-def _check_all(schema: Config, flat: Mapping[str, object]) -> dict[str, object]:
+def _schema() -> Schema:
+    config, schema = default.get_config(), {}
+    for key, value in flatten(config).items():
+        *sections, name = key.split(".")
+        owner = functools.reduce(operator.getitem, sections, config)
+        schema[key] = Kind(owner.get_type(name), value is None)
+    return schema
+
+
+def _kind(schema: Schema, key: str) -> Kind:
+    """What a key may be. ValueError: there is no such key."""
+    if key in schema:
+        return schema[key]
+    if within := [other for other in schema if other.startswith(f"{key}.")]:
+        raise ValueError(f"{key} is a section of the config; set its keys, as {within[0]}")
+    raise ValueError(_unknown(schema, key))
+
+
+def _check_all(schema: Schema, flat: Mapping[str, Any]) -> dict[str, Any]:
     """Checks every value, and that every key is there."""
     _check_complete(schema, flat)
     return {key: kinds.check(key, _kind(schema, key), value) for key, value in flat.items()}
 
 
-def _check_complete(schema: Config, flat: Mapping[str, object]) -> None:
+def _check_complete(schema: Schema, flat: Mapping[str, Any]) -> None:
     """Raises ValueError naming the keys that are missing, or their section where all of it is."""
 
     def lacks(name: str) -> bool:
@@ -278,27 +293,11 @@ def _check_complete(schema: Config, flat: Mapping[str, object]) -> None:
 
     names = dict.fromkeys(
         next(filter(lacks, itertools.accumulate(key.split("."), "{}.{}".format)))
-        for key in flatten(schema)
+        for key in schema
         if key not in flat
     )
     if names:
         raise ValueError(f"the config lacks {', '.join(names)}; start from default.get_config()")
-
-
-def _kind(schema: Config, key: str) -> Kind:
-    """Returns the type of a key's value, and whether it may be None. ValueError: no such key."""
-    *sections, name = key.split(".")
-    owner: Any = schema
-    try:
-        for section in sections:
-            owner = owner[section]
-        default_value = owner[name]
-    except (KeyError, TypeError):  # TypeError: what should be a section is a value
-        raise ValueError(_unknown(flatten(schema), key)) from None
-    if isinstance(default_value, ConfigDict):
-        first = next(iter(flatten(default_value)))
-        raise ValueError(f"{key} is a section of the config; set its keys, as {key}.{first}")
-    return Kind(owner.get_type(name), default_value is None)
 
 
 def nearest(keys: Iterable[str], word: str) -> list[str]:
@@ -306,8 +305,8 @@ def nearest(keys: Iterable[str], word: str) -> list[str]:
     return sorted(keys, key=lambda key: -_likeness(word, key))[:3]
 
 
-def _unknown(leaves: Iterable[str], key: str) -> str:
-    near = ", ".join(nearest(leaves, key))
+def _unknown(schema: Schema, key: str) -> str:
+    near = ", ".join(nearest(schema, key))
     return f"there is no config key {shorten(key)}; the nearest are {near}"
 
 
@@ -317,7 +316,7 @@ def _likeness(key: str, leaf: str) -> float:
     return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
 
-def _nest(flat: Mapping[str, object]) -> dict:
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The inverse of `flatten`."""
     nested: dict = {}
     for key, value in flat.items():

@@ -64,7 +64,7 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
                 state, metrics = train_step(state, batch)
                 loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
                 if not (math.isfinite(loss + gradient_norm) and metrics["finite_parameters"]):
-                    parts = tensors(model, run.loss, run.optimizer, run.train, before, batch)
+                    parts = tensors(model, run.loss, run.transform, run.train, before, batch)
                     return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
                 advance(1)
     return None

@@ -5,6 +5,7 @@ one of Adam above (2 + 2 beta1) / ((1 - beta1) learning rate), of the Hessian ov
 preconditioner (Cohen et al. 2022, 2207.14484).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,8 +15,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.family import with_memory
+from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch
+from transformer_jax.training.optimizer import adam_preconditioner
 from transformer_jax.training.state import State
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 ITERATIONS = 25
 
@@ -103,7 +108,7 @@ def sharpness(
 def make_sharpness(
     loss: Callable[[PyTree, Batch], Float[Array, ""]],
     preconditioner: Callable[[Any], PyTree] | None,
-    clip_norm: float = 0.0,
+    clip_norm: float,
 ) -> Callable[[State, Batch], dict[str, Float[Array, ""]]]:
     """Compiles what training logs: (state after a step, its batch) -> numbers.
 
@@ -134,3 +139,24 @@ def make_sharpness(
 
     compiled = jax.jit(measure)
     return lambda state, batch: compiled(state.params, state.opt_state, batch)
+
+
+def make_run_sharpness(run: Run) -> Callable[[State, Batch], dict[str, Float[Array, ""]]]:
+    """`make_sharpness` of a run's loss and optimizer.
+
+    Without "preconditioned_sharpness" where not all steps of all parameters are Adam's, at rates
+    that the schedule and the groups give.
+    """
+    # Kernels of attention have no second derivative.
+    model, settings = run.model.clone(config=run.model.config.plain()), run.optimizer
+
+    def loss(params: Params, batch: Batch) -> Float[Array, ""]:
+        outputs, _ = with_memory(model, params, batch, None, ())
+        loss_sum, weight, _ = run.loss(outputs, batch)
+        return loss_sum / weight
+
+    frozen = any(factor == 0 for _, factor, _ in settings.groups)
+    preconditioner = None
+    if OPTIMIZERS[settings.name].adam and not frozen and not settings.layer_warm_ups:
+        preconditioner = functools.partial(adam_preconditioner, settings=settings, roles=run.roles)
+    return make_sharpness(loss, preconditioner, settings.clip_norm)

@@ -194,6 +194,11 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
+def named(split: str, scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores under flat names, as "test/bleu"."""
+    return {f"{split}/{name}": value for name, value in scores.items()}
+
+
 def format_scores(results: Mapping[str, Any]) -> str:
     """The content of results.json as text: a table with a row per score and a column per split.
 

@@ -10,55 +10,33 @@ import optax
 
 from transformer_jax.models.family import Role, parameter_name
 from transformer_jax.models.layers.parameter import times
-from transformer_jax.training.update_rules import OPTIMIZERS, Moments, Optimizer, Roles, by_name
-
-# A glob of parameter paths, a factor on the learning rate, and the weight decay.
-Group = tuple[str, float, float]
-# A glob of parameter paths, the first and the last of some layers, from 1, and steps.
-LayerWarmUp = tuple[str, int, int, int]
+from transformer_jax.training.schedule import peak_rate
+from transformer_jax.training.update_rules import (
+    OPTIMIZERS,
+    Group,
+    LayerWarmUp,
+    OptimizerSettings,
+    Roles,
+    by_name,
+)
 
 
 def make_optimizer(
-    *,
-    name: str,
-    schedule: optax.Schedule,
-    peak: Any,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    weight_decay: float,
-    clip_norm: float,
-    groups: Sequence[Group],
-    roles: Roles,
-    layer_warm_ups: Sequence[LayerWarmUp] = (),
-    burn_in_steps: int = 0,
+    settings: OptimizerSettings, schedule: optax.Schedule, roles: Roles
 ) -> optax.GradientTransformation:
-    """Clips by the global norm (0: not), scales by a row of `OPTIMIZERS`, decays, sets the rate.
+    """Clips by the global norm, scales by a row of `OPTIMIZERS`, decays, and sets the rate.
 
     Adafactor and Muon see the true matrices, (D, H K) of attention, and each layer's on its own.
     Where roles have shares of a parameterisation, these are factors on learning rate and epsilon.
-
-    Args:
-      peak: the schedule's, which an independent weight decay is a share of.
-      groups: the first row whose glob fits a parameter's path, such as "encoder/feed_forward/up"
-        ("*" also stands for "/"), gives a factor on its learning rate and its weight decay, where
-        its role lets it decay. A factor of 0 freezes: such a parameter has no optimizer state and
-        no part in the global norm that is clipped.
-      roles: what each parameter is (`models.family.roles`).
-      layer_warm_ups: each row gives the layers of its parameters a linear warm-up of their own,
-        besides that of the schedule, of which their rates are s / steps in step s.
-      burn_in_steps: of the schedule, after which layers begin to warm up.
+    An independent weight decay is a share of the peak of the settings' own schedule.
 
     Raises:
-      ValueError: for a name that has no row, when "adam" is asked to decay, for a negative factor
-        or decay, for layers or steps below 1; and by the result's `init`, for a row that no
-        parameter takes, or where "muon" has nothing to step.
+      ValueError: when "adam" is asked to decay, for a negative factor or decay; and by the result's
+        `init`, for a row that no parameter takes, for layers or steps below 1, or where "muon" has
+        nothing to step.
     """
-    if name not in OPTIMIZERS:
-        raise ValueError(f"unknown optimizer {name!r}: expected one of {', '.join(OPTIMIZERS)}")
-    row = OPTIMIZERS[name]
-    rows = (*groups, ("*", 1.0, weight_decay))
-    for glob, factor, decay in rows:
+    row, groups = OPTIMIZERS[settings.name], settings.all_groups
+    for glob, factor, decay in groups:
         if factor < 0 or decay < 0:
             raise ValueError(
                 f"a factor on the learning rate and a weight decay are 0 or more, got {factor} and "
@@ -66,49 +44,49 @@ def make_optimizer(
             )
         if decay and not row.decays:
             raise ValueError(
-                f'optimizer "{name}" has no weight decay, got weight_decay={decay} for {glob!r}: '
-                'use "adamw", which decays apart from the gradient'
+                f'optimizer "{settings.name}" has no weight decay, got weight_decay={decay} for '
+                f'{glob!r}: use "adamw", which decays apart from the gradient'
             )
-    clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
+    norm = settings.clip_norm
+    clip = optax.clip_by_global_norm(norm) if norm else optax.identity()
     transform = optax.chain(
         optax.chain(clip, _over_epsilon(roles)),
-        row.scale(Moments(beta1, beta2, epsilon), roles),
-        _decay_and_factor(rows, roles, row, peak),
+        row.scale(settings.moments, roles),
+        _decay_and_factor(settings, roles),
         optax.scale_by_learning_rate(schedule),
     )
-    if layer_warm_ups:
-        transform = optax.chain(transform, _warm_layers_up(layer_warm_ups, roles, burn_in_steps))
-    if any(factor == 0 for _, factor, _ in rows):
+    if settings.layer_warm_ups:
+        transform = optax.chain(transform, _warm_layers_up(settings, roles))
+    if any(factor == 0 for _, factor, _ in groups):
         transform = optax.partition(
             {"trained": transform, "frozen": optax.set_to_zero()},
-            by_name(lambda name: "trained" if _group(rows, name)[1] else "frozen"),
+            by_name(lambda name: "trained" if _group(groups, name)[1] else "frozen"),
         )
 
     def init(params):
-        _check_rows_are_taken(groups, params)
-        if layer_warm_ups:
-            _check_layers(layer_warm_ups, params, roles)
+        _check_rows_are_taken(settings, params)
+        if settings.layer_warm_ups:
+            _check_layers(settings.layer_warm_ups, params, roles)
         return transform.init(params)
 
     return optax.GradientTransformation(init, transform.update)
 
 
-def _warm_layers_up(
-    rows: Sequence[LayerWarmUp], roles: Roles, burn_in_steps: int
-) -> optax.GradientTransformation:
+def _warm_layers_up(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
     """Updates of the rows' layers times s / steps in step s after the burn-in, up to 1."""
 
     def init(params):
         return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None):
-        s = jnp.maximum(jnp.asarray(state.count, jnp.float32) + 1 - burn_in_steps, 0.0)
+        count = jnp.asarray(state.count, jnp.float32)
+        s = jnp.maximum(count + 1 - settings.burn_in_steps, 0.0)
 
         def scaled(path, update):
             if not roles()[parameter_name(path)].stacked:
                 return update
             factor = jnp.ones(update.shape[0])
-            for glob, first, last, steps in rows:
+            for glob, first, last, steps in settings.layer_warm_ups:
                 if fnmatch.fnmatchcase(parameter_name(path), glob):
                     factor = factor.at[first - 1 : last].mul(jnp.minimum(s / steps, 1.0))
             return update * factor.reshape(-1, *[1] * (update.ndim - 1))
@@ -141,40 +119,33 @@ def adam_state(opt_state: optax.OptState) -> Any:
 
 
 def adam_preconditioner(
-    opt_state: optax.OptState,
-    row: Optimizer,
-    roles: Mapping[str, Role],
-    *,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    groups: Sequence[Group] = (),
+    opt_state: optax.OptState, settings: OptimizerSettings, roles: Mapping[str, Role]
 ) -> Any:
     """P of Adam's steps, learning rate * P^-1 * momentum: (1 - beta1^t) (sqrt(v^) + epsilon).
 
     Where a parameterisation or a group has factors on learning rates, P is divided by them. The
     optimizer is a row whose steps are all Adam's, and has made one; no group's factor is 0.
     """
-    rows = (*groups, ("*", 1.0, 0.0))
+    row, (beta1, beta2, epsilon) = OPTIMIZERS[settings.name], settings.moments
     adam = adam_state(opt_state)
     t = adam.count
 
-    def one(path, nu):
+    def of_parameter(path, nu):
         role = roles[parameter_name(path)]
         size = jnp.sqrt(nu / (1 - beta2**t)) + epsilon
-        rate = row.rate(role) * _group(rows, parameter_name(path))[1]
+        rate = row.rate(role) * _group(settings.all_groups, parameter_name(path))[1]
         return (1 - beta1**t) * role.share.epsilon * size / rate
 
-    return jax.tree_util.tree_map_with_path(one, adam.nu)
+    return jax.tree_util.tree_map_with_path(of_parameter, adam.nu)
 
 
 def _is_adam(state: Any) -> bool:
     return isinstance(state, optax.ScaleByAdamState)
 
 
-def _group(rows: Sequence[Group], name: str) -> Group:
-    """The first row that fits a parameter; the last one fits all."""
-    return next(row for row in rows if fnmatch.fnmatchcase(name, row[0]))
+def _group(groups: Sequence[Group], name: str) -> Group:
+    """The first group that a parameter fits into; the last one takes all."""
+    return next(group for group in groups if fnmatch.fnmatchcase(name, group[0]))
 
 
 def _over_epsilon(roles: Roles) -> optax.GradientTransformation:
@@ -189,15 +160,14 @@ def _over_epsilon(roles: Roles) -> optax.GradientTransformation:
     )
 
 
-def _decay_and_factor(
-    rows: Sequence[Group], roles: Roles, row: Optimizer, peak: Any
-) -> optax.GradientTransformation:
+def _decay_and_factor(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
     """Multiplies each parameter's update by what its parameterisation says, adds its weight decay,
     and multiplies both by its group's factor; but what is independent of the learning rate."""
+    row, peak = OPTIMIZERS[settings.name], peak_rate(settings)
 
     def update(path, update, param):
         role = roles()[parameter_name(path)]
-        _, factor, decay = _group(rows, parameter_name(path))
+        _, factor, decay = _group(settings.all_groups, parameter_name(path))
         update = times(row.rate(role), update)
         if not (decay and role.decay):
             return factor * update
@@ -210,11 +180,11 @@ def _decay_and_factor(
     )
 
 
-def _check_rows_are_taken(groups: Sequence[Group], params: Any) -> None:
+def _check_rows_are_taken(settings: OptimizerSettings, params: Any) -> None:
     names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    rows = (*groups, ("*", 1.0, 0.0))
-    for row in groups:
-        if row not in [_group(rows, name) for name in names]:
+    taken = [_group(settings.all_groups, name) for name in names]
+    for row in settings.groups:
+        if row not in taken:
             raise ValueError(
                 f"optimizer.groups: {row[0]!r} fits no parameter that an earlier row has not "
                 'taken; globs are of whole paths, such as "encoder/*" (`--mode=inspect` lists them)'

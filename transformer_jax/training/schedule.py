@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import optax
 
+from transformer_jax.training.update_rules import OptimizerSettings
+
 
 class Span(NamedTuple):
     """Steps count from 1. peak: where warm-up ends; last: the last one; decay: of a final decay."""
@@ -48,7 +50,7 @@ class Schedule(NamedTuple):
       ends: whether it comes down to the final learning rate at the last step; otherwise the rate at
         a step does not depend on the number of steps to come.
       decays_last: whether it reads `decay_steps`.
-      by_width: whether the learning rate is a factor on (d_model * peak step)^-0.5.
+      by_width: whether the learning rate is a factor on (width * peak step)^-0.5.
     """
 
     remains: Callable[[Any, Span], Any]
@@ -59,7 +61,7 @@ class Schedule(NamedTuple):
 
 # With s = 1 for the first update, s = `steps` for the last one, and w = `warmup_steps`:
 SCHEDULES = {
-    # learning_rate * d_model^-0.5 * min(s^-0.5, s * w^-1.5) (Vaswani et al. 2017, equation 3, which
+    # learning_rate * width^-0.5 * min(s^-0.5, s * w^-1.5) (Vaswani et al. 2017, equation 3, which
     # is learning_rate = 1)
     "noam": Schedule(_inverse_sqrt, by_width=True),
     # learning_rate * sqrt(w / s): the peak is at s = w (fairseq's)
@@ -75,17 +77,7 @@ SCHEDULES = {
 }
 
 
-def make_schedule(
-    *,
-    name: str,
-    learning_rate: Any,
-    warmup_steps: int,
-    decay_steps: int,
-    steps: int,
-    final_learning_rate: float,
-    d_model: int,
-    burn_in_steps: int = 0,
-) -> optax.Schedule:
+def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
     """Returns count -> learning rate, where `count` updates have been made before this one.
 
     Each row of `SCHEDULES` grows linearly as s / w while s = count + 1 is less than w =
@@ -93,38 +85,41 @@ def make_schedule(
     With `burn_in_steps` all this begins so many steps later, of which each has a rate of 0.
 
     Raises:
-      ValueError: for a name that has no row, a negative warm-up or burn-in, or a final decay that
-        is empty or overlaps the warm-up.
+      ValueError: for a burn-in as long as the training, or a final decay that is empty or overlaps
+        the warm-up.
     """
-    if name not in SCHEDULES:
-        raise ValueError(f"unknown schedule {name!r}: expected one of {', '.join(SCHEDULES)}")
-    row = SCHEDULES[name]
-    if warmup_steps < 0:
-        raise ValueError(f"warmup_steps must be 0 (no warm-up) or more, got {warmup_steps}")
-    if not 0 <= burn_in_steps < steps:
-        raise ValueError(f"burn_in_steps={burn_in_steps} does not lie in 0 to steps={steps} less 1")
-    steps -= burn_in_steps
-    if row.decays_last and not 0 < decay_steps <= steps - warmup_steps:
+    row, burn_in, warm_up = (
+        SCHEDULES[settings.schedule],
+        settings.burn_in_steps,
+        settings.warmup_steps,
+    )
+    if burn_in >= settings.steps:
         raise ValueError(
-            f"{name} needs a decay of 1 to {steps - warmup_steps} steps, what is left of "
-            f"{steps + burn_in_steps} after {burn_in_steps} of burn-in and {warmup_steps} of "
-            f"warm-up; got decay_steps={decay_steps}"
+            f"optimizer.burn_in_steps={burn_in} is not less than train.steps={settings.steps}"
+        )
+    last, decay = settings.steps - burn_in, settings.decay_steps
+    if row.decays_last and not 0 < decay <= last - warm_up:
+        raise ValueError(
+            f"optimizer.schedule={settings.schedule!r} needs a decay of 1 to {last - warm_up} "
+            f"steps, what is left of train.steps={settings.steps} after {burn_in} of burn-in and "
+            f"{warm_up} of warm-up; got optimizer.decay_steps={decay}"
         )
     # Without warm-up the peak is the first step.
-    span = Span(max(warmup_steps, 1), steps, decay_steps)
-    peak = peak_rate(name, learning_rate, warmup_steps, d_model)
-    floor = final_learning_rate if row.ends else 0.0
+    span = Span(max(warm_up, 1), last, decay)
+    peak = peak_rate(settings)
+    floor = settings.final_learning_rate if row.ends else 0.0
 
     def schedule(count):
-        s = jnp.asarray(count, jnp.float32) + 1 - burn_in_steps
+        s = jnp.asarray(count, jnp.float32) + 1 - burn_in
         decayed = floor + (peak - floor) * row.remains(s, span)
         rate = jnp.where(s < span.peak, peak * s / span.peak, decayed)
-        return jnp.where(s < 1, 0.0, rate) if burn_in_steps else rate
+        return jnp.where(s < 1, 0.0, rate) if burn_in else rate
 
     return schedule
 
 
-def peak_rate(name: str, learning_rate: Any, warmup_steps: int, d_model: int) -> Any:
-    """The learning rate at which a schedule's warm-up ends."""
-    factor = (d_model * max(warmup_steps, 1)) ** -0.5
-    return learning_rate * factor if SCHEDULES[name].by_width else learning_rate
+def peak_rate(settings: OptimizerSettings) -> Any:
+    """The learning rate at which the schedule's warm-up ends."""
+    factor = (settings.width * max(settings.warmup_steps, 1)) ** -0.5
+    rate = settings.learning_rate
+    return rate * factor if SCHEDULES[settings.schedule].by_width else rate

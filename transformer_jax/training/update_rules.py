@@ -1,5 +1,6 @@
 """How gradients become steps, before the learning rate: OPTIMIZERS is the list."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -16,12 +17,65 @@ from transformer_jax.models.family import Role, parameter_name
 Roles = Callable[[], Mapping[str, Role]]
 
 
+# A glob of parameter paths, a factor on the learning rate, and the weight decay.
+Group = tuple[str, float, float]
+# A glob of parameter paths, the first and the last of some layers, from 1, and steps.
+LayerWarmUp = tuple[str, int, int, int]
+
+
 class Moments(NamedTuple):
     """What optimizers are made from: momentum, decay of second moments, and what avoids 1 / 0."""
 
     beta1: float
     beta2: float
     epsilon: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """`config.optimizer`, and the two numbers that its schedule depends on in addition.
+
+    Attributes:
+      name, schedule: keys of `OPTIMIZERS` and of `SCHEDULES`.
+      learning_rate: may be traced.
+      clip_norm: the largest global norm of a gradient (0: any).
+      groups: the first row whose glob fits a parameter's path, such as "encoder/feed_forward/up"
+        ("*" also stands for "/"), gives a factor on its learning rate and its weight decay, where
+        its role lets it decay. A factor of 0 freezes: such a parameter has no optimizer state and
+        no part in the global norm that is clipped.
+      layer_warm_ups: each row gives the layers of its parameters a linear warm-up of their own,
+        in addition to the schedule's, of which their rates are s / steps in step s.
+      burn_in_steps: those at a rate of 0, after which the schedule and layers begin to warm up.
+      steps: those of the training.
+      width: what the factor of a schedule by width is made of.
+    """
+
+    name: str
+    schedule: str
+    learning_rate: Any
+    final_learning_rate: float
+    warmup_steps: int
+    burn_in_steps: int
+    decay_steps: int
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip_norm: float
+    groups: tuple[Group, ...]
+    layer_warm_ups: tuple[LayerWarmUp, ...]
+    steps: int
+    width: int
+
+    @property
+    def moments(self) -> Moments:
+        """What its update rule is made from."""
+        return Moments(self.beta1, self.beta2, self.epsilon)
+
+    @property
+    def all_groups(self) -> tuple[Group, ...]:
+        """The groups, of which the last one takes all parameters that are left."""
+        return (*self.groups, ("*", 1.0, self.weight_decay))
 
 
 def _adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:

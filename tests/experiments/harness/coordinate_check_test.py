@@ -7,13 +7,14 @@ import pytest
 from experiments.harness import coordinate_check
 from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
+from transformer_jax.config.build import build
 from transformer_jax.inspection import coordinates
 
 STEPS, RATE = 12, 0.01
 
 
 def test_sizes_are_those_of_the_first_ten_steps_on_the_first_batch(tmp_path):
-    trainings = Trainings(tiny.config(tmp_path, STEPS, {}))
+    trainings = Trainings(build(tiny.config(tmp_path, STEPS, {})))
     rows = coordinate_check.sizes(trainings, RATE, seeds=2)
     assert {(row["seed"], row["step"]) for row in rows} == {
         (s, n) for s in (0, 1) for n in range(11)

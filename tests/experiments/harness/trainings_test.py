@@ -25,7 +25,7 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trainings(config):
-    return Trainings(config)
+    return Trainings(build.build(config))
 
 
 def _params(made):

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.defaults import settings
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, Small
 from transformer_jax.devices import mesh as sharding
@@ -15,17 +16,7 @@ from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.inspection import diagnostics
 from transformer_jax.training import state as train_state
 
-BEAM = DecodeSettings(
-    method="beam",
-    beam_size=3,
-    length_penalty=0.6,
-    extra_length=6,
-    num_samples=1,
-    stop=(),
-    temperature=1.0,
-    top_k=0,
-    top_p=1.0,
-)
+BEAM = settings(DecodeSettings, "decode", beam_size=3, extra_length=6)
 MESHES = ["data, fsdp and tensor", "fsdp, tensor and sequence"]
 
 

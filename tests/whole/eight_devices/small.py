@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.defaults import make_optimizer, train_settings
 from tests.models import tiny
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.models import family
 from transformer_jax.models.family import roles
 from transformer_jax.tasks import TASKS
-from transformer_jax.training import cross_entropy, optimizer
+from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 from transformer_jax.training import step as train
 from transformer_jax.training.state import State
@@ -119,17 +120,8 @@ class Small:
         return jax.tree.map(np.asarray, dataclasses.replace(state, rng=None))
 
     def step(self, mesh: jax.sharding.Mesh) -> Any:
-        settings = train.TrainSettings(
-            steps=20,
-            accumulation_steps=self.accumulation_steps,
-            ema_decay=0.0,
-            log_every=5,
-            evaluate_every=0,
-            checkpoint_every=0,
-            diagnostics_every=0,
-        )
         return train.make_train_step(
-            settings,
+            train_settings(accumulation_steps=self.accumulation_steps, log_every=5),
             loss=self.loss,
             apply=self.outputs,
             optimizer=self._transform,
@@ -155,19 +147,9 @@ class Small:
 
     @functools.cached_property
     def _transform(self) -> Any:
-        return optimizer.make_optimizer(
-            name=self.optimizer,
-            schedule=_schedule,
-            peak=1.0,
-            beta1=0.9,
-            beta2=0.98,
-            # Gradients that are rounding alone are 1e-11 here; with 1e-9 they would make steps.
-            epsilon=1e-8,
-            weight_decay=0.0,
-            clip_norm=1.0,
-            groups=(),
-            roles=lambda: self.roles,
-        )
+        # Gradients that are rounding alone are 1e-11 here; with 1e-9 they would make steps.
+        settings = {"epsilon": 1e-8, "clip_norm": 1.0}
+        return make_optimizer(self.optimizer, _schedule, lambda: self.roles, **settings)
 
 
 def _schedule(count):

@@ -10,7 +10,7 @@ from configs import default
 from configs.default import Config
 from transformer_jax.checkpoint.checkpoints import Origin
 from transformer_jax.commands import restore
-from transformer_jax.commands.shared_workdir import lock, save
+from transformer_jax.commands.opening import lock, opened, save
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load, to_json
 from transformer_jax.data.prepare.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
             state = {"params": _parameters(found, family, run)}
         lock(workdir)
         origin = Origin(
-            config=config.to_dict(),
+            config=run.as_json,
             data=restore.IMPORTED,
             tokenizer=restore.NO_TOKENIZER if tokenizer is None else tokenizer.fingerprint,
             labels=(),
@@ -94,6 +94,22 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
     folder = Path(target).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"--output={folder} exists already: choose another")
+    name = _counterpart(config)
+    with opened(config, workdir, checkpoint) as (run, trained, _):
+        ours, data = run.model.config, run.data.settings
+        longest = max(data.max_source_length, data.max_target_length)
+        lengths = Lengths(longest, data.max_source_length + run.decode.extra_length)
+        settings = FAMILIES[name].config(ours, run.data.special, lengths)
+        params = hosts.whole(trained.params)
+        if hosts.is_first():
+            parts = tensors.written(params, FAMILIES[name], ours)
+            _write(folder, settings, parts, run.data.tokenizer, ours.architecture)
+    print(f"{folder} holds the model of {workdir}, as a {name}.")
+    return 0
+
+
+def _counterpart(config: Config) -> str:
+    """The family of theirs with the equations of a config's model. ValueError: there is none."""
     model = config.model
     name = _BY_MODEL.get((model.architecture, model.positions))
     if name is None or model.family != "transformer":
@@ -108,17 +124,7 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
             f"model.parameterization={model.parameterization!r} has multipliers, which have no "
             "counterpart there, only 'standard'"
         )
-    with built(config, workdir) as run:
-        ours = run.model.config
-        sources, targets = config.data.max_source_length, config.data.max_target_length
-        lengths = Lengths(max(sources, targets), sources + config.decode.extra_length)
-        settings = FAMILIES[name].config(ours, run.data.special, lengths)
-        params = hosts.whole(restore.trained(config, run, workdir, checkpoint).params)
-        if hosts.is_first():
-            parts = tensors.written(params, FAMILIES[name], ours)
-            _write(folder, settings, parts, run.data.tokenizer, ours.architecture)
-    print(f"{folder} holds the model of {workdir}, as a {name}.")
-    return 0
+    return name
 
 
 def _read(folder: Path, found: dict[str, safetensors.Tensor]) -> tuple[Family, dict[str, Any]]:

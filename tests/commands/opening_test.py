@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_jax.commands.outcome import is_scored
+from transformer_jax.commands.opening import is_scored
 
 SCORES = {"first_bad_step": None, "test/loss": 2.5}
 
