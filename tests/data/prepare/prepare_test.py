@@ -270,9 +270,9 @@ def test_equal_examples_have_equal_hashes(tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from tests.data import prepare_test as t
-from transformer_jax.data import prepare, worker
-from transformer_jax.devices import machine
+from tests.data.prepare import prepare_test as t
+from transformer_jax.data.prepare import prepare, worker
+from transformer_jax.process import machine
 from transformer_jax.tasks import TASKS
 import dataclasses, os, signal
 
