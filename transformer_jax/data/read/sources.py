@@ -4,10 +4,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from transformer_jax.data.corpora import bigram
-from transformer_jax.data.read import open_file, parse, questions
+from transformer_jax.data.read import embedded, open_file, parse, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, gathered
 
 # The columns that a task reads.
@@ -59,21 +60,30 @@ def _bigram_copy(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[
     return ({"text": [bigram.text(split)]} for split in splits)
 
 
-def _from_tfds(builder: str, read: str, *reads: str) -> Generated:
-    """Reads a set of TFDS. builder, read: functions of `catalogue` that find it and read it."""
+def _catalogue() -> ModuleType:
+    # Only here, since importing TFDS takes long and other sources do without it.
+    from transformer_jax.data.read import catalogue
 
-    def load(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
-        # Only here, since importing TFDS takes long and other sources do without it.
-        from transformer_jax.data.read import catalogue
+    return catalogue
 
-        return getattr(catalogue, read)(getattr(catalogue, builder)(settings), settings, splits)
 
-    def version(settings: SourceSettings) -> Any:
-        from transformer_jax.data.read import catalogue
+def _featured(module: Callable[[], Any], *reads: str) -> dict[Columns, Generated]:
+    """Readers of examples with named features.
 
-        return catalogue.version(getattr(catalogue, builder)(settings))
+    module: gives the module whose `read` and `version` have them. reads: settings that name the
+    set.
+    """
 
-    return Generated(load, version, reads)
+    def generated(columns: Columns, keys: tuple[str, ...]) -> Generated:
+        def read(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
+            return module().read(settings, splits, columns, keys)
+
+        prefix = ("prefix",) * (columns == PAIRS)
+        return Generated(
+            read, lambda settings: module().version(settings), (*reads, *keys, *prefix)
+        )
+
+    return {columns: generated(columns, keys) for columns, keys in _NAMED.items()}
 
 
 def _reader(read: Callable[..., Iterator[tuple]], *names: str) -> Callable[..., Iterator[tuple]]:
@@ -121,21 +131,11 @@ _NAMED = {PAIRS: _LANGUAGES, TEXTS: ("text_feature",), LABELLED: _LABEL, TAGGED:
 # Which columns each source yields, and how. A task finds its source by the columns that it reads.
 SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     # The generated English-German grammar.
-    "embedded": {
-        PAIRS: _from_tfds("embedded", "read_embedded_pairs", *_PAIR),
-        TEXTS: _from_tfds("embedded", "read_texts", "text_feature"),
-        LABELLED: _from_tfds("embedded", "read_labelled", *_LABEL),
-        TAGGED: _from_tfds("embedded", "read_tagged", *_LABEL),
-    },
+    "embedded": _featured(lambda: embedded),
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
     "bigram_copy": {TEXTS: Generated(_bigram_copy, lambda settings: sorted(bigram.SPLITS.items()))},
     # A set of TFDS's catalogue.
-    "tfds": {
-        PAIRS: _from_tfds("catalogued", "read_pairs", "name", *_PAIR),
-        TEXTS: _from_tfds("catalogued", "read_texts", "name", "text_feature"),
-        LABELLED: _from_tfds("catalogued", "read_labelled", "name", *_LABEL),
-        TAGGED: _from_tfds("catalogued", "read_tagged", "name", *_LABEL),
-    },
+    "tfds": _featured(_catalogue, "name"),
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
         PAIRS: Files(_reader(parse.read_pair), (*_LINES, *_PAIR), _languages),
@@ -181,7 +181,7 @@ def read(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) ->
     Args:
         columns: what is read; sentences and documents are str, words and tags lists of str. A
             target is a list where there are several that are right.
-        splits: "embedded", "tfds": TFDS split expressions such as "train[:90%]"; parallel text:
+        splits: "embedded", "tfds": split expressions of TFDS such as "train[:90%]"; parallel text:
             prefixes P of the pairs P.<source_language>, P.<target_language>; "bigram_copy": keys of
             `bigram.SPLITS`; others: files. Those of files may be patterns, as "part-*".
 
