@@ -18,7 +18,7 @@ from tensorflow_datasets.core.download.util import DownloadError
 
 from transformer_jax.data.cache import fingerprint, locked
 from transformer_jax.data.read.examples import Examples, SourceSettings
-from transformer_jax.data.read.features import BLOCK, built_once, columns_of
+from transformer_jax.data.read.features import BLOCK, KEYS, built_once, columns_of
 
 # TFDS unpacks archives through these two functions of TensorFlow; plain ones do for local files.
 extractor.tf = types.SimpleNamespace(
@@ -35,9 +35,9 @@ def version(settings: SourceSettings) -> str:
 
 
 def read(
-    settings: SourceSettings, splits: Sequence[str], columns: Sequence[str], keys: Sequence[str]
+    settings: SourceSettings, splits: Sequence[str], columns: Sequence[str]
 ) -> Iterator[Examples]:
-    """The columns of a set, in blocks; `keys` name the settings of their features.
+    """The columns of a set, in blocks.
 
     Raises:
         ValueError: there is no such set, split or feature, a feature is of a kind that its column
@@ -45,9 +45,9 @@ def read(
         OSError: TFDS could not prepare the set.
     """
     builder = find_builder(settings)
-    names = [getattr(settings, key) for key in keys]
-    for column, key, name in zip(columns, keys, names, strict=True):
-        _check_feature(builder, column, f"data.{key}", name)
+    names = [getattr(settings, KEYS[column]) for column in columns]
+    for column, name in zip(columns, names, strict=True):
+        _check_feature(builder, column, name)
     blocks = read_builder(builder, splits, names)
     if columns[-1] in ("label", "tags"):
         blocks = _with_classes(blocks, names[-1], _features(builder)[names[-1]])
@@ -69,12 +69,12 @@ def _class(feature: Any, value: Any) -> str | list:
     return feature.int2str(value) if value >= 0 else ""
 
 
-def _check_feature(builder: Builder, column: str, key: str, name: str) -> None:
+def _check_feature(builder: Builder, column: str, name: str) -> None:
     """Raises ValueError where there is no such feature, or the column cannot be read from it."""
-    features = _features(builder)
+    key, info, features = KEYS[column], builder.info, _features(builder)
     if name not in features:
         raise ValueError(
-            f"{key}={name!r}: {builder.info.full_name} has no such feature; its features: "
+            f"data.{key}={name!r}: {info.full_name} has no such feature; its features: "
             f"{', '.join(features) or 'none'}"
         )
     feature = features[name]
@@ -85,10 +85,10 @@ def _check_feature(builder: Builder, column: str, key: str, name: str) -> None:
         and item.shape == ()
         and item.np_dtype in (np.int32, np.int64)
     )
-    of_class = column == "label" or (column == "tags" and is_list)
-    if not (isinstance(item, tfds.features.Text) or (is_class and of_class)):
+    may_be_class = column == "label" or (column == "tags" and is_list)
+    if not (isinstance(item, tfds.features.Text) or (is_class and may_be_class)):
         raise ValueError(
-            f"{key}={name!r}: this feature of {builder.info.full_name} is {feature}, from which "
+            f"data.{key}={name!r}: this feature of {info.full_name} is {feature}, from which "
             f"{column!r} cannot be read"
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.corpora import grammar
 from transformer_jax.data.read.examples import Examples, SourceSettings
-from transformer_jax.data.read.features import BLOCK, built_once, columns_of
+from transformer_jax.data.read.features import BLOCK, KEYS, built_once, columns_of
 from transformer_jax.process import progress
 
 _LANGUAGES = {"en": "source", "de": "target"}
@@ -18,9 +18,9 @@ _PART = re.compile(rf"([\w-]+)(?:\[{_BOUND}:{_BOUND}\])?")
 
 
 def read(
-    settings: SourceSettings, splits: Sequence[str], columns: Sequence[str], keys: Sequence[str]
+    settings: SourceSettings, splits: Sequence[str], columns: Sequence[str]
 ) -> Iterator[Examples]:
-    """The columns of parts of the corpus, in blocks; `keys` name the settings of their features.
+    """The columns of parts of the corpus, in blocks.
 
     Pairs may name features by language, "en" and "de"; those in which one text is empty are left
     out. Of English-German pairs all other features come too, since some scores need them.
@@ -29,13 +29,13 @@ def read(
         ValueError: there is no such split or feature, a part is empty, or as
             `features.columns_of`.
     """
-    given: list[str] = [getattr(settings, key) for key in keys]
+    given: list[str] = [getattr(settings, KEYS[column]) for column in columns]
     pairs = "target" in columns
     names: list[str] = [_LANGUAGES.get(name, name) for name in given] if pairs else given
-    for key, name in zip(keys, names, strict=True):
+    for column, name in zip(columns, names, strict=True):
         if name not in grammar.FEATURES:
             raise ValueError(
-                f"data.{key}={name!r}: {grammar.NAME} has no such feature; its features: "
+                f"data.{KEYS[column]}={name!r}: {grammar.NAME} has no such feature; its features: "
                 f"{', '.join(grammar.FEATURES)}"
             )
     folder = Path(settings.cache_dir).expanduser() / "embedded" / fingerprint(grammar.NAME, splits)

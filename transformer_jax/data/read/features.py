@@ -7,6 +7,15 @@ from pathlib import Path
 from transformer_jax.data.cache import build_once
 from transformer_jax.data.read.examples import Examples
 
+# column -> the setting that names the feature, or the field of a file, that it is read from.
+KEYS = {
+    "source": "source_language",
+    "target": "target_language",
+    "text": "text_feature",
+    "label": "label_feature",
+    "words": "text_feature",
+    "tags": "label_feature",
+}
 BLOCK = 16_384  # examples made at a time, which bounds what they take besides the columns
 
 _FILE = "columns.jsonl"
