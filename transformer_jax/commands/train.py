@@ -29,7 +29,7 @@ from transformer_jax.inspection import diagnostics, memory
 from transformer_jax.inspection.flops import seconds_at_peak
 from transformer_jax.inspection.spikes import spike_score
 from transformer_jax.models import FAMILIES
-from transformer_jax.process import hosts, interrupt, progress
+from transformer_jax.process import hosts, interrupt, progress, watch
 from transformer_jax.run import Params, Run
 from transformer_jax.runs import log as run_log
 from transformer_jax.runs import trackers
@@ -96,7 +96,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         save(workdir / CONFIG, to_json(config))
-        with hosts.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
+        with watch.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
 
             def validation(params: Params) -> dict[str, float]:
                 return run.task.losses(run.trained(params), splits["validation"])

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.data.corpora import bigram
-from transformer_jax.data.read import open_file, parse, questions
+from transformer_jax.data.read import embedded, open_file, parse, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, gathered
+from transformer_jax.data.read.features import KEYS
 
 # The columns that a task reads.
 Columns = tuple[str, ...]
@@ -35,11 +36,11 @@ class Files(NamedTuple):
 class Generated(NamedTuple):
     """Reads splits where there are no files to name.
 
-    read: (settings, names of splits) -> blocks of examples. reads: as of `Files`. version: settings
-    -> what tells one state of the splits from another, without reading them.
+    read: (settings, names of splits, columns) -> blocks of examples. reads: as of `Files`.
+    version: settings -> what tells one state of the splits from another, without reading them.
     """
 
-    read: Callable[[SourceSettings, tuple[str, ...]], Iterable[Examples]]
+    read: Callable[[SourceSettings, tuple[str, ...], Columns], Iterable[Examples]]
     version: Callable[[SourceSettings], Any]
     reads: tuple[str, ...] = ()
 
@@ -54,26 +55,32 @@ def _languages(settings: SourceSettings) -> tuple[str, ...]:
     return f".{settings.source_language}", f".{settings.target_language}"
 
 
-def _bigram_copy(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
-    del settings
+def _bigram_copy(
+    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
+) -> Iterator[Examples]:
+    del settings, columns  # the text alone
     return ({"text": [bigram.text(split)]} for split in splits)
 
 
-def _from_tfds(builder: str, read: str, *reads: str) -> Generated:
-    """Reads a set of TFDS. builder, read: functions of `catalogue` that find it and read it."""
+def _read_catalogue(
+    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
+) -> Iterator[Examples]:
+    # Only here, since importing TFDS takes long and other sources do without it.
+    from transformer_jax.data.read import catalogue
 
-    def load(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
-        # Only here, since importing TFDS takes long and other sources do without it.
-        from transformer_jax.data.read import catalogue
+    return catalogue.read(settings, splits, columns)
 
-        return getattr(catalogue, read)(getattr(catalogue, builder)(settings), settings, splits)
 
-    def version(settings: SourceSettings) -> Any:
-        from transformer_jax.data.read import catalogue
+def _catalogue_version(settings: SourceSettings) -> str:
+    from transformer_jax.data.read import catalogue
 
-        return catalogue.version(getattr(catalogue, builder)(settings))
+    return catalogue.version(settings)
 
-    return Generated(load, version, reads)
+
+def _named(columns: Columns) -> tuple[str, ...]:
+    """The settings that shape columns which are read from features or fields."""
+    keys = tuple(KEYS[column] for column in columns)
+    return (*keys, "prefix") if columns == PAIRS else keys
 
 
 def _reader(read: Callable[..., Iterator[tuple]], *names: str) -> Callable[..., Iterator[tuple]]:
@@ -86,15 +93,14 @@ def _reader(read: Callable[..., Iterator[tuple]], *names: str) -> Callable[..., 
     return rows
 
 
-def _fields(read: Callable[..., Iterator[tuple]], columns: Columns, names: Columns) -> Files:
-    """Reads the columns from the fields that these settings name."""
+def _fields(read: Callable[..., Iterator[tuple]], columns: Columns) -> Files:
+    """Reads the columns from fields, as their settings name them."""
 
     def rows(settings: SourceSettings, path: Path) -> Iterator[tuple]:
-        fields = [getattr(settings, name) for name in names]
+        fields = [getattr(settings, KEYS[column]) for column in columns]
         return read(path, columns, fields, skip_bad=settings.skip_bad_lines)
 
-    prefix = ("prefix",) * (names == _LANGUAGES)
-    return Files(rows, (*_LINES, *names, *prefix))
+    return Files(rows, (*_LINES, *_named(columns)))
 
 
 def _documents(settings: SourceSettings, path: Path) -> Iterator[tuple]:
@@ -112,33 +118,26 @@ def _labelled(columns: Columns, reader: Files) -> dict[Columns, Files]:
     return {columns: reader, TEXTS: Files(texts, reader.reads)}
 
 
-_LANGUAGES = ("source_language", "target_language")
-_PAIR = (*_LANGUAGES, "prefix")
 _LABEL = ("text_feature", "label_feature")
 _LINES = ("dir", "skip_bad_lines")
-_NAMED = {PAIRS: _LANGUAGES, TEXTS: ("text_feature",), LABELLED: _LABEL, TAGGED: _LABEL}
+_ALL = (PAIRS, TEXTS, LABELLED, TAGGED)
 
 # Which columns each source yields, and how. A task finds its source by the columns that it reads.
 SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     # The generated English-German grammar.
     "embedded": {
-        PAIRS: _from_tfds("embedded", "read_embedded_pairs", *_PAIR),
-        TEXTS: _from_tfds("embedded", "read_texts", "text_feature"),
-        LABELLED: _from_tfds("embedded", "read_labelled", *_LABEL),
-        TAGGED: _from_tfds("embedded", "read_tagged", *_LABEL),
+        columns: Generated(embedded.read, embedded.version, _named(columns)) for columns in _ALL
     },
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
     "bigram_copy": {TEXTS: Generated(_bigram_copy, lambda settings: sorted(bigram.SPLITS.items()))},
     # A set of TFDS's catalogue.
     "tfds": {
-        PAIRS: _from_tfds("catalogued", "read_pairs", "name", *_PAIR),
-        TEXTS: _from_tfds("catalogued", "read_texts", "name", "text_feature"),
-        LABELLED: _from_tfds("catalogued", "read_labelled", "name", *_LABEL),
-        TAGGED: _from_tfds("catalogued", "read_tagged", "name", *_LABEL),
+        columns: Generated(_read_catalogue, _catalogue_version, ("name", *_named(columns)))
+        for columns in _ALL
     },
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
-        PAIRS: Files(_reader(parse.read_pair), (*_LINES, *_PAIR), _languages),
+        PAIRS: Files(_reader(parse.read_pair), (*_LINES, *_named(PAIRS)), _languages),
         TEXTS: Files(_documents, (*_LINES, "document_separator")),
     },
     # Files of the SCAN task.
@@ -167,11 +166,9 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
         TAGGED, Files(_reader(parse.read_conllu, "label_feature"), (*_LINES, "label_feature"))
     ),
     # A JSON object, or a dict of Python, a line.
-    "json": {columns: _fields(parse.read_json, columns, _NAMED[columns]) for columns in _NAMED},
+    "json": {columns: _fields(parse.read_json, columns) for columns in _ALL},
     # Columns of Parquet.
-    "parquet": {
-        columns: _fields(parse.read_parquet, columns, _NAMED[columns]) for columns in _NAMED
-    },
+    "parquet": {columns: _fields(parse.read_parquet, columns) for columns in _ALL},
 }
 
 
@@ -181,7 +178,7 @@ def read(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) ->
     Args:
         columns: what is read; sentences and documents are str, words and tags lists of str. A
             target is a list where there are several that are right.
-        splits: "embedded", "tfds": TFDS split expressions such as "train[:90%]"; parallel text:
+        splits: "embedded", "tfds": split expressions of TFDS such as "train[:90%]"; parallel text:
             prefixes P of the pairs P.<source_language>, P.<target_language>; "bigram_copy": keys of
             `bigram.SPLITS`; others: files. Those of files may be patterns, as "part-*".
 
@@ -206,7 +203,7 @@ def _read(
     found = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     if isinstance(reader, Generated):
-        for block in reader.read(settings, splits):
+        for block in reader.read(settings, splits, columns):
             yield from gathered(list(block), zip(*block.values(), strict=True))
         return
     for paths in found:
