@@ -162,7 +162,7 @@ def _fit(
     origin = Origin(
         config=config.to_dict(),
         data=streams.fingerprint,
-        tokenizer=run.data.tokenizer.fingerprint,
+        tokenizer=run.data.tokenizer_fingerprint,
         labels=run.data.labels,
     )
 
@@ -224,7 +224,7 @@ def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
 
 def _save_vocabularies(run: Run, workdir: Path) -> None:
     """Saves what makes the work directory enough to predict with, without the data."""
-    if not (workdir / TOKENIZER).exists():
+    if run.data.settings.recipe.tokenized and not (workdir / TOKENIZER).exists():
         run.data.tokenizer.save(workdir / TOKENIZER)
     if run.data.labels and not (workdir / LABELS).exists():
         text = json.dumps(run.data.labels, ensure_ascii=False, indent=1)

@@ -15,6 +15,8 @@ KEYS = {
     "label": "label_feature",
     "words": "text_feature",
     "tags": "label_feature",
+    "features": "text_feature",
+    "values": "label_feature",
 }
 BLOCK = 16_384  # examples made at a time, which bounds what they take besides the columns
 
