@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.data.corpora import bigram
-from transformer_jax.data.read import open_file, parse, questions
+from transformer_jax.data.read import embedded, open_file, parse, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, as_text, gathered
+from transformer_jax.data.read.features import KEYS
 
 # The columns that a task reads.
 Columns = tuple[str, ...]
@@ -50,11 +51,11 @@ class Files(NamedTuple):
 class Generated(NamedTuple):
     """Reads splits where there are no files to name.
 
-    read: (settings, names of splits) -> blocks of examples. reads: as of `Files`. version: settings
-    -> what tells one state of the splits from another, without reading them.
+    read: (settings, names of splits, columns) -> blocks of examples. reads: as of `Files`.
+    version: settings -> what tells one state of the splits from another, without reading them.
     """
 
-    read: Callable[[SourceSettings, tuple[str, ...]], Iterable[Examples]]
+    read: Callable[[SourceSettings, tuple[str, ...], Columns], Iterable[Examples]]
     version: Callable[[SourceSettings], Any]
     reads: tuple[str, ...] = ()
 
@@ -70,26 +71,31 @@ def _languages(settings: SourceSettings) -> tuple[str, ...]:
     return f".{settings.source_language}", f".{settings.target_language}"
 
 
-def _bigram_copy(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
-    del settings
+def _bigram_copy(
+    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
+) -> Iterator[Examples]:
+    del settings, columns  # the text alone
     return ({"text": [bigram.text(split)]} for split in splits)
 
 
-def _from_tfds(builder: str, read: str, *reads: str) -> Generated:
-    """Reads a set of TFDS. builder, read: functions of `catalogue` that find it and read it."""
+def _read_catalogue(
+    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
+) -> Iterator[Examples]:
+    # Only here, since importing TFDS takes long and other sources do without it.
+    from transformer_jax.data.read import catalogue
 
-    def load(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
-        # Only here, since importing TFDS takes long and other sources do without it.
-        from transformer_jax.data.read import catalogue
+    return catalogue.read(settings, splits, columns)
 
-        return getattr(catalogue, read)(getattr(catalogue, builder)(settings), settings, splits)
 
-    def version(settings: SourceSettings) -> Any:
-        from transformer_jax.data.read import catalogue
+def _catalogue_version(settings: SourceSettings) -> str:
+    from transformer_jax.data.read import catalogue
 
-        return catalogue.version(getattr(catalogue, builder)(settings))
+    return catalogue.version(settings)
 
-    return Generated(load, version, reads)
+
+def _named(columns: Columns) -> tuple[str, ...]:
+    """The settings that shape columns which are read from features."""
+    return (*(KEYS[column] for column in columns), *_PREFIX * (columns == PAIRS))
 
 
 def _documents(path: Path, separator: str, *, skip_bad: bool) -> Iterator[tuple]:
@@ -108,42 +114,35 @@ def _with_texts(columns: Columns, files: Files) -> dict[Columns, Files]:
 def _objects(read: Callable[..., Iterator[tuple]]) -> dict[Columns, Files]:
     """Reads columns from the fields of objects, which settings name."""
     return {
-        columns: Files(functools.partial(read, columns), names, _PREFIX * (columns == PAIRS))
-        for columns, names in _NAMED.items()
+        columns: Files(
+            functools.partial(read, columns),
+            tuple(KEYS[column] for column in columns),
+            _PREFIX * (columns == PAIRS),
+        )
+        for columns in (*_TEXTUAL, NUMBERS)
     }
 
 
-_LANGUAGES = ("source_language", "target_language")
 _PREFIX = ("prefix",)
-_PAIR = (*_LANGUAGES, *_PREFIX)
 _LABEL = ("text_feature", "label_feature")
-_NAMED = {
-    PAIRS: _LANGUAGES,
-    TEXTS: ("text_feature",),
-    **dict.fromkeys((LABELLED, TAGGED, NUMBERS), _LABEL),
-}
+_TEXTUAL = (PAIRS, TEXTS, LABELLED, TAGGED)
 
 # Which columns each source yields, and how. A task finds its source by the columns that it reads.
 SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     # The generated English-German grammar.
     "embedded": {
-        PAIRS: _from_tfds("embedded", "read_embedded_pairs", *_PAIR),
-        TEXTS: _from_tfds("embedded", "read_texts", "text_feature"),
-        LABELLED: _from_tfds("embedded", "read_labelled", *_LABEL),
-        TAGGED: _from_tfds("embedded", "read_tagged", *_LABEL),
+        columns: Generated(embedded.read, embedded.version, _named(columns)) for columns in _TEXTUAL
     },
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
     "bigram_copy": {TEXTS: Generated(_bigram_copy, lambda settings: sorted(bigram.SPLITS.items()))},
     # A set of TFDS's catalogue.
     "tfds": {
-        PAIRS: _from_tfds("catalogued", "read_pairs", "name", *_PAIR),
-        TEXTS: _from_tfds("catalogued", "read_texts", "name", "text_feature"),
-        LABELLED: _from_tfds("catalogued", "read_labelled", "name", *_LABEL),
-        TAGGED: _from_tfds("catalogued", "read_tagged", "name", *_LABEL),
+        columns: Generated(_read_catalogue, _catalogue_version, ("name", *_named(columns)))
+        for columns in _TEXTUAL
     },
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
-        PAIRS: Files(parse.read_pair, shaping=_PAIR, endings=_languages),
+        PAIRS: Files(parse.read_pair, shaping=_named(PAIRS), endings=_languages),
         TEXTS: Files(_documents, ("document_separator",)),
     },
     # Files of the SCAN task.
@@ -207,7 +206,7 @@ def _read(
     files = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     if isinstance(reader, Generated):
-        for block in reader.read(settings, splits):
+        for block in reader.read(settings, splits, columns):
             yield from gathered(list(block), zip(*block.values(), strict=True))
         return
     for paths in files:
