@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.data.dataset import Dataset
-from transformer_jax.data.serve.continuous_rows import Endless
+from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.devices.mesh import batch_sharding, local_rows
 from transformer_jax.evaluation.search import IMPOSSIBLE, DecodeSettings
 from transformer_jax.evaluation.trained import EvalStep, Trained
@@ -172,7 +172,7 @@ class Run:
             layout=state.layout(self.abstract_state()),
         )
 
-    def train_streams(self) -> Endless:
+    def train_streams(self) -> TrainStreams:
         """Training batches; of each the rows that this host's devices hold.
 
         Raises RuntimeError where the hosts have made different batches, since each holds a part of

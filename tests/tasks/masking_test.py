@@ -20,7 +20,7 @@ from transformer_jax.data.prepare.tokenizer import (
     train_tokenizer,
 )
 from transformer_jax.data.serve.batches import eval_batches
-from transformer_jax.data.serve.streams import TrainStreams
+from transformer_jax.data.serve.streams import shuffled_streams
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.masked_lm import Masking
 
@@ -131,7 +131,7 @@ def test_the_recipe_masks_with_the_tokenizers_mask(kind):
 
 
 def streams_of(arrays, *, length, packing=False, rate=RATE, seed=3):
-    return TrainStreams(
+    return shuffled_streams(
         [arrays],
         RECIPE.columns,
         {"inputs": length},

@@ -13,7 +13,7 @@ from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, MASK, train_tokenizer
 from transformer_jax.data.serve import rows
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
-from transformer_jax.data.serve.streams import TrainStreams
+from transformer_jax.data.serve.streams import shuffled_streams
 from transformer_jax.tasks import TASKS
 
 BYTES = train_tokenizer("bytes", [], 0)
@@ -89,7 +89,7 @@ def corrupt_of(recipe):
 
 
 def streams_of(recipe, *, packing, draw, batch_size=4):
-    return TrainStreams(
+    return shuffled_streams(
         [made(recipe)],
         recipe.columns,
         {name: side_length(column.side) for name, column in recipe.columns.items()},

@@ -15,7 +15,7 @@ from transformer_jax.config.load import load
 from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
 from transformer_jax.data.serve.batches import eval_batches
-from transformer_jax.data.serve.streams import TrainStreams
+from transformer_jax.data.serve.streams import shuffled_streams
 from transformer_jax.tasks.span_corruption import SENTINELS, TASK, Spans
 
 RECIPE = TASK.recipe
@@ -112,7 +112,7 @@ def streams(**changes):
     texts = [f"{n} the cat sat on the mat" * (3 + n % 5) for n in range(9)]
     arrays = make_arrays([{"text": texts}], tokenizer, RECIPE, (), limits)
     settings: dict[str, Any] = dict(batch_size=4, streams=2, packing=True, seed=0)
-    return arrays, TrainStreams(
+    return arrays, shuffled_streams(
         [arrays],
         RECIPE.columns,
         {"inputs": 90, "targets": 50},

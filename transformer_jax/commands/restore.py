@@ -12,7 +12,7 @@ from transformer_jax.checkpoint.checkpoints import (
     whole,
 )
 from transformer_jax.config import load as overrides
-from transformer_jax.data.serve.continuous_rows import Endless
+from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.process import progress
 from transformer_jax.run import Run
@@ -65,7 +65,7 @@ GIVE_TOKENIZER = (
 )
 
 
-def resume(run: Run, folder: Path, streams: Endless) -> Restored:
+def resume(run: Run, folder: Path, streams: TrainStreams) -> Restored:
     """What training needs of a checkpoint; the streams are set to where it left them.
 
     Raises ValueError where it was trained on other data.

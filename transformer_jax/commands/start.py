@@ -15,7 +15,7 @@ from transformer_jax.checkpoint.init_from import InitReport, format_report, init
 from transformer_jax.commands.restore import check, resume
 from transformer_jax.commands.shared_workdir import save
 from transformer_jax.config.load import load
-from transformer_jax.data.serve.continuous_rows import Endless
+from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.process import hosts, progress
@@ -61,7 +61,7 @@ def newest(config: Config, run: Run, workdir: Path, checkpoints: Checkpoints) ->
     return folder
 
 
-def start(run: Run, workdir: Path, checkpoint: Path | None, streams: Endless) -> State:
+def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStreams) -> State:
     """The state of a checkpoint or else a new one; the streams stand where it left them."""
     if checkpoint is not None:
         with progress.phase("Restoring the last checkpoint"):
@@ -80,7 +80,7 @@ def start(run: Run, workdir: Path, checkpoint: Path | None, streams: Endless) ->
     return state
 
 
-def begin(run: Run, streams: Endless) -> Beginning:
+def begin(run: Run, streams: TrainStreams) -> Beginning:
     """A new state, with the parameters that `checkpoint.init_from` names."""
     beginning = streams.get_state()
     batch = mesh.place(run.mesh, next(streams))

@@ -28,8 +28,8 @@ from transformer_jax.data.prepare.tokenizer import (
 )
 from transformer_jax.data.read import sources
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
-from transformer_jax.data.serve.continuous_rows import Endless, Readers, contiguous_batches
-from transformer_jax.data.serve.streams import TrainStreams
+from transformer_jax.data.serve.continuous_rows import contiguous_batches, contiguous_streams
+from transformer_jax.data.serve.streams import TrainStreams, shuffled_streams
 from transformer_jax.data.settings import SPLITS, DataSettings, Part
 from transformer_jax.process import progress
 
@@ -106,12 +106,12 @@ class Dataset:
         """The splits that there are."""
         return filter(self.has, SPLITS)
 
-    def train_streams(self, rows: Sequence[int] | None = None) -> Endless:
+    def train_streams(self, rows: Sequence[int] | None = None) -> TrainStreams:
         """Endless training batches, of which these rows (None: all), from the first epoch on."""
         settings, columns = self.settings, self.settings.recipe.columns
         if settings.contiguous:
             (arrays,) = self._tokens("train")
-            return Readers(
+            return contiguous_streams(
                 arrays,
                 eos=self.special.eos,
                 length=settings.rows["target"],
@@ -119,7 +119,7 @@ class Dataset:
                 streams=settings.streams,
                 rows=rows,
             )
-        return TrainStreams(
+        return shuffled_streams(
             self._tokens("train"),
             columns,
             {name: settings.rows[column.side] for name, column in columns.items()},
