@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import queue
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -123,21 +122,20 @@ def _make(
     folder: Path,
     workers: int,
     what: str,
-    show: Callable[..., None],
+    show: Callable[[int], None],
 ) -> None:
-    done = _done(folder)
-    counts = [Counts(**line["counts"]) for line in done]
+    counts = [Counts(**line["counts"]) for line in _done(folder)]
+    for number, done in enumerate(counts):
+        piece = next(pieces, None)
+        if piece is None or _digest(piece, plan.recipe) != done.content:
+            raise ValueError(
+                f"{what}: piece {number} of the examples is another than when the preparation was "
+                "interrupted; start again, and it begins anew"
+            )
+    show(sum(done.characters for done in counts))
     with contextlib.ExitStack() as stack:
         journal = stack.enter_context((folder / _JOURNAL).open("a"))
         files: dict[str, Any] = {}
-        for number, line in enumerate(done):
-            piece = next(pieces, None)
-            if piece is None or _digest(piece, plan.recipe) != line["counts"]["content"]:
-                raise ValueError(
-                    f"{what}: piece {number} of the examples is another than when the preparation "
-                    "was interrupted; start again, and it begins anew"
-                )
-            show(counts[number].characters, made=False)
         for made in _mapped(plan, pieces, workers):
             for name, data in made.files.items():
                 if name not in files:
@@ -148,7 +146,7 @@ def _make(
             line = {"counts": dataclasses.asdict(made.counts), "sizes": sizes}
             journal.write(json.dumps(line) + "\n")
             journal.flush()
-            show(made.counts.characters, made=True)
+            show(made.counts.characters)
     _finish(plan, folder, arrays.total(counts))
 
 
@@ -327,26 +325,18 @@ def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Ma
 
 
 @contextlib.contextmanager
-def _shown(what: str, total: int | None) -> Iterator[Callable[..., None]]:
-    """Shows how far a preparation is.
-
-    Yields a function to call with how many characters more, and whether they were made into tokens
-    or only read, since they had been made before.
-    """
+def _shown(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Shows how far a preparation is; yields a function to call with how many characters more."""
     if total is None or total < _ALONE:
         with progress.phase(what):
-            yield lambda count, made: None
+            yield lambda count: None
         return
-    started, done, before = time.monotonic(), 0, 0
-    bar = progress.Bar(what, total=total // 10**6, unit="MB")
+    bar, done = progress.Bar(what, total=total // 10**6, unit="MB"), 0
 
-    def advance(count: int, made: bool) -> None:
-        nonlocal started, done, before
+    def advance(count: int) -> None:
+        nonlocal done
         done += count
-        if not made:
-            started, before = time.monotonic(), done
-        rate = (done - before) / 1e6 / max(time.monotonic() - started, 1e-3)
-        bar.update(min(done, total) // 10**6, f"{rate:.1f} MB/s")
+        bar.update(min(done, total) // 10**6)
 
     try:
         yield advance

@@ -234,26 +234,21 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
         file = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
-    skipped, number = Skipped(path, skip_bad), 0
     with file:
         names = file.schema_arrow.names
         if missing := [name for name in fields if name not in names]:
             raise ValueError(
                 f"{path}: there is no column {missing[0]!r}; its columns are {', '.join(names)}"
             )
-        for batch in _batches(path, file, fields):
-            for row in batch.to_pylist():
-                number += 1
-                try:
-                    yield _row(row, columns, fields)
-                except ValueError as error:
-                    skipped.add(number, str(error))
-    skipped.tell()
+        rows = _rows(path, file, fields)
+        numbered = enumerate(rows, start=1)
+        yield from _checked(path, numbered, lambda row: _row(row, columns, fields), skip_bad)
 
 
-def _batches(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Iterator[Any]:
+def _rows(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     try:
-        yield from file.iter_batches(_READ, columns=list(fields))
+        for batch in file.iter_batches(_READ, columns=list(fields)):
+            yield from batch.to_pylist()
     except OSError as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
 
@@ -333,45 +328,48 @@ def whole(text: str) -> str:
 
 def _sentences(path: Path, parse: Callable[[str], Row | None], skip_bad: bool) -> Iterator[Row]:
     """Sentences that end at blank lines; `parse` turns a line into a word and its tag, or None."""
-    found, sentence = False, []
+    sentence, count = [], 0
 
     def word(line: str) -> tuple[Row | None]:
         return (parse(line) if line.strip(" \t") else (),)
 
-    for (row,) in parsed(path, word, skip_bad):
+    for (row,) in itertools.chain(parsed(path, word, skip_bad), [((),)]):  # the last line is blank
         if row:
             sentence.append(row)
         elif row == () and sentence:
-            found = True
             yield tuple(map(list, zip(*sentence, strict=True)))
-            sentence = []
-    if sentence:
-        found = True
-        yield tuple(map(list, zip(*sentence, strict=True)))
-    if not found:
+            sentence, count = [], count + 1
+    if not count:
         raise ValueError(f"{path}: the file holds no sentence")
 
 
 def parsed(
-    path: Path,
-    parse: Callable[[str], Any],
-    skip_bad: bool,
-    *,
-    skip_first: bool = False,
+    path: Path, parse: Callable[[str], Any], skip_bad: bool, *, skip_first: bool = False
 ) -> Iterator[Any]:
     """What `parse` makes of each line, but None; a ValueError of its is told with the line."""
-    skipped = Skipped(path, skip_bad)
-    lines: Iterable[str | None] = read_lines(path, skip_bad=skip_bad)
-    for number, line in enumerate(lines, start=1):
-        if number == 1 and skip_first:
-            continue
+
+    def row(line: str | None) -> Any:
         if line is None:
-            skipped.add(number, "not UTF-8")
-            continue
+            raise ValueError("not UTF-8")
         try:
-            row = parse(line)
+            return parse(line)
         except ValueError as error:
-            skipped.add(number, f"{error}; got {line[:99]!r}")
+            raise ValueError(f"{error}; got {line[:99]!r}") from None
+
+    lines = enumerate(read_lines(path, skip_bad=skip_bad), start=1)
+    return _checked(path, itertools.islice(lines, skip_first, None), row, skip_bad)
+
+
+def _checked(
+    path: Path, numbered: Iterable[tuple[int, Any]], parse: Callable[[Any], Any], skip_bad: bool
+) -> Iterator[Any]:
+    """What `parse` makes of each item, but None; a ValueError of its is told with the number."""
+    skipped = Skipped(path, skip_bad)
+    for number, item in numbered:
+        try:
+            row = parse(item)
+        except ValueError as error:
+            skipped.add(number, str(error))
             continue
         if row is not None:
             yield row
