@@ -120,11 +120,10 @@ class Run:
     def abstract_batch(self) -> dict[str, Any]:
         """The shapes of a training batch and where its parts lie, without the data."""
 
-        def array(shape: tuple[int, int]) -> jax.ShapeDtypeStruct:
-            layout = batch_sharding(self.mesh, shape)
-            return jax.ShapeDtypeStruct(shape, "int32", sharding=layout)
-
-        return {name: array(shape) for name, shape in self.data.batch_shapes().items()}
+        return {
+            name: jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(self.mesh, shape))
+            for name, (shape, dtype) in self.data.batch_shapes().items()
+        }
 
     @property
     def _states(self) -> state.StateMaker:

@@ -27,7 +27,7 @@ from transformer_jax.inspection.flops import seconds_at_peak
 from transformer_jax.inspection.probes import probes
 from transformer_jax.inspection.spikes import spike_scores
 from transformer_jax.models import FAMILIES
-from transformer_jax.process import hosts, interrupt, progress
+from transformer_jax.process import hosts, interrupt, progress, watch
 from transformer_jax.run import Run
 from transformer_jax.runs import log as run_log
 from transformer_jax.runs import trackers
@@ -96,7 +96,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     origin = Origin(
         config=config.to_dict(),
         data=streams.fingerprint,
-        tokenizer=run.data.tokenizer.fingerprint,
+        tokenizer=run.data.tokenizer_fingerprint,
         labels=run.data.labels,
     )
 
@@ -107,7 +107,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         save(workdir / CONFIG, to_json(config))
-        with hosts.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
+        with watch.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
             outcome = loop.fit(
                 state,
                 mesh.place_ahead(streams, run.mesh),
@@ -180,7 +180,7 @@ def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
 
 def _save_vocabularies(run: Run, workdir: Path) -> None:
     """Saves what makes the work directory enough to predict with, without the data."""
-    if not (workdir / TOKENIZER).exists():
+    if run.data.settings.recipe.tokenized and not (workdir / TOKENIZER).exists():
         run.data.tokenizer.save(workdir / TOKENIZER)
     if run.data.labels and not (workdir / LABELS).exists():
         text = json.dumps(run.data.labels, ensure_ascii=False, indent=1)

@@ -87,7 +87,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     # A model of a given size can be inspected without its data.
     model_config = dataclasses.replace(
         model_config,
-        vocab_size=config.model.vocab_size or data.tokenizer.vocab_size,
+        vocab_size=config.model.vocab_size or data.vocab_size,
         bos_id=data.special.bos,
         num_labels=len(data.labels),
     )
