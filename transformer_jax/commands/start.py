@@ -20,7 +20,6 @@ from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.process import hosts, progress
 from transformer_jax.run import Params, Run
-from transformer_jax.runs.log import read_metrics
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -28,6 +27,7 @@ from transformer_jax.runs.workdir import (
     METRICS,
     PROFILE,
     SAMPLES,
+    read_metrics,
     read_results,
 )
 from transformer_jax.training.losses import Batch
@@ -37,8 +37,9 @@ from transformer_jax.training.state import State, split_key
 class Beginning(NamedTuple):
     """A new state.
 
-    drawn: its parameters before those of another run replaced some, which `report` tells. batch:
-    the first one; the streams stand before it.
+    Attributes:
+      drawn: its parameters before another run's replaced some, which `report` tells.
+      batch: the first one; the streams stand before it.
     """
 
     state: State
@@ -108,12 +109,12 @@ def begin(run: Run, streams: Endless) -> Beginning:
 
 def _tell_of_lost_records(workdir: Path, restored: Restored) -> None:
     """Warns where the log lacks records that it had when the checkpoint was saved."""
-    found = sum(record["step"] <= restored.step for record in read_metrics(workdir))
-    if found < restored.records:
+    records = sum(record["step"] <= restored.step for record in read_metrics(workdir))
+    if records < restored.records:
         logging.warning(
             "%s has %d of the %d records up to step %d; training continues without the others",
             workdir / METRICS,
-            found,
+            records,
             restored.records,
             restored.step,
         )

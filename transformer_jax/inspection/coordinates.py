@@ -81,7 +81,7 @@ def furthest(slopes: Curves) -> dict[str, float]:
 
 
 def grown(slopes: Curves) -> dict[str, float]:
-    """Those of `furthest` that are not flat.
+    """What `furthest` finds that is not flat.
 
     Logits may shrink: where training begins they do so as the root of the width, by the law of
     large numbers, which it takes more than a few steps to outgrow.

@@ -23,8 +23,7 @@ def random_sign_step(
 ) -> Params:
     """W + size * sign(N(0, 1)) for all kernels.
 
-    Every kernel has a key by its path, so that two schemes get the same draw on kernels that they
-    share.
+    Every kernel has a key by its path, so that two schemes draw alike for kernels that they share.
     """
 
     def move(name, kernel):
@@ -63,7 +62,7 @@ def update(before: Params, after: Params, roles: Mapping[str, Role]) -> dict[str
     """What a step did, by stack."""
     changes = _kernels(jax.tree.map(jnp.subtract, after, before), roles)
     news = _kernels(after, roles)
-    found = {}
+    updates = {}
     for stack, olds in _kernels(before, roles).items():
         change = jnp.sqrt(_products(changes[stack], changes[stack]))
         old, new = (jnp.sqrt(_products(x, x)) for x in (olds, news[stack]))
@@ -72,12 +71,12 @@ def update(before: Params, after: Params, roles: Mapping[str, Role]) -> dict[str
         both = zip(olds, news[stack], strict=True)
         units = [a / _by_layer(old, a) - b / _by_layer(new, b) for a, b in both]
         angle = 2 * jnp.arcsin(jnp.minimum(jnp.sqrt(_products(units, units)) / 2, 1))
-        found[stack] = Update(change / old, change / count**0.5, angle)
-    return found
+        updates[stack] = Update(change / old, change / count**0.5, angle)
+    return updates
 
 
 def _products(a: list[Array], b: list[Array]) -> Float[Array, "L"]:
-    """Of each layer's kernels, the sum over all entries."""
+    """The sum of the products of all entries of each layer's kernels."""
     axes = [tuple(range(1, kernel.ndim)) for kernel in a]
     sums = [jnp.sum(x * y, axis=own) for x, y, own in zip(a, b, axes, strict=True)]
     return functools.reduce(jnp.add, sums)
@@ -101,11 +100,11 @@ def _map_kernels(
 
 def _kernels(params: Params, roles: Mapping[str, Role]) -> dict[str, list[Array]]:
     """The kernels of each stack, in the order of their paths."""
-    found: dict[str, list[Array]] = {}
+    kernels: dict[str, list[Array]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if _is_kernel(roles[parameter_name(path)]):
-            found.setdefault(path[0].key, []).append(leaf)
-    return found
+            kernels.setdefault(path[0].key, []).append(leaf)
+    return kernels
 
 
 def _is_kernel(role: Role) -> bool:

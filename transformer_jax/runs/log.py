@@ -82,9 +82,9 @@ class RunLog:
 
         self._trackers = Trackers(trackers, self._workdir, config or {})
         path = self._workdir / METRICS
-        kept = [record for record in records if 0 < restored_step >= record["step"]]
-        self.records = len(kept)
-        write_atomically(path, "".join(map(_line, kept)))
+        records = [record for record in records if 0 < restored_step >= record["step"]]
+        self.records = len(records)
+        write_atomically(path, "".join(map(_line, records)))
         self._metrics = path.open("a", encoding="utf-8")
         # From this step on, TensorBoard hides what the files of earlier processes hold.
         self._tensorboard = SummaryWriter(
@@ -191,8 +191,8 @@ def run_fields(*, parameters: int, steps: int) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """The versions of Python and of the libraries that a result may depend on."""
     packages = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
-    found = {name: importlib.metadata.version(name) for name in packages}
-    return {"python": platform.python_version(), **found}
+    libraries = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), **libraries}
 
 
 def format_scores(results: Mapping[str, Any]) -> str:
