@@ -1,47 +1,19 @@
-"""Steps from given parameters to others: random ones, those against a gradient, and training's.
+"""What a step did to the kernels of the stacks' sublayers.
 
-They concern the kernels of the stacks' sublayers: the parameters of layers that weight decay
-applies to. Embeddings and heads are not in a stack; biases, norms and omega are not kernels.
+They are the parameters of layers that weight decay applies to. Embeddings and heads are not in a
+stack; biases, norms and omega are not kernels.
 """
 
 import functools
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from transformer_jax.models.family import Role, parameter_name
 from transformer_jax.models.transformer.shapes import Params
-
-
-def random_sign_step(
-    key: Key[Array, ""], params: Params, size: float, roles: Mapping[str, Role]
-) -> Params:
-    """W + size * sign(N(0, 1)) for all kernels.
-
-    Every kernel has a key by its path, so that two schemes draw alike for kernels that they share.
-    """
-
-    def move(name, kernel):
-        own = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
-        return kernel + size * jax.random.rademacher(own, kernel.shape, kernel.dtype)
-
-    return _map_kernels(move, roles, params)
-
-
-def gradient_sign_step(
-    gradient: Params, params: Params, size: float, roles: Mapping[str, Role]
-) -> Params:
-    """W - size * sign(gradient) for all kernels: a step like Adam's."""
-
-    def move(_, kernel, gradient):
-        return kernel - size * jnp.sign(gradient)
-
-    return _map_kernels(move, roles, params, gradient)
 
 
 class Update(NamedTuple):
@@ -86,26 +58,15 @@ def _by_layer(x: Float[Array, "L"], kernel: Array) -> Array:
     return x.reshape(-1, *[1] * (kernel.ndim - 1))
 
 
-def _map_kernels(
-    move: Callable[..., Array], roles: Mapping[str, Role], params: Params, *others: Params
-) -> Params:
-    """The parameters with move(path, kernel, ...) in the place of every kernel."""
-
-    def moved(path, leaf, *rest):
-        name = parameter_name(path)
-        return move(name, leaf, *rest) if _is_kernel(roles[name]) else leaf
-
-    return jax.tree_util.tree_map_with_path(moved, params, *others)
-
-
 def _kernels(params: Params, roles: Mapping[str, Role]) -> dict[str, list[Array]]:
     """The kernels of each stack, in the order of their paths."""
     kernels: dict[str, list[Array]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if _is_kernel(roles[parameter_name(path)]):
+        if is_kernel(roles[parameter_name(path)]):
             kernels.setdefault(path[0].key, []).append(leaf)
     return kernels
 
 
-def _is_kernel(role: Role) -> bool:
+def is_kernel(role: Role) -> bool:
+    """Whether a parameter is a kernel of a stack's sublayers."""
     return role.stacked and role.decay
