@@ -14,8 +14,8 @@ from tests.models import tiny
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.inspection import replay
 from transformer_jax.models.family import parameter_name, with_memory
-from transformer_jax.models.transformer.memory import shapes
-from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.models.memory import shapes
+from transformer_jax.models.shapes import MODELS
 from transformer_jax.training import state as train_state
 from transformer_jax.training.cross_entropy import METRICS
 from transformer_jax.training.losses import next_token_loss

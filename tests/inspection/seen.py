@@ -7,7 +7,7 @@ import jax
 from tests.models import tiny
 from transformer_jax.inspection.observed import observe, output_gradient_norms
 from transformer_jax.models.family import roles
-from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.models.shapes import MODELS
 from transformer_jax.training.losses import next_token_loss
 
 POST_LN = tiny.config("post_ln")

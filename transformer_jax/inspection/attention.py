@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.models.family import Batch, Model
+from transformer_jax.models.shapes import Params
 from transformer_jax.models.transformer.schemes import Kind, Stack
-from transformer_jax.models.transformer.shapes import Params
 
 
 class Looks(NamedTuple):

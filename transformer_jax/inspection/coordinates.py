@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.inspection.observed import observe
 from transformer_jax.models.family import Model
-from transformer_jax.models.transformer.shapes import Batch, Params
+from transformer_jax.models.shapes import Batch, Params
 
 # The slope that counts as none, from this step on.
 FLAT = 0.05

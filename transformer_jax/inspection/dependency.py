@@ -14,10 +14,10 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.inspection.observed import Observed, in_order, residuals, variances
 from transformer_jax.models.layers.norm import NORMS
+from transformer_jax.models.shapes import Params
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Scales, variance
 from transformer_jax.models.transformer.schemes import Stack
-from transformer_jax.models.transformer.shapes import Params
 
 
 def dependency(

@@ -21,9 +21,9 @@ from transformer_jax.inspection.observed import (
 )
 from transformer_jax.inspection.steps import update
 from transformer_jax.models.family import Model, Role
+from transformer_jax.models.shapes import Batch, Params
 from transformer_jax.models.transformer.config import depth, scheme
 from transformer_jax.models.transformer.schemes import Stack
-from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.training.losses import Loss
 
 # Rows of a batch that `make_diagnose` looks at.

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer_jax.models.family import Role, parameter_name
-from transformer_jax.models.transformer.shapes import Params
+from transformer_jax.models.shapes import Params
 
 
 def random_sign_step(

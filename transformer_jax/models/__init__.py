@@ -1,11 +1,12 @@
 """The families of models."""
 
+from transformer_jax.models import memory
+from transformer_jax.models import shapes as transformer
 from transformer_jax.models.family import Family
 from transformer_jax.models.recurrent import shapes as recurrent
 from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.needs import RecurrentNeeds
-from transformer_jax.models.transformer import initialisation, memory
-from transformer_jax.models.transformer import shapes as transformer
+from transformer_jax.models.transformer import initialisation
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.needs import TransformerNeeds
 

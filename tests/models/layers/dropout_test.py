@@ -14,7 +14,7 @@ import pytest
 
 from tests.models import tiny
 from transformer_jax.models.layers.dropout import Dropout, noise
-from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.models.shapes import MODELS
 
 RATE = 0.25  # a multiple of 2^-32, so exact
 ANCHOR = 4.0  # the embedding of every token in channel 0: a table entry of 1 times sqrt(D)

@@ -11,7 +11,7 @@ import pytest
 from tests.models import reference, tiny
 from transformer_jax.models.layers.heads import LabelHead, pool
 from transformer_jax.models.layers.masks import segment_mask
-from transformer_jax.models.transformer.shapes import EncoderOnly
+from transformer_jax.models.shapes import EncoderOnly
 
 # Float32 sums in another order.
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.models import reference, tiny
 from transformer_jax.models.family import with_memory
-from transformer_jax.models.transformer.memory import shapes
-from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.models.memory import shapes
+from transformer_jax.models.shapes import MODELS
 
 # Float32 sums in another order.
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

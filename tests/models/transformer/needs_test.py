@@ -8,8 +8,8 @@ import pytest
 from flax import linen as nn
 
 from tests.models import tiny
+from transformer_jax.models.shapes import MODELS
 from transformer_jax.models.transformer.needs import TransformerNeeds
-from transformer_jax.models.transformer.shapes import MODELS
 
 # Wide enough that norms and biases hardly count.
 WIDE = dict(vocab_size=99, d_model=256, num_heads=4, head_dim=48, d_ff=320)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.models import tiny
 from transformer_jax.inspection.flops import product_flops
-from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.models.shapes import MODELS
 
 DROPOUT = dict(dropout_rate=0.2, attention_dropout_rate=0.2)
 # The deep encoder-decoder, narrow.

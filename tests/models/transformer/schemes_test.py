@@ -13,10 +13,10 @@ import pytest
 
 from tests.models import tiny
 from transformer_jax.models.layers.feed_forward import FeedForward
+from transformer_jax.models.shapes import MODELS
 from transformer_jax.models.transformer.config import depth
 from transformer_jax.models.transformer.initialisation import draw_gain
 from transformer_jax.models.transformer.schemes import SCHEMES, by_sublayer
-from transformer_jax.models.transformer.shapes import MODELS
 
 # Values that are given to three places, and values in float32.
 assert_to_three_places = functools.partial(np.testing.assert_allclose, rtol=0, atol=5.01e-4)

@@ -19,7 +19,8 @@ from transformer_jax.models.layers.embeddings import (
 from transformer_jax.models.layers.heads import HEADS, pool
 from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.recurrent.config import RecurrentConfig
-from transformer_jax.models.recurrent.decoder import (
+from transformer_jax.models.recurrent.layers import Bidirectional, Recurrent
+from transformer_jax.models.recurrent.stacks import (
     Beam,
     Cache,
     Decoder,
@@ -27,7 +28,6 @@ from transformer_jax.models.recurrent.decoder import (
     Source,
     add_residual,
 )
-from transformer_jax.models.recurrent.layers import Bidirectional, Recurrent
 
 Batch = dict[str, Int[Array, "B _"]]
 Params = PyTree[Float[Array, "..."]]

@@ -19,14 +19,14 @@ from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.positions import Positions
-from transformer_jax.models.transformer import parts
+from transformer_jax.models.memory import Memory
+from transformer_jax.models.transformer import stacks as parts
 from transformer_jax.models.transformer.blocks import Rows, Step
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
     multipliers,
     scheme,
 )
-from transformer_jax.models.transformer.memory import Memory
 from transformer_jax.models.transformer.residual import Carry, finish
 from transformer_jax.models.transformer.stepping import (
     Cache,
