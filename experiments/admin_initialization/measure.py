@@ -15,8 +15,7 @@ from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.inspection.observed import in_order, observe, output_change, residuals
 from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
-from transformer_jax.models.family import Model
-from transformer_jax.models.shapes import Batch, Params
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer import fold as admin
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.config import depth

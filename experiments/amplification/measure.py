@@ -16,8 +16,7 @@ from transformer_jax.config import build
 from transformer_jax.inspection.dependency import sum_of_squared_dependencies
 from transformer_jax.inspection.observed import observe, output_change
 from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
-from transformer_jax.models.family import Model
-from transformer_jax.models.shapes import Params
+from transformer_jax.models.family import Model, Params
 from transformer_jax.run import Run
 
 ROWS, LENGTH = 8, 32  # of the batch

@@ -15,10 +15,9 @@ from jaxtyping import Array, Float, Key
 from configs.default import Config
 from transformer_jax.config import build
 from transformer_jax.inspection.observed import observe
-from transformer_jax.models.family import Model
+from transformer_jax.models.family import Batch, Model
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.masks import causal_mask
-from transformer_jax.models.shapes import Batch
 from transformer_jax.models.transformer.blocks import attention as make_attention
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.initialisation import initialise

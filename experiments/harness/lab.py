@@ -9,8 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer_jax.checkpoint.checkpoints import load_parameters, whole
 from transformer_jax.models import family
-from transformer_jax.models.family import Model
-from transformer_jax.models.shapes import Batch, Params
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer.initialisation import initialise
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.models.family import Batch, Model
-from transformer_jax.models.shapes import Params
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer.schemes import Kind, Stack
 
 

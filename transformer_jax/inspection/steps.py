@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from transformer_jax.models.family import Role, parameter_name
-from transformer_jax.models.shapes import Params
+from transformer_jax.models.family import Params, Role, parameter_name
 
 
 def random_sign_step(

@@ -81,9 +81,9 @@ def create(
     """The state before the first step, every array of it made where it stays on the mesh.
 
     `batch` is one global batch: `init` sees its shapes, and Admin's `init` its values. `metrics`
-    are the names that the train step sums over a logging window (`train.WINDOW_METRICS`). `ema`:
-    whether a moving average of the parameters is kept; it begins as they do. `memory`: the shapes
-    of what the model keeps of a batch.
+    are the names that the train step sums over a logging window. `ema`: whether a moving average
+    of the parameters is kept; it begins as they do. `memory`: the shapes of what the model keeps of
+    a batch.
     """
     metrics = tuple(metrics)
     shapes = abstract(init, optimizer, key, batch, metrics, ema=ema, mesh=mesh, memory=memory)

@@ -8,7 +8,6 @@ import pytest
 from flax import linen as nn
 
 from tests.models import tiny
-from transformer_jax.models.shapes import MODELS
 from transformer_jax.models.transformer.needs import TransformerNeeds
 
 # Wide enough that norms and biases hardly count.
@@ -62,7 +61,7 @@ def test_weights_of_attention_count_where_the_kernel_holds_them():
 def test_the_decoding_cache_is_what_start_makes(shape, dtype):
     """For 2 hypotheses of each of 3 prompts: `start` makes it for one, and its source's part."""
     config = _config(shape, dtype=dtype)
-    model, rows, prompt, length = MODELS[shape](config), 3, 9, 5
+    model, rows, prompt, length = tiny.model(config), 3, 9, 5
     inputs = jax.ShapeDtypeStruct((rows, prompt), "int32")
     batch = {f"inputs{end}": inputs for end in ("", "_segment_ids", "_positions")}
     params = nn.unbox(tiny.abstract_parameters(config))

@@ -1,18 +1,31 @@
-"""The stack of a decoder, with an encoder or alone: over whole rows, and one token at a time."""
+"""The stacks of recurrent models, over whole rows and one token at a time."""
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Key
 
+from transformer_jax.models.family import Batch, Params
 from transformer_jax.models.layers.dropout import Dropout
+from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.settings import ARCHITECTURES, Stack
 from transformer_jax.models.recurrent.cells import State
 from transformer_jax.models.recurrent.config import RecurrentConfig
-from transformer_jax.models.recurrent.layers import INWARD, XAVIER, Attended, Recurrent
+from transformer_jax.models.recurrent.layers import (
+    INWARD,
+    XAVIER,
+    Attended,
+    Bidirectional,
+    Bottom,
+    Recurrent,
+)
 from transformer_jax.models.recurrent.tape import Reader, Tape
+from transformer_jax.models.stacks import Encoded, Past, Place, Vectors
 
 
 class Cache(NamedTuple):
@@ -25,67 +38,57 @@ class Cache(NamedTuple):
         return Cache(tuple(x.enlarged(by) if isinstance(x, Tape) else x for x in self.layers))
 
 
-class Encoded(NamedTuple):
-    """An encoder's output, and which of its tokens belong to the text of each target token."""
-
-    output: Float[Array, "B S C"]
-    segments: Int[Array, "B S"]
-    own: Bool[Array, "B T S"]
-
-    def last_states(self) -> tuple[Float[Array, "B T half_C"], Float[Array, "B T half_C"]]:
-        """The states with which both directions end: forwards at the last token, backwards at the
-        first."""
-        first = jnp.argmax(self.own, axis=-1)
-        last = self.own.shape[-1] - 1 - jnp.argmax(self.own[..., ::-1], axis=-1)
-        forward, backward = jnp.split(self.output, 2, axis=-1)
-        return (
-            jnp.take_along_axis(forward, last[..., None], axis=1),
-            jnp.take_along_axis(backward, first[..., None], axis=1),
-        )
-
-
-class Source(NamedTuple):
-    """What decoding keeps of each sentence: what is looked at, or the encoder's last states."""
+class Context(NamedTuple):
+    """What decoding keeps of each text: what is looked at, or the encoder's last states, if any."""
 
     attended: Attended | None
-    summary: Float[Array, "B C"] | None
+    states: Float[Array, "B C"] | None
 
 
-class Beam(NamedTuple):
-    """Which rows hold what the hypotheses of a sentence have read (see `evaluation.search`).
+class Encoder(nn.Module):
+    """Layers of which some or all read in both directions.
 
-    ancestors: the row of its sentence, from 0, that read each token of a hypothesis. index: tokens
-    decoded before. prompt: slots of a tape before the first of them.
+    Attributes:
+      entry: drops entries of the embeddings.
     """
 
-    ancestors: Int[Array, "B K J"]
-    index: Int[Array, ""]
-    prompt: Int[Array, ""]
+    config: RecurrentConfig
+    entry: Dropout
 
-    def before(self, x: Float[Array, "N D"]) -> Float[Array, "N D"]:
-        """The rows of the newest tokens' ancestors; at first each row is its own."""
-        parents = self.ancestors[:, :, jnp.maximum(self.index - 1, 0)]
-        return self._take(x, parents)
+    def setup(self):
+        config = self.config
+        width = inputs = config.d_model
+        if config.architecture == "encoder_only":
+            width //= 2  # so that both directions make d_model
+        settings, layers = (width, config.compute_dtype, config.remat), []
+        for number in range(1, config.num_encoder_layers + 1):
+            both = config.both_ways(number)
+            kind = Bidirectional if both else Recurrent
+            layers.append(kind(config.row.cell, inputs, *settings, name=f"layer_{number}"))
+            inputs = (2 if both else 1) * width
+        self.layers = layers
+        self.dropout = Dropout(config.dropout_rate)
 
-    def view(self, tape: Tape) -> Tape:
-        """The tape of each hypothesis, which lies scattered over its sentence's rows."""
-        slots, rows = tape.slots.keys.shape[1], self.ancestors.shape[1]
-        places = jnp.arange(slots) - self.prompt  # below 0: of the prompt, which every row holds
-        chosen = self.ancestors[:, :, jnp.clip(places, 0, self.ancestors.shape[2] - 1)]
-        own = jnp.arange(rows)[None, :, None]
-        chosen = jnp.where(places[None, None] < 0, own, chosen)
-        slots = jax.tree.map(lambda x: self._take(x, chosen), tape.slots)
-        return Tape(slots, self.before(tape.read))
-
-    def _take(self, x: Float[Array, "N ..."], rows: Int[Array, "B K ..."]) -> Array:
-        by_sentence = x.reshape(*self.ancestors.shape[:2], *x.shape[1:])
-        return jnp.take_along_axis(by_sentence, rows[..., None], axis=1).reshape(x.shape)
+    def __call__(self, inputs: Vectors, *, deterministic: bool) -> Float[Array, "B S C"]:
+        """See `stacks.Encoder`."""
+        segments, starts = inputs.segments, inputs.positions == 0
+        ends = jnp.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (0, 1)], constant_values=True)
+        x = self.entry(inputs.x, deterministic=deterministic)
+        for number, layer in enumerate(self.layers, 1):
+            if isinstance(layer, Bidirectional):
+                out = layer(x, starts, ends)
+            else:
+                out, *_ = layer(x, starts)
+            out = self.dropout(out, deterministic=deterministic)
+            x = _add_residual(self.config, number, x, out)
+        return x
 
 
 class Decoder(nn.Module):
-    """Layers in which no token sees a later one."""
+    """Layers in which no token sees a later one. `entry` as of `Encoder`."""
 
     config: RecurrentConfig
+    entry: Dropout
 
     def setup(self):
         config, width = self.config, self.config.d_model
@@ -116,104 +119,113 @@ class Decoder(nn.Module):
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
-        positions: Int[Array, "B T"],
-        segments: Int[Array, "B T"] | None = None,
+        inputs: Vectors,
         encoded: Encoded | None = None,
+        past: Past | None = None,
         *,
         deterministic: bool,
+    ) -> tuple[Float[Array, "B T D"], None]:
+        """See `stacks.Decoder`. It remembers nothing of a past."""
+        del past
+        return self._run(inputs, encoded, deterministic)[0], None
+
+    def start(
+        self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
+    ) -> tuple[Context, Cache]:
+        """See `stacks.Decoder`."""
+        cache = Cache(tuple(layer.empty(rows, room) for layer in self.layers))
+        attended = contexts = None
+        if encoded is not None:
+            own = (encoded.segments > 0)[:, None]  # as one target token sees it
+            initial, attended, contexts = self._of_encoder(encoded, own)
+            if initial is not None:
+                bottom, *others = cache.layers
+                cache = Cache(((initial[:, 0], *bottom[1:]), *others))
+        if prompt is not None:
+            _, states = self._run(prompt, None, deterministic=True)
+            # The states of a prompt of no tokens are those before anything is read.
+            read = prompt.segments[:, -1] > 0
+            cache = jax.tree.map(
+                lambda x: jnp.where(jnp.expand_dims(read, range(1, x.ndim)), x, 0.0), states
+            ).enlarged(room - prompt.x.shape[1])
+        return Context(attended, None if contexts is None else contexts[:, 0]), cache
+
+    def step(
+        self, x: Float[Array, "N 1 D"], context: Context, cache: Cache, place: Place
+    ) -> tuple[Float[Array, "N 1 D"], Cache]:
+        """See `stacks.Decoder`; of one new token a row."""
+        x, found = x[:, 0], None
+        if context.states is not None:
+            found = jnp.repeat(context.states, x.shape[0] // context.states.shape[0], axis=0)
+
+        def advance(number, layer, x):
+            attended = context.attended if number == 0 else None
+            return layer.step(x, cache.layers[number], place, attended)
+
+        x, cache = self._layers(x, found, advance, deterministic=True)
+        return x[:, None], cache
+
+    def _run(
+        self, inputs: Vectors, encoded: Encoded | None, deterministic: bool
     ) -> tuple[Float[Array, "B T D"], Cache]:
-        """What gives the logits at each token of whole rows, and the states at their end.
+        """What gives the next tokens of whole rows, and the states at their end.
+
+        States start anew where positions are 0 or less.
+        """
+        bottom = contexts = None
+        if encoded is not None:
+            own = segment_mask(inputs.segments, encoded.segments)
+            initial, attended, contexts = self._of_encoder(encoded, own)
+            bottom = Bottom(initial, attended, inputs.segments)
+
+        # A tape is read back to its text's first state.
+        begins = inputs.positions if self.config.row.tape else inputs.positions <= 0
+
+        def advance(number, layer, x):
+            return layer(x, begins, bottom if number == 0 else None)
+
+        x = self.entry(inputs.x, deterministic=deterministic)
+        return self._layers(x, contexts, advance, deterministic)
+
+    def _layers(
+        self,
+        x: Float[Array, "*B D"],
+        contexts: Float[Array, "*B C"] | None,
+        advance: Callable[..., Any],
+        deterministic: bool,
+    ) -> tuple[Float[Array, "*B D"], Cache]:
+        """All layers one after the other, and the states that they leave.
 
         Args:
-          x: embeddings of the tokens before.
-          positions: of each token in its text; states start anew where they are 0 or less.
-          segments: the text of each token, where there is an encoder.
+          contexts: what an encoder says at each token; None where the bottom layer finds it.
+          advance: (number from 0, layer, its input) -> (output, what it found or None, state).
         """
-        row, embeddings, states = self.config.row, x, []
-        initial = attended = contexts = None
-        if encoded is not None:
-            if row.bridge:
-                initial = self._bridge(encoded.last_states()[1])
-            if row.attends:
-                attended = self.layers[0].attend_to(encoded.output, encoded.segments)
-            else:
-                contexts = jnp.concatenate(encoded.last_states(), axis=-1)
-        for number, layer in enumerate(self.layers, 1):
-            if isinstance(layer, Reader):
-                out, state = layer(x, positions)
-            elif attended is not None and number == 1:
-                out, contexts, state = layer(x, positions <= 0, initial, attended, segments)
-            else:
-                start = initial if number == 1 else None
-                out, _, state = layer(_with(x, contexts), positions <= 0, start)
+        embeddings, states = x, []
+        for number, layer in enumerate(self.layers):
+            out, found, state = advance(number, layer, _with(x, contexts))
+            contexts = contexts if found is None else found
             states.append(state)
             out = self.dropout(out, deterministic=deterministic)
-            x = add_residual(self.config, number, x, out)
+            x = _add_residual(self.config, number + 1, x, out)
         return self._read_out(x, embeddings, contexts), Cache(tuple(states))
 
-    def source(self, encoded: Encoded) -> tuple[Source, Cache]:
-        """What decoding keeps of each sentence, one a row, and the states before any token."""
-        row, rows = self.config.row, encoded.output.shape[0]
-        attended = summary = None
+    def _of_encoder(
+        self, encoded: Encoded, own: Bool[Array, "B T S"]
+    ) -> tuple[Array | None, Attended | None, Array | None]:
+        """What target tokens get of their sources, where the row has it.
+
+        Returns the state (B, T, D) that the bottom layer starts from, what it looks at, and the
+        encoder's last states (B, T, C), which all layers see instead. own: each token's source.
+        """
+        row, initial, attended, contexts = self.config.row, None, None, None
+        if row.bridge:
+            _, backward = _last_states(encoded.output, own)
+            initial = jnp.tanh(self._affine(backward, self.bridge, self.bridge_bias))
         if row.attends:
             attended = self.layers[0].attend_to(encoded.output, encoded.segments)
         else:
-            summary = jnp.concatenate(encoded.last_states(), axis=-1)[:, 0]
-        bottom, *others = self.empty(rows, 0).layers
-        if row.bridge:
-            _, backward = encoded.last_states()
-            bottom = (self._bridge(backward[:, 0]), *bottom[1:])
-        return Source(attended, summary), Cache((bottom, *others))
-
-    def empty(self, rows: int, length: int) -> Cache:
-        """The states before anything is read, with room for so many tokens."""
-        return Cache(
-            tuple(
-                layer.empty(rows, length) if isinstance(layer, Reader) else layer.empty(rows)
-                for layer in self.layers
-            )
-        )
-
-    def step(
-        self,
-        x: Float[Array, "N D"],
-        cache: Cache,
-        source: Source | None,
-        beam: Beam | None,
-        slot: Int[Array, ""],
-        first: Int[Array, "N"],
-    ) -> tuple[Float[Array, "N D"], Cache]:
-        """What gives the logits of the token after a new one, x its embedding.
-
-        slot, first: where the new token stands on a tape, and where its text begins there.
-        """
-        embeddings, states, context = x, [], None
-        attended = None if source is None else source.attended
-        if source is not None and source.summary is not None:
-            context = jnp.repeat(source.summary, x.shape[0] // source.summary.shape[0], axis=0)
-        for number, (layer, state) in enumerate(zip(self.layers, cache.layers, strict=True), 1):
-            if isinstance(state, Tape):
-                view = state if beam is None else beam.view(state)
-                state = layer.step(x, state, slot, first, view)
-                out = jax.lax.dynamic_index_in_dim(state.slots.hidden, slot, axis=1, keepdims=False)
-            else:
-                if beam is not None:
-                    state = tuple(map(beam.before, state))
-                if attended is not None and number == 1:
-                    state, context = layer.step(x, state, attended)
-                else:
-                    state, _ = layer.step(_with(x, context), state)
-                out = state[0]
-            states.append(state)
-            x = add_residual(self.config, number, x, out)
-        return self._read_out(x, embeddings, context), Cache(tuple(states))
-
-    def _bridge(self, state: Float[Array, "*B E"]) -> Float[Array, "*B D"]:
-        dtype = self.config.compute_dtype
-        kernel = self.bridge.astype(dtype)
-        out = jnp.tensordot(state.astype(dtype), kernel, 1, preferred_element_type=jnp.float32)
-        return jnp.tanh(out + jnp.expand_dims(self.bridge_bias, range(out.ndim - 1)))
+            contexts = jnp.concatenate(_last_states(encoded.output, own), axis=-1)
+        return initial, attended, contexts
 
     def _read_out(
         self,
@@ -223,14 +235,19 @@ class Decoder(nn.Module):
     ) -> Float[Array, "*B D"]:
         if not self.config.row.maxout:
             return x
+        x = _with(jnp.concatenate([x, embeddings], axis=-1), contexts)
+        return jnp.max(self._affine(x, self.readout, self.readout_bias), axis=-2)
+
+    def _affine(
+        self, x: Float[Array, "*B I"], kernel: Float[Array, "I *out"], bias: Float[Array, "*out"]
+    ) -> Float[Array, "..."]:
         dtype = self.config.compute_dtype
-        x = _with(jnp.concatenate([x, embeddings], axis=-1), contexts).astype(dtype)
-        kernel = self.readout.astype(dtype)
-        out = jnp.tensordot(x, kernel, 1, preferred_element_type=jnp.float32)
-        return jnp.max(out + jnp.expand_dims(self.readout_bias, range(x.ndim - 1)), axis=-2)
+        product = functools.partial(jnp.tensordot, axes=1, preferred_element_type=jnp.float32)
+        out = product(x.astype(dtype), kernel.astype(dtype))
+        return out + jnp.expand_dims(bias, range(x.ndim - 1))
 
 
-def add_residual(
+def _add_residual(
     config: RecurrentConfig, layer: int, x: Float[Array, "*B I"], out: Float[Array, "*B D"]
 ) -> Float[Array, "*B D"]:
     """A layer's output, with its input where this layer (from 1) has a residual connection."""
@@ -238,6 +255,38 @@ def add_residual(
     return out if first is None or layer < first else x + out
 
 
+def _last_states(
+    output: Float[Array, "B S C"], own: Bool[Array, "B T S"]
+) -> tuple[Float[Array, "B T half_C"], Float[Array, "B T half_C"]]:
+    """The states with which both directions of an encoder end, as each target token sees them.
+
+    Forwards that is at the last token of its source, backwards at the first. own: the source.
+    """
+    first = jnp.argmax(own, axis=-1)
+    last = own.shape[-1] - 1 - jnp.argmax(own[..., ::-1], axis=-1)
+    forward, backward = jnp.split(output, 2, axis=-1)
+    return (
+        jnp.take_along_axis(forward, last[..., None], axis=1),
+        jnp.take_along_axis(backward, first[..., None], axis=1),
+    )
+
+
 def _with(x: Float[Array, "*B D"], contexts: Float[Array, "*B C"] | None) -> Float[Array, "*B E"]:
     """Both side by side."""
     return x if contexts is None else jnp.concatenate([x, contexts.astype(x.dtype)], axis=-1)
+
+
+def recurrent_stacks(config: RecurrentConfig) -> dict[Stack, Encoder | Decoder]:
+    """The stacks of a model (see `stacks.Stacks`), which drop entries of embeddings alike."""
+    entry = Dropout(config.embedding_dropout_rate, name="dropout")
+    kinds = {"encoder": Encoder, "decoder": Decoder}
+    names = ARCHITECTURES[config.architecture]
+    return {name: kinds[name](config, entry, name=name) for name in names}
+
+
+def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
+    """Draws the model's parameters, boxed with their logical axes.
+
+    Kernels that multiply a state are orthogonal, a matrix for each gate; others Xavier uniform.
+    """
+    return model.init(key, batch, deterministic=True)["params"]

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
+from transformer_jax.models.family import Batch, Params
 from transformer_jax.models.layers.parameter import Boxed
-from transformer_jax.models.shapes import Batch, Params
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
     depth,
