@@ -307,6 +307,11 @@ _ADDITIONS = {
     "an activation": ("models.layers.feed_forward", "ACTIVATIONS", ""),
     "an optimizer": ("training.update_rules", "OPTIMIZERS", ""),
     "a schedule": ("training.schedule", "SCHEDULES", ""),
+    "a probe": (
+        "inspection.probes",
+        "probes",
+        "its interval as a key of `config.train`, and in `TrainSettings`",
+    ),
     "a source of data": (
         "data.read.sources",
         "SOURCES",

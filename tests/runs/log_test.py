@@ -247,14 +247,6 @@ def test_progress_continues_where_the_run_does(tmp_path, capsys):
     assert capsys.readouterr().err == "Training: 10 of 10 steps, loss 0.50\n"
 
 
-def test_run_fields_are_json():
-    fields = run_log.run_fields(parameters=12, steps=3)
-    assert json.loads(json.dumps(fields)) == fields
-    assert {"python", "jax", "flax", "optax", "orbax-checkpoint", "grain"} == set(
-        fields["versions"]
-    )
-
-
 def test_scores_are_a_table():
     text = format_scores(
         {

@@ -90,9 +90,16 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
         trackers=config.log.trackers,
         config=flatten(config),
     )
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    fields = run_log.run_fields(parameters=parameters, steps=int(state.step))
-    log.results({"status": "running", **fields, "devices": run.mesh.size})
+    log.results(
+        {
+            "status": "running",
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+            "steps": int(state.step),
+            "device_kind": jax.devices()[0].device_kind,
+            "versions": run_log.versions(),
+            "devices": run.mesh.size,
+        }
+    )
     origin = Origin(
         config=config.to_dict(),
         data=streams.fingerprint,

@@ -204,7 +204,8 @@ def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
 def check(config: Config, task: Task) -> None:
     """Checks the settings of the data, among themselves and against the rest of the config."""
     data, sides = config.data, task.recipe.sides
-    at_least("data", data, **{f"max_{side}_length": 3 for side in sides})
+    least = 3 if task.recipe.tokenized else 1
+    at_least("data", data, **{f"max_{side}_length": least for side in sides})
     at_least("data", data, batch_size=1, streams=1, validation_size=0, workers=1)
     at_least("data.tokenizer", data.tokenizer, train_bytes=1)
     # Also where nothing reads them.
@@ -242,6 +243,11 @@ def check(config: Config, task: Task) -> None:
         raise ValueError(
             f"data.batch_size={data.batch_size} is no multiple of train.accumulation_steps="
             f"{config.train.accumulation_steps}"
+        )
+    if goes_on(config) and not task.recipe.tokenized:
+        raise ValueError(
+            f"model.memory_length={config.model.memory_length} reads one text from beginning "
+            f"to end, and task.name={task.recipe.name!r} reads numbers: set it to 0"
         )
     if goes_on(config) and data.mixture:
         raise ValueError(

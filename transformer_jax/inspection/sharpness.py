@@ -24,13 +24,15 @@ ITERATIONS = 25
 
 
 def threshold(beta1: float) -> float:
-    """Of learning rate * preconditioned sharpness, beyond which Adam's steps overshoot."""
+    """The learning rate * preconditioned sharpness beyond which Adam's steps overshoot."""
     return (2 + 2 * beta1) / (1 - beta1)
 
 
 class Sharpness(NamedTuple):
-    """The largest eigenvalue, its unit vector, the cosine of vector and gradient, squared, and the
-    norm of the gradient."""
+    """The largest eigenvalue and its unit vector.
+
+    alignment: the squared cosine of the vector and the gradient.
+    """
 
     value: Float[Array, ""]
     vector: Float[Array, "P"]
@@ -64,8 +66,8 @@ def lanczos(
             new = new - basis.T @ (basis @ new)
         norm = jnp.linalg.norm(new)
         # What is left of an invariant space is rounding.
-        kept = norm > 1e-6 * jnp.max(jnp.abs(diagonal))
-        new, norm = jnp.where(kept, new / norm, 0.0), jnp.where(kept, norm, 0.0)
+        outside = norm > 1e-6 * jnp.max(jnp.abs(diagonal))
+        new, norm = jnp.where(outside, new / norm, 0.0), jnp.where(outside, norm, 0.0)
         return basis.at[number + 1].set(new, mode="drop"), diagonal, beside.at[number].set(norm)
 
     basis = jnp.zeros((iterations, start.size)).at[0].set(start / jnp.linalg.norm(start))
@@ -84,8 +86,8 @@ def sharpness(
 ) -> Sharpness:
     """The largest eigenvalue of the loss's Hessian H, or of P^-1 H.
 
-    The latter by P^-1/2 H P^-1/2, which has the same eigenvalues; its vector and the gradient are
-    those in the scaled parameters.
+    P^-1/2 H P^-1/2 has the eigenvalues of P^-1 H; its vector and the gradient are in the scaled
+    parameters.
 
     Args:
       start: as of `lanczos`.

@@ -5,7 +5,6 @@ one that was stopped and resumed.
 """
 
 import importlib.metadata
-import itertools
 import json
 import math
 import os
@@ -82,9 +81,9 @@ class RunLog:
 
         self._trackers = Trackers(trackers, self._workdir, config or {})
         path = self._workdir / METRICS
-        kept = [record for record in records if 0 < restored_step >= record["step"]]
-        self.records = len(kept)
-        write_atomically(path, "".join(map(_line, kept)))
+        records = [record for record in records if 0 < restored_step >= record["step"]]
+        self.records = len(records)
+        write_atomically(path, "".join(map(_line, records)))
         self._metrics = path.open("a", encoding="utf-8")
         # From this step on, TensorBoard hides what the files of earlier processes hold.
         self._tensorboard = SummaryWriter(
@@ -178,21 +177,11 @@ def spikes(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def run_fields(*, parameters: int, steps: int) -> dict[str, Any]:
-    """What results.json says of every run: its size, the device kind and the versions used."""
-    return {
-        "parameters": parameters,
-        "steps": steps,
-        "device_kind": jax.devices()[0].device_kind,
-        "versions": versions(),
-    }
-
-
 def versions() -> dict[str, str]:
     """The versions of Python and of the libraries that a result may depend on."""
     packages = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
-    found = {name: importlib.metadata.version(name) for name in packages}
-    return {"python": platform.python_version(), **found}
+    libraries = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), **libraries}
 
 
 def format_scores(results: Mapping[str, Any]) -> str:
@@ -225,11 +214,9 @@ def format_samples(samples: Sequence[tuple[str, str, str]]) -> str:
     """(source, reference, output) triples as numbered, aligned text."""
     blocks = []
     for number, sample in enumerate(samples, start=1):
-        names = ("source", "reference", "output")
-        starts = (
-            f"{mark:<4}{name:<11}" for mark, name in zip((number, "", ""), names, strict=True)
-        )
-        blocks.append("\n".join(itertools.starmap(_wrapped, zip(starts, sample, strict=True))))
+        rows = zip((number, "", ""), ("source", "reference", "output"), sample, strict=True)
+        lines = [_wrapped(f"{mark:<4}{name:<11}", text) for mark, name, text in rows]
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 

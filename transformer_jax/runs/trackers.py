@@ -5,7 +5,7 @@ project and credentials from its own environment variables. A tracker that does 
 before anything is compiled; one that breaks later is warned of once, and training continues.
 """
 
-import functools
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from absl import logging
 
@@ -24,112 +24,6 @@ from transformer_jax.runs.workdir import TRACKERS_FILE, WALL, plain, scores, wri
 
 _PROJECT = "transformer_jax"  # unless the environment names another one
 _FINISHED = ("finished", "plateaued")  # runs that have made all their steps
-
-
-class Tracker(Protocol):
-    """A run that is open at a tracker, which ignores the steps that it has. `id` opens it again."""
-
-    id: str
-
-    def __init__(self, workdir: Path, id: str | None, config: Mapping[str, Any]): ...
-
-    @staticmethod
-    def check() -> None:
-        """Raises where no run could be opened, as without login or network."""
-
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def finish(self, status: str, scores: Mapping[str, float]) -> None: ...
-
-
-def check(names: Iterable[str]) -> None:
-    """Raises RuntimeError where a tracker is not installed or cannot be reached."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise RuntimeError(
-                f"log.trackers={name!r} needs the package {name}, which is not installed: "
-                f"{sys.executable} -m pip install {name}, or leave it out"
-            )
-        _working(name, TRACKERS[name].check)
-
-
-class Trackers:
-    """The trackers of one run. Its next process logs on from the step that it restores."""
-
-    def __init__(self, names: Sequence[str], workdir: Path, config: Mapping[str, Any]):
-        """Opens the run at each tracker; trackers.json keeps the ids.
-
-        Raises RuntimeError where one cannot be opened.
-        """
-        self._open: dict[str, Tracker] = {}
-        if not names:
-            return
-        path = workdir / TRACKERS_FILE
-        try:
-            runs = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        except ValueError as error:
-            raise ValueError(
-                f"{path} is broken ({error}): remove it, and trackers get this run as a new one"
-            ) from error
-        for name in names:
-            id = runs.get(name, {}).get("id")
-            opening = functools.partial(TRACKERS[name], workdir, id, plain(config))
-            self._open[name] = tracker = _working(name, opening)
-            runs[name] = {"id": tracker.id}
-        write_atomically(path, json.dumps(runs, indent=1) + "\n")
-
-    def log(self, record: Mapping[str, Any]) -> None:
-        """Sends a record of metrics.jsonl. The entries of a vector go by their number from 0."""
-        self._each(lambda tracker: tracker.log(record["step"], dict(_numbers(record))))
-
-    def finish(self, results: Mapping[str, Any]) -> None:
-        """Ends the runs with the status and the scores of results.json."""
-        status = results.get("status", "running")
-        status = "failed" if status == "running" else status
-        # Apart from those that were logged on the way under the same names.
-        named = {f"results/{name}": value for name, value in _numbers(scores(results))}
-        self._each(lambda tracker: tracker.finish(status, named))
-        self._open = {}
-
-    def _each(self, call: Callable[[Tracker], None]) -> None:
-        """Calls it with every tracker; warns of one that fails, and lets go of it."""
-        for name, tracker in list(self._open.items()):
-            try:
-                call(tracker)
-            except Exception as error:
-                del self._open[name]
-                logging.warning(
-                    "log.trackers: %s failed (%s); training continues without it until its next "
-                    "start, and metrics.jsonl has all numbers",
-                    name,
-                    _first_line(error),
-                )
-
-
-def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in plain(record).items():
-        entries = enumerate(value) if isinstance(value, list) else [(None, value)]
-        for at, entry in entries if name != "step" else ():
-            yield (
-                name if at is None else f"{name}/{at}",
-                math.nan if entry is None else float(entry),
-            )
-
-
-def _working(name: str, call: Callable[[], Any]) -> Any:
-    """What it returns. Raises RuntimeError where it raises anything."""
-    try:
-        return call()
-    except Exception as error:
-        raise RuntimeError(
-            f"log.trackers={name!r} does not work: {_first_line(error)}. Mend it, or leave it out: "
-            "metrics.jsonl has all numbers"
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).partition("\n")[0].rstrip(". ")
-    return f"{type(error).__name__}: {text[:300]}"
 
 
 class _Wandb:
@@ -212,5 +106,99 @@ def _mlflow_client() -> Any:
     return importlib.import_module("mlflow").MlflowClient()
 
 
-# A name is that of the package, and what `log.trackers` may hold.
-TRACKERS: dict[str, type[Tracker]] = {"wandb": _Wandb, "mlflow": _Mlflow}
+# A row is a class whose name here is that of its package, and what `log.trackers` may hold. `check`
+# raises where no run could be opened, as without login or network; (work directory, id of a run to
+# continue or None, config by dotted key) opens one, whose `id` continues it. It keeps the steps
+# that it has as they are.
+TRACKERS = {"wandb": _Wandb, "mlflow": _Mlflow}
+
+
+def check(names: Iterable[str]) -> None:
+    """Raises RuntimeError where a tracker is not installed or cannot be reached."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise RuntimeError(
+                f"log.trackers={name!r} needs the package {name}, which is not installed: "
+                f"{sys.executable} -m pip install {name}, or leave it out"
+            )
+        with _working(name):
+            TRACKERS[name].check()
+
+
+class Trackers:
+    """The trackers of one run. Its next process logs on from the step that it restores."""
+
+    def __init__(self, names: Sequence[str], workdir: Path, config: Mapping[str, Any]):
+        """Opens the run at each tracker; trackers.json keeps the ids.
+
+        Raises RuntimeError where one cannot be opened.
+        """
+        self._open: dict[str, _Wandb | _Mlflow] = {}
+        if not names:
+            return
+        path = workdir / TRACKERS_FILE
+        try:
+            runs = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        except ValueError as error:
+            raise ValueError(
+                f"{path} is broken ({error}): remove it, and trackers get this run as a new one"
+            ) from error
+        for name in names:
+            id = runs.get(name, {}).get("id")
+            with _working(name):
+                self._open[name] = TRACKERS[name](workdir, id, plain(config))
+            runs[name] = {"id": self._open[name].id}
+        write_atomically(path, json.dumps(runs, indent=1) + "\n")
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Sends a record of metrics.jsonl. The entries of a vector go by their number from 0."""
+        self._each(lambda tracker: tracker.log(record["step"], _numbers(record)))
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Ends the runs with the status and the scores of results.json."""
+        status = results.get("status", "running")
+        status = "failed" if status == "running" else status
+        # Apart from those that were logged on the way under the same names.
+        named = {f"results/{name}": value for name, value in _numbers(scores(results)).items()}
+        self._each(lambda tracker: tracker.finish(status, named))
+        self._open = {}
+
+    def _each(self, call: Callable[[_Wandb | _Mlflow], None]) -> None:
+        """Calls it with every tracker; warns of one that fails, and lets go of it."""
+        for name, tracker in list(self._open.items()):
+            try:
+                call(tracker)
+            except Exception as error:
+                del self._open[name]
+                logging.warning(
+                    "log.trackers: %s failed (%s); training continues without it until its next "
+                    "start, and metrics.jsonl has all numbers",
+                    name,
+                    _first_line(error),
+                )
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    flat = {}
+    for name, value in plain(record).items():
+        if isinstance(value, list):
+            flat |= {f"{name}/{number}": entry for number, entry in enumerate(value)}
+        elif name != "step":
+            flat[name] = value
+    return {name: math.nan if value is None else float(value) for name, value in flat.items()}
+
+
+@contextlib.contextmanager
+def _working(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(
+            f"log.trackers={name!r} does not work: {_first_line(error)}. Mend it, or leave it out: "
+            "metrics.jsonl has all numbers"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).partition("\n")[0].rstrip(". ")
+    return f"{type(error).__name__}: {text[:300]}"

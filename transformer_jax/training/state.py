@@ -28,14 +28,17 @@ RECENT = 128  # steps whose losses the state keeps
 )
 @dataclasses.dataclass(frozen=True)
 class State:
-    """All that a run needs to go on, apart from the position in the data.
+    """All that a run needs to continue, apart from the position in the data.
 
-    step: updates made. ema_params: the moving average of `params`, or None where none is kept.
-    rng: the key that every step's dropout key is folded from. memory: what the model keeps of the
-    batch before, rows first; () where it keeps nothing. window: sums of the logging window
-    that is not finished yet, so that a restart in its middle loses nothing. recent: the losses of
-    the last steps, that of the step after n updates in place n mod R, and NaN where there was none;
-    so that a restart finds the same spikes.
+    Attributes:
+      step: updates made.
+      ema_params: the moving average of `params`, or None where there is none.
+      rng: the key that every step's dropout key is folded from.
+      memory: what the model keeps of the batch before, rows first; () where it keeps nothing.
+      window: sums of the logging window that is not finished yet, so that a restart in its middle
+        loses nothing.
+      recent: the losses of the last steps, so that a restart finds the same spikes. The loss of the
+        step after n updates is in place n mod R; NaN where there was none.
     """
 
     step: Int[Array, ""]
@@ -143,7 +146,7 @@ def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Param
 
 
 def split_key(key: Key[Array, ""]) -> tuple[Key[Array, ""], Key[Array, ""]]:
-    """From a run's key those of `init` and of every step's dropout."""
+    """The key of `init`, and the one that every step's dropout key is folded from."""
     init_key, rng = jax.random.split(key)
     return init_key, rng
 
