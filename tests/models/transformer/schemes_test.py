@@ -1,6 +1,6 @@
 """The constants of the residual schemes against the published ones, and what they do at the start.
 
-What a scheme computes from its parameters is compared with NumPy in transformer_test.
+What a scheme computes from its parameters is compared with NumPy in shapes_test.
 """
 
 import functools
