@@ -73,26 +73,15 @@ def _locate(number: int) -> tuple[Pattern, int]:
 
 
 def numbers(seed: int, indices: range) -> Iterator[int]:
-    """The sentences at these ascending indices of the seeded order, permuted in blocks."""
+    """The sentences at these ascending indices of the seeded order, permuted in blocks.
+
+    A pure function: another index is another sentence. Raises ValueError for indices beyond SIZE.
+    """
     if indices and not 0 <= indices[0] <= indices[-1] < SIZE:
         raise ValueError(f"{indices} is not within the {SIZE} indices of the grammar")
     for start in range(0, len(indices), BLOCK):
         block = np.asarray(indices[start : start + BLOCK])
         yield from permute(seed, block, SIZE).tolist()
-
-
-def sentence(seed: int, index: int) -> dict[str, str]:
-    """Example `index` of the corpus: a pure function; different indices give different sentences.
-
-    Keys: source (English), target (German), tags (one Universal POS tag for each English word),
-    and where the sentence has an "it": pronoun (its German one), antecedent (the English
-    noun that it refers to) and antecedent_role ("subject" or "object"); elsewhere these are "".
-
-    Raises:
-        ValueError: index is not in [0, SIZE).
-    """
-    (number,) = numbers(seed, range(index, index + 1))
-    return realise(number)._asdict()
 
 
 # Parts of the seeded order: splits share no index, hence no sentence.
@@ -120,6 +109,10 @@ def street_sentences() -> list[Sentence]:
 
 def examples(split: str, count: int, seed: int = 0) -> Iterator[dict[str, str]]:
     """The first `count` examples of a split.
+
+    Keys: source (English), target (German), tags (one Universal POS tag for each English word),
+    and where the sentence has an "it": pronoun (its German one), antecedent (the English
+    noun that it refers to) and antecedent_role ("subject" or "object"); elsewhere these are "".
 
     Training and validation share their triples of subject, object and adjective. The test split
     has the other triples, in sentences with "it", and begins with the two street sentences.
