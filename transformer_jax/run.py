@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.data.dataset import Dataset
-from transformer_jax.data.serve.continuous_rows import Endless
+from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.devices.mesh import batch_sharding, constrain, local_rows
 from transformer_jax.evaluation.search import IMPOSSIBLE, DecodeSettings
 from transformer_jax.evaluation.trained import (
@@ -122,7 +122,7 @@ class Run:
     def apply(self, params: Params, batch: Batch, rng: Key[Array, ""] | None) -> Any:
         """Logits (B, T, V or C), without memory."""
         outputs, _ = self.outputs(params, batch, rng, ())
-        return outputs.logits()
+        return outputs.arrays()
 
     def start(self, params: Params, batch: Batch, max_length: int) -> Any:
         """What the model decodes from: the first tokens, what it reads at every step, its cache."""
@@ -159,16 +159,25 @@ class Run:
 
     def abstract_batch(self) -> dict[str, Any]:
         """The shapes of a training batch and where its parts lie, without the data."""
+        return {
+            name: jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(self.mesh, shape))
+            for name, (shape, dtype) in self.data.batch_shapes().items()
+        }
 
-        def array(shape: tuple[int, int]) -> jax.ShapeDtypeStruct:
-            layout = batch_sharding(self.mesh, shape)
-            return jax.ShapeDtypeStruct(shape, "int32", sharding=layout)
-
-        return {name: array(shape) for name, shape in self.data.batch_shapes().items()}
+    @property
+    def _states(self) -> state.StateMaker:
+        return state.StateMaker(
+            self.init,
+            self.transform,
+            metrics=(*self.task.metrics, "gradient_norm"),
+            ema=self.train.ema_decay > 0,
+            mesh=self.mesh,
+            memory=self.memory(self.data.settings.batch_size),
+        )
 
     def new_state(self, batch: Batch) -> State:
         """The state before the first step, whose batch this is."""
-        return self._state(state.create, jax.random.key(self.seed), batch)
+        return self._states.create(jax.random.key(self.seed), batch)
 
     def abstract_state(self) -> State:
         """Shapes and shardings of the state that training carries; nothing is computed."""
@@ -178,19 +187,7 @@ class Run:
     def _abstract_state(self) -> State:
         # Not even a key, as the devices may be none that are here.
         key = jax.eval_shape(jax.random.key, self.seed)
-        return self._state(state.abstract, key, self.abstract_batch())
-
-    def _state(self, make: Callable[..., State], key: Key[Array, ""], batch: Batch) -> State:
-        return make(
-            self.init,
-            self.transform,
-            key,
-            batch,
-            (*self.task.metrics, "gradient_norm"),
-            ema=self.train.ema_decay > 0,
-            mesh=self.mesh,
-            memory=self.memory(self.data.settings.batch_size),
-        )
+        return self._states.abstract(key, self.abstract_batch())
 
     def parameter_table(self) -> list[state.Parameter]:
         """The parameters in the order of their paths; nothing is computed."""
@@ -214,7 +211,7 @@ class Run:
             layout=state.layout(self.abstract_state()),
         )
 
-    def train_streams(self) -> Endless:
+    def train_streams(self) -> TrainStreams:
         """Training batches; of each the rows that this host's devices hold.
 
         Raises RuntimeError where the hosts have made different batches, since each holds a part of

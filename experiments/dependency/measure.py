@@ -14,8 +14,8 @@ from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.inspection.dependency import dependency
 from transformer_jax.inspection.observed import observe
+from transformer_jax.models.family import Batch
 from transformer_jax.models.transformer.config import stacks
-from transformer_jax.models.transformer.shapes import Batch
 from transformer_jax.run import Run
 
 
@@ -66,7 +66,7 @@ def _first_batch(run: Run) -> Batch:
 
 def _random_batch(run: Run) -> Batch:
     """Random tokens, one text a row, in the shapes of a training batch."""
-    shape = run.data.batch_shapes()["inputs"]
+    shape, _ = run.data.batch_shapes()["inputs"]
     tokens = jax.random.randint(jax.random.key(run.seed), shape, 0, run.model.config.vocab_size)
     positions = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
     ones = jnp.ones(shape, jnp.int32)

@@ -13,7 +13,7 @@ from experiments.harness.trainings import Trainings
 from transformer_jax.config.build import build
 from transformer_jax.data.prepare.recipe import Batch
 from transformer_jax.devices.mesh import place
-from transformer_jax.inspection.sharpness import make_run_sharpness
+from transformer_jax.inspection.sharpness import make_sharpness
 
 SEED = 0
 NUMBERS = ("loss", "sharpness", "preconditioned_sharpness", "gradient_alignment")
@@ -27,18 +27,17 @@ def measure(
     All of them are NaN from the step on at which training diverged.
 
     loss: of the step's own batch, before its update.
-    sharpness, preconditioned_sharpness, gradient_alignment: as of `make_run_sharpness`, on the
+    sharpness, preconditioned_sharpness, gradient_alignment: as of `sharpness.measure`, on the
       whole batch, the first of the data; so all trainings are read alike.
 
     Args:
       rows: of the whole batch, that each step is made on: all of them, or some drawn anew.
     """
     run = build(config)
-    trainings, read = Trainings(run), make_run_sharpness(run)
+    trainings, read = Trainings(run), make_sharpness(run)
     whole = next(trainings.batches(SEED))
-    batches = (
-        itertools.repeat(whole) if rows == run.data.settings.batch_size else _parts(whole, rows)
-    )
+    everything = rows == run.data.settings.batch_size
+    batches = itertools.repeat(whole) if everything else _parts(whole, rows)
     read_on = place(run.mesh, whole)
     readings = {
         step: {"step": step} | dict.fromkeys(NUMBERS, math.nan)

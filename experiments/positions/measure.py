@@ -15,7 +15,7 @@ from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.data.corpora import bigram
 from transformer_jax.data.dataset import Dataset
-from transformer_jax.models.transformer.shapes import Batch
+from transformer_jax.models.family import Batch
 from transformer_jax.run import Params, Run
 
 
@@ -30,7 +30,8 @@ def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any
     params = lab.trained(run, workdir)
     if params is None:
         return []
-    data = Dataset(dataclasses.replace(run.data.settings, max_target_length=length))
+    settings = run.data.settings
+    data = Dataset(dataclasses.replace(settings, longest=settings.longest | {"target": length}))
     one = jax.jit(functools.partial(_losses, run, params))
     sums = jax.device_get([one(batch) for batch, _ in data.split("validation").batches])
     losses, counts = np.sum(sums, axis=0).reshape(2, -1, 2, bigram.HALF).sum(axis=-1)

@@ -9,7 +9,6 @@ import pytest
 
 from configs import default
 from transformer_jax.config.load import load, replace
-from transformer_jax.run import Run
 
 # The package has the function of this name.
 command = importlib.import_module("transformer_jax.commands.check_parameterization")
@@ -36,11 +35,11 @@ def check(changes):
 def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
     trained = []
 
-    def train(config, workdir, changes):
+    def train(config, workdir, changes, seeds):
         larger = replace(config, changes)
         trained.append(larger)
         scale = larger.model[grows] / config.model[grows] if grows != "nothing" else 1.0
-        return 3 * [{"x": np.full(11, scale**0.5)}]
+        return seeds * [{"x": np.full(11, scale**0.5)}]
 
     monkeypatch.setattr(command, "_train", train)
     slow = {"optimizer.burn_in_steps": 20, "optimizer.layer_warm_ups": (("decoder/*", 1, 2, 9),)}
@@ -73,30 +72,17 @@ def test_heads_that_do_not_share_the_width_are_refused():
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["standard", "mup"])
-def test_mup_stays_flat_where_standard_grows(monkeypatch, tmp_path, capsys, name):
+def test_mup_stays_flat_where_standard_grows(tmp_path, capsys, name):
     """At four times the width. Of few seeds slopes are rougher than the check's own; logits may
     shrink."""
-    monkeypatch.setattr(command, "_SCALES", (1, 4))
-    monkeypatch.setattr(command, "_SEEDS", 2)
-    monkeypatch.setattr(command, "_SIZES", {"width": command._SIZES["width"]})
     sizes = {"d_model": 32, "num_heads": 2, "d_ff": 128, "num_layers": 2}
     sizes |= {"tied_embeddings": "none", "parameterization": name}
     sizes |= {"base_width": 32} if name == "mup" else {}
     changes: dict[str, Any] = {f"model.{key}": value for key, value in sizes.items()}
     changes |= {"data.cache_dir": str(tmp_path), "data.batch_size": 16}
     config = load("configs/language_model.py", changes)
-    seeds, with_seed = [], Run.with_seed
-    monkeypatch.setattr(
-        Run, "with_seed", lambda run, seed: seeds.append(seed) or with_seed(run, seed)
-    )
-    trained, train = [], command._train
-    monkeypatch.setattr(command, "_train", lambda *of: trained.append(train(*of)) or trained[-1])
-    status = command.check_parameterization(config, None)
-    # Each size by each seed, and no two alike, before training and in it.
-    assert {seed for seed in seeds if isinstance(seed, int)} == {config.seed, config.seed + 1}
-    assert len(trained) == 2
-    for one, other in trained:
-        assert np.all(one["decoder input"] != other["decoder input"])
+    few: Any = {"kinds": ("width",), "scales": (1, 4), "seeds": 2}
+    status = command.check_parameterization(config, None, **few)
     lines = re.findall(r"^(.+?)((?: +[+-](?:nan|\d\.\d\d)){5})$", capsys.readouterr().out, re.M)
     late = {key: float(slopes.split()[-1]) for key, slopes in lines}
     assert len(late) == 6 and np.isfinite(list(late.values())).all()
@@ -106,3 +92,11 @@ def test_mup_stays_flat_where_standard_grows(monkeypatch, tmp_path, capsys, name
     else:
         assert status == 1
         assert late["change of decoder input"] > 0.25 and late["logits"] > 0.25
+
+
+@pytest.mark.long
+def test_seeds_differ_in_parameters_and_data(tmp_path):
+    changes = {"model.d_model": 32, "model.num_layers": 1, "data.batch_size": 16}
+    config = load("configs/language_model.py", {"data.cache_dir": str(tmp_path)} | changes)
+    one, other = command._train(config, None, {"train.steps": 10}, seeds=2)
+    assert np.all(one["decoder input"] != other["decoder input"])

@@ -28,8 +28,7 @@ def save(workdir, origin=ORIGIN):
 
 def check(workdir, folder, changes=(), tokenizer="tokenizer-1", labels=ORIGIN.labels):
     config = load(default.__file__, CHANGES | dict(changes))
-    tokenizer = SimpleNamespace(fingerprint=tokenizer)
-    data = SimpleNamespace(tokenizer=tokenizer, labels=labels)
+    data = SimpleNamespace(tokenizer_fingerprint=tokenizer, labels=labels)
     run: Any = SimpleNamespace(data=data, identity=identity(config))
     restore.check(run, workdir, folder)
 

@@ -29,8 +29,8 @@ def test_built_once(tmp_path):
 
 
 def test_what_a_killed_or_failed_build_left_is_not_taken_for_whole(tmp_path):
-    (tmp_path / "thing.incomplete").mkdir()
-    (tmp_path / "thing.incomplete" / "half").write_text("")
+    (tmp_path / "thing.unfinished").mkdir()
+    (tmp_path / "thing.unfinished" / "half").write_text("")
 
     def full_disk(folder):
         (folder / "half").write_text("")

@@ -15,7 +15,7 @@ from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
 from transformer_jax.config.build import build
 from transformer_jax.devices.mesh import place
-from transformer_jax.inspection.sharpness import make_run_sharpness, threshold
+from transformer_jax.inspection.sharpness import make_sharpness, threshold
 
 STEPS, EVERY, ROWS, RATE = 4, 2, 8, 0.01
 
@@ -45,7 +45,7 @@ def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(config
     run = build(config)
     trainings = Trainings(run)
     whole = next(trainings.batches(measure.SEED))
-    read = make_run_sharpness(run)
+    read = make_sharpness(run)
     on = place(trainings.run.mesh, whole)
     expected = {
         made.step: read(made.state, on)

@@ -12,10 +12,10 @@ from tests.data.made import make_arrays
 from tests.tasks.small import TINY, score
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
-from transformer_jax.data.prepare.recipe import Limits
+from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
 from transformer_jax.data.serve.batches import eval_batches
-from transformer_jax.data.serve.streams import TrainStreams
+from transformer_jax.data.serve.streams import shuffled_streams
 from transformer_jax.tasks.span_corruption import SENTINELS, TASK, Spans
 
 RECIPE = TASK.recipe
@@ -103,7 +103,7 @@ def test_masks_are_drawn_as_t5_draws_them(length):
 
 def corrupt_of(tokenizer, limits):
     assert RECIPE.corrupt is not None
-    return RECIPE.corrupt(tokenizer, 0.15, 3.0, limits)
+    return RECIPE.corrupt(tokenizer, Drawing(0.15, 3.0, limits, training=True))
 
 
 def streams(**changes):
@@ -112,7 +112,7 @@ def streams(**changes):
     texts = [f"{n} the cat sat on the mat" * (3 + n % 5) for n in range(9)]
     arrays = make_arrays([{"text": texts}], tokenizer, RECIPE, (), limits)
     settings: dict[str, Any] = dict(batch_size=4, streams=2, packing=True, seed=0)
-    return arrays, TrainStreams(
+    return arrays, shuffled_streams(
         [arrays],
         RECIPE.columns,
         {"inputs": 90, "targets": 50},

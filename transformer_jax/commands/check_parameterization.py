@@ -1,10 +1,10 @@
 """Checks whether a learning rate of a config would carry over to larger models."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from configs.default import Config
 from transformer_jax.config.build import built, head_dim, optimizer_settings
@@ -15,10 +15,10 @@ from transformer_jax.models import FAMILIES
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import progress
 from transformer_jax.process.tables import aligned
+from transformer_jax.run import Params
+from transformer_jax.training.losses import Batch
 from transformer_jax.training.schedule import peak_rate
 
-_SCALES = (1, 2, 4, 8)
-_SEEDS = 3
 _STEPS = 10
 _SHOWN = (0, 1, 4, 8, 10)
 _SIZES = {
@@ -27,12 +27,18 @@ _SIZES = {
 }
 
 
-def check_parameterization(config: Config, workdir: Path | None) -> int:
-    """Trains ten steps at 1, 2, 4 and 8 times the width, then depth; prints how activations grow.
+def check_parameterization(
+    config: Config,
+    workdir: Path | None,
+    *,
+    kinds: Sequence[str] = ("width", "depth"),
+    scales: Sequence[int] = (1, 2, 4, 8),
+    seeds: int = 3,
+) -> int:
+    """Trains ten steps at several times the width, then depth; prints how activations grow.
 
-    By three seeds, at the peak of the config's learning rate. The exit status is 1 where any of
-    them still grows or shrinks with a size that the config's parameterisation follows ("standard":
-    with any).
+    At the peak of the config's learning rate. The exit status is 1 where any of them still grows or
+    shrinks with a size that the config's parameterisation follows ("standard": with any).
 
     Raises:
       ValueError: of the family's models, nobody knows the inside.
@@ -42,25 +48,29 @@ def check_parameterization(config: Config, workdir: Path | None) -> int:
         raise ValueError(f"model.family={family!r} shows nothing of its activations")
     row = PARAMETERIZATIONS[config.model.parameterization]
     failed = False
-    for what, keys in _SIZES.items():
-        sizes = []
-        for scale in _SCALES:
-            changes = _larger(config, keys, scale)
-            with progress.phase(f"Training at {scale} times the {what}"):
-                sizes.append(_train(config, workdir, changes))
-        found = coordinates.slopes(_SCALES, sizes)
-        grown = coordinates.grown(found)
-        follows = row is None or f"base_{what}" in row.reads
-        failed |= follows and bool(grown)
-        print(f"Slopes over {what}, log2 of mean |x| over log2 of {what}, after steps:")
-        rows = [["", *map(str, _SHOWN)]]
-        rows += [[name, *(f"{slope[n]:+.2f}" for n in _SHOWN)] for name, slope in found.items()]
-        print(*aligned(rows), sep="\n")
-        verdict = "; ".join(f"{name} {slope:+.2f}" for name, slope in grown.items())
-        flat = f"Flat within {coordinates.FLAT} from step {coordinates.FIRST_STEP} on"
-        beside = "" if follows else f" ({config.model.parameterization!r} does not follow {what}.)"
-        print(f"{flat}.\n" if not grown else f"Not flat: {verdict}.{beside}\n")
+    for kind in kinds:
+        trained = []
+        for scale in scales:
+            changes = _larger(config, _SIZES[kind], scale)
+            with progress.phase(f"Training at {scale} times the {kind}"):
+                trained.append(_train(config, workdir, changes, seeds))
+        slopes = coordinates.slopes(scales, trained)
+        follows = row is None or f"base_{kind}" in row.reads
+        failed |= follows and bool(coordinates.grown(slopes))
+        note = "" if follows else f" ({config.model.parameterization!r} does not follow {kind}.)"
+        print(*_lines(kind, slopes, note), "", sep="\n")
     return int(failed)
+
+
+def _lines(kind: str, slopes: coordinates.Curves, note: str) -> Iterator[str]:
+    """The table of slopes, and which of them are not flat."""
+    yield f"Slopes over {kind}, log2 of mean |x| over log2 of {kind}, after steps:"
+    rows = [["", *map(str, _SHOWN)]]
+    rows += [[name, *(f"{slope[n]:+.2f}" for n in _SHOWN)] for name, slope in slopes.items()]
+    yield from aligned(rows)
+    grown = [f"{name} {slope:+.2f}" for name, slope in coordinates.grown(slopes).items()]
+    flat = f"Flat within {coordinates.FLAT} from step {coordinates.FIRST_STEP} on."
+    yield f"Not flat: {'; '.join(grown)}.{note}" if grown else flat
 
 
 def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]:
@@ -82,24 +92,23 @@ def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]
 
 
 def _train(
-    config: Config, workdir: Path | None, changes: dict[str, Any]
-) -> list[dict[str, np.ndarray]]:
-    """Of each seed the sizes on its first batch, before the first step and after each."""
+    config: Config, workdir: Path | None, changes: dict[str, Any], seeds: int
+) -> list[coordinates.Curves]:
+    """The sizes of each seed's training."""
     with built(replace(config, changes), workdir) as run:
         # Compiled once for all seeds, which takes longer than the ten steps.
-        step, measure = run.train_step(), jax.jit(coordinates.sizes, static_argnums=0)
+        step = run.train_step()
         create = jax.jit(lambda seed, batch: run.with_seed(seed).new_state(batch))
-        every = []
-        for seed in range(config.seed, config.seed + _SEEDS):
+
+        def training(seed: int) -> Iterator[tuple[Params, Batch]]:
             streams = run.with_seed(seed).train_streams()
-            first = place(run.mesh, next(streams))
-            batch, found = first, []
-            state = create(seed, first)
-            initial = jax.tree.map(np.array, state.params)
+            batch = place(run.mesh, next(streams))
+            state = create(seed, batch)
+            yield state.params, batch
             for _ in range(_STEPS):
-                found.append(measure(run.model, initial, state.params, first))
                 state, _ = step(state, batch)
                 batch = place(run.mesh, next(streams))
-            found.append(measure(run.model, initial, state.params, first))
-            every.append({name: np.array([sizes[name] for sizes in found]) for name in found[0]})
-        return every
+                yield state.params, batch
+
+        chosen = range(config.seed, config.seed + seeds)
+        return [coordinates.measure(run.model, training(seed)) for seed in chosen]

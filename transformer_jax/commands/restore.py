@@ -12,7 +12,7 @@ from transformer_jax.checkpoint.checkpoints import (
 )
 from transformer_jax.config.load import identity, refused
 from transformer_jax.config.load import load as load_config
-from transformer_jax.data.serve.continuous_rows import Endless
+from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.process import progress
 from transformer_jax.run import Run
@@ -65,7 +65,7 @@ GIVE_TOKENIZER = (
 )
 
 
-def resume(run: Run, folder: Path, streams: Endless) -> Restored:
+def resume(run: Run, folder: Path, streams: TrainStreams) -> Restored:
     """What training needs of a checkpoint; the streams are set to where it left them.
 
     Raises ValueError where it was trained on other data.
@@ -100,7 +100,7 @@ def check(run: Run, workdir: Path, folder: Path) -> None:
         raise ValueError(
             f"the checkpoint {folder} was imported without a tokenizer: {GIVE_TOKENIZER}"
         )
-    tokenizer = run.data.tokenizer.fingerprint
+    tokenizer = run.data.tokenizer_fingerprint
     own = folder.parent.resolve() == (workdir / CHECKPOINTS).resolve()
     changes = refused(identity(load_config(str(folder / CONFIG))), run.identity)
     changes = [line for line in changes if own or line.startswith("model.")]

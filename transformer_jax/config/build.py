@@ -77,7 +77,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     # A model of a given size can be inspected without its data.
     model_config = dataclasses.replace(
         model_config,
-        vocab_size=config.model.vocab_size or data.tokenizer.vocab_size,
+        vocab_size=config.model.vocab_size or data.vocab_size,
         bos_id=data.special.bos,
         num_labels=len(data.labels),
     )
@@ -89,7 +89,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         task=task,
         data=data,
         family=family,
-        model=family.shapes[model_config.architecture](model_config),
+        model=family.model(model_config),
         needs=family.needs(model_config),
         loss=functools.partial(
             task.loss, label_smoothing=config.task.label_smoothing, z_loss=config.task.z_loss
@@ -183,16 +183,15 @@ def _context_length(config: Config, data: DataSettings) -> int:
     One with memory sees as many before the newest as its memory holds.
     """
     if not data.contiguous:
-        return data.max_target_length
+        return data.longest["target"]
     length = config.evaluate.memory_length
     return 1 + (config.model.memory_length if length is None else length)
 
 
 def _lengths(data: DataSettings) -> dict[str, int]:
-    """Tokens of a training row, by the settings that say so."""
+    """Places of a training row, by the settings that say so."""
     kind = "row" if data.packing else "max"
-    names = [f"{kind}_{side}_length" for side in data.recipe.sides]
-    return {f"data.{name}": getattr(data, name) for name in names}
+    return {f"data.{kind}_{side}_length": data.rows[side] for side in data.recipe.sides}
 
 
 def _check_mesh(data: DataSettings, train: TrainSettings, mesh: Mesh) -> None:

@@ -10,6 +10,7 @@ from configs.default import Config
 from transformer_jax.config import kinds
 from transformer_jax.config.kinds import Kind
 from transformer_jax.data.dataset import Dataset
+from transformer_jax.data.prepare.recipe import SIDES, Side
 from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.data.serve.mixture import counts_of
@@ -25,7 +26,6 @@ _OF_PARTS = (
     *(f"data.{name}" for name in (*_SOURCE, *SPLITS) if name != "cache_dir"),
     "evaluate.metrics",
 )
-_SHORTEST = 3  # tokens of an example: one, and what stands before and behind it
 
 
 def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -> Dataset:
@@ -42,6 +42,8 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
     _check(config, task)
     data = config.data.to_dict()
     tokenizer, mixture, parts = (data.pop(name) for name in ("tokenizer", "mixture", "parts"))
+    longest: dict[Side, int] = {side: data.pop(f"max_{side}_length") for side in SIDES}
+    packed: dict[Side, int] = {side: data.pop(f"row_{side}_length") for side in SIDES}
     whole = _named(config, "", 1)
     for name in (*SPLITS, *_SOURCE):
         del data[name]
@@ -56,13 +58,15 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
         tokenizer_vocab_size=tokenizer["vocab_size"],
         tokenizer_train_bytes=tokenizer["train_bytes"],
         model_vocab_size=config.model.vocab_size,
+        longest=longest,
+        rows=packed if config.data.packing else longest,
         contiguous=_goes_on(config),
         mask_rate=config.task.mask_rate,
         mean_span_length=config.task.mean_span_length,
         seed=config.seed,
         evaluation_batch_size=math.ceil(config.evaluate.batch_size / shares) * shares,
         evaluation_readers=config.evaluate.batch_size,
-        tokenizer_file=_tokenizer_file(config, workdir),
+        tokenizer_file=_tokenizer_file(config, workdir) if task.recipe.tokenized else None,
         labels_file=workdir / LABELS if workdir else None,
         **data,
     )
@@ -145,10 +149,11 @@ def _check(config: Config, task: Task) -> None:
     """Checks how the settings of the data go together, and with the rest of the config."""
     data = config.data
     _check_splits(config, task)
+    least = 3 if task.recipe.tokenized else 1  # a token, and what stands before and behind it
     for side in task.recipe.sides:
         longest, row = data[f"max_{side}_length"], data[f"row_{side}_length"]
-        if longest < _SHORTEST:
-            raise ValueError(f"data.max_{side}_length={longest} is less than {_SHORTEST}")
+        if longest < least:
+            raise ValueError(f"data.max_{side}_length={longest} is not at least {least}")
         if data.packing and row < longest:
             raise ValueError(
                 f"data.row_{side}_length={row} cannot hold an example of data.max_{side}_length="
@@ -163,6 +168,11 @@ def _check(config: Config, task: Task) -> None:
     for key, parts in ("data.streams", data.streams), ("train.accumulation_steps", micro_batches):
         if data.batch_size % parts:
             raise ValueError(f"data.batch_size={data.batch_size} is no multiple of {key}={parts}")
+    if _goes_on(config) and not task.recipe.tokenized:
+        raise ValueError(
+            f"model.memory_length={config.model.memory_length} reads one text from beginning "
+            f"to end, and task.name={task.recipe.name!r} reads numbers: set it to 0"
+        )
     if _goes_on(config) and data.mixture:
         raise ValueError(
             f"model.memory_length={config.model.memory_length} reads one text from beginning "

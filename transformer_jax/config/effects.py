@@ -50,7 +50,9 @@ def check(config: Config, given: Iterable[str]) -> None:
 def told(config: Config) -> list[str]:
     """What is to say of a config before it is trained with: a line each."""
     lines, steps, optimizer = [], config.train.steps, config.optimizer
-    if start := config.checkpoint.init_from:
+    task = tasks.choose(config.task.name, config.model.architecture)
+    start = config.checkpoint.init_from
+    if start and task.recipe.tokenized:
         lines.append(
             f"data.tokenizer has no effect: the tokenizer is that of checkpoint.init_from={start!r}"
         )
@@ -174,7 +176,7 @@ def _read_by(task: Task) -> set[str]:
     """The keys that this task reads and not every other one does."""
     recipe, decodes = task.recipe, task.limit is not None
     lengths = [f"data.{kind}_{side}_length" for kind in ("max", "row") for side in recipe.sides]
-    keys = {*lengths, *task.settings}
+    keys = {*lengths, *task.settings, *(_TOKENIZER if recipe.tokenized else ())}
     keys |= {f"data.{key}" for reads in _sources(task).values() for key in reads}
     keys |= {f"decode.{key}" for key in default.get_config().decode} if decodes else set()
     keys |= {"evaluate.samples"} if task.results else set()

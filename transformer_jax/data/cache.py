@@ -31,19 +31,37 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> None:
         folder: what to build; where it exists, it is whole.
         build: writes its files into the empty folder that it gets.
     """
-    if folder.is_dir():
-        return
-    with locked(folder):
-        if folder.is_dir():  # another process built it while this one waited
+    with resumed(folder) as temporary:
+        if temporary is None:
             return
-        temporary = folder.with_name(folder.name + ".incomplete")
-        shutil.rmtree(temporary, ignore_errors=True)  # a killed process left it
+        shutil.rmtree(temporary)  # a killed process left it
         temporary.mkdir()
         try:
             build(temporary)
-            os.replace(temporary, folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        except BaseException:
+            shutil.rmtree(temporary)
+            raise
+
+
+@contextlib.contextmanager
+def resumed(folder: Path) -> Iterator[Path | None]:
+    """The unfinished state of `folder`, which a killed process may have left; None: it exists.
+
+    Where nothing fails it becomes `folder` at the end. What is refused (ValueError) is deleted,
+    what is interrupted stays: whoever comes next goes on with it.
+    """
+    with contextlib.nullcontext() if folder.is_dir() else locked(folder):
+        if folder.is_dir():  # perhaps another process built it while this one waited
+            yield None
+            return
+        unfinished = folder.with_name(folder.name + ".unfinished")
+        unfinished.mkdir(exist_ok=True)
+        try:
+            yield unfinished
+        except ValueError:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        os.replace(unfinished, folder)
 
 
 @contextlib.contextmanager
@@ -82,27 +100,3 @@ def _is_full(error: Exception) -> bool:
         return False
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     return full or any(words in str(error) for words in _FULL)
-
-
-@contextlib.contextmanager
-def resumed(folder: Path) -> Iterator[Path | None]:
-    """The unfinished state of `folder`, which a killed process may have left; None: it exists.
-
-    Where nothing fails it becomes `folder` at the end. What is refused (ValueError) is deleted,
-    what is interrupted stays: whoever comes next goes on with it.
-    """
-    if folder.is_dir():
-        yield None
-        return
-    with locked(folder):
-        if folder.is_dir():  # another process built it while this one waited
-            yield None
-            return
-        unfinished = folder.with_name(folder.name + ".unfinished")
-        unfinished.mkdir(exist_ok=True)
-        try:
-            yield unfinished
-        except ValueError:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
-        os.replace(unfinished, folder)

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.models.family import Batch, Model
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer.schemes import Kind, Stack
-from transformer_jax.models.transformer.shapes import Params
 
 
 class Looks(NamedTuple):
@@ -72,8 +71,8 @@ def without_heads(
 ) -> Params:
     """The parameters of a Transformer whose heads (layer, head), from 0, add nothing.
 
-    What a head has found is multiplied by zeros in place of its part of the output kernel. The
-    biases and all other heads stay.
+    A head's results are multiplied by zeros in place of its part of the output kernel. The biases
+    and all other heads stay.
 
     Raises:
       ValueError: there is no such head, or no such attention.

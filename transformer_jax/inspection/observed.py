@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_jax.models.family import Model
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
 from transformer_jax.models.transformer.residual import variance
 from transformer_jax.models.transformer.schemes import Kind, Stack
-from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.training.losses import Loss
 
 
@@ -101,6 +100,12 @@ def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch)
         query_norm=of_queries("query_size"),
         key_norm=of_queries("key_size"),
     )
+
+
+def sublayers(config: TransformerConfig, stack: Stack) -> list[tuple[int, Kind]]:
+    """The layer, from 0, and the kind of a stack's sublayers, in the order in which they run."""
+    at = depth(config, stack)
+    return [(layer, kind) for layer in range(at.layers) for kind in at.kinds]
 
 
 def residuals(config: TransformerConfig, stack: Stack, tree: Any) -> list[Any]:

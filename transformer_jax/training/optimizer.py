@@ -120,23 +120,27 @@ def adam_state(opt_state: optax.OptState) -> Any:
 
 def adam_preconditioner(
     opt_state: optax.OptState, settings: OptimizerSettings, roles: Mapping[str, Role]
-) -> Any:
+) -> Any | None:
     """P of Adam's steps, learning rate * P^-1 * momentum: (1 - beta1^t) (sqrt(v^) + epsilon).
 
     Where a parameterisation or a group has factors on learning rates, P is divided by them. The
-    optimizer is a row whose steps are all Adam's, and has made one; no group's factor is 0.
+    optimizer has made a step. None where not all steps of all parameters are Adam's, at rates that
+    the schedule and the groups give.
     """
     row, (beta1, beta2, epsilon) = OPTIMIZERS[settings.name], settings.moments
+    frozen = any(factor == 0 for _, factor, _ in settings.groups)
+    if not row.adam or frozen or settings.layer_warm_ups:
+        return None
     adam = adam_state(opt_state)
     t = adam.count
 
-    def of_parameter(path, nu):
+    def diagonal(path, nu):
         role = roles[parameter_name(path)]
         size = jnp.sqrt(nu / (1 - beta2**t)) + epsilon
         rate = row.rate(role) * _group(settings.all_groups, parameter_name(path))[1]
         return (1 - beta1**t) * role.share.epsilon * size / rate
 
-    return jax.tree_util.tree_map_with_path(of_parameter, adam.nu)
+    return jax.tree_util.tree_map_with_path(diagonal, adam.nu)
 
 
 def _is_adam(state: Any) -> bool:

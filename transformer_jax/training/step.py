@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -101,7 +102,7 @@ def train_step(
 
     def summed(params: Any, batch: Batch, rng: Key[Array, ""], memory: Any) -> tuple[Array, Any]:
         outputs, memory = apply(params, batch, rng, memory)
-        loss_sum, weight, sums = loss(outputs, batch)
+        loss_sum, weight, sums = loss(outputs.values, batch)
         return loss_sum, ((loss_sum, weight, sums), memory)
 
     gradient_sum, (loss_sum, weight, sums), memory = _summed_gradient(
@@ -142,6 +143,12 @@ def train_step(
         "window": window,
     }
     return next_state, metrics
+
+
+def is_finite(metrics: Metrics) -> bool:
+    """Whether the loss, the gradient norm and the new parameters of a step are finite."""
+    numbers = metrics["loss"], metrics["gradient_norm"]
+    return all(map(math.isfinite, numbers)) and bool(metrics["finite_parameters"])
 
 
 def spread(recent: Float[Array, "R"]) -> tuple[Float[Array, ""], Float[Array, ""]]:

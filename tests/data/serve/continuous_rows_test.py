@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.numbered import TEXTS, make_arrays
-from transformer_jax.data.serve.continuous_rows import Readers, Text, contiguous_batches
+from transformer_jax.data.serve.continuous_rows import Text, contiguous_batches, contiguous_streams
 
 LENGTHS = (7, 1, 12, 3, 5, 9)  # of documents, eos included
 EOS = 7  # of an imported tokenizer; there 1 may be any token
@@ -27,7 +27,7 @@ def arrays():
 
 
 def readers(rows=None, batch_size=4, streams=2):
-    return Readers(
+    return contiguous_streams(
         arrays(), eos=EOS, length=LENGTH, batch_size=batch_size, streams=streams, rows=rows
     )
 
@@ -83,7 +83,7 @@ def test_hosts_read_their_rows_of_the_same_batches():
 
 def test_what_decides_the_batches_is_in_the_fingerprint():
     others = [readers(batch_size=2), readers(streams=4)]
-    others.append(Readers(arrays(), eos=EOS, length=LENGTH + 1, batch_size=4, streams=2))
+    others.append(contiguous_streams(arrays(), eos=EOS, length=LENGTH + 1, batch_size=4, streams=2))
     assert len({readers().fingerprint} | {other.fingerprint for other in others}) == 4
     assert readers().fingerprint == readers().fingerprint
 

@@ -11,17 +11,17 @@ import pytest
 
 from tests.data.numbered import (
     CASES,
+    KEYS,
     PAIRS,
     TEXTS,
     Noise,
     assert_same,
-    keys,
     make_arrays,
     numbers,
 )
 from transformer_jax.data.prepare.arrays import TokenArrays
 from transformer_jax.data.serve import rows, streams
-from transformer_jax.data.serve.streams import TrainStreams
+from transformer_jax.data.serve.streams import shuffled_streams
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def make_streams(arrays, columns=PAIRS, *, packing, **changes):
         lengths=dict.fromkeys(columns, 20 if packing else 9),
         seed=3,
     )
-    return TrainStreams([arrays], columns, packing=packing, **(settings | changes))
+    return shuffled_streams([arrays], columns, packing=packing, **(settings | changes))
 
 
 def padded_order(arrays, streams, batches):
@@ -82,15 +82,15 @@ def test_packed_rows_hold_the_examples_of_the_shuffled_order(case):
 @pytest.mark.parametrize("case", CASES)
 def test_batches_have_their_shape_and_type(case, packing):
     columns, draw = CASES[case]
-    lengths = {"inputs": 24, "targets": 16, "labels": 24}
+    lengths = {name: {"source": 24, "target": 16}[columns[name].side] for name in columns}
     arrays = make_arrays(30, columns)
     made = make_streams(arrays, columns, packing=packing, lengths=lengths, draw=draw)
+    expected = {
+        key: ((8, 16 if key == "noise" or key.startswith("targets") else 24, *shape), dtype)
+        for key, (shape, dtype) in KEYS[case].items()
+    }
     for batch in itertools.islice(made, 5):
-        assert set(batch) == keys(case)
-        for key, values in batch.items():
-            along_targets = key == "noise" or key.startswith("targets")
-            assert values.shape == (8, 16 if along_targets else 24)
-            assert values.dtype == np.int32
+        assert {key: (rows.shape, rows.dtype.name) for key, rows in batch.items()} == expected
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -246,12 +246,12 @@ def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
         {"sets": [make_arrays(11, TEXTS), arrays], "weights": [1, 1]},
         {"sets": [arrays, make_arrays(11, TEXTS)], "weights": [1, 2]},
     ]
-    made = [TrainStreams(**(settings | change)) for change in changes]
+    made = [shuffled_streams(**(settings | change)) for change in changes]
     assert len({one.fingerprint for one in made}) == len(changes)
-    assert TrainStreams(**settings).fingerprint == made[0].fingerprint
+    assert shuffled_streams(**settings).fingerprint == made[0].fingerprint
     # Lengths of columns that there are not decide nothing.
     beside: dict[str, Any] = settings | {"lengths": {"targets": 20, "inputs": 9}}
-    assert TrainStreams(**beside).fingerprint == made[0].fingerprint
+    assert shuffled_streams(**beside).fingerprint == made[0].fingerprint
 
 
 def test_streams_refuse_what_does_not_fit():
@@ -271,10 +271,11 @@ def test_no_jax_backend_is_started():
     code = """
 import numpy as np
 from tests.data.numbered import TEXTS, Noise, make_arrays
-from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.serve.streams import shuffled_streams
 settings = dict(lengths={"targets": 9}, batch_size=2, streams=2, seed=0)
+sets, settings["draw"] = [make_arrays(4, TEXTS)], Noise(9)
 for packing in (True, False):
-    next(TrainStreams([make_arrays(4, TEXTS)], TEXTS, packing=packing, draw=Noise(9), **settings))
+    next(shuffled_streams(sets, TEXTS, packing=packing, **settings))
 from jax._src import xla_bridge
 assert not xla_bridge.backends_are_initialized()
 """
@@ -287,7 +288,7 @@ def test_a_mixture_continues_bit_by_bit_and_says_what_was_drawn(packing):
     sets = [make_arrays(n, seed=n) for n in (150, 30, 200)]
 
     def streams():
-        return TrainStreams(
+        return shuffled_streams(
             sets,
             PAIRS,
             {"inputs": 20, "targets": 20},

@@ -11,17 +11,9 @@ import pytest
 from tests.models import reference, tiny
 from transformer_jax.models.layers.heads import LabelHead, pool
 from transformer_jax.models.layers.masks import segment_mask
-from transformer_jax.models.transformer.shapes import EncoderOnly
 
 # Float32 sums in another order.
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-
-
-def vectors(config, params, batch):
-    """The vectors of every text of the batch, at each of its tokens."""
-    inputs = tiny.read_by(config, batch)
-    x = EncoderOnly(config).apply({"params": params}, inputs, method="embed")
-    return reference.by_example(batch, "inputs", x)
 
 
 @pytest.mark.parametrize(("pooling", "residual"), [("mean", "pre_ln"), ("first", "post_ln")])
@@ -31,19 +23,9 @@ def test_embed_equals_the_pooled_vectors_of_a_slow_encoder(pooling, residual):
     )
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
     expected = reference.embed(params, batch, config)
-    for a, b in zip(vectors(config, params, batch), expected, strict=True):
+    x = tiny.model(config).apply({"params": params}, tiny.read_by(config, batch), method="embed")
+    for a, b in zip(reference.by_example(batch, "inputs", x), expected, strict=True):
         assert_close(a, np.tile(b, (len(a), 1)))
-
-
-@pytest.mark.parametrize("pooling", ["mean", "first"])
-def test_vectors_of_packed_texts_equal_unpacked(pooling):
-    config = tiny.config(**tiny.SHAPES["tags"], pooling=pooling)
-    params = tiny.random_parameters(config)
-    pairs = tiny.sentences((4, 3), (3, 4), (2, 1))
-    packed = vectors(config, params, tiny.pack([pairs]))
-    alone = vectors(config, params, tiny.pack([[pair] for pair in pairs]))
-    for a, b in zip(packed, alone, strict=True):
-        assert_close(a, b)
 
 
 def test_a_pooled_vector_stands_for_its_own_text_alone():

@@ -9,7 +9,6 @@ from flax import linen as nn
 
 from tests.models import tiny
 from transformer_jax.models.transformer.needs import TransformerNeeds
-from transformer_jax.models.transformer.shapes import MODELS
 
 # Wide enough that norms and biases hardly count.
 WIDE = dict(vocab_size=99, d_model=256, num_heads=4, head_dim=48, d_ff=320)
@@ -62,7 +61,7 @@ def test_weights_of_attention_count_where_the_kernel_holds_them():
 def test_the_decoding_cache_is_what_start_makes(shape, dtype):
     """For 2 hypotheses of each of 3 prompts: `start` makes it for one, and its source's part."""
     config = _config(shape, dtype=dtype)
-    model, rows, prompt, length = MODELS[shape](config), 3, 9, 5
+    model, rows, prompt, length = tiny.model(config), 3, 9, 5
     inputs = jax.ShapeDtypeStruct((rows, prompt), "int32")
     batch = {f"inputs{end}": inputs for end in ("", "_segment_ids", "_positions")}
     params = nn.unbox(tiny.abstract_parameters(config))

@@ -14,9 +14,6 @@ from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.transformer.schemes import SCHEMES
 
 VARIANTS = {
-    "post_ln": dict(),
-    "pre_ln": dict(residual="pre_ln"),
-    "admin": dict(residual="admin"),
     "admin_rms_gelu": dict(
         residual="admin", norm="rms_norm", activation="gelu", tied_embeddings="decoder"
     ),
@@ -27,6 +24,7 @@ VARIANTS = {
     ),
     "rotary": dict(residual="pre_ln", positions="rotary", embedding_norm=True),
     "sub_ln_scores": dict(residual="sub_ln", qk_norm=True, attention_score="additive"),
+    **{residual: dict(residual=residual) for residual in SCHEMES},
 }  # fmt: skip
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "masked_tokens")
 
@@ -63,6 +61,8 @@ def expected_shapes(config):
             shapes |= {f"{stack}/{sublayer}/{k}": (L, *v) for k, v in leaves.items()}
             own = {f"{place}/{k}": v for place in places for k, v in norm(D).items()}
             own |= {"shortcut/omega": (D,)} if row.trained_skip else {}
+            if row.trained_branch:
+                own["branch_scale/scale"] = (D,) if row.trained_branch == "vector" else ()
             shapes |= {f"{stack}/{sublayer}_residual/{k}": (L, *v) for k, v in own.items()}
         if row.ends_in_norm:
             shapes |= {f"{stack}_norm/{k}": v for k, v in norm(D).items()}

@@ -1,4 +1,4 @@
-"""The variance that Admin measures; the residual equation itself is tested in transformer_test."""
+"""The variance that Admin measures; the residual equation itself is tested in shapes_test."""
 
 import jax.numpy as jnp
 import numpy as np

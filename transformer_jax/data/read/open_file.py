@@ -12,7 +12,7 @@ import pyarrow
 from absl import logging
 
 _BLOCK = 2**20  # bytes that are read at a time
-_LONG = 1_000_000  # bytes; a line of more is hardly meant as one
+_LONG = 1_000_000  # characters; a line of more is hardly meant as one
 LONGEST = 2**22  # characters of a document; a longer one is read as several
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how packed files begin
 
@@ -55,23 +55,41 @@ def read_lines(path: Path, *, skip_bad: bool = False) -> Iterator[str | None]:
         FileNotFoundError: there is no such file.
         ValueError: it cannot be read, is empty, or has a line that is not UTF-8.
     """
-    number, rest, warned = 1, [], False
-    for block in _blocks(path):
-        end = block.rfind(b"\n") + 1
-        if not end:
-            rest.append(block)
-            continue
-        data, rest = b"".join([*rest, block[: end - 1]]), [block[end:]]
-        if not warned and (longest := _first_long(data)) is not None:
-            _warn_of_long(path, number + longest[0], longest[1])
-            warned = True
-        lines = _decoded(data, f"{path}", number, skip_bad)
+    number, warned = 1, False
+    for data in _whole_lines(path):
+        lines = _decoded(data, str(path), number, skip_bad)
+        if len(data) > _LONG and not warned:
+            warned = _warn_of_long(path, lines, number)
         yield from lines
         number += len(lines)
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, a block at a time, each up to the end of a line, which it leaves out."""
+    rest: list[bytes] = []
+    for block in _blocks(path):
+        end = block.rfind(b"\n")
+        if end >= 0:
+            yield b"".join([*rest, block[:end]])
+            rest = []
+        rest.append(block[end + 1 :])
     if last := b"".join(rest):
-        if len(last) > _LONG and not warned:
-            _warn_of_long(path, number, len(last))
-        yield from _decoded(last, f"{path}", number, skip_bad)
+        yield last
+
+
+def _warn_of_long(path: Path, lines: list[str | None], first: int) -> bool:
+    """Whether a line is too long; warns of the first of them."""
+    for number, line in enumerate(lines, start=first):
+        if line and len(line) > _LONG:
+            logging.warning(
+                "%s:%d: a line of %.0f MB; such lines take much time and memory, so break it up if "
+                "it is not meant as one line",
+                path,
+                number,
+                len(line) / 1e6,
+            )
+            return True
+    return False
 
 
 def decode_lines(data: bytes, name: str) -> list[str]:
@@ -241,22 +259,4 @@ def _no_text(name: str, number: int, line: bytes, error: UnicodeDecodeError) -> 
     return ValueError(
         f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x}); convert the file, for "
         "example with iconv"
-    )
-
-
-def _first_long(data: bytes) -> tuple[int, int] | None:
-    """The place and the length of the first line that is too long."""
-    if len(data) <= _LONG:
-        return None
-    sizes = enumerate(map(len, data.split(b"\n")))
-    return next(((place, size) for place, size in sizes if size > _LONG), None)
-
-
-def _warn_of_long(path: Path, number: int, size: int) -> None:
-    logging.warning(
-        "%s:%d: a line of %.0f MB; such lines take much time and memory, so break it up if it is "
-        "not meant as one line",
-        path,
-        number,
-        size / 1e6,
     )

@@ -4,6 +4,7 @@ import ast
 import fnmatch
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ _READ = 1024  # rows of Parquet that are read at a time
 _END: Any = object()  # of the shorter of two files
 
 Row = tuple[Any, ...]
+NUMBERS = ("features", "values")  # columns of numbers, what is given and what is asked for
 
 
 def read_pair(source: Path, target: Path, *, skip_bad: bool) -> Iterator[Row]:
@@ -190,9 +192,7 @@ def read_conllu(path: Path, label_column: str, *, skip_bad: bool) -> Iterator[Ro
     return _sentences(path, parse, skip_bad)
 
 
-def read_json(
-    path: Path, columns: Sequence[str], fields: Sequence[str], *, skip_bad: bool
-) -> Iterator[Row]:
+def read_json(columns: Sequence[str], path: Path, *fields: str, skip_bad: bool) -> Iterator[Row]:
     """JSON lines: an object a line, of which the fields are read; blank lines are skipped.
 
     A line may be a dict of Python, too. The name of a field may be a pattern, as "summary*": where
@@ -200,7 +200,8 @@ def read_json(
 
     Args:
         columns: what the fields are. "words" and "tags" are lists of one length, or are separated
-            by blanks; "target" may be a list, of one text or more; all others are texts.
+            by blanks; "target" may be a list, of one text or more; "features" and "values" are
+            numbers, or lists of them, of whatever depth; all others are texts.
 
     Raises:
         ValueError: a line that is no object, lacks a field, or holds something else there.
@@ -210,21 +211,19 @@ def read_json(
         if not line.strip():
             return None
         try:
-            found = json.loads(line)
+            value = json.loads(line)
         except ValueError as error:
-            found = _python(line)
-            if found is None:
+            value = _python(line)
+            if value is None:
                 raise ValueError(f"expected a JSON object ({error})") from None
-        if not isinstance(found, dict):
-            raise ValueError(f"expected a JSON object, but it is a {type(found).__name__}")
-        return _row(found, columns, fields)
+        if not isinstance(value, dict):
+            raise ValueError(f"expected a JSON object, but it is a {type(value).__name__}")
+        return _row(value, columns, fields)
 
     return parsed(path, parse, skip_bad)
 
 
-def read_parquet(
-    path: Path, columns: Sequence[str], fields: Sequence[str], *, skip_bad: bool
-) -> Iterator[Row]:
+def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: bool) -> Iterator[Row]:
     """The named columns of a Parquet file, as `read_json` has those of objects.
 
     Raises:
@@ -235,26 +234,21 @@ def read_parquet(
         file = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
-    skipped, number = Skipped(path, skip_bad), 0
     with file:
         names = file.schema_arrow.names
         if missing := [name for name in fields if name not in names]:
             raise ValueError(
                 f"{path}: there is no column {missing[0]!r}; its columns are {', '.join(names)}"
             )
-        for batch in _batches(path, file, fields):
-            for row in batch.to_pylist():
-                number += 1
-                try:
-                    yield _row(row, columns, fields)
-                except ValueError as error:
-                    skipped.add(number, str(error))
-    skipped.tell()
+        rows = _rows(path, file, fields)
+        numbered = enumerate(rows, start=1)
+        yield from _checked(path, numbered, lambda row: _row(row, columns, fields), skip_bad)
 
 
-def _batches(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Iterator[Any]:
+def _rows(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     try:
-        yield from file.iter_batches(_READ, columns=list(fields))
+        for batch in file.iter_batches(_READ, columns=list(fields)):
+            yield from batch.to_pylist()
     except OSError as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
 
@@ -267,19 +261,28 @@ def _python(line: str) -> Any:
         return None
 
 
-def _row(found: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -> Row:
+def _row(given: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -> Row:
     """The fields of an object as the columns want them."""
-    row = [_field(found, name) for name in fields]
-    for number, (column, name, value) in enumerate(zip(columns, fields, row, strict=True)):
-        if column in ("words", "tags"):
-            row[number] = value.split() if isinstance(value, str) else value
-        elif isinstance(value, list) and column != "target":
-            raise ValueError(f"the field {name!r} is a list, not a text")
-        elif value == []:
-            raise ValueError(f"the field {name!r} is an empty list: expected a text or several")
+    row = tuple(_cell(given, *pair) for pair in zip(columns, fields, strict=True))
     if "tags" in columns and len(row[0]) != len(row[1]):
         raise ValueError(f"{len(row[0])} words, but {len(row[1])} tags")
-    return tuple(row)
+    return row
+
+
+def _cell(row: dict[str, Any], column: str, name: str) -> Any:
+    """A field as a column wants it."""
+    if column in NUMBERS:
+        value = _value(row, name)
+        _check_numbers(value, name)
+        return value if isinstance(value, list) else [value]
+    value = _field(row, name)
+    if column in ("words", "tags"):
+        return value.split() if isinstance(value, str) else value
+    if isinstance(value, list) and column != "target":
+        raise ValueError(f"the field {name!r} is a list, not a text")
+    if value == []:
+        raise ValueError(f"the field {name!r} is an empty list: expected a text or several")
+    return value
 
 
 def _field(row: dict[str, Any], name: str) -> str | list[str]:
@@ -288,9 +291,7 @@ def _field(row: dict[str, Any], name: str) -> str | list[str]:
         values = [_field(row, one) for one in names]
         texts = [value for value in values if isinstance(value, str)]
         return texts if len(texts) > 1 else values[0]
-    if name not in row:
-        raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
-    value = row[name]
+    value = _value(row, name)
     if isinstance(value, str):
         return whole(value)
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
@@ -298,6 +299,21 @@ def _field(row: dict[str, Any], name: str) -> str | list[str]:
     if isinstance(value, int):
         return str(value)
     raise ValueError(f"the field {name!r} is a {type(value).__name__}, not a text")
+
+
+def _value(row: dict[str, Any], name: str) -> Any:
+    if name not in row:
+        raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
+    return row[name]
+
+
+def _check_numbers(value: Any, name: str) -> None:
+    """Raises ValueError where a value is neither a finite number nor a list of such."""
+    if isinstance(value, list):
+        for item in value:
+            _check_numbers(item, name)
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"the field {name!r} holds {value!r:.50}, which is no finite number")
 
 
 def whole(text: str) -> str:
@@ -312,45 +328,48 @@ def whole(text: str) -> str:
 
 def _sentences(path: Path, parse: Callable[[str], Row | None], skip_bad: bool) -> Iterator[Row]:
     """Sentences that end at blank lines; `parse` turns a line into a word and its tag, or None."""
-    found, sentence = False, []
+    sentence, count = [], 0
 
     def word(line: str) -> tuple[Row | None]:
         return (parse(line) if line.strip(" \t") else (),)
 
-    for (row,) in parsed(path, word, skip_bad):
+    for (row,) in itertools.chain(parsed(path, word, skip_bad), [((),)]):  # the last line is blank
         if row:
             sentence.append(row)
         elif row == () and sentence:
-            found = True
             yield tuple(map(list, zip(*sentence, strict=True)))
-            sentence = []
-    if sentence:
-        found = True
-        yield tuple(map(list, zip(*sentence, strict=True)))
-    if not found:
+            sentence, count = [], count + 1
+    if not count:
         raise ValueError(f"{path}: the file holds no sentence")
 
 
 def parsed(
-    path: Path,
-    parse: Callable[[str], Any],
-    skip_bad: bool,
-    *,
-    skip_first: bool = False,
+    path: Path, parse: Callable[[str], Any], skip_bad: bool, *, skip_first: bool = False
 ) -> Iterator[Any]:
     """What `parse` makes of each line, but None; a ValueError of its is told with the line."""
-    skipped = Skipped(path, skip_bad)
-    lines: Iterable[str | None] = read_lines(path, skip_bad=skip_bad)
-    for number, line in enumerate(lines, start=1):
-        if number == 1 and skip_first:
-            continue
+
+    def row(line: str | None) -> Any:
         if line is None:
-            skipped.add(number, "not UTF-8")
-            continue
+            raise ValueError("not UTF-8")
         try:
-            row = parse(line)
+            return parse(line)
         except ValueError as error:
-            skipped.add(number, f"{error}; got {line[:99]!r}")
+            raise ValueError(f"{error}; got {line[:99]!r}") from None
+
+    lines = enumerate(read_lines(path, skip_bad=skip_bad), start=1)
+    return _checked(path, itertools.islice(lines, skip_first, None), row, skip_bad)
+
+
+def _checked(
+    path: Path, numbered: Iterable[tuple[int, Any]], parse: Callable[[Any], Any], skip_bad: bool
+) -> Iterator[Any]:
+    """What `parse` makes of each item, but None; a ValueError of its is told with the number."""
+    skipped = Skipped(path, skip_bad)
+    for number, item in numbered:
+        try:
+            row = parse(item)
+        except ValueError as error:
+            skipped.add(number, str(error))
             continue
         if row is not None:
             yield row

@@ -1,15 +1,14 @@
 """Contiguous text: each row of a batch is a reader of its own, which goes on where it stood."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int64
 
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare.arrays import CHUNK, TokenArrays
-from transformer_jax.data.prepare.recipe import Batch
+from transformer_jax.data.prepare.recipe import Batch, NumberedBatch
 from transformer_jax.data.prepare.tokenizer import PAD_ID
-from transformer_jax.data.serve.batches import NumberedBatch
 from transformer_jax.data.serve.streams import TrainStreams
 
 
@@ -65,67 +64,54 @@ class Text:
         return np.concatenate(parts)
 
 
-class Readers:
-    """Endless training batches of contiguous text, in place of `TrainStreams`.
+class _Readers:
+    """The rows of one stream: readers that all have read as many batches."""
 
-    The readers start evenly spread over the text, and each goes on through all of it: in an epoch
-    they read every token once. Nothing is shuffled.
-
-    Attributes:
-        fingerprint: SHA-256 of everything that decides the batches.
-    """
-
-    fingerprint: str
-
-    def __init__(
-        self,
-        arrays: TokenArrays,
-        *,
-        eos: int,
-        length: int,
-        batch_size: int,
-        streams: int,
-        rows: Sequence[int] | None = None,
-    ):
-        """Arguments as of `TrainStreams` and `Text`; `length`: tokens of a row."""
-        self._text, self._length = Text(arrays, eos), length
-        self._origins = np.arange(batch_size) * len(self._text) // batch_size
-        self._rows = np.arange(batch_size) if rows is None else np.asarray(rows)
-        self._streams = np.unique(self._rows // (batch_size // streams)).tolist()
-        self._count, self._batches = streams, 0
-        settings = ["contiguous", length, batch_size, streams]
-        self.fingerprint = fingerprint(arrays.fingerprint, *settings)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
+    def __init__(self, text: Text, origins: Int64[np.ndarray, " B"], length: int):
+        self._text, self._origins, self._length = text, origins, length
+        self._batches = 0
 
     def __next__(self) -> Batch:
         far = self._batches * self._length
         self._batches += 1
-        batch = {}
-        read = self._text.read(self._origins[self._rows], far, self._length)
-        for name, values in read.items():
-            batch[name] = np.zeros((len(self._origins), self._length), np.int32)
-            batch[name][self._rows] = values
-        return batch
+        return self._text.read(self._origins, far, self._length)
 
-    def get_state(self) -> dict[str, dict[str, int]]:
-        """How many batches have been read, of each stream that has rows here."""
-        return {str(stream): {"batches": self._batches} for stream in self._streams}
+    def get_state(self) -> dict[str, int]:
+        return {"batches": self._batches}
 
-    def set_state(self, states: dict[str, dict[str, int]]) -> None:
-        """Continues after the batch at which get_state gave `states`; those of others may be there.
-
-        Raises:
-            ValueError: the states are of another number of streams.
-        """
-        if states.keys() not in (set(map(str, self._streams)), set(map(str, range(self._count)))):
-            raise ValueError(f"states of {len(states)} streams, but data.streams={self._count}")
-        self._batches = states[str(self._streams[0])]["batches"]
+    def set_state(self, state: dict[str, int]) -> None:
+        self._batches = state["batches"]
 
 
-# Batches without end, of whichever kind
-Endless = TrainStreams | Readers
+def contiguous_streams(
+    arrays: TokenArrays,
+    *,
+    eos: int,
+    length: int,
+    batch_size: int,
+    streams: int,
+    rows: Sequence[int] | None = None,
+) -> TrainStreams:
+    """Training batches of contiguous text, in place of `shuffled_streams`.
+
+    The readers start evenly spread over the text, and each goes on through all of it: in an epoch
+    they read every token once. Nothing is shuffled.
+
+    Args:
+        eos: as of `Text`.
+        length: tokens of a row.
+        batch_size, streams, rows: as of `TrainStreams`.
+    """
+    text = Text(arrays, eos)
+    origins = np.arange(batch_size) * len(text) // batch_size
+    by_stream = np.split(origins, streams)
+    return TrainStreams(
+        lambda stream: _Readers(text, by_stream[stream], length),
+        fingerprint(arrays.fingerprint, "contiguous", length, batch_size, streams),
+        batch_size=batch_size,
+        streams=streams,
+        rows=rows,
+    )
 
 
 def contiguous_batches(
@@ -139,10 +125,10 @@ def contiguous_batches(
     text = Text(arrays, eos)
     share = -(-len(text) // readers)
     origins = np.minimum(np.arange(batch_size) * share, len(text))
-    found = []
+    batches = []
     for far in range(0, share, length):
         batch = text.read(origins, far, length, most=share)
         _, segments, _ = batch.values()
         numbers = np.where(segments.any(axis=1), np.arange(batch_size), -1)
-        found.append((batch, numbers))
-    return found
+        batches.append((batch, numbers))
+    return batches

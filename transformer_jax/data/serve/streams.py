@@ -1,7 +1,7 @@
 """Endless training batches from fixed streams over a shuffled order, each with its own packer."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -17,12 +17,11 @@ from transformer_jax.data.serve.rows import PACKING_BINS, batched_rows
 
 
 class TrainStreams:
-    """Endless training batches, reshuffled every epoch, from `streams` streams side by side.
+    """Endless training batches from `streams` streams side by side.
 
-    The shuffled order is dealt out to the streams in turn, so every epoch has each example once,
-    whatever the number of streams. A stream gives batch_size / streams adjacent rows of a batch.
-    Only the streams are read that the wanted rows are of; those of the others are zeros. So hosts
-    that each want the rows of their devices have, among them, the batches of one that wants all.
+    A stream gives batch_size / streams adjacent rows of a batch. Only the streams are read that the
+    wanted rows are of; those of the others are zeros. So hosts that each want the rows of their
+    devices have, among them, the batches of one that wants all.
 
     Attributes:
         fingerprint: SHA-256 of everything that decides the batches. A state means nothing to
@@ -33,65 +32,33 @@ class TrainStreams:
 
     def __init__(
         self,
-        sets: Sequence[TokenArrays],
-        columns: Mapping[str, Column],
-        lengths: Mapping[str, int],
+        make: Callable[[int], Any],
+        fingerprint: str,
         *,
         batch_size: int,
         streams: int,
-        packing: bool,
-        seed: int,
-        draw: Draw | None = None,
-        corrupt: Corrupt | None = None,
-        rows: Sequence[int] | None = None,
-        weights: Sequence[float] = (1,),
+        rows: Sequence[int] | None,
+        mixture: Mixture | None = None,
     ):
-        """Streams over the examples of one set, or of several that are mixed.
+        """Streams that `make` makes.
 
         Args:
-            columns: what the arrays of each set hold, or `corrupt` makes of it.
-            lengths: tokens of a row, by columns.
+            make: the number of a stream -> an iterator over its rows of the batches, with
+                get_state and set_state.
             batch_size: rows of a global batch, a multiple of `streams`.
-            packing: several examples a row (first fit), or one.
-            seed: decides the order and what is drawn.
-            draw: drawn anew for every batch.
-            corrupt: makes the columns of each example, anew every epoch; they fit the rows.
             rows: the numbers of the rows of a batch that are wanted, ascending (None: all).
-            weights: of the sets.
+            mixture: what is read; a state says as "drawn" how many examples of each set were read.
 
         Raises:
-            ValueError: batch_size is no multiple of streams, an example is longer than a row, or as
-                `Mixture`.
+            ValueError: batch_size is no multiple of streams.
         """
         if batch_size % streams:
             raise ValueError(
                 f"data.batch_size={batch_size} is not a multiple of data.streams={streams}"
             )
-        lengths = {name: lengths[name] for name in columns}
-        for name, length in ({} if corrupt else lengths).items():
-            longest = max(len(arrays.lengths[name]) for arrays in sets) - 1
-            if longest > length:
-                raise ValueError(
-                    f"the longest example has {longest} tokens in {name!r}, a row only {length}: "
-                    "data.row_*_length must be at least data.max_*_length"
-                )
-        settings = [batch_size, streams, packing, lengths, seed, PACKING_BINS]
-        settings += ["few"] * any(len(arrays) < FEW for arrays in sets)
-        draws = corrupt or draw
-        drawn = dataclasses.asdict(draws) if draws else None  # pyright: ignore[reportArgumentType]
-        fingerprints = [arrays.fingerprint for arrays in sets]
-        self._mixture = Mixture(sets, weights, seed) if len(sets) > 1 else None
-        if self._mixture is None:
-            order = endless(sets[0], seed)
-        else:
-            order = grain.MapDataset.source(self._mixture)
-            settings.append(self._mixture.counts.tolist())
-        if corrupt:
-            order = order.random_map(corrupt, seed=seed)
-        self.fingerprint = fingerprint(*fingerprints, *settings, drawn)
-        size = batch_size // streams
+        self.fingerprint, self._count, self._mixture = fingerprint, streams, mixture
         wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)
-        by_stream = wanted.reshape(streams, size)
+        by_stream = wanted.reshape(streams, -1)
         if np.any(by_stream.any(axis=1) != by_stream.all(axis=1)):
             logging.warning(
                 "data.streams=%d: some streams are read by several hosts, each for a part of its "
@@ -100,47 +67,28 @@ class TrainStreams:
                 streams,
                 batch_size // _largest_pieces(wanted),
             )
-        self._count = streams
-        self._streams = {
-            stream: iter(
-                batched_rows(
-                    order[stream::streams],
-                    columns,
-                    lengths,
-                    rows=size,
-                    packing=packing,
-                    seed=seed,
-                    draw=draw,
-                    draw_seed=seed * streams + stream,  # else all streams would draw the same
-                )
-            )
-            for stream in np.flatnonzero(by_stream.any(axis=1)).tolist()
-        }
+        self._streams = {i: make(i) for i in np.flatnonzero(by_stream.any(axis=1)).tolist()}
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        parts = {stream: next(batches) for stream, batches in self._streams.items()}
+        parts = {i: next(stream) for i, stream in self._streams.items()}
         # Zeros take no memory as long as nobody looks at them.
         batch = {
             name: np.zeros((self._count, *part.shape), part.dtype)
             for name, part in next(iter(parts.values())).items()
         }
-        for stream, part in parts.items():
+        for i, part in parts.items():
             for name, rows in part.items():
-                batch[name][stream] = rows
+                batch[name][i] = rows
         return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in batch.items()}
 
     def get_state(self) -> dict[str, dict[str, Any]]:
-        """JSON-able state of each stream that is read, by its number, after the last batch.
-
-        Of a mixture it holds as "drawn" how many examples of each set were read; what is not yet
-        packed is read again.
-        """
+        """JSON-able state of each stream that is read, by its number, after the last batch."""
         states = {i: stream.get_state() for i, stream in self._streams.items()}
         if self._mixture is not None:
-            for i, state in states.items():
+            for i, state in states.items():  # what is not yet packed is read again
                 drawn = self._mixture.drawn(i, self._count, position(state))
                 states[i] = state | {"drawn": drawn.tolist()}
         return {str(i): state for i, state in states.items()}
@@ -148,7 +96,7 @@ class TrainStreams:
     def set_state(self, states: dict[str, dict[str, Any]]) -> None:
         """Continues with the batch after the one at which get_state gave `states`.
 
-        Those of streams that are not read may be among them.
+        States of streams that are not read may be among them.
 
         Raises:
             ValueError: the states are of another number of streams.
@@ -164,3 +112,81 @@ def _largest_pieces(wanted: Bool[np.ndarray, " B"]) -> int:
     """The most rows of equal pieces of a batch of which each is wanted as a whole or not at all."""
     ends = np.flatnonzero(np.diff(wanted)) + 1
     return int(np.gcd.reduce(np.append(ends, len(wanted))))
+
+
+def shuffled_streams(
+    sets: Sequence[TokenArrays],
+    columns: Mapping[str, Column],
+    lengths: Mapping[str, int],
+    *,
+    batch_size: int,
+    streams: int,
+    packing: bool,
+    seed: int,
+    draw: Draw | None = None,
+    corrupt: Corrupt | None = None,
+    rows: Sequence[int] | None = None,
+    weights: Sequence[float] = (1,),
+) -> TrainStreams:
+    """Streams over the examples of one set, or of several that are mixed, shuffled every epoch.
+
+    The shuffled order is dealt out to the streams in turn, so every epoch has each example once,
+    whatever the number of streams.
+
+    Args:
+        columns: what the arrays of each set hold, or `corrupt` makes of it.
+        lengths: places of a row, by columns.
+        packing: several examples a row (first fit), or one.
+        seed: decides the order and what is drawn.
+        draw: drawn anew for every batch.
+        corrupt: makes the columns of each example, anew every epoch; they fit the rows.
+        weights: of the sets.
+        batch_size, streams, rows: as of `TrainStreams`.
+
+    Raises:
+        ValueError: an example is longer than a row, or as `TrainStreams` and `Mixture`.
+    """
+    lengths = {name: lengths[name] for name in columns}
+    if corrupt is None:
+        _check_lengths(sets, lengths)
+    settings: list[Any] = [batch_size, streams, packing, lengths, seed, PACKING_BINS]
+    settings += ["few"] * any(len(arrays) < FEW for arrays in sets)
+    mixture = Mixture(sets, weights, seed) if len(sets) > 1 else None
+    if mixture is None:
+        order = endless(sets[0], seed)
+    else:
+        order = grain.MapDataset.source(mixture)
+        settings.append(mixture.counts.tolist())
+    if corrupt:
+        order = order.random_map(corrupt, seed=seed)
+    draws: Any = corrupt or draw
+    settings.append(dataclasses.asdict(draws) if draws else None)
+
+    def make(stream: int) -> grain.DatasetIterator:
+        batches = batched_rows(
+            order[stream::streams],
+            columns,
+            lengths,
+            rows=batch_size // streams,
+            packing=packing,
+            seed=seed,
+            draw=draw,
+            draw_seed=seed * streams + stream,  # else all streams would draw the same
+        )
+        return iter(batches)
+
+    key = fingerprint(*(arrays.fingerprint for arrays in sets), *settings)
+    return TrainStreams(
+        make, key, batch_size=batch_size, streams=streams, rows=rows, mixture=mixture
+    )
+
+
+def _check_lengths(sets: Sequence[TokenArrays], lengths: Mapping[str, int]) -> None:
+    """Raises ValueError where an example is longer than a row."""
+    for name, length in lengths.items():
+        longest = max(len(arrays.lengths[name]) for arrays in sets) - 1
+        if longest > length:
+            raise ValueError(
+                f"the longest example has {longest} tokens in {name!r}, a row only {length}: "
+                "data.row_*_length must be at least data.max_*_length"
+            )

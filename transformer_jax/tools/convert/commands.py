@@ -96,9 +96,9 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         raise ValueError(f"--output={folder} exists already: choose another")
     name = _counterpart(config)
     with opened(config, workdir, checkpoint) as (run, trained, _):
-        ours, data = run.model.config, run.data.settings
-        longest = max(data.max_source_length, data.max_target_length)
-        lengths = Lengths(longest, data.max_source_length + run.decode.extra_length)
+        ours, longest = run.model.config, run.data.settings.longest
+        written = longest["source"] + run.decode.extra_length
+        lengths = Lengths(max(longest.values()), written)
         settings = FAMILIES[name].config(ours, run.data.special, lengths)
         params = hosts.whole(trained.params)
         if hosts.is_first():

@@ -11,7 +11,6 @@ import pytest
 
 from tests.models import tiny
 from transformer_jax.inspection.flops import product_flops
-from transformer_jax.models.transformer.shapes import MODELS
 
 DROPOUT = dict(dropout_rate=0.2, attention_dropout_rate=0.2)
 # The deep encoder-decoder, narrow.
@@ -20,7 +19,7 @@ DEEP = dict(num_encoder_layers=60, num_decoder_layers=12, residual="admin")
 
 def gradient(config):
     """(params, batch, key) -> the gradient of the mean square of the logits in training mode."""
-    model = MODELS[config.architecture](config)
+    model = tiny.model(config)
 
     def loss(params, batch, key):
         rngs = {"dropout": key}
@@ -38,17 +37,17 @@ def shapes(config):
 
 
 @pytest.mark.parametrize(
-    ("remat", "shape", "scheme"),
+    ("remat", "plain"),
     [
-        ("full", "decoder_only", "admin"),
-        ("dots", "decoder_only", "pre_ln"),
-        ("inward", "masked_tokens", "post_ln"),
-        ("hidden", "masked_tokens", "post_ln"),
+        ("full", tiny.config("admin", architecture="decoder_only", **DROPOUT)),
+        ("dots", tiny.config("pre_ln", architecture="decoder_only", **DROPOUT)),
+        ("inward", tiny.config("post_ln", architecture="encoder_only", **DROPOUT)),
+        ("hidden", tiny.config("post_ln", architecture="encoder_only", **DROPOUT)),
+        ("full", tiny.recurrent("rnnsearch", num_encoder_layers=1, dropout_rate=0.2)),
     ],
 )
-def test_draws_dropout_and_gradients_are_the_same(remat, shape, scheme):
-    plain = tiny.config(scheme, **tiny.SHAPES[shape], **DROPOUT)
-    config = tiny.config(scheme, **tiny.SHAPES[shape], **DROPOUT, remat=remat)
+def test_draws_dropout_and_gradients_are_the_same(remat, plain):
+    config = dataclasses.replace(plain, remat=remat)
     params = tiny.initial_parameters(plain)
     jax.tree.map(np.testing.assert_array_equal, tiny.initial_parameters(config), params)
     _, *others = shapes(plain)

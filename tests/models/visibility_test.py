@@ -1,23 +1,28 @@
 """Who sees whom, read off gradients that are exactly zero, or are not."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from tests.models import tiny
 
+TRANSFORMERS = {
+    "-".join(turn): tiny.config(**tiny.SHAPES[turn[0]], residual=turn[1], positions=turn[2])
+    for turn in tiny.TURNS
+}
 
-@pytest.mark.parametrize(("shape", "residual", "positions"), tiny.TURNS)
-def test_gradients_are_zero_exactly_where_attention_may_not_look(shape, residual, positions):
+
+@pytest.mark.parametrize("name", [*TRANSFORMERS, *tiny.RECURRENT])
+def test_gradients_are_zero_exactly_where_no_token_may_look(name):
     """d logits[t] / d embedding of the token in slot s, where every slot holds another token.
 
     A source token reaches all of its own example and nothing else, in the encoder and through
-    cross-attention. A target token reaches the logits after it, in its own example.
+    what a decoder sees of it. A target token reaches the logits after it, in its own example.
     """
-    config = tiny.config(
-        **tiny.SHAPES[shape], residual=residual, positions=positions,
-        tied_embeddings="none", vocab_size=40,
-    )  # fmt: skip
+    config = (TRANSFORMERS | tiny.RECURRENT)[name]
+    config = dataclasses.replace(config, tied_embeddings="none", vocab_size=40)
     batch = tiny.packed_batch()
     for name in ("inputs", "targets"):
         batch[name] = 4 + np.arange(batch[name].size, dtype=np.int32).reshape(batch[name].shape)

@@ -7,10 +7,9 @@ import pytest
 
 from tests.models import tiny
 
-
-@pytest.mark.parametrize(
-    ("shape", "residual"),
-    [
+TRANSFORMERS = [
+    tiny.config(**tiny.SHAPES[shape], residual=residual)
+    for shape, residual in [
         ("encoder_decoder", "pre_ln"),
         ("encoder_decoder", "admin"),
         ("encoder_decoder", "b2t"),
@@ -23,10 +22,12 @@ from tests.models import tiny
         ("first_classes", "sub_ln"),
         ("tags", "post_ln"),
         ("tags", "rezero"),
-    ],
-)
-def test_gradients_reach_every_parameter_and_rows_of_padding_stay_finite(shape, residual):
-    config = tiny.config(**tiny.SHAPES[shape], residual=residual)
+    ]
+]
+
+
+@pytest.mark.parametrize("config", [*TRANSFORMERS, *tiny.RECURRENT.values()])
+def test_gradients_reach_every_parameter_and_rows_of_padding_stay_finite(config):
     params = tiny.random_parameters(config)
     a, b = tiny.sentences((5, 4), (9, 8))
     batch = tiny.pack([[a], [b], []])

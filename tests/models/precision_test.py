@@ -1,5 +1,6 @@
 """Compute in bfloat16: what is rounded, and what stays float32."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -11,10 +12,9 @@ from flax import linen as nn
 
 from tests.models import tiny
 
-
-@pytest.mark.parametrize(
-    ("shape", "residual", "choices"),
-    [
+NEAR = [
+    tiny.config(**(tiny.SHAPES[shape] | dict(residual=residual, positions="rotary") | choices))
+    for shape, residual, choices in [
         ("encoder_decoder", "post_ln", {}),
         ("encoder_decoder", "pre_ln", {}),
         ("encoder_decoder", "admin", {}),
@@ -23,13 +23,15 @@ from tests.models import tiny
         ("decoder_only", "residual_dual", {}),
         ("masked_tokens", "post_ln", {}),
         ("mean_classes", "post_ln", dict(attention_score="additive")),
-    ],
-)
-def test_bfloat16_is_close_to_float32(shape, residual, choices):
+    ]
+]
+
+
+@pytest.mark.parametrize("exact", [*NEAR, tiny.recurrent("rnnsearch"), tiny.recurrent("lstmn")])
+def test_bfloat16_is_close_to_float32(exact):
     """Operands of products are rounded to 8 bits (2^-9 relative each, at random), some dozens in a
-    row; the residual stream, norms and logits are not."""
-    changes = tiny.SHAPES[shape] | dict(residual=residual, positions="rotary") | choices
-    exact, rounded = tiny.config(**changes), tiny.config(**changes, dtype="bfloat16")
+    row; what runs through the layers, norms and logits are not."""
+    rounded = dataclasses.replace(exact, dtype="bfloat16")
     params, batch = tiny.random_parameters(exact), tiny.packed_batch()
     real = batch[f"{tiny.side_of_logits(exact)}_segment_ids"] > 0
     expected = np.asarray(tiny.apply_function(exact)(params, batch))[real]

@@ -1,0 +1,129 @@
+"""The architectures serve whatever stacks and inputs there are, and report what layers add."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import tiny
+from transformer_jax.models import FAMILIES
+from transformer_jax.models.family import with_memory
+from transformer_jax.models.inputs import INPUTS, Input
+from transformer_jax.models.layers.observe import add_sum
+from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.stack import stack
+from transformer_jax.models.shapes import model_of
+from transformer_jax.models.stacks import Vectors
+from transformer_jax.models.transformer.config import TransformerConfig
+
+LAYERS = 3
+
+
+class Layer(nn.Module):
+    """Scales the stream, and says how many tokens it has seen and how large its scale is."""
+
+    @nn.compact
+    def __call__(self, x, number, real):
+        scale = parameter(self, "scale", nn.initializers.ones, x.shape[-1:], ("embed",))
+        add_sum(self, "tokens", jnp.sum(real), real.size)
+        add_sum(self, "size", jnp.sum(jnp.square(scale)), 1.0)
+        return x * scale[None, None], None
+
+
+class Toy(nn.Module):
+    """An encoder or a decoder of such layers."""
+
+    is_encoder: bool
+    remat: str
+
+    @nn.compact
+    def __call__(self, inputs, encoded=None, past=None, *, deterministic):
+        layers = stack(Layer, LAYERS, self.remat)(name="layers")
+        x, _ = layers(inputs.x, jnp.arange(LAYERS), inputs.segments > 0)
+        return x if self.is_encoder else (x, None)
+
+
+def toy(config):
+    return {name: Toy(name == "encoder", config.remat, name=name) for name in tiny.stacks(config)}
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only", "tags"])
+def test_what_layers_add_comes_with_the_outputs(shape, remat):
+    """Added up over the layers of all stacks; a loss may read it."""
+    config = tiny.config(**tiny.SHAPES[shape], remat=remat)
+    model, batch = model_of(toy)(config), tiny.read_by(config, tiny.packed_batch())
+    params = nn.unbox(model.init(jax.random.key(0), batch, deterministic=True)["params"])
+    sides = [name for name in ("inputs", "targets") if name in batch]
+    segments = [batch[f"{side}_segment_ids"] for side in sides]
+
+    @functools.partial(jax.jit, static_argnames="rng")
+    def outputs(params, rng=None):
+        return with_memory(model, params, batch, rng, ())[0]
+
+    sums = outputs(params).sums
+    tokens = sum(np.array([np.sum(own > 0), own.size]) for own in segments)
+    np.testing.assert_array_equal(sums["tokens"], LAYERS * tokens)
+    count = LAYERS * len(sides)
+    np.testing.assert_array_equal(sums["size"], (count * config.d_model, count))
+    gradient = jax.grad(lambda params: outputs(params).sums["size"][0])(params)
+    for name in tiny.stacks(config):
+        np.testing.assert_array_equal(gradient[name]["layers"]["scale"], 2.0)
+
+
+@pytest.mark.parametrize("config", [tiny.config(), tiny.RECURRENT["lstm-decoder_only"]])
+def test_a_model_whose_layers_add_nothing_has_no_sums(config):
+    batch = tiny.read_by(config, tiny.packed_batch())
+    outputs, _ = jax.eval_shape(
+        lambda params: with_memory(tiny.model(config), params, batch, None, ()),
+        nn.unbox(tiny.abstract_parameters(config)),
+    )
+    assert outputs.sums == {}
+
+
+class Kernel(nn.Module):
+    """Multiplies vectors."""
+
+    size: tuple[int, int]
+
+    @nn.compact
+    def __call__(self, x):
+        init = nn.initializers.normal()
+        return x @ parameter(self, "kernel", init, self.size, ("vocab", "embed"), matrix=(1, 1))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfVectors(TransformerConfig):
+    inputs = "vectors"
+
+
+@pytest.mark.parametrize("tied", ["none", "decoder"])
+@pytest.mark.parametrize("shape", ["encoder_decoder", "tags"])
+def test_a_batch_may_become_vectors_in_another_way(monkeypatch, shape, tied):
+    """Columns of floats, with a kernel of their own, in place of token ids and a table."""
+    row = Input(
+        module=lambda config, name: Kernel((config.vocab_size, config.d_model), name=name),
+        read=lambda module, batch: Vectors(
+            module(batch["pixels"]), batch["inputs_segment_ids"], batch["inputs_positions"]
+        ),
+    )
+    monkeypatch.setitem(INPUTS, "vectors", row)
+    config = tiny.config(**tiny.SHAPES[shape], tied_embeddings=tied)
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+    expected = tiny.logits(config, params, batch)
+    other = OfVectors(**dataclasses.asdict(config))
+    name = "source_embedding" if shape == "encoder_decoder" else "embedding"
+    table = params[name]["table"] * config.multipliers.embedding
+    pixels = jax.nn.one_hot(batch.pop("inputs"), config.vocab_size)
+    model: Any = FAMILIES["transformer"].model(other)
+    found = model.apply(
+        {"params": params | {name: {"kernel": table}}},
+        batch | {"pixels": pixels},
+        deterministic=True,
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

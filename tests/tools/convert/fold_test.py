@@ -1,0 +1,115 @@
+"""Admin's omega folded away: what the model computes stays the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from tests.models import reference, tiny
+from transformer_jax.tools.convert.fold import fold
+
+
+def trained(config):
+    """Random parameters, with omegas of the size and spread that training leaves."""
+    generator = np.random.default_rng(7)
+
+    def omega(path, leaf):
+        if path[-1].key != "omega":
+            return leaf
+        return jnp.asarray(generator.uniform(0.5, 6.0, leaf.shape), jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(omega, tiny.random_parameters(config))
+
+
+def same(expected, found):
+    """Whether logits are equal to 1e-5 of their scale."""
+    for a, b in zip(expected, found, strict=True):
+        assert np.abs(np.asarray(a) - np.asarray(b)).max() < 1e-5 * np.abs(a).max()
+
+
+FOLDED = {
+    "all_tied": dict(residual="admin"),
+    "tables_apart": dict(
+        residual="admin", tied_embeddings="decoder", positions="learned", activation="swiglu",
+        qk_norm=True,
+    ),
+    "nothing_tied": dict(residual="admin_constant", tied_embeddings="none", positions="rotary"),
+    "tied_and_rotary": dict(residual="admin", positions="rotary", attention_score="additive"),
+    "embedding_norm": dict(residual="admin", embedding_norm=True, activation="gelu"),
+    "embedding_rms_norm": dict(
+        residual="admin", embedding_norm=True, norm="rms_norm", positions="learned",
+        num_encoder_layers=1, num_decoder_layers=3,
+    ),
+    "encoder_alone": dict(encoder_residual="admin", decoder_residual="post_ln"),
+    "decoder_alone": dict(encoder_residual="post_ln", decoder_residual="admin_constant"),
+    "beside_a_norm": dict(encoder_residual="peri_ln", decoder_residual="admin"),
+    "decoder_only": dict(residual="admin", architecture="decoder_only"),
+    "masked_tokens": dict(residual="admin", architecture="encoder_only"),
+    "classes": dict(tiny.SHAPES["mean_classes"], residual="admin", positions="learned"),
+    "tags": dict(tiny.SHAPES["tags"], residual="admin", positions="rotary"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_folding_changes_no_output(name):
+    """By the slow forward pass, which tells what the float32 of the folded parameters costs."""
+    config, batch = tiny.config(**FOLDED[name]), tiny.packed_batch()
+    params = trained(config)
+    folded_config, folded = fold(config, params)
+    same(reference.forward(params, batch, config), reference.forward(folded, batch, folded_config))
+    for stack in ("encoder", "decoder"):
+        before = getattr(config, f"{stack}_residual")
+        after = getattr(folded_config, f"{stack}_residual")
+        if stack in tiny.stacks(config):
+            assert after == ("post_ln" if before.startswith("admin") else before)
+    shapes = {path: leaf.shape for path, leaf in tiny.flat(folded).items()}
+    abstract = tiny.flat(nn.unbox(tiny.abstract_parameters(folded_config)))
+    assert shapes == {path: leaf.shape for path, leaf in abstract.items()}
+    assert not any("omega" in path for path in shapes)
+
+
+@pytest.mark.parametrize("name", ["all_tied", "decoder_only"])
+def test_a_folded_model_computes_what_it_did(name):
+    config, batch = tiny.config(**FOLDED[name]), tiny.packed_batch()
+    params = trained(config)
+    folded_config, folded = fold(config, params)
+    side = tiny.side_of_logits(config)
+    expected, found = (
+        reference.by_example(batch, side, tiny.apply_function(c)(p, batch))
+        for c, p in ((config, params), (folded_config, folded))
+    )
+    same(expected, found)
+
+
+def test_folding_leaves_what_it_was_given():
+    config = tiny.config(residual="admin", architecture="decoder_only")
+    params = tiny.random_parameters(config)
+    before = dict(tiny.flat(params))
+    fold(config, params)
+    after = tiny.flat(params)
+    assert before.keys() == after.keys() and all(before[path] is after[path] for path in before)
+
+
+def test_there_must_be_an_omega_to_fold():
+    config = tiny.config(residual="post_ln")
+    with pytest.raises(
+        ValueError, match="encoder_residual='post_ln' and model.dec.*nothing to fold"
+    ):
+        fold(config, tiny.random_parameters(config))
+    # The other stack's scheme is of no account where there is no such stack.
+    config = tiny.config(
+        encoder_residual="admin", decoder_residual="pre_ln", architecture="decoder_only"
+    )
+    with pytest.raises(ValueError, match="^model.decoder_residual='pre_ln': nothing to fold"):
+        fold(config, tiny.random_parameters(config))
+
+
+def test_an_omega_of_0_cannot_be_folded():
+    config = tiny.config(residual="admin", architecture="decoder_only")
+    params = tiny.random_parameters(config)
+    shortcut = params["decoder"]["feed_forward_residual"]["shortcut"]
+    shortcut["omega"] = shortcut["omega"].at[1, 5].set(0.0)
+    where = "decoder/feed_forward_residual/shortcut/omega is 0 in layer 1, channel 5"
+    with pytest.raises(ValueError, match=where):
+        fold(config, params)
