@@ -17,6 +17,7 @@ from tests.training.tiny import (
     assert_trees_equal,
     init,
     make_batch,
+    make_loss,
     make_settings,
     make_state,
     make_step,
@@ -25,6 +26,7 @@ from tests.training.tiny import (
     to_numpy,
     with_dropout,
 )
+from transformer_jax.models.family import Outputs
 from transformer_jax.training import cross_entropy, loop
 from transformer_jax.training import state as train_state
 from transformer_jax.training.step import make_train_step
@@ -125,6 +127,7 @@ def fit(
         stop=stop,
         seconds_at_peak=seconds_at_peak,
         sharpness=sharpness,
+        means=LOSS.means,
         sample=sample,
     )
     return outcome, log, saved
@@ -344,12 +347,12 @@ def test_parameters_that_are_not_finite_are_never_saved_though_the_loss_still_wa
 
 
 def first_bias(params, batch, rng, memory):
-    return params["logits"]["bias"][0], memory
+    return Outputs(params["logits"]["bias"][0]), memory
 
 
-def value_loss(outputs, batch):
+def value_loss(outputs, batch, settings):
     """The loss is what the batch says, whatever the parameters are."""
-    values = batch["values"] + 0.0 * outputs
+    values = batch["values"] + 0.0 * outputs.values
     loss_sum, weight = jnp.sum(values), jnp.float32(values.size)
     return loss_sum, weight, dict.fromkeys(cross_entropy.METRICS, (loss_sum, weight))
 
@@ -368,7 +371,7 @@ class Values(Streams):
 
 def fit_values(values, state=None, position=0, **arguments):
     settings = make_settings(steps=len(values), log_every=50)
-    step = make_step(settings, first_bias, value_loss)
+    step = make_step(settings, first_bias, make_loss(value_loss))
     streams = Values(values, position)
     return fit(settings, state, streams, train_step=step, **arguments)
 
@@ -514,6 +517,7 @@ def test_the_next_step_is_dispatched_before_the_last_one_is_read():
         train_step=watched,
         evaluate=evaluate,
         diagnose=diagnose,
+        means=LOSS.means,
         save=Saved(),
         log=log,
         stop=lambda: False,

@@ -76,13 +76,13 @@ def grown(found: Mapping[str, Float[np.ndarray, "steps"]]) -> dict[str, float]:
 
 
 def _activations(model: Model, params: Params, batch: Batch) -> dict[str, tuple[Array, Array]]:
-    logits, observed = observe(model, params, batch)
+    outputs, observed = observe(model, params, batch)
     found = {}
     for stack, seen in observed.items():
         found[f"{stack} input"] = seen.inputs[0], seen.real
         found[f"{stack} output"] = seen.final, seen.real
     *_, last = observed.values()
-    return found | {"logits": (logits, last.real)}
+    return found | {"logits": (outputs.arrays(), last.real)}
 
 
 def _mean_size(x: Float[Array, "B T _"], real: Bool[Array, "B T"]) -> Float[Array, ""]:

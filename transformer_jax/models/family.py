@@ -5,23 +5,43 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
+from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.models.layers.parameter import Boxed, Share
 from transformer_jax.process.machine import Need
 
-Batch = dict[str, Int[Array, "B _"]]
+Batch = dict[str, Shaped[Array, "B ..."]]
+Params = PyTree[Float[Array, "..."]]
+# name -> (sum, weight): what adds up over batches, devices and steps
+Sums = dict[str, tuple[Float[Array, ""], Float[Array, ""]]]
+
+
+class Outputs(NamedTuple):
+    """What a model says of a batch.
+
+    Attributes:
+      values: what its head gives: logits, the vectors and the projection that make them, boxes ...
+      sums: what its layers add to the numbers that are reported.
+    """
+
+    values: Any
+    sums: Sums = {}
+
+    def arrays(self) -> Any:
+        """The values, with the logits of all places where the head leaves their product undone."""
+        return self.values.logits() if isinstance(self.values, Unprojected) else self.values
 
 
 class Model(Protocol):
     """A Flax module with a frozen config.
 
-    `outputs(batch, deterministic=)` is what the task's loss reads, from which a call makes logits.
-    Where the batches before matter, the collection "memory" holds what `Family.memory` describes.
-    A model that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
-    `step(context, cache, tokens, index, ancestors)` -> (logits, cache), as `evaluation.search` asks
-    for it; `cache.enlarged(by)` has room for so many tokens more. One that embeds texts has
-    `embed(batch)` -> a vector at each token.
+    `outputs(batch, deterministic=)` gives `Outputs`, which the task's loss reads. Where its layers
+    add sums, `sums` has their names. Where the batches before matter, the collection "memory" holds
+    what `Family.memory` describes. A model that decodes also has `start(batch, max_length)` ->
+    (first tokens, context, cache) and `step(context, cache, tokens, index, ancestors)` -> (logits,
+    cache), as `evaluation.search` asks for it; `cache.enlarged(by)` has room for so many tokens
+    more. One that embeds texts has `embed(batch)` -> a vector at each token.
     """
 
     @property
@@ -93,8 +113,8 @@ class Family:
 
 
 def with_memory(
-    model: Model, params: PyTree[Array], batch: Batch, rng: Key[Array, ""] | None, memory: Any
-) -> tuple[PyTree[Array], Any]:
+    model: Model, params: Params, batch: Batch, rng: Key[Array, ""] | None, memory: Any
+) -> tuple[Outputs, Any]:
     """The model's outputs, and what it keeps of this batch for the next.
 
     Args:

@@ -12,8 +12,8 @@ from absl import logging
 from jax.sharding import Mesh
 
 from transformer_jax.devices.mesh import Streams, place_ahead
+from transformer_jax.models.family import Batch, Sums
 from transformer_jax.process import hosts, progress
-from transformer_jax.training.losses import Batch, means
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, StepFn, TrainSettings
 
@@ -49,6 +49,7 @@ def fit(
     evaluate: Callable[[Any], dict[str, float]],
     diagnose: Callable[[Any, Any, Batch], dict[str, Any]],
     sharpness: Callable[[State, Batch], dict[str, Any]] = lambda state, batch: {},
+    means: Callable[[Sums], dict[str, float]],
     save: Callable[..., None],
     log: Log,
     stop: Callable[[], bool],
@@ -70,6 +71,7 @@ def fit(
       as "diagnostics/..."; asked every `diagnostics_every` steps. Only then are parameters copied.
     sharpness: the state after a step and its batch -> numbers, logged likewise every
       `sharpness_every` steps.
+    means: the sums of a logging window -> the numbers that its line of the log holds.
     save: called as save(step, state, streams=..., metrics=..., scheduled=...), every
       `checkpoint_every` steps, after the last, and before a stop; `streams` is the state of the
       streams after this step's batch, `metrics` holds the scores of exactly these parameters (empty
@@ -81,7 +83,7 @@ def fit(
     sample: called with the step and the parameters that are evaluated, after each evaluation.
     """
     step = int(state.step)
-    report = _Report(settings, log, seconds_at_peak)
+    report = _Report(settings, means, log, seconds_at_peak)
     compiling = progress.phase("Compiling the training step")  # which its first call does
     newest = None  # what belongs to the last step, while nothing of it is read
     try:
@@ -141,8 +143,15 @@ class _Diverged(Exception):
 class _Report:
     """Reads the numbers of one step after another: refuses bad ones, notes spikes and the speed."""
 
-    def __init__(self, settings: TrainSettings, log: Log, seconds_at_peak: float | None):
+    def __init__(
+        self,
+        settings: TrainSettings,
+        means: Callable[[Sums], dict[str, float]],
+        log: Log,
+        seconds_at_peak: float | None,
+    ):
         self._settings = settings
+        self._means = means
         self._log = log
         self._seconds_at_peak = seconds_at_peak
         self._started = time.perf_counter()
@@ -179,7 +188,7 @@ class _Report:
             line = line | {"time/model_flops_utilization": share}
         self.restart_clock()
         return line | {
-            **_prefixed("train", means(metrics["window"])),
+            **_prefixed("train", self._means(metrics["window"])),
             "train/learning_rate": float(metrics["learning_rate"]),
             "time/seconds": now - self._started,
             "time/tokens_per_second": tokens_per_second,

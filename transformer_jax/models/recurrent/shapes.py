@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from transformer_jax.models.family import Outputs
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.embeddings import (
     TIED_EMBEDDINGS,
@@ -94,9 +95,9 @@ class EncoderDecoder(nn.Module):
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of `outputs`."""
-        return self.outputs(batch, deterministic=deterministic).logits()
+        return self.outputs(batch, deterministic=deterministic).arrays()
 
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Unprojected:
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
         """What gives the logits of every target token, given the tokens before it.
 
         Args:
@@ -111,7 +112,7 @@ class EncoderDecoder(nn.Module):
         x = self.target_table.embed(shift_right(batch["targets"], positions, self.config.bos_id))
         x = self.dropout(x, deterministic=deterministic)
         x, _ = self.decoder(x, positions, segments, encoded, deterministic=deterministic)
-        return _project(self, self.target_table, x)
+        return Outputs(_project(self, self.target_table, x))
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, Cache]:
         """Encodes the inputs, one example a row. Returns bos for each, the context, and states."""
@@ -171,9 +172,9 @@ class EncoderOnly(nn.Module):
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
         """Float32 logits of `outputs`."""
-        return self.outputs(batch, deterministic=deterministic).logits()
+        return self.outputs(batch, deterministic=deterministic).arrays()
 
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Unprojected:
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
         """What gives the logits at every token of `inputs`: of tokens (V), or of labels (C).
 
         Where the head is pooled they are the same at all tokens of a text. `batch` holds `inputs`
@@ -183,7 +184,7 @@ class EncoderOnly(nn.Module):
         if HEADS[self.config.head].pooled:
             x = self._pool(x, batch)
         project = functools.partial(_project, self, self.embedding)
-        return self.head(x, project, deterministic=deterministic)
+        return Outputs(self.head(x, project, deterministic=deterministic))
 
     def embed(self, batch: Batch) -> Float[Array, "B T D"]:
         """At every token the vector of its whole text, pooled as `config.pooling` says."""
@@ -212,9 +213,9 @@ class DecoderOnly(nn.Module):
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of `outputs`."""
-        return self.outputs(batch, deterministic=deterministic).logits()
+        return self.outputs(batch, deterministic=deterministic).arrays()
 
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Unprojected:
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
         """What gives the logits of every token of `targets`, from those before it in its document.
 
         `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as for the
@@ -224,7 +225,7 @@ class DecoderOnly(nn.Module):
         tokens = shift_right(batch["targets"], positions, self.config.bos_id)
         x = self.dropout(self.embedding.embed(tokens), deterministic=deterministic)
         x, _ = self.decoder(x, positions, deterministic=deterministic)
-        return _project(self, self.embedding, x)
+        return Outputs(_project(self, self.embedding, x))
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Prompt, Cache]:
         """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
+from transformer_jax.models.family import Outputs
 from transformer_jax.models.layers.embeddings import (
     TIED_EMBEDDINGS,
     LogitsBias,
@@ -74,9 +75,9 @@ class EncoderDecoder(nn.Module):
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of `outputs`."""
-        return self.outputs(batch, deterministic=deterministic).logits()
+        return self.outputs(batch, deterministic=deterministic).arrays()
 
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Unprojected:
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
         """What gives the logits of every target token, given the tokens before it.
 
         Args:
@@ -101,7 +102,7 @@ class EncoderDecoder(nn.Module):
         )
         start, layers = parts.bottom(self.config, "decoder", x)
         carry, _ = self.decoder(start, layers, shared)
-        return _outputs(self, self.target_table, carry)
+        return Outputs(_outputs(self, self.target_table, carry))
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Source, Cache]:
         """Encodes the inputs, one example a row, for decoding at most max_length tokens.
@@ -177,9 +178,9 @@ class EncoderOnly(nn.Module):
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
         """Float32 logits of `outputs`."""
-        return self.outputs(batch, deterministic=deterministic).logits()
+        return self.outputs(batch, deterministic=deterministic).arrays()
 
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Unprojected:
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
         """What gives the logits at every token of `inputs`: of tokens (V), or of labels (C).
 
         Where the head is pooled they are the same at all tokens of a text. `batch` holds `inputs`
@@ -189,7 +190,7 @@ class EncoderOnly(nn.Module):
         if HEADS[self.config.head].pooled:
             x = self._pool(x, batch)
         project = functools.partial(_project, self, self.embedding)
-        return self.head(x, project, deterministic=deterministic)
+        return Outputs(self.head(x, project, deterministic=deterministic))
 
     def embed(self, batch: Batch) -> Float[Array, "B T D"]:
         """At every token the vector of its whole text, pooled as `config.pooling` says."""
@@ -223,9 +224,9 @@ class DecoderOnly(nn.Module):
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of `outputs`."""
-        return self.outputs(batch, deterministic=deterministic).logits()
+        return self.outputs(batch, deterministic=deterministic).arrays()
 
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Unprojected:
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
         """What gives the logits of every token of `targets`, from those before it in its document.
 
         `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as for the
@@ -251,7 +252,7 @@ class DecoderOnly(nn.Module):
         carry, hidden = self.decoder(start, layers, shared)
         if memory is not None:
             self._remember(memory.after(hidden, batch["targets"], segments, keys))
-        return _outputs(self, self.embedding, carry)
+        return Outputs(_outputs(self, self.embedding, carry))
 
     def _memory(self) -> Memory | None:
         """What the caller gives as the collection "memory"; None: nothing."""
