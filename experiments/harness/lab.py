@@ -13,7 +13,7 @@ from transformer_jax.models.family import Batch, Model, Params, with_memory
 from transformer_jax.models.transformer.initialisation import initialise
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS
-from transformer_jax.training import state as train_state
+from transformer_jax.training.state import StateMaker
 
 # Compiler options where most of the time is compilation, which this halves; programs run as fast.
 QUICKLY = {"xla_backend_optimization_level": 1}
@@ -24,8 +24,8 @@ EACH, FUSED = 1.0, 0.5**0.5
 def draw(run: Run, key: Key[Array, ""], batch: Batch, model: Model | None = None) -> Params:
     """The parameters that a training run would begin with. model: another than the run's."""
     init = run.init if model is None else functools.partial(initialise, model)
-    state = train_state.create(init, run.optimizer, key, batch, (), ema=False, mesh=run.mesh)
-    return state.params
+    states = StateMaker(init, run.optimizer, metrics=(), ema=False, mesh=run.mesh)
+    return states.create(key, batch).params
 
 
 def trained(run: Run, workdir: Path) -> Params | None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -83,6 +84,7 @@ def in_memory(
         ids={name: ids_of(tokens) for name, tokens in columns.items()},
         counts=counts,
         fingerprint=fingerprint,
+        folder=Path(),
     )
 
 

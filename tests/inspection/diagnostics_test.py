@@ -1,5 +1,7 @@
 """What training logs, against the measures one by one, and Admin's profile against its draw."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -43,7 +45,7 @@ def test_training_can_log_the_diagnostics_of_every_shape(shape, qk_norm):
         "masked_tokens": "masked_lm",
     }.get(shape, "tagging")
     loss = TASKS[task].bound_loss(LossSettings(0.0, 0.0))
-    diagnose = diagnostics.make_diagnose(make(config), loss, tiny.roles(config))
+    diagnose = functools.partial(diagnostics.diagnose, make(config), loss, tiny.roles(config))
     found = jax.eval_shape(diagnose, params, params, batch)
     expected = {}
     for stack, kinds in tiny.stacks(config).items():
@@ -64,7 +66,8 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
     batch = jax.tree.map(lambda *rows: np.concatenate(rows), packed, more)
     before, after = (tiny.random_parameters(POST_LN, seed) for seed in (0, 1))
     roles = tiny.roles(POST_LN)
-    found = diagnostics.make_diagnose(make(POST_LN), LOSS, roles)(before, after, batch)
+    diagnose = functools.partial(diagnostics.diagnose, make(POST_LN), LOSS, roles)
+    found = jax.jit(diagnose)(before, after, batch)
 
     look = observe_function(POST_LN)
     (logits, olds), (_, news) = look(before, packed), look(after, packed)

@@ -10,18 +10,16 @@ import pytest
 
 from tests.training.tiny import (
     LOSS,
-    MESH,
-    METRICS,
     OPTIMIZER,
     SCHEDULE,
     B,
     apply,
     assert_trees_equal,
-    init,
     make_batch,
     make_loss,
     make_settings,
     make_state,
+    make_states,
     make_step,
     rate,
     to_numpy,
@@ -67,12 +65,8 @@ def test_what_a_batch_leaves_is_there_for_the_next_row_by_row(parts):
         return outputs, {"read": 100 * memory["read"] + batch["inputs"][:, :1]}
 
     batches = [make_batch(number) for number in (1, 2, 3)]
-    settings = {
-        "ema": False,
-        "mesh": MESH,
-        "memory": {"read": jax.ShapeDtypeStruct((B, 1), jnp.int32)},
-    }
-    state = train_state.create(init, OPTIMIZER, jax.random.key(0), batches[0], METRICS, **settings)
+    states = make_states(memory={"read": jax.ShapeDtypeStruct((B, 1), jnp.int32)})
+    state = states.create(jax.random.key(0), batches[0])
     assert not np.any(state.memory["read"])
     step = make_train_step(
         make_settings(accumulation_steps=parts),
@@ -226,14 +220,11 @@ def test_a_loss_may_be_divided_by_totals_of_the_whole_batch(parts):
         rows = jnp.float32(len(batch["inputs"]))
         return outputs._replace(sums={"balance": (2 * rows, rows)}), memory
 
-    loss, batch = make_loss(share, totals), make_batch(4)
-    names = ("loss", "balance", "gradient_norm")
-    state = train_state.create(
-        init, OPTIMIZER, jax.random.key(0), batch, names, ema=False, mesh=MESH
-    )
+    batch, names = make_batch(4), ("loss", "balance", "gradient_norm")
+    state = make_states(metrics=names).create(jax.random.key(0), batch)
     step = make_train_step(
         make_settings(accumulation_steps=parts),
-        loss=loss,
+        loss=make_loss(share, totals),
         apply=with_sums,
         optimizer=OPTIMIZER,
         schedule=SCHEDULE,

@@ -94,7 +94,7 @@ def begin(run: Run, streams: Endless) -> Beginning:
     params, report = init_from(
         run.checkpoint.init_from,
         drawn,
-        tokenizer=run.data.tokenizer.fingerprint,
+        tokenizer=run.data.tokenizer_fingerprint,
         labels=run.data.labels,
         token_paths={row.path for row in rows if "vocab" in row.axes},
         label_paths={row.path for row in rows if "labels" in row.axes},

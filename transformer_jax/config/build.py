@@ -6,9 +6,8 @@ anything is compiled. What costs (reading, tokenising) happens when it is first 
 
 import contextlib
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
 
 from configs.default import Config
 from transformer_jax import tasks
@@ -26,9 +24,9 @@ from transformer_jax.data.prepare.tokenizer import BOS_ID
 from transformer_jax.devices import chips, compiled
 from transformer_jax.devices.mesh import MeshSettings, make_mesh, use
 from transformer_jax.evaluation.decoder import DecodeSettings
-from transformer_jax.inspection import memory, sharpness
+from transformer_jax.inspection import memory
 from transformer_jax.models import FAMILIES
-from transformer_jax.models.family import Batch, Family, Needs, Params, with_memory
+from transformer_jax.models.family import Family, Needs, with_memory
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import machine
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
@@ -37,9 +35,8 @@ from transformer_jax.training import optimizer
 from transformer_jax.training.cross_entropy import LossSettings
 from transformer_jax.training.losses import Loss
 from transformer_jax.training.schedule import make_schedule, peak_rate
-from transformer_jax.training.state import State
 from transformer_jax.training.step import TrainSettings
-from transformer_jax.training.update_rules import OPTIMIZERS, Moments, Roles
+from transformer_jax.training.update_rules import OPTIMIZERS, Roles
 
 
 def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | None = None) -> Run:
@@ -89,7 +86,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     # A model of a given size can be inspected without its data.
     model_config = dataclasses.replace(
         model_config,
-        vocab_size=config.model.vocab_size or data.tokenizer.vocab_size,
+        vocab_size=config.model.vocab_size or data.vocab_size,
         bos_id=data.special.bos,
         num_labels=len(data.labels),
     )
@@ -256,38 +253,6 @@ def _width_of_rate(config: Config) -> int:
     read = [field.name for field in dataclasses.fields(FAMILIES[model.family].config)]
     based = "base_width" in read and PARAMETERIZATIONS[model.parameterization] is not None
     return model.base_width if based else model.d_model
-
-
-def make_sharpness(
-    config: Config, run: Run
-) -> Callable[[State, Batch], dict[str, Float[Array, ""]]]:
-    """Compiles (state after a step, its batch) -> the numbers of `sharpness.make_sharpness`.
-
-    Without "preconditioned_sharpness" where not all steps of all parameters are Adam's, at rates
-    that the schedule and the groups give.
-    """
-    # Kernels of attention have no second derivative.
-    model = run.model.clone(config=run.model.config.plain())
-
-    def loss(params: Params, batch: Batch) -> Float[Array, ""]:
-        outputs, _ = with_memory(model, params, batch, None, ())
-        loss_sum, weight, _ = run.loss(outputs, batch)
-        return loss_sum / weight
-
-    settings = config.optimizer
-    row = OPTIMIZERS[settings.name]
-    moments = {name: settings[name] for name in Moments._fields}
-    frozen = any(factor == 0 for _, factor, _ in settings.groups)
-    preconditioner = None
-    if row.adam and not frozen and not settings.layer_warm_ups:
-        preconditioner = functools.partial(
-            optimizer.adam_preconditioner,
-            row=row,
-            roles=run.roles,
-            groups=settings.groups,
-            **moments,
-        )
-    return sharpness.make_sharpness(loss, preconditioner, settings.clip_norm)
 
 
 def _loss(config: Config, task: Task) -> Loss:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.data.serve.batches import NumberedBatch
+from transformer_jax.data.prepare.recipe import NumberedBatch
 from transformer_jax.process import progress
 
 # (a batch, the numbers of the examples in its rows) -> arrays on the devices

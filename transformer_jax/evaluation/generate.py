@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
-from transformer_jax.data.prepare.recipe import Batch
-from transformer_jax.data.serve.batches import NumberedBatch
+from transformer_jax.data.prepare.recipe import Batch, NumberedBatch
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import search
 from transformer_jax.evaluation.by_batch import fetch_examples

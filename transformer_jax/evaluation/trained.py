@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.data.dataset import Dataset, Split
-from transformer_jax.data.serve.batches import NumberedBatch
+from transformer_jax.data.prepare.recipe import NumberedBatch
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import generate
 from transformer_jax.evaluation.by_batch import fetch, fetch_examples

@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 
+from transformer_jax.data.prepare.recipe import Form
 from transformer_jax.data.serve.rows import PACKING_BINS
 from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.evaluation.generate import rooms_of
@@ -154,11 +155,11 @@ def _scores(run: Run, state: list[Need]) -> list[Phase]:
 def _training(run: Run, held: list[Need]) -> Phase:
     data, sides = run.data.settings, run.data.settings.recipe.batch_sides()
     shapes = run.data.batch_shapes()
-    lengths = {side: shapes[key][1] for key, side in sides.items()}
+    lengths = {side: shapes[key].shape[1] for key, side in sides.items()}
     settings = {"data.batch_size": data.batch_size}
     kind = "row" if data.packing else "max"
     settings |= {f"data.{kind}_{side}_length": length for side, length in lengths.items()}
-    row = 4 * sum(length for _, length in shapes.values())
+    row = sum(form.bytes for form in shapes.values()) / data.batch_size
     rows = _AHEAD * data.batch_size + data.packing * data.streams * PACKING_BINS
     micro_batch = data.batch_size // run.train.accumulation_steps
     activations = run.needs.activations(micro_batch, lengths, training=True)
@@ -172,12 +173,15 @@ def _training(run: Run, held: list[Need]) -> Phase:
 
 def _scoring(run: Run, held: list[Need]) -> Phase:
     data, rows = run.data.settings, run.data.settings.evaluation_batch_size
-    most = {side: getattr(data, f"max_{side}_length") for side in data.recipe.sides}
+    most = {side: data.longest[side] for side in data.recipe.sides}
     settings = {"evaluate.batch_size": rows}
     settings |= {f"data.max_{side}_length": length for side, length in most.items()}
 
     def needs(lengths: Mapping[str, int]) -> list[Need]:
-        batch = 4 * rows * sum(lengths[side] for side in data.recipe.batch_sides().values())
+        columns = data.recipe.batch_columns().values()
+        batch = rows * sum(
+            lengths[column.side] * Form(column.shape, column.dtype).bytes for column in columns
+        )
         activations = run.needs.activations(rows, lengths, training=False)
         return [Need("batches", batch, batch, settings), *_with(settings, activations)]
 

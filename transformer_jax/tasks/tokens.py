@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.serve.batches import NumberedBatch
+from transformer_jax.data.prepare.recipe import NumberedBatch
 from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.models.family import Batch, Outputs

@@ -271,7 +271,7 @@ def test_no_jax_backend_is_started():
     code = """
 import numpy as np
 from tests.data.numbered import TEXTS, Noise, make_arrays
-from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.serve.streams import TrainStreams
 settings = dict(lengths={"targets": 9}, batch_size=2, streams=2, seed=0)
 for packing in (True, False):
     next(TrainStreams([make_arrays(4, TEXTS)], TEXTS, packing=packing, draw=Noise(9), **settings))
