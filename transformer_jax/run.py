@@ -7,27 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Int, Key
 
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.data.dataset import Dataset
+from transformer_jax.data.prepare.tokenizer import PAD_ID
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.devices.mesh import batch_sharding, local_rows
-from transformer_jax.evaluation.search import IMPOSSIBLE, DecodeSettings
-from transformer_jax.evaluation.trained import EvalStep, Trained
-from transformer_jax.models.family import Model, Needs, Role, roles
+from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.models.family import Batch, Model, Needs, Params, Role, roles
 from transformer_jax.process import hosts
 from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import state, step
-from transformer_jax.training.losses import Batch, Loss
+from transformer_jax.training.losses import Loss
 from transformer_jax.training.state import State
 from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings
-
-Params = PyTree[Float[Array, "..."]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,14 +76,9 @@ class Run:
       init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
       memory: (rows, length or None) -> the shapes of what the model keeps of a batch for the next;
         None: as in training.
-      outputs: (params, batch, dropout key or None, memory) -> what the loss reads, and the memory
+      outputs: (params, batch, dropout key or None, memory) -> the model's outputs, and the memory
         after the batch; no key is deterministic.
-      apply: (params, batch, dropout key or None) -> logits (B, T, V or C), without memory.
-      start, step: the model's, with params in front: what decoding needs.
       loss: (outputs, batch) -> (loss sum, weight, sums).
-      eval_step, predict_step, embed_step: (params, batch) -> what the loss reports (with the memory
-        before and after), the likeliest token or label (B, T), the vectors of texts (B, T, D; None:
-        the model has none); compiled once a shape.
     """
 
     seed: int
@@ -97,13 +90,7 @@ class Run:
     init: Callable[[Key[Array, ""], Batch], Params]
     memory: Callable[[int, int | None], Any]
     outputs: ApplyFn
-    apply: Callable[..., Float[Array, "B T _"]]
-    start: Callable[..., tuple]
-    step: Callable[..., tuple]
     loss: Loss
-    eval_step: EvalStep
-    predict_step: Callable[..., Int[Array, "B T"]]
-    embed_step: Callable[..., Float[Array, "B T D"]] | None
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
     train: TrainSettings
@@ -130,7 +117,7 @@ class Run:
         return state.StateMaker(
             self.init,
             self.optimizer,
-            metrics=(*self.task.metrics, "gradient_norm"),
+            metrics=(*self.task.metrics, *getattr(self.model, "sums", ()), "gradient_norm"),
             ema=self.train.ema_decay > 0,
             mesh=self.mesh,
             memory=self.memory(self.data.settings.batch_size, None),
@@ -195,33 +182,30 @@ class Run:
             best_metric=self.checkpoint.best_metric,
         )
 
-    @functools.cached_property
-    def _writing_step(self) -> Callable[..., tuple]:
-        """`step`, whose logits leave out what is never written; always the same object."""
-        never = self.data.special.never
-        if not never:
-            return self.step
-
-        def step(*args: Any) -> tuple:
-            logits, cache = self.step(*args)
-            return logits.at[:, np.array(never)].set(IMPOSSIBLE), cache
-
-        return step
-
     def trained(self, params: Params) -> Trained:
         """What can be asked of these parameters, or of their shapes."""
         return Trained(
             params=params,
             data=self.data,
-            eval_step=self.eval_step,
+            model=self.model,
+            loss=self.loss,
+            prediction=self.task.predict,
             memory=lambda rows: self.memory(rows, self.evaluate.memory_length),
-            predict_step=self.predict_step,
-            embed_step=self.embed_step,
-            start=self.start,
-            step=self._writing_step,
-            limit=self.task.limit,
-            most_positions=self.model.config.longest_row,
-            decode=self.decode,
+            decoder=self._decoder(),
             seed=self.seed if self.decode.seed is None else self.decode.seed,
             bleu_tokenizer=self.evaluate.bleu_tokenizer,
+        )
+
+    def _decoder(self) -> Decoder | None:
+        """How the model writes; None: the task decodes nothing."""
+        if self.task.limit is None:
+            return None
+        special = self.data.special
+        return Decoder(
+            model=self.model,
+            settings=self.decode,
+            ends=special.ends,
+            pad=PAD_ID,
+            never=special.never,
+            limit=self.task.limit,
         )

@@ -3,6 +3,7 @@
 A run of the command line takes seconds to start and to compile, which is as long as these train.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -15,8 +16,8 @@ from configs.default import Config
 from transformer_jax.config import build
 from transformer_jax.data.prepare import recipe
 from transformer_jax.devices.mesh import place
-from transformer_jax.run import Params, Run
-from transformer_jax.training.losses import Batch
+from transformer_jax.models.family import Batch, Params
+from transformer_jax.run import Run
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, is_finite, train_step
 
@@ -54,13 +55,11 @@ class Trainings:
             return train_step(
                 state,
                 batch,
+                settings=dataclasses.replace(self.run.train, log_every=1),
                 loss=self.run.loss,
                 apply=self.run.outputs,
                 optimizer=optimizer,
                 schedule=schedule,
-                accumulation_steps=self.run.train.accumulation_steps,
-                ema_decay=self.run.train.ema_decay,
-                log_every=1,
             )
 
         self._step = step

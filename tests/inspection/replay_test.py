@@ -13,14 +13,14 @@ import pytest
 from tests.models import tiny
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.inspection import replay
-from transformer_jax.models.family import parameter_name, with_memory
+from transformer_jax.models.family import Outputs, parameter_name, with_memory
 from transformer_jax.models.memory import shapes
+from transformer_jax.tasks import TASKS
 from transformer_jax.training import state as train_state
-from transformer_jax.training.cross_entropy import METRICS
-from transformer_jax.training.losses import next_token_loss
+from transformer_jax.training.cross_entropy import METRICS, LossSettings
 from transformer_jax.training.step import TrainSettings, make_train_step
 
-LOSS = functools.partial(next_token_loss, label_smoothing=0.0, z_loss=0.0)
+LOSS = TASKS["translation"].bound_loss(LossSettings(0.0, 0.0))
 SGD: optax.GradientTransformation = optax.sgd(0.1)
 MOST = float(np.finfo(np.float32).max)
 
@@ -193,7 +193,7 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
     params, batch = tiny.random_parameters(config), make_batch(config)
 
     def mean_loss(params):
-        loss, weight, _ = LOSS(tiny.logits(config, params, batch), batch)
+        loss, weight, _ = LOSS(Outputs(tiny.logits(config, params, batch)), batch)
         return loss / weight
 
     gradient = tiny.flat(jax.device_get(jax.jit(jax.grad(mean_loss))(params)))

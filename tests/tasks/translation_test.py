@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tasks.small import ALONE, LINES, decoding, results, score
-from transformer_jax.evaluation import scores as metrics
+from transformer_jax.evaluation.scores import chrf
 from transformer_jax.tasks import translation
 
 
@@ -39,8 +39,11 @@ def test_scores_of_translations_are_of_one_translation_each(made):
     assert scores["exact_match"] == pytest.approx(np.mean(right))
     assert samples[0][2] == once[0][0]
     ours = [text for (text,) in once]
-    chrf, other = (metrics.chrf(ours, split.examples[side])[0] for side in ("target", "source"))
-    assert scores["chrf"] == pytest.approx(chrf) and chrf != other
+    target, source = (
+        chrf(ours, [[text] for text in split.examples[side]])["chrf"]
+        for side in ("target", "source")
+    )
+    assert scores["chrf"] == pytest.approx(target) and target != source
 
 
 def test_translations_are_scored_under_flat_names():

@@ -9,13 +9,20 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
-from transformer_jax.models.family import Role
+from transformer_jax.models.family import Outputs, Role
 from transformer_jax.training import cross_entropy, losses, optimizer, state, step
 from transformer_jax.training.schedule import make_schedule
 from transformer_jax.training.step import TrainSettings
 
 B, T, V, D = 4, 6, 9, 5
-LOSS = functools.partial(losses.next_token_loss, label_smoothing=0.1, z_loss=0.0)
+SETTINGS = cross_entropy.LossSettings(label_smoothing=0.1, z_loss=0.0)
+
+
+def make_loss(function, totals=losses.no_totals):
+    return losses.Loss(function, totals, losses.means_of_tokens, SETTINGS)
+
+
+LOSS = make_loss(losses.next_token_loss)
 METRICS = (*cross_entropy.METRICS, "gradient_norm")
 SCHEDULE = make_schedule(
     name="inverse_sqrt",
@@ -57,7 +64,8 @@ def apply(params, batch, rng, memory, dropout_rate=0.0):
     x = params["table"][batch["inputs"]]
     if dropout_rate:
         x = x * jax.random.bernoulli(rng, 1 - dropout_rate, x.shape)
-    return x @ params["logits"]["kernel"] + params["logits"]["bias"][None, None], memory
+    logits = x @ params["logits"]["kernel"] + params["logits"]["bias"][None, None]
+    return Outputs(logits), memory
 
 
 def rate(step):

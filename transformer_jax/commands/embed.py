@@ -20,7 +20,7 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
     check_target(target)
     lines = read_lines(source)
     with built(config, workdir) as run:
-        if run.embed_step is None:
+        if not hasattr(run.model, "embed"):
             raise ValueError(
                 "only a model with model.architecture='encoder_only' embeds lines, and this is a "
                 f"{config.model.architecture!r}"

@@ -40,7 +40,7 @@ from transformer_jax.runs.workdir import (
     read_metrics,
     read_results,
 )
-from transformer_jax.training import loop, losses
+from transformer_jax.training import loop
 from transformer_jax.training.state import State
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": interrupt.EXIT_STATUS}
@@ -50,7 +50,7 @@ def train(config: Config, workdir: Path) -> int:
     """Trains, or continues training, in a work directory; then scores the test split.
 
     A run that has made all its steps ends as "finished", "plateaued" or "diverged" (see
-    `losses.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
+    `Task.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
     "preempted"; a value that is not finite ends it as "diverged", and a rerun continues from the
     last checkpoint before.
     """
@@ -120,7 +120,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
                 mesh.place_ahead(streams, run.mesh),
                 settings=run.train,
                 train_step=run.train_step(),
-                report=loop.Report(run.train, log, seconds_at_peak(run)),
+                report=loop.Report(run.train, run.loss.means, log, seconds_at_peak(run)),
                 probes=probes(run, splits["validation"], config.optimizer),
                 save=save_checkpoint,
                 stop=stop,
@@ -134,7 +134,8 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
                 status = "preempted"  # after the last step: the rerun scores
         # From here on a signal ends the process at once, since the rerun scores too.
         if status == "finished":
-            status, grounds = _judge(run, outcome.state)
+            means = run.loss.means(outcome.state.window)
+            status, grounds = run.task.judge(means, run.trained(outcome.state.params))
             log.results(grounds)
             _score(config, run, workdir, splits, log)
         log.results({"status": status})
@@ -171,18 +172,6 @@ def _prospect(checkpoints: Checkpoints) -> str:
         "the step under way is finished and saved first. A second signal ends the run at once, and "
         f"the same command then continues from step {checkpoints.newest_step()}."
     )
-
-
-def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
-    """The status of a run that has made all its steps, and what it rests on."""
-    token_loss = losses.means(state.window)["token_loss"]
-    grounds = {"train/token_loss": token_loss}
-    entropy = run.data.unigram_entropy
-    if entropy is None:
-        return "finished", grounds
-    vocab_size = run.model.config.vocab_size
-    status = losses.judge(token_loss, unigram_entropy=entropy, vocab_size=vocab_size)
-    return status, grounds | {"unigram_entropy": entropy}
 
 
 def _save_vocabularies(run: Run, workdir: Path) -> None:

@@ -6,7 +6,6 @@ anything is compiled. What costs (reading, tokenising) happens when it is first 
 
 import contextlib
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,9 +22,8 @@ from transformer_jax.config import build_data
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare.tokenizer import BOS_ID
 from transformer_jax.devices import chips, compiled
-from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
-from transformer_jax.evaluation.search import DecodeSettings
-from transformer_jax.evaluation.trained import make_eval_step, make_predict_step
+from transformer_jax.devices.mesh import MeshSettings, make_mesh, use
+from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.inspection import memory
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family, Needs, with_memory
@@ -34,6 +32,7 @@ from transformer_jax.process import machine
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import optimizer
+from transformer_jax.training.cross_entropy import LossSettings
 from transformer_jax.training.losses import Loss
 from transformer_jax.training.schedule import make_schedule, peak_rate
 from transformer_jax.training.step import TrainSettings
@@ -106,7 +105,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         checkpoint=checkpoint,
         evaluate=evaluate,
         decode=decode,
-        **_functions(family, model, loss),
+        **_functions(family, model),
     )
     return run
 
@@ -124,7 +123,7 @@ def built(config: Config, workdir: Path | None) -> Iterator[Run]:
         yield run
 
 
-def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
+def _functions(family: Family, model: Any) -> dict[str, Any]:
     """The fields of `Run` that ask the model something, with parameters in front."""
 
     def init(key, batch):
@@ -136,31 +135,7 @@ def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
     def outputs(params, batch, rng, memory) -> Any:
         return with_memory(model, params, batch, rng, memory)
 
-    def apply(params, batch, rng) -> Any:
-        found, _ = outputs(params, batch, rng, ())
-        return found.arrays()
-
-    def start(params, batch, max_length) -> Any:
-        return model.apply({"params": params}, batch, max_length, method="start")
-
-    def step(params, *arguments) -> Any:
-        return model.apply({"params": params}, *arguments, method="step")
-
-    def embed(params, batch) -> Any:
-        vectors: Any = model.apply({"params": params}, batch, method="embed")
-        return constrain(vectors)
-
-    return {
-        "init": init,
-        "memory": memory,
-        "outputs": outputs,
-        "apply": apply,
-        "start": start,
-        "step": step,
-        "eval_step": make_eval_step(loss, outputs),
-        "predict_step": make_predict_step(apply),
-        "embed_step": jax.jit(embed) if hasattr(model, "embed") else None,
-    }
+    return {"init": init, "memory": memory, "outputs": outputs}
 
 
 def _model_config(config: Config, task: Task) -> Any:
@@ -286,7 +261,7 @@ def _loss(config: Config, task: Task) -> Loss:
         raise ValueError(f"task.label_smoothing={label_smoothing} does not lie in [0, 1)")
     if z_loss < 0:
         raise ValueError(f"task.z_loss={z_loss} is negative")
-    return functools.partial(task.loss, label_smoothing=label_smoothing, z_loss=z_loss)
+    return task.bound_loss(LossSettings(label_smoothing, z_loss))
 
 
 def _mesh_settings(config: Config) -> MeshSettings:
@@ -364,7 +339,7 @@ def _check_inspected(config: Config, family: Family) -> None:
 
 def _check_intervals(train: TrainSettings, best_metric: str, scored: str, task: Task) -> None:
     """Checks that the best parameters will be found: measured by a known metric, and saved."""
-    known = [f"validation/{name}" for name in (*task.metrics, "perplexity")]
+    known = [f"validation/{name}" for name in task.measured]
     if best_metric not in ("", *known):
         raise ValueError(
             f"checkpoint.best_metric={best_metric!r} is not measured in training; expected one of "

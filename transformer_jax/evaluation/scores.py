@@ -1,18 +1,27 @@
 """Scores of texts and labels on the host, by well-known libraries.
 
-scikit-learn, and seqeval which is built on it, are imported where they are called: that takes as
-long as importing JAX, and most runs do without them.
+A text may be right in several ways: it has one reference or more. scikit-learn, seqeval which is
+built on it, and rouge-score, which brings NLTK along, are imported where they are called: that
+takes as long as importing JAX, and most runs do without them.
 """
 
+import collections
 import re
-from collections.abc import Sequence
+import string
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-# Those of sacreBLEU: how WMT does it, text that is tokenised already, other scripts, characters.
+# Of each text, all that are right.
+References = Sequence[Sequence[str]]
+Scores = dict[str, Any]
+
+# sacreBLEU's names: as WMT does it, text that is tokenised already (by blanks), other scripts,
+# characters.
 BLEU_TOKENIZERS = ("13a", "none", "intl", "char")
 
 # In the place of a label: nothing was predicted here, which is wrong whatever was expected.
@@ -21,42 +30,138 @@ NOTHING = ""
 # German pronouns of the third person; which one stands for "it" depends on gender and case.
 PRONOUNS = frozenset({"er", "sie", "es", "ihn", "ihm", "ihr", "ihnen"})
 
+_ROUGE = ("rouge1", "rouge2", "rougeL")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = set(string.punctuation)
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str) -> tuple[float, str]:
-    """Corpus BLEU, 0 to 100, and sacreBLEU's signature (Post 2018, arXiv 1804.08771).
+
+def bleu(hypotheses: Sequence[str], references: References, tokenizer: str) -> Scores:
+    """Corpus BLEU by the first references, with sacreBLEU (Post 2018, arXiv 1804.08771).
 
     Args:
-      tokenizer: sacreBLEU's name: "13a", "none" (split on blanks), "intl", "char".
+      tokenizer: one of `BLEU_TOKENIZERS`.
+
+    Returns:
+      "bleu", 0 to 100, and "bleu_signature".
 
     Raises:
-      ValueError: no sentences, or not one reference for each hypothesis.
+      ValueError: no texts, one without references, or not as many references as texts.
     """
     # force: text that looks tokenised is meant to (it changes a warning, not the score).
-    return _corpus_score(BLEU(tokenize=tokenizer, force=True), hypotheses, references)
+    return _corpus_score("bleu", BLEU(tokenize=tokenizer, force=True), hypotheses, references)
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """Corpus chrF2, 0 to 100, and sacreBLEU's signature (Popovic 2015). Raises as `bleu`."""
-    return _corpus_score(CHRF(), hypotheses, references)
+def chrf(hypotheses: Sequence[str], references: References) -> Scores:
+    """Corpus chrF2 by the first references, with sacreBLEU (Popovic 2015).
+
+    Returns:
+      "chrf", 0 to 100, and "chrf_signature".
+
+    Raises:
+      ValueError: as `bleu`.
+    """
+    return _corpus_score("chrf", CHRF(), hypotheses, references)
 
 
 def _corpus_score(
-    metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
-) -> tuple[float, str]:
-    _check("hypotheses", hypotheses, "references", references)
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return float(score), str(metric.get_signature())
+    name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: References
+) -> Scores:
+    _check_texts(hypotheses, references)
+    firsts = [texts[0] for texts in references]
+    score = metric.corpus_score(list(hypotheses), [firsts]).score
+    return {name: float(score), f"{name}_signature": str(metric.get_signature())}
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Fraction of hypotheses that equal their reference, blanks at both ends aside.
+def exact_match(hypotheses: Sequence[str], references: References) -> Scores:
+    """ "exact_match": the fraction that equals a reference, blanks at both ends aside.
 
     Raises:
-      ValueError: no sentences, or not one reference for each hypothesis.
+      ValueError: as `bleu`.
     """
-    _check("hypotheses", hypotheses, "references", references)
+    _check_texts(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
-    return sum(h.strip() == r.strip() for h, r in pairs) / len(hypotheses)
+    return {
+        "exact_match": _mean(
+            ours.strip() in [text.strip() for text in texts] for ours, texts in pairs
+        )
+    }
+
+
+def rouge(hypotheses: Sequence[str], references: References) -> Scores:
+    """ROUGE-1, ROUGE-2 and ROUGE-L of whole texts (Lin 2004) by Google's rouge-score.
+
+    Words are stemmed (Porter), as by ROUGE-1.5.5 with -m. They are made of a-z and 0-9 alone: what
+    other letters divide or make up counts for nothing, so that only English is scored as expected.
+
+    Returns:
+      F1, 0 to 1, means over the texts: "rouge1", "rouge2" and "rougeL" with the best of each text's
+      references; where some have several, also "rouge1_mean" ... over them; "rouge_signature".
+
+    Raises:
+      ValueError: as `bleu`.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    _check_texts(hypotheses, references)
+    scorer = RougeScorer(_ROUGE, use_stemmer=True)
+    # (texts, references) F1 by name
+    values: dict[str, list[list[float]]] = {name: [] for name in _ROUGE}
+    for hypothesis, texts in zip(hypotheses, references, strict=True):
+        scores = [scorer.score(text, hypothesis) for text in texts]
+        for name in _ROUGE:
+            values[name].append([score[name].fmeasure for score in scores])
+    result: Scores = {name: _mean(map(max, rows)) for name, rows in values.items()}
+    if any(len(texts) > 1 for texts in references):
+        result |= {f"{name}_mean": _mean(map(np.mean, rows)) for name, rows in values.items()}
+    version = metadata.version("rouge-score")
+    return result | {"rouge_signature": f"rouge-score:{version}|stemmer:yes"}
+
+
+def squad(hypotheses: Sequence[str], references: References) -> Scores:
+    """F1 of words and exact match as SQuAD 1.1 counts them (Rajpurkar et al. 2016).
+
+    Both compare normalised texts (see `normalised`) and take the best of the references.
+
+    Returns:
+      "f1" and "squad_exact_match", 0 to 1, means over the texts.
+
+    Raises:
+      ValueError: as `bleu`.
+    """
+    _check_texts(hypotheses, references)
+    pairs = list(zip(hypotheses, references, strict=True))
+    return {
+        "f1": _mean(max(word_f1(ours, text) for text in texts) for ours, texts in pairs),
+        "squad_exact_match": _mean(
+            normalised(ours) in map(normalised, texts) for ours, texts in pairs
+        ),
+    }
+
+
+def normalised(text: str) -> str:
+    """Lower case, without punctuation (ASCII) and articles, single blanks between words."""
+    letters = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", letters).split())
+
+
+def word_f1(hypothesis: str, reference: str) -> float:
+    """F1 of the words of two normalised texts, each as often as it occurs."""
+    ours, theirs = normalised(hypothesis).split(), normalised(reference).split()
+    shared = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(ours), shared / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+# (hypotheses, references, sacreBLEU's tokenizer) -> scores by name
+METRICS: dict[str, Callable[[Sequence[str], References, str], Scores]] = {
+    "exact_match": lambda ours, theirs, _: exact_match(ours, theirs),
+    "bleu": bleu,
+    "chrf": lambda ours, theirs, _: chrf(ours, theirs),
+    "rouge": lambda ours, theirs, _: rouge(ours, theirs),
+    "squad": lambda ours, theirs, _: squad(ours, theirs),
+}
 
 
 def pronoun_accuracy(hypotheses: Sequence[str], pronouns: Sequence[str]) -> float:
@@ -170,6 +275,16 @@ def word_perplexity(total_nats: float, texts: Sequence[str]) -> float:
 
 def _line_ends(text: str) -> int:
     return text.removesuffix("\n").count("\n") + 1
+
+
+def _mean(values: Iterable[Any]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _check_texts(hypotheses: Sequence[str], references: References) -> None:
+    _check("hypotheses", hypotheses, "texts with references", references)
+    if not all(references):
+        raise ValueError("no score of a text without references")
 
 
 def _check(name: str, scored: Sequence[Any], expected_name: str, expected: Sequence[Any]) -> None:

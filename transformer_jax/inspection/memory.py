@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from transformer_jax.data.prepare.recipe import Form
 from transformer_jax.data.serve.rows import PACKING_BINS
+from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.evaluation.generate import rooms_of
-from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.process import machine, tables
 from transformer_jax.process.machine import Need
 from transformer_jax.run import Run

@@ -96,7 +96,8 @@ def tensors(
     yield from _by_path("parameter", hosts.whole(state.params))
 
     count = settings.accumulation_steps
-    parts = micro_batches(batch, state.dropout_key, state.memory, count)
+    whole = loss.with_totals(batch)
+    parts = micro_batches(whole, state.dropout_key, state.memory, count)
     sums = []
     for number in range(count):
         part, key, memory = jax.tree.map(lambda rows, number=number: rows[number], parts)
@@ -121,7 +122,7 @@ class _Seen(NamedTuple):
     """What the passes of a micro-batch showed; the loss and its gradients are sums over tokens."""
 
     observed: dict[Stack, Observed]
-    outputs: Any  # the model's
+    outputs: Any  # the model's, as arrays
     loss_sum: Float[Array, ""]
     weight: Float[Array, ""]
     output_gradients: dict[Stack, Float[Array, "n B T D"]]  # with respect to sublayers' outputs
@@ -135,7 +136,7 @@ def _examine(
     def summed(params, perturbations):
         outputs, observed = observe(model, params, batch, key, perturbations, memory)
         loss_sum, weight, _ = loss(outputs, batch)
-        return loss_sum, (weight, outputs, observed)
+        return loss_sum, (weight, outputs.arrays(), observed)
 
     differentiate = jax.value_and_grad(summed, argnums=(0, 1), has_aux=True)
     (loss_sum, (weight, outputs, observed)), (gradient, perturbed) = differentiate(

@@ -11,8 +11,8 @@ from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import pieces
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation import scores as metrics
-from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.evaluation.decoder import DecodeSettings
+from transformer_jax.evaluation.scores import word_perplexity
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task, spread
 from transformer_jax.training.losses import next_token_loss
@@ -52,10 +52,10 @@ def _limit(
 def _losses(trained: Trained, split: Split) -> dict[str, float]:
     """The means, and the perplexity a word where the tokenizer knows every word."""
     means, texts = trained.losses(split), split.examples["text"]
-    tokens = sum(np.sum(batch["targets_segment_ids"] > 0) for batch, _ in split.batches)
     if not _has_unknown(split, trained.data.tokenizer.special.unk):
+        tokens = sum(np.sum(batch["targets_segment_ids"] > 0) for batch, _ in split.batches)
         nats = means["token_loss"] * float(tokens)
-        means["word_perplexity"] = metrics.word_perplexity(nats, texts)
+        means["word_perplexity"] = word_perplexity(nats, texts)
     return means
 
 
@@ -92,8 +92,8 @@ def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     references = [
         tokenizer.decode(row)[len(prompt) :] for row, prompt in zip(ids, prompts, strict=True)
     ]
-    settings, _ = _scored(trained.decode, trained.data.settings.longest["target"])
-    outputs = _continuations(dataclasses.replace(trained, decode=settings), prompts)
+    settings, _ = _scored(trained.writer.settings, trained.data.settings.longest["target"])
+    outputs = _continuations(trained.writing(settings), prompts)
     return {}, [
         (prompt, reference, text)
         for prompt, reference, (text,) in zip(prompts, references, outputs, strict=True)
@@ -104,8 +104,8 @@ def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
     """Each line with its continuations. On an empty line a text begins."""
     if not lines:
         return []
-    found = _continuations(trained, lines)
-    return [[line + text for text in texts] for line, texts in zip(lines, found, strict=True)]
+    written = zip(lines, _continuations(trained, lines), strict=True)
+    return [[line + text for text in texts] for line, texts in written]
 
 
 def _continuations(trained: Trained, prompts: Sequence[str]) -> list[list[str]]:
@@ -132,7 +132,7 @@ def _stream(trained: Trained, line: str, number: int) -> Iterator[str]:
         if row == 0:
             yield text
         others[row] = others.get(row, "") + text
-    for row in range(1, trained.decode.num_samples):
+    for row in range(1, trained.writer.settings.num_samples):
         yield f"\n{line}{others.get(row, '')}"
     yield "\n"
 

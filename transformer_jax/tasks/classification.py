@@ -7,9 +7,10 @@ from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import between, label_number, labelled, numbered
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation import scores as metrics
+from transformer_jax.evaluation.scores import accuracy, f1, matthews
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.tasks.task import Sample, Scores, Task, of_full_lines, samples
+from transformer_jax.tasks import tokens
+from transformer_jax.tasks.task import Sample, Scores, Task, samples
 from transformer_jax.training.losses import label_loss
 
 
@@ -35,7 +36,7 @@ def _prompt(
 
 
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
-    labels = [trained.data.labels[label] for (label,) in trained.predict(split.batches)]
+    labels = [label for (label,) in tokens.labels(trained, split.batches)]
     expected = split.examples["label"]
     return score(labels, expected), samples(split.examples["text"], expected, labels)
 
@@ -47,20 +48,17 @@ def score(predicted: Sequence[str], labels: Sequence[str]) -> Scores:
       ValueError: no labels, or lists of different lengths.
     """
     return {
-        "accuracy": metrics.accuracy(predicted, labels),
-        "f1": metrics.f1(predicted, labels),
-        "matthews": metrics.matthews(predicted, labels),
+        "accuracy": accuracy(predicted, labels),
+        "f1": f1(predicted, labels),
+        "matthews": matthews(predicted, labels),
     }
 
 
 def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
     """The label of each line."""
-
-    def labels(full: Sequence[str]) -> list[list[str]]:
-        predicted = trained.predict(trained.data.prompts(full))
-        return [[trained.data.labels[label]] for (label,) in predicted]
-
-    return of_full_lines(lines, labels)
+    return tokens.of_full_lines(
+        lines, lambda full: tokens.labels(trained, trained.data.prompts(full))
+    )
 
 
 TASK = Task(
@@ -74,6 +72,7 @@ TASK = Task(
     ),
     heads={"encoder_only": "classes"},
     loss=label_loss,
+    predict=tokens.likeliest_labels,
     score=_score,
     results=_results,
 )

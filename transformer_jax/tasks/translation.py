@@ -1,6 +1,5 @@
 """Translation: a target sentence from a source sentence, by an encoder-decoder."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,10 +10,10 @@ from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import paired, prompt_sources
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation import scores as metrics
-from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.evaluation.scores import bleu, chrf, exact_match, pronoun_accuracy
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.tasks.task import Sample, Scores, Task, samples, written
+from transformer_jax.tasks import tokens
+from transformer_jax.tasks.task import Sample, Scores, Task, samples
 from transformer_jax.training.losses import next_token_loss
 
 
@@ -39,18 +38,10 @@ def _limit(
     return prompt_tokens + extra_length
 
 
-def _scored(decode: DecodeSettings, longest_prompt: int) -> tuple[DecodeSettings, int]:
-    """One translation of every source."""
-    return dataclasses.replace(decode, num_samples=1), longest_prompt
-
-
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """BLEU, chrF, exact match and the accuracy of pronouns, with sacreBLEU's signatures."""
     sources, references = split.examples["source"], split.examples["target"]
-    settings, _ = _scored(trained.decode, trained.data.settings.max_prompt_length)
-    once = dataclasses.replace(trained, decode=settings)
-    decode = trained.data.tokenizer.decode
-    hypotheses = [decode(ids) for (ids,) in once.generate(split.batches)]
+    hypotheses = tokens.one_text_each(trained, split)
     pronouns = split.examples.get("pronoun")
     scores = score(hypotheses, references, pronouns, bleu_tokenizer=trained.bleu_tokenizer)
     return scores, samples(sources, references, hypotheses)
@@ -72,16 +63,12 @@ def score(
     Raises:
       ValueError: no sentences, or lists of different lengths.
     """
-    bleu, bleu_signature = metrics.bleu(hypotheses, references, bleu_tokenizer)
-    chrf, chrf_signature = metrics.chrf(hypotheses, references)
-    scores: Scores = {
-        "bleu": bleu,
-        "chrf": chrf,
-        "exact_match": metrics.exact_match(hypotheses, references),
-    }
+    one_each = [[text] for text in references]
+    scores = bleu(hypotheses, one_each, bleu_tokenizer) | chrf(hypotheses, one_each)
+    scores |= exact_match(hypotheses, one_each)
     if pronouns is not None and any(pronouns):
-        scores["pronoun_accuracy"] = metrics.pronoun_accuracy(hypotheses, pronouns)
-    return scores | {"bleu_signature": bleu_signature, "chrf_signature": chrf_signature}
+        scores["pronoun_accuracy"] = pronoun_accuracy(hypotheses, pronouns)
+    return scores
 
 
 TASK = Task(
@@ -96,8 +83,8 @@ TASK = Task(
     heads={"encoder_decoder": "tokens"},
     loss=next_token_loss,
     score=_score,
-    results=written,
+    results=tokens.written,
     limit=_limit,
-    scored=_scored,
+    scored=tokens.one_each,
     settings=("evaluate.bleu_tokenizer",),
 )

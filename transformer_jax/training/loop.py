@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from absl import logging
 
 from transformer_jax.devices.mesh import Placed
+from transformer_jax.models.family import Batch, Sums
 from transformer_jax.process import hosts, progress
-from transformer_jax.training.losses import Batch, means
 from transformer_jax.training.probe import Observation, Probe, is_due
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, StepFn, TrainSettings, is_finite
@@ -122,13 +122,23 @@ class Report:
     and "spike/deviation" that it is compared with, and the log keeps its batch.
     """
 
-    def __init__(self, settings: TrainSettings, log: Log, seconds_at_peak: float | None = None):
-        """seconds_at_peak: what the model's FLOPs of a step take at the devices' peak.
+    def __init__(
+        self,
+        settings: TrainSettings,
+        means: Callable[[Sums], dict[str, float]],
+        log: Log,
+        seconds_at_peak: float | None = None,
+    ):
+        """Begins with no step.
 
-        Its share of the time that a step took is logged as "time/model_flops_utilization" (None: it
-        is not known).
+        Args:
+          means: the sums of a logging window -> the numbers that its line of the log holds.
+          seconds_at_peak: what the model's FLOPs of a step take at the devices' peak. Its share of
+            the time that a step took is logged as "time/model_flops_utilization" (None: it is not
+            known).
         """
         self._settings = settings
+        self._means = means
         self._log = log
         self._seconds_at_peak = seconds_at_peak
         self._newest: Made | None = None  # while nothing of it is read
@@ -178,7 +188,7 @@ class Report:
             values["time/model_flops_utilization"] = share
         self._restart_clock()
         return values | {
-            **_prefixed("train", means(metrics["window"])),
+            **_prefixed("train", self._means(metrics["window"])),
             "train/learning_rate": float(metrics["learning_rate"]),
             "time/seconds": now - self._started,
             "time/tokens_per_second": tokens_per_second,
