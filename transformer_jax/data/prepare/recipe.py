@@ -18,6 +18,8 @@ TooLong = Literal["drop", "truncate"]
 Rows = list[list[int]]  # the token ids of each example
 # By column, the rows of all examples: ids, or arrays of shape (length, *Column.shape).
 Encoded = Mapping[str, Sequence[Any]]
+Encoding = tuple[Encoded, int]  # and how many examples were too long
+Labels = tuple[str, ...]
 Batch = dict[str, Shaped[np.ndarray, "B ..."]]
 # A batch and the number of the example in each of its rows; -1 marks a row of padding.
 NumberedBatch = tuple[Batch, Int64[np.ndarray, " B"]]
@@ -126,11 +128,10 @@ class Corrupt(Protocol):
     ) -> dict[str, Shaped[np.ndarray, "..."]]: ...
 
 
-# (examples, tokenizer, labels, limits) -> rows by column, number of examples that were too long.
-# The tokenizer is None where the recipe is not tokenized.
-Encode = Callable[[Examples, Any, tuple[str, ...], Limits], tuple[Encoded, int]]
-# (lines, tokenizer, labels, limits) -> rows by column, one a line; number of lines too long
-Prompt = Callable[[Sequence[str], Any, tuple[str, ...], Limits], tuple[Encoded, int]]
+# (examples, tokenizer or None where the recipe is not tokenized, labels, limits) -> encoding
+Encode = Callable[[Examples, Any, Labels, Limits], Encoding]
+# (lines, tokenizer or None, labels, limits) -> encoding, one row a line
+Prompt = Callable[[Sequence[str], Any, Labels, Limits], Encoding]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
