@@ -183,7 +183,9 @@ def test_room_that_is_made_as_it_is_needed_changes_nothing(method):
     def decoded(*rooms):
         calls = []
         own = decoder(counted(Reader, calls), settings)
-        tokens = evaluate.decode_batch(own, reader(3, 0.5), inputs, limit, keys, rooms)
+        tokens = evaluate.decode_batch(
+            reader(3, 0.5), inputs, limit, keys, decoder=own, rooms=rooms
+        )
         jax.effects_barrier()
         return np.asarray(tokens), sorted(calls)
 

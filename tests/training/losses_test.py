@@ -16,7 +16,6 @@ from transformer_jax.training.losses import (
     means,
     means_of_tokens,
     next_token_loss,
-    no_totals,
 )
 
 # Of which most are 0, as of masked tokens and labels.
@@ -84,9 +83,9 @@ def test_a_runs_loss_reports_what_layers_add_and_knows_the_whole_batch_in_its_pa
 
 
 def test_equal_losses_are_one_to_the_compiler():
-    one, same = (Loss(next_token_loss, no_totals, means, SETTINGS) for _ in range(2))
+    one, same = (Loss(next_token_loss, None, means, SETTINGS) for _ in range(2))
     assert one == same and hash(one) == hash(same)
-    assert one != Loss(next_token_loss, no_totals, means, SETTINGS._replace(z_loss=0.5))
+    assert one != Loss(next_token_loss, None, means, SETTINGS._replace(z_loss=0.5))
 
 
 def test_means_divide_sums_by_weights_in_double_precision():

@@ -21,8 +21,9 @@ METHODS = {
     "sample": ("num_samples", "temperature", "top_k", "top_p", "seed"),
 }
 
+Lengths = Int[np.ndarray, "B"]
 # (tokens of prompts, decode.extra_length, most positions or None) -> most tokens that follow
-Limit = Callable[[Int[np.ndarray, "B"], int, int | None], Int[np.ndarray, "B"]]
+Limit = Callable[[Lengths, int, int | None], Lengths]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Decoder:
     never: tuple[int, ...]
     limit: Limit
 
-    def most_written(self, prompt_tokens: Int[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
+    def most_written(self, prompt_tokens: Lengths) -> Lengths:
         """How many tokens are written at most after prompts of so many, what ends them included."""
         longest_row = self.model.config.longest_row
         return self.limit(prompt_tokens, self.settings.extra_length, longest_row)

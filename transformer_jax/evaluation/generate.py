@@ -37,7 +37,9 @@ def generate(
     def decode(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Int[Array, "B R T"]:
         prompts = _prompts(decoder, batch, numbers, key)
         rooms = rooms_of(prompts.length)
-        return decode_batch(decoder, params, prompts.inputs, prompts.limit, prompts.keys, rooms)
+        return decode_batch(
+            params, prompts.inputs, prompts.limit, prompts.keys, decoder=decoder, rooms=rooms
+        )
 
     def before_end(ids: list[int]) -> list[int]:
         ends = (place for place, i in enumerate(ids) if i in decoder.ends)
@@ -75,12 +77,14 @@ def stream(
         )
     prompts = _prompts(decoder, *batch, key)
     length = prompts.length
-    context, hypotheses = _begin(decoder, params, prompts.inputs, prompts.limit, length, length)
+    context, hypotheses = _begin(
+        decoder, params, prompts.inputs, prompts.limit, room=length, length=length
+    )
     ended = np.repeat(prompts.limit < 1, settings.num_samples)
     ids: list[list[int]] = [[] for _ in ended]
     shown = [0] * len(ended)  # characters
     while not ended.all():
-        hypotheses = _extend(decoder, params, context, hypotheses, prompts.keys)
+        hypotheses = _extend(params, context, hypotheses, prompts.keys, decoder=decoder)
         newest = np.asarray(hypotheses.last).tolist()
         for row in np.flatnonzero(~ended).tolist():
             ended[row] = newest[row] in decoder.ends
@@ -142,11 +146,12 @@ def _keys_of_samples(
 
 
 def decode_batch(
-    decoder: Decoder,
     params: Params,
     inputs: Mapping[str, Int[Array | np.ndarray, "B S"]],
     limit: Int[Array | np.ndarray, "B"],
     keys: Key[Array, "N"],
+    *,
+    decoder: Decoder,
     rooms: Sequence[int],
 ) -> Int[Array, "B R T"]:
     """The tokens of each row's samples, or of its best hypothesis.
@@ -154,9 +159,9 @@ def decode_batch(
     rooms: for how many tokens the cache has room, at first and then where these were not enough;
       the last are all. `rooms_of` gives them. With one room this can be compiled as a whole.
     """
-    context, state = _begin(decoder, params, inputs, limit, rooms[0], rooms[-1])
+    context, state = _begin(decoder, params, inputs, limit, room=rooms[0], length=rooms[-1])
     for room, larger in itertools.zip_longest(rooms, rooms[1:]):
-        state, done = _advance(decoder, params, context, state, keys, room)
+        state, done = _advance(params, context, state, keys, decoder=decoder, until=room)
         if larger is None or bool(done):
             break
         state = _enlarge(state, larger - room)
@@ -175,26 +180,18 @@ def rooms_of(length: int) -> tuple[int, ...]:
     return (*itertools.takewhile(lambda room: room < length, rooms), length)
 
 
-@functools.partial(jax.jit, static_argnames=("decoder", "room", "length"))
-def _begin(
-    decoder: Decoder,
-    params: Params,
-    inputs: Mapping[str, Int[Array | np.ndarray, "B S"]],
-    limit: Int[Array | np.ndarray, "B"],
-    room: int,
-    length: int,
-) -> tuple[Any, Hypotheses | Beams]:
-    return decoder.begin(params, inputs, limit, room=room, length=length)
+_begin = jax.jit(Decoder.begin, static_argnames=("self", "room", "length"))
 
 
 # What is extended is donated, or each call would copy the cache.
 @functools.partial(jax.jit, static_argnames=("decoder", "until"), donate_argnames="state")
 def _advance(
-    decoder: Decoder,
     params: Params,
     context: Any,
     state: Hypotheses | Beams,
     keys: Key[Array, "N"],
+    *,
+    decoder: Decoder,
     until: int,
 ) -> tuple[Any, Bool[Array, ""]]:
     """The state when all sentences are done or have so many tokens, and whether all are done."""
@@ -213,7 +210,7 @@ _whole = jax.jit(constrain)
 # As above; of one token, whose text is wanted at once.
 @functools.partial(jax.jit, static_argnames="decoder", donate_argnames="hypotheses")
 def _extend(
-    decoder: Decoder, params: Params, context: Any, hypotheses: Hypotheses, keys: Key[Array, "N"]
+    params: Params, context: Any, hypotheses: Hypotheses, keys: Key[Array, "N"], *, decoder: Decoder
 ) -> Hypotheses:
     extended = decoder.extension(params, context, keys)(hypotheses)
     return extended._replace(last=constrain(extended.last))

@@ -1,8 +1,11 @@
 """Scores of texts and labels on the host, by well-known libraries.
 
-A text may be right in several ways: it has one reference or more. scikit-learn, seqeval which is
-built on it, and rouge-score, which brings NLTK along, are imported where they are called: that
-takes as long as importing JAX, and most runs do without them.
+A text may be right in several ways: it has one reference or more. All scores raise ValueError where
+there is nothing to score, where a text has no reference, and where what is scored and what is
+expected differ in number.
+
+scikit-learn, seqeval which is built on it, and rouge-score, which brings NLTK along, are imported
+where they are called: that takes as long as importing JAX, and most runs do without them.
 """
 
 import collections
@@ -43,9 +46,6 @@ def bleu(hypotheses: Sequence[str], references: References, tokenizer: str) -> S
 
     Returns:
       "bleu", 0 to 100, and "bleu_signature".
-
-    Raises:
-      ValueError: no texts, one without references, or not as many references as texts.
     """
     # force: text that looks tokenised is meant to (it changes a warning, not the score).
     return _corpus_score("bleu", BLEU(tokenize=tokenizer, force=True), hypotheses, references)
@@ -56,9 +56,6 @@ def chrf(hypotheses: Sequence[str], references: References) -> Scores:
 
     Returns:
       "chrf", 0 to 100, and "chrf_signature".
-
-    Raises:
-      ValueError: as `bleu`.
     """
     return _corpus_score("chrf", CHRF(), hypotheses, references)
 
@@ -73,11 +70,7 @@ def _corpus_score(
 
 
 def exact_match(hypotheses: Sequence[str], references: References) -> Scores:
-    """ "exact_match": the fraction that equals a reference, blanks at both ends aside.
-
-    Raises:
-      ValueError: as `bleu`.
-    """
+    """ "exact_match": the fraction that equals a reference, blanks at both ends aside."""
     _check_texts(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
     return {
@@ -96,9 +89,6 @@ def rouge(hypotheses: Sequence[str], references: References) -> Scores:
     Returns:
       F1, 0 to 1, means over the texts: "rouge1", "rouge2" and "rougeL" with the best of each text's
       references; where some have several, also "rouge1_mean" ... over them; "rouge_signature".
-
-    Raises:
-      ValueError: as `bleu`.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -124,9 +114,6 @@ def squad(hypotheses: Sequence[str], references: References) -> Scores:
 
     Returns:
       "f1" and "squad_exact_match", 0 to 1, means over the texts.
-
-    Raises:
-      ValueError: as `bleu`.
     """
     _check_texts(hypotheses, references)
     pairs = list(zip(hypotheses, references, strict=True))
@@ -175,47 +162,36 @@ def pronoun_accuracy(hypotheses: Sequence[str], pronouns: Sequence[str]) -> floa
       pronouns: the one that each hypothesis should have; sentences with "" do not count.
 
     Raises:
-      ValueError: no sentence has a pronoun, or not one entry for each hypothesis.
+      ValueError: no sentence has a pronoun.
     """
     _check("hypotheses", hypotheses, "pronouns", pronouns)
     pairs = [(h, p) for h, p in zip(hypotheses, pronouns, strict=True) if p]
     if not pairs:
         raise ValueError("no pronoun accuracy: none of the sentences has a pronoun")
-    return sum(_pronouns(h) == [p.lower()] for h, p in pairs) / len(pairs)
+    words = (re.findall(r"\w+", hypothesis.lower()) for hypothesis, _ in pairs)
+    found = ([word for word in row if word in PRONOUNS] for row in words)
+    return _mean(ours == [p.lower()] for ours, (_, p) in zip(found, pairs, strict=True))
 
 
-def _pronouns(sentence: str) -> list[str]:
-    return [word for word in re.findall(r"\w+", sentence.lower()) if word in PRONOUNS]
+def label_scores(predicted: Sequence[str], expected: Sequence[str]) -> Scores:
+    """Scores of labels, as fractions.
 
-
-def accuracy(predicted: Sequence[str], expected: Sequence[str]) -> float:
-    """Fraction of labels that are right.
-
-    Raises:
-      ValueError: no labels, or not one expected for each that is predicted.
+    Returns:
+      "accuracy", of the labels that are right, and the macro-averaged "f1": the mean over all
+      labels that are predicted or expected. One that is only expected, or only predicted, has 0.
     """
-    from sklearn.metrics import accuracy_score
-
-    _check("labels", predicted, "expected labels", expected)
-    return float(accuracy_score(expected, predicted))
-
-
-def f1(predicted: Sequence[str], expected: Sequence[str]) -> float:
-    """Macro-averaged F1, 0 to 1: the mean over all labels that are predicted or expected.
-
-    A label that is only expected, or only predicted, has F1 0. Raises as `accuracy`.
-    """
-    from sklearn.metrics import f1_score
+    from sklearn.metrics import accuracy_score, f1_score
 
     _check("labels", predicted, "expected labels", expected)
     labels = sorted({*predicted, *expected} - {NOTHING})
-    return float(f1_score(expected, predicted, labels=labels, average="macro"))
+    f1 = f1_score(expected, predicted, labels=labels, average="macro")
+    return {"accuracy": float(accuracy_score(expected, predicted)), "f1": float(f1)}
 
 
 def matthews(predicted: Sequence[str], expected: Sequence[str]) -> float:
     """Matthews correlation of labels, -1 to 1 (of several classes: Gorodkin 2004, R_K).
 
-    0 where all that is predicted, or all that is expected, is one label. Raises as `accuracy`.
+    0 where all that is predicted, or all that is expected, is one label.
     """
     from sklearn.metrics import matthews_corrcoef
 
@@ -237,8 +213,7 @@ def span_f1(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]
     are no spans at all.
 
     Raises:
-      ValueError: no sentences, not one of `expected` for each of `predicted` with as many tags, or
-        a tag of another scheme.
+      ValueError: sentences of different lengths, or a tag of another scheme.
     """
     from seqeval.metrics import f1_score
 
@@ -266,15 +241,11 @@ def word_perplexity(total_nats: float, texts: Sequence[str]) -> float:
     Raises:
       ValueError: there are no words.
     """
-    words = sum(len(text.split()) + _line_ends(text) for text in texts)
+    words = sum(len(text.split()) + text.removesuffix("\n").count("\n") + 1 for text in texts)
     if not words:
         raise ValueError("no perplexity a word of an empty list of texts")
     with np.errstate(over="ignore"):
         return float(np.exp(np.float64(total_nats) / words))
-
-
-def _line_ends(text: str) -> int:
-    return text.removesuffix("\n").count("\n") + 1
 
 
 def _mean(values: Iterable[Any]) -> float:

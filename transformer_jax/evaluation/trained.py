@@ -165,20 +165,3 @@ class Trained:
         alone = {name: rows[:1] for name, rows in batch.items()}, np.array([number])
         key = jax.random.key(self.seed)
         return generate.stream(self.writer, self.params, alone, key, decode)
-
-    def decoding(self) -> tuple[Callable[..., Any], tuple]:
-        """The compiled function that decodes, and the shapes of a batch of the longest prompts.
-
-        It shows what decoding costs; `params` may be shapes.
-        """
-        settings, decoder = self.data.settings, self.writer
-        rows, width = settings.evaluation_batch_size, settings.max_prompt_length
-        names = ("inputs", "inputs_segment_ids", "inputs_positions")
-        inputs = {name: jax.ShapeDtypeStruct((rows, width), "int32") for name in names}
-        keys = jax.eval_shape(
-            lambda: jax.random.split(jax.random.key(0), rows * decoder.settings.num_samples)
-        )
-        longest = int(np.max(decoder.most_written(np.arange(1, width + 1))))
-        decode = functools.partial(generate.decode_batch, decoder, rooms=(longest,))
-        limits = jax.ShapeDtypeStruct((rows,), "int32")
-        return jax.jit(decode), (self.params, inputs, limits, keys)

@@ -4,14 +4,13 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Int
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import pieces
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation.decoder import DecodeSettings
+from transformer_jax.evaluation.decoder import DecodeSettings, Lengths
 from transformer_jax.evaluation.scores import word_perplexity
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task, spread
@@ -20,28 +19,20 @@ from transformer_jax.training.losses import next_token_loss
 _SAMPLE_TOKENS = 64  # of a sample at most, a quarter of them its prompt
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Documents with eos, cut into consecutive pieces; so nothing is too long."""
-    del labels
     documents = ([*ids, tokenizer.special.eos] for ids in tokenizer.encode(examples["text"]))
     return {"targets": pieces(documents, limits.target)}, 0
 
 
-def _prompt(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Prompts behind bos, cut at their beginning: what is near counts most."""
-    del labels
     rows, most = tokenizer.encode(lines), limits.target - 1
     inputs = [[tokenizer.special.bos, *ids[-most:]] for ids in rows]
     return {"inputs": inputs}, sum(len(ids) > most for ids in rows)
 
 
-def _limit(
-    prompt_tokens: Int[np.ndarray, "B"], extra_length: int, most_positions: int | None
-) -> Int[np.ndarray, "B"]:
+def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:
     """`extra_length`, or as many as there are positions for."""
     if most_positions is None:
         return np.full_like(prompt_tokens, extra_length)

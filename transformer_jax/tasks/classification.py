@@ -3,20 +3,18 @@
 from collections.abc import Sequence
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import between, label_number, labelled, numbered
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation.scores import accuracy, f1, matthews
+from transformer_jax.evaluation.scores import label_scores, matthews
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks import tokens
 from transformer_jax.tasks.task import Sample, Scores, Task, samples
 from transformer_jax.training.losses import label_loss
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Texts between bos and eos, and the label of each at its bos."""
     sentences, numbers = tokenizer.encode(examples["text"]), numbered(labels)
     places = [
@@ -26,32 +24,18 @@ def _encode(
     return labelled(sentences, places, limits, tokenizer.special)
 
 
-def _prompt(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Texts between bos and eos, each with any label at its bos: there one is to be predicted."""
-    del labels
     inputs, too_long = between(tokenizer.encode(lines), limits.source, tokenizer.special)
     return {"inputs": inputs, "labels": [[1] + [0] * (len(ids) - 1) for ids in inputs]}, too_long
 
 
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
+    """The "accuracy", the macro "f1" and the "matthews" correlation."""
     labels = [label for (label,) in tokens.labels(trained, split.batches)]
     expected = split.examples["label"]
-    return score(labels, expected), samples(split.examples["text"], expected, labels)
-
-
-def score(predicted: Sequence[str], labels: Sequence[str]) -> Scores:
-    """Scores of the labels of texts: "accuracy", macro "f1" and "matthews" correlation.
-
-    Raises:
-      ValueError: no labels, or lists of different lengths.
-    """
-    return {
-        "accuracy": accuracy(predicted, labels),
-        "f1": f1(predicted, labels),
-        "matthews": matthews(predicted, labels),
-    }
+    scores = label_scores(labels, expected) | {"matthews": matthews(labels, expected)}
+    return scores, samples(split.examples["text"], expected, labels)
 
 
 def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:

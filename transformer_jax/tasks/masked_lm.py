@@ -8,7 +8,15 @@ import numpy as np
 from jaxtyping import Int64
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Batch, Column, Drawing, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import (
+    Batch,
+    Column,
+    Drawing,
+    Encoding,
+    Labels,
+    Limits,
+    Recipe,
+)
 from transformer_jax.data.prepare.tokenizer import MASK, Tokenizer
 from transformer_jax.data.prepare.transforms import between, pieces
 from transformer_jax.data.read.examples import Examples
@@ -18,20 +26,14 @@ from transformer_jax.tasks.task import Sample, Scores, Task
 from transformer_jax.training.losses import masked_token_loss
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Pieces of documents between bos and eos; so nothing is too long."""
-    del labels
     rows = pieces(tokenizer.encode(examples["text"]), limits.source - 2)
     return {"inputs": between(rows, limits.source, tokenizer.special)[0]}, 0
 
 
-def _prompt(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Lines between bos and eos, to be embedded."""
-    del labels
     inputs, too_long = between(tokenizer.encode(lines), limits.source, tokenizer.special)
     return {"inputs": inputs}, too_long
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Drawing, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Drawing, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import pieces, prompt_sources
 from transformer_jax.data.read.examples import Examples
@@ -24,11 +24,8 @@ from transformer_jax.training.losses import next_token_loss
 SENTINELS = tuple(f"< extra_id_{number} >" for number in range(100))
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Pieces of documents; with eos, what becomes of one is not longer than sources may be."""
-    del labels
     return {"text": pieces(tokenizer.encode(examples["text"]), limits.source - 1)}, 0
 
 

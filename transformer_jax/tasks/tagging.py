@@ -6,20 +6,18 @@ import re
 from collections.abc import Sequence
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import label_number, labelled, numbered
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation.scores import NOTHING, accuracy, f1, is_span_tag, span_f1
+from transformer_jax.evaluation.scores import NOTHING, is_span_tag, label_scores, span_f1
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks import tokens
 from transformer_jax.tasks.task import Sample, Scores, Task, samples
 from transformer_jax.training.losses import label_loss
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Sentences between bos and eos, and the tag of each word at its first token."""
     sentences, places, numbers = [], [], numbered(labels)
     encoded = tokenizer.encode_words(examples["words"])
@@ -32,9 +30,7 @@ def _encode(
     return labelled(sentences, places, limits, tokenizer.special)
 
 
-def _prompt(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Lines of words separated by blanks, each word with any tag, to be predicted."""
     words = [re.findall(r"[^ \t]+", line) for line in lines]  # as in CoNLL files
     examples = {"words": words, "tags": [[labels[0]] * len(row) for row in words]}
@@ -67,11 +63,8 @@ def score(predicted: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> 
     filled = [_filled(ours, len(theirs)) for ours, theirs in zip(predicted, expected, strict=True)]
     words = list(itertools.chain(*filled))
     expected_words = list(itertools.chain(*expected))
-    scores: Scores = {
-        "accuracy": accuracy(words, expected_words),
-        "f1": f1(words, expected_words),
-        "exact_match": sum(map(operator.eq, filled, expected)) / len(expected),
-    }
+    scores = label_scores(words, expected_words)
+    scores["exact_match"] = sum(map(operator.eq, filled, expected)) / len(expected)
     if all(map(is_span_tag, {*words, *expected_words} - {NOTHING})):
         outside = [["O" if tag == NOTHING else tag for tag in row] for row in filled]
         scores["span_f1"] = span_f1(outside, expected)

@@ -11,7 +11,7 @@ from transformer_jax.evaluation.trained import Predict, Trained
 from transformer_jax.models.family import Batch, Outputs, Sums
 from transformer_jax.tasks import tokens
 from transformer_jax.training.cross_entropy import METRICS, LossSettings
-from transformer_jax.training.losses import Loss, Result, means_of_tokens, no_totals
+from transformer_jax.training.losses import Loss, Result, means_of_tokens
 
 # source, reference and output of an example, as texts
 Sample = tuple[str, str, str]
@@ -30,7 +30,7 @@ class Task:
       loss: (outputs, batch, settings) -> sum of losses, its weight, sums by name.
       metrics: the names of these sums.
       totals: a whole batch -> what the loss of each part of it needs to know of the whole, such as
-        how many objects it holds, as columns (B, 1) which are the same in all rows.
+        how many objects it holds, as columns (B, 1) which are the same in all rows; None: nothing.
       means: sums -> their means, and the numbers that follow from these.
       predict: (outputs, batch) -> what is predicted, as arrays whose rows are the batch's.
       judge: (`means` of the last logging window, trained) -> what became of a run that has made all
@@ -51,7 +51,7 @@ class Task:
     heads: dict[str, str]
     loss: Callable[[Outputs, Batch, LossSettings], Result]
     metrics: tuple[str, ...] = METRICS
-    totals: Callable[[Batch], Batch] = no_totals
+    totals: Callable[[Batch], Batch] | None = None
     means: Callable[[Sums], dict[str, float]] = means_of_tokens
     predict: Predict = tokens.likeliest
     judge: Callable[[Mapping[str, float], Trained], tuple[str, dict[str, float]]] = tokens.judge

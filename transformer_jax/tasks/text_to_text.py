@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import paired, prompt_sources
 from transformer_jax.data.read.examples import Examples
+from transformer_jax.evaluation.decoder import Lengths
 from transformer_jax.evaluation.scores import METRICS, References
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks import tokens
@@ -22,11 +23,8 @@ from transformer_jax.tasks.task import Sample, Scores, Task, samples
 from transformer_jax.training.losses import next_token_loss
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Inputs and targets, each with eos. Of several right targets the first is learned."""
-    del labels
     sources = tokenizer.encode(examples["source"])
     targets = tokenizer.encode([references[0] for references in map(_all, examples["target"])])
     return paired(sources, targets, limits, tokenizer.special.eos)
@@ -37,9 +35,7 @@ def _all(target: str | Sequence[str]) -> Sequence[str]:
     return [target] if isinstance(target, str) else target
 
 
-def _limit(
-    prompt_tokens: Int[np.ndarray, "B"], extra_length: int, most_positions: int | None
-) -> Int[np.ndarray, "B"]:
+def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:
     """`extra_length`, or as many as there are positions for: an answer may be short."""
     most = extra_length if most_positions is None else min(extra_length, most_positions)
     return np.full_like(prompt_tokens, most)

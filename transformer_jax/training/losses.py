@@ -25,7 +25,7 @@ class Loss:
     """
 
     function: Callable[[Outputs, Batch, LossSettings], Result]
-    totals: Callable[[Batch], Batch]
+    totals: Callable[[Batch], Batch] | None
     means: Callable[[Sums], dict[str, float]]
     settings: LossSettings
 
@@ -36,13 +36,7 @@ class Loss:
 
     def with_totals(self, batch: Batch) -> Batch:
         """The batch with the totals of the whole, as columns: so each part of it has them."""
-        return self.totals(batch) | batch
-
-
-def no_totals(batch: Batch) -> Batch:
-    """The loss of a part of a batch needs nothing of the whole."""
-    del batch
-    return {}
+        return self.totals(batch) | batch if self.totals else batch
 
 
 def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
