@@ -37,6 +37,7 @@ from transformer_jax.runs.log import NoLog, RunLog
 from transformer_jax.runs.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
 from transformer_jax.training import loop, losses
 from transformer_jax.training.state import State
+from transformer_jax.training.step import StepFn
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": interrupt.EXIT_STATUS}
 
@@ -64,7 +65,7 @@ def train(config: Config, workdir: Path) -> int:
 
 def _train(config: Config, workdir: Path, run: Run) -> str:
     """Trains and scores; returns the status."""
-    memory.check(run, memory.train)
+    memory.check(run, memory.train(run))
     checkpoints = run.checkpoints(workdir)
     checkpoint = newest(config, run, workdir, checkpoints)
     # All data is read before anything is written, so that a mistake in it comes at once.
@@ -72,6 +73,9 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     streams = run.train_streams()
     if hosts.is_first():
         print(report(run.data.summaries()), flush=True)
+    # Before there is a state, so that nothing is made in vain, and only where steps are left.
+    left = checkpoint is None or int(checkpoint.name) < run.train.steps
+    step = memory.compiled_step(run) if left else run.train_step()
     state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
         _save_vocabularies(run, workdir)
@@ -106,7 +110,9 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
                 if lines and run.task.results:
                     log.samples(step, lines, run.task.results(run.trained(params), lines))
 
-            outcome = _fit(config, run, state, streams, checkpoints, log, validation, sample, stop)
+            outcome = _fit(
+                config, run, step, state, streams, checkpoints, log, validation, sample, stop
+            )
             status, spikes = outcome.status, run_log.read_spikes(workdir)
             bad_step = outcome.step if status == "diverged" else None
             log.results({"steps": outcome.step, "first_bad_step": bad_step, "spikes": spikes})
@@ -151,6 +157,7 @@ def _score(
 def _fit(
     config: Config,
     run: Run,
+    train_step: StepFn,
     state: State,
     streams: Endless,
     checkpoints: Checkpoints,
@@ -174,7 +181,7 @@ def _fit(
         streams,
         settings=run.train,
         mesh=run.mesh,
-        train_step=run.train_step(),
+        train_step=train_step,
         evaluate=validation,
         diagnose=diagnostics.make_diagnose(run.model, run.loss, run.roles),
         sharpness=make_sharpness(config, run),

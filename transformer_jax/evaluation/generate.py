@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, Shaped
 
+from transformer_jax.devices.memory import Checked
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import search as decoding
 from transformer_jax.evaluation.by_batch import fetch
@@ -230,7 +231,7 @@ def decode_batch(
     )
     names = {"settings": settings, "eos_ids": eos_ids, "pad_id": pad_id}
     for room, larger in itertools.zip_longest(rooms, rooms[1:]):
-        state, done = _advance(params, context, state, keys, step=step, until=room, **names)
+        state, done = _checked_advance(params, context, state, keys, step=step, until=room, **names)
         if larger is None or bool(done):
             break
         state = _enlarge(state, larger - room)
@@ -296,6 +297,11 @@ def _advance(
     extend = _extension(next_logits, settings, keys, eos_ids, pad_id)
     end = decoding.advance(state, extend, until)
     return end, constrain(jnp.all(end.done))
+
+
+_checked_advance = Checked(
+    _advance, "decoding", "evaluate.batch_size, decode.beam_size or decode.num_samples"
+)
 
 
 @functools.partial(jax.jit, static_argnames="by")

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.data.dataset import Dataset, Split
 from transformer_jax.data.prepare.tokenizer import PAD_ID
+from transformer_jax.devices.memory import Checked
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import generate
 from transformer_jax.evaluation.by_batch import fetch
@@ -32,7 +33,7 @@ def make_eval_step(loss: Loss, apply: ApplyFn) -> EvalStep:
         _, _, sums = loss(outputs, batch)
         return jax.tree.map(constrain, sums), memory
 
-    return jax.jit(eval_step)
+    return Checked(jax.jit(eval_step), "scoring", "evaluate.batch_size")
 
 
 def make_predict_step(
@@ -43,7 +44,12 @@ def make_predict_step(
     def predict_step(params: Any, batch: Any) -> Int[Array, "B T"]:
         return constrain(jnp.argmax(apply(params, batch, None), axis=-1))
 
-    return jax.jit(predict_step)
+    return Checked(jax.jit(predict_step), "predicting", "evaluate.batch_size")
+
+
+def make_embed_step(embed: Callable[[Any, Batch], Float[Array, "B T D"]]) -> Callable[..., Any]:
+    """(params, batch) -> at each token the vector of its text; compiled once per shape."""
+    return Checked(jax.jit(embed), "embedding", "evaluate.batch_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

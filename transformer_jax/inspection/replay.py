@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from transformer_jax.devices.mesh import Streams, place
+from transformer_jax.inspection.memory import compiled_step
 from transformer_jax.inspection.observed import (
     Observed,
     no_perturbations,
@@ -53,9 +54,9 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     """
     model = run.model.clone(config=dataclasses.replace(run.model.config, dtype="float32"))
 
-    train_step = run.train_step(functools.partial(with_memory, model))
     # By default GPUs and TPUs multiply in lower precision.
     with jax.default_matmul_precision("highest"):
+        train_step = compiled_step(run, run.train_step(functools.partial(with_memory, model)))
         left = step - int(state.step)
         with progress.bar("Training again", total=left, unit="steps") as advance:
             for _ in range(left):

@@ -8,7 +8,6 @@ import jax
 from jaxtyping import Array, Int, Key, PyTree
 
 from transformer_jax.models.layers.parameter import Boxed, Share
-from transformer_jax.process.machine import Need
 
 Batch = dict[str, Int[Array, "B _"]]
 
@@ -36,32 +35,6 @@ class Model(Protocol):
     def __call__(self, batch: Batch, *, deterministic: bool) -> PyTree[Array]: ...
 
 
-class Needs(Protocol):
-    """What a model takes of memory, by arithmetic on its config: nothing is traced for it.
-
-    `lengths` are tokens of a row by side, "source" and "target"; a model reads those of its own.
-    """
-
-    def parameters(self) -> list[Need]: ...
-
-    def constants(self, length: int) -> list[Need]:
-        """Arrays that tracing the model makes, for rows of this length."""
-        ...
-
-    def activations(self, rows: int, lengths: Mapping[str, int], *, training: bool) -> list[Need]:
-        """Of the forward pass, or with `training` what the backward pass needs too."""
-        ...
-
-    def decoding(
-        self, rows: int, hypotheses: int, prompt: int, length: int, *, room: int, beam: bool
-    ) -> list[Need]:
-        """Decoding `length` tokens after prompts of `prompt` tokens, several hypotheses of each.
-
-        room: tokens that there is room for at first.
-        """
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Family:
     """One row of FAMILIES.
@@ -73,14 +46,12 @@ class Family:
       memory: (config, rows, length or None) -> the shapes of what a model keeps of one batch for
         the next, zeros at first, rows as the first axis; () where it keeps nothing. `length`: as of
         evaluate.memory_length.
-      needs: config -> what the model takes of memory.
       inspected: whether diagnostics and replay know what its models show of their inside.
     """
 
     config: type[Any]
     shapes: Mapping[str, Callable[[Any], Model]]
     init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]]
-    needs: Callable[[Any], Needs]
     memory: Callable[[Any, int, int | None], Any] = lambda config, rows, length: ()
     inspected: bool = False
 

@@ -12,7 +12,7 @@ from absl import logging
 from jax.sharding import Mesh
 
 from transformer_jax.devices.mesh import Streams, place_ahead
-from transformer_jax.process import hosts, progress
+from transformer_jax.process import hosts
 from transformer_jax.training.losses import Batch, means
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, StepFn, TrainSettings
@@ -82,7 +82,6 @@ def fit(
     """
     step = int(state.step)
     report = _Report(settings, log, seconds_at_peak)
-    compiling = progress.phase("Compiling the training step")  # which its first call does
     newest = None  # what belongs to the last step, while nothing of it is read
     try:
         with contextlib.closing(place_ahead(streams, mesh)) as batches:
@@ -93,9 +92,7 @@ def fit(
                 # A copy, since the step takes its state.
                 before = jax.tree.map(jnp.copy, state.params) if diagnosing else None
                 previous = newest
-                with compiling:
-                    state, metrics = train_step(state, batch)
-                compiling = contextlib.nullcontext()
+                state, metrics = train_step(state, batch)
                 newest = batch, metrics, streams_after
                 step += 1
                 if previous is None:
