@@ -210,10 +210,15 @@ case $command in
     help) usage && exit ;;
     test | setup | compare | report | tensorboard) device=${device:-cpu} ;;
     preflight) device=${device:-cpu} venv+=-preflight ;;
-    quickstart | prepare | train | evaluate | generate | embed | look | import | export | inspect | check_parameterization | replay | configs | keys | experiment) ;;
-    *) fail "unknown command '$command': expected prepare, train, evaluate, generate, embed, look, import, export, inspect, check_parameterization, replay, \
-preflight, compare, report, tensorboard, configs, keys, experiment, tpu, test or setup, or none for the \
-quickstart. See launch.sh --help." ;;
+    quickstart | experiment) ;;
+    *)
+        # The modes of the command line, as their table has them.
+        modes=$(sed -n 's/^    "\([a-z_]*\)": Command(.*/\1/p' \
+            "$repository/transformer_jax/commands/__init__.py")
+        [[ $'\n'$modes$'\n' == *$'\n'$command$'\n'* ]] || fail "unknown command '$command': \
+expected ${modes//$'\n'/, }, compare, report, tensorboard, experiment, tpu, test or setup, or none \
+for the quickstart. See launch.sh --help."
+        ;;
 esac
 if [[ -z $device ]]; then
     device=cpu

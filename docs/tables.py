@@ -11,6 +11,8 @@ import inspect
 import json
 import re
 import sys
+import textwrap
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -277,7 +279,87 @@ def modules_tree() -> str:
     return f"```\n{text}\n```"
 
 
+# What is added by a row of a table: its module and name, and what goes with the row.
+_ADDITIONS = {
+    "a residual scheme": (
+        "models.transformer.schemes",
+        "SCHEMES",
+        "its formula in `tests/models/reference.py`",
+    ),
+    "a parameterisation": (
+        "models.transformer.parameterizations",
+        "PARAMETERIZATIONS",
+        "its exponents in `tests/models/transformer/parameterizations_test.py`",
+    ),
+    "a recurrent model": (
+        "models.recurrent.config",
+        "RECURRENCES",
+        "its steps in `tests/models/recurrent/reference.py`",
+    ),
+    "a recurrent cell": ("models.recurrent.cells", "CELLS", ""),
+    "an attention kernel": (
+        "models.layers.kernels",
+        "KERNELS",
+        "a file beside it with `attend`; rules of the mesh if it shards anew",
+    ),
+    "a kind of position": ("models.layers.positions", "POSITIONS", ""),
+    "a norm": ("models.layers.norm", "NORMS", ""),
+    "an activation": ("models.layers.feed_forward", "ACTIVATIONS", ""),
+    "an optimizer": ("training.update_rules", "OPTIMIZERS", ""),
+    "a schedule": ("training.schedule", "SCHEDULES", ""),
+    "a probe": (
+        "inspection.probes",
+        "probes",
+        "its interval as a key of `config.train`, and in `TrainSettings`",
+    ),
+    "a source of data": (
+        "data.read.sources",
+        "SOURCES",
+        "a reader in `transformer_jax/data/read/`",
+    ),
+    "a tokenizer": ("data.prepare.tokenizer", "TOKENIZERS", ""),
+    "a task": ("tasks", "TASKS", "its file beside it, and a head in `HEADS` if none fits"),
+    "a family of models": (
+        "models",
+        "FAMILIES",
+        "its folder; rules of the mesh for new logical axes",
+    ),
+    "a family of checkpoints": ("tools.convert", "FAMILIES", "its file beside it"),
+    "a mode of the command line": (
+        "commands",
+        "COMMANDS",
+        "its file beside it or in a tool, and its line in `launch.sh --help`",
+    ),
+}
+
+
+def additions_table() -> str:
+    """What is added by a row: the table, its file, and what else to write."""
+    rows = []
+    for thing, (module, name, then) in _ADDITIONS.items():
+        path = f"transformer_jax/{module.replace('.', '/')}"
+        path += "/__init__.py" if (ROOT / path).is_dir() else ".py"
+        assert getattr(importlib.import_module(f"transformer_jax.{module}"), name)
+        rows.append((thing, f"a row in `{name}`, `{path}`", then))
+    return _table(("To add", "Write", "Then"), rows)
+
+
+def imports_order() -> str:
+    """Who may import whom, from the contracts of pyproject.toml."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    lines = []
+    for contract in contracts["contracts"]:
+        if contract["type"] == "layers" and contract["containers"][0].startswith("transformer_jax"):
+            room = contract["containers"][0].partition(".")[2] or "transformer_jax"
+            layers = [layer.replace(" | ", ", ") for layer in contract["layers"]]
+            text = textwrap.fill(" > ".join(layers), 96 - 17, subsequent_indent=" " * 17)
+            lines.append(f"{room:17}{text}")
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
 PARTS = {
+    "additions": additions_table,
+    "imports": imports_order,
     "schemes": schemes_table,
     "parameterizations": parameterizations_table,
     "recurrences": recurrences_table,

@@ -147,7 +147,7 @@ def check_launch(arguments: Sequence[str], own_configs: dict[str, Path]) -> None
     elif command == "experiment":  # launch.sh itself reads --device
         check_experiment([word for word in others if not word.startswith("--device=")])
     elif command in ("compare", "report"):
-        module = f"transformer_jax.{command}"
+        module = f"transformer_jax.tools.reports.{command}"
         check_known(others, help_of(sys.executable, "-m", module, "--help"))
         named = ("--experiment=",) if command == "report" else ()
         assert any(word[0] != "-" or word.startswith(named) for word in others), "which runs?"

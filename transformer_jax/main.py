@@ -38,7 +38,7 @@ from configs.default import Config
 from transformer_jax.commands import COMMANDS, Command
 from transformer_jax.config import effects, kinds
 from transformer_jax.config.load import check_workdir, load, split
-from transformer_jax.process import hosts
+from transformer_jax.process import hosts, watch
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
@@ -63,7 +63,7 @@ def main(argv: list[str], changes: list[str]) -> int:
         _check_flags(argv[1:], changes)
         command = _command()
         status = command.load()(argv[1:]) if command.words else _dispatch(changes)
-        hosts.finish()
+        watch.finish()
         return status
     except Exception as error:
         # With --verbosity=1 also where it came from.
@@ -72,7 +72,7 @@ def main(argv: list[str], changes: list[str]) -> int:
         # The checkpoint and the cache, which name their folder, have told what to do.
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
             print("Free some disk space and run the same command again.", file=sys.stderr)
-        hosts.fail(error)
+        watch.fail(error)
         return 1
 
 
@@ -173,7 +173,7 @@ def _join_and_run(argv: list[str], changes: list[str], loading: contextlib.ExitS
         _command().load()
     try:
         if _command().joins_hosts:
-            hosts.start()
+            watch.start()
     except (ValueError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

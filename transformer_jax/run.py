@@ -118,15 +118,25 @@ class Run:
     def abstract_batch(self) -> dict[str, Any]:
         """The shapes of a training batch and where its parts lie, without the data."""
 
-        def array(shape: tuple[int, int]) -> jax.ShapeDtypeStruct:
-            layout = batch_sharding(self.mesh, shape)
-            return jax.ShapeDtypeStruct(shape, "int32", sharding=layout)
+        return {
+            name: jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(self.mesh, shape))
+            for name, (shape, dtype) in self.data.batch_shapes().items()
+        }
 
-        return {name: array(shape) for name, shape in self.data.batch_shapes().items()}
+    @property
+    def _states(self) -> state.StateMaker:
+        return state.StateMaker(
+            self.init,
+            self.optimizer,
+            metrics=(*self.task.metrics, "gradient_norm"),
+            ema=self.train.ema_decay > 0,
+            mesh=self.mesh,
+            memory=self.memory(self.data.settings.batch_size, None),
+        )
 
     def new_state(self, batch: Batch) -> State:
         """The state before the first step, whose batch this is."""
-        return self._state(state.create, jax.random.key(self.seed), batch)
+        return self._states.create(jax.random.key(self.seed), batch)
 
     def abstract_state(self) -> State:
         """Shapes and shardings of the state that training carries; nothing is computed."""
@@ -136,19 +146,7 @@ class Run:
     def _abstract_state(self) -> State:
         # Not even a key, as the devices may be none that are here.
         key = jax.eval_shape(jax.random.key, self.seed)
-        return self._state(state.abstract, key, self.abstract_batch())
-
-    def _state(self, make: Callable[..., State], key: Key[Array, ""], batch: Batch) -> State:
-        return make(
-            self.init,
-            self.optimizer,
-            key,
-            batch,
-            (*self.task.metrics, "gradient_norm"),
-            ema=self.train.ema_decay > 0,
-            mesh=self.mesh,
-            memory=self.memory(self.data.settings.batch_size, None),
-        )
+        return self._states.abstract(key, self.abstract_batch())
 
     def parameter_table(self) -> list[state.Parameter]:
         """The parameters in the order of their paths; nothing is computed."""

@@ -14,7 +14,6 @@ from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.inspection.observed import in_order, observe, output_change, residuals
-from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
 from transformer_jax.models.family import Model
 from transformer_jax.models.transformer import fold as admin
 from transformer_jax.models.transformer import schemes
@@ -105,7 +104,7 @@ def _steps(
         return lab.mean_loss(run, model, params, batch)
 
     def change(key):
-        moved = random_sign_step(key, params, RANDOM, roles)
+        moved = lab.random_sign_step(key, params, RANDOM, roles)
         after = observe(model, moved, batch)[1]["decoder"]
         return output_change(before, after, RANDOM)
 
@@ -113,7 +112,7 @@ def _steps(
     loss, gradient = jax.value_and_grad(mean_loss)(params)
     before = observe(model, params, batch)[1]["decoder"]
     changes = jax.lax.map(change, jax.random.split(jax.random.key(0), DRAWS))
-    stepped = gradient_sign_step(gradient, params, GRADIENT, roles)
+    stepped = lab.gradient_sign_step(gradient, params, GRADIENT, roles)
     logits: Any = model.apply({"params": params}, batch, deterministic=True)
     return logits, {
         "loss": loss,

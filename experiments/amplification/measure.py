@@ -13,9 +13,8 @@ from jaxtyping import Array, Float, Key
 from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
-from transformer_jax.inspection.dependency import sum_of_squared_dependencies
+from transformer_jax.inspection.dependency import own_dependency
 from transformer_jax.inspection.observed import observe, output_change
-from transformer_jax.inspection.steps import gradient_sign_step, random_sign_step
 from transformer_jax.models.family import Model
 from transformer_jax.models.transformer.shapes import Params
 from transformer_jax.run import Run
@@ -58,8 +57,8 @@ def _measure(run: Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Arr
     # One after the other, so that the model is compiled once for all three.
     moved = (
         params,
-        random_sign_step(step_key, params, RANDOM, roles),
-        gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT, roles),
+        lab.random_sign_step(step_key, params, RANDOM, roles),
+        lab.gradient_sign_step(jax.grad(mean_loss)(params), params, GRADIENT, roles),
     )
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moved)
     observed = jax.lax.map(lambda params: observe(model, params, batch)[1]["encoder"], stacked)
@@ -69,5 +68,8 @@ def _measure(run: Run, model: Model, key: Key[Array, ""]) -> dict[str, Float[Arr
     return {
         "random": output_change(before, by_random, RANDOM),
         "gradient": output_change(before, by_gradient, GRADIENT),
-        "dependencies": sum_of_squared_dependencies(model.config, params, "encoder", before),
+        # The output change is proportional to their sum (Liu et al. 2020, theorem 2).
+        "dependencies": jnp.sum(
+            jnp.square(own_dependency(model.config, params, "encoder", before))
+        ),
     }

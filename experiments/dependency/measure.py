@@ -66,7 +66,7 @@ def _first_batch(run: Run) -> Batch:
 
 def _random_batch(run: Run) -> Batch:
     """Random tokens, one text a row, in the shapes of a training batch."""
-    shape = run.data.batch_shapes()["inputs"]
+    shape, _ = run.data.batch_shapes()["inputs"]
     tokens = jax.random.randint(jax.random.key(run.seed), shape, 0, run.model.config.vocab_size)
     positions = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
     ones = jnp.ones(shape, jnp.int32)

@@ -10,9 +10,9 @@ import numpy as np
 
 from configs.default import Config
 from experiments.harness.trainings import Trainings
-from transformer_jax.config import build
 from transformer_jax.data.prepare.recipe import Batch
 from transformer_jax.devices.mesh import place
+from transformer_jax.inspection.sharpness import make_sharpness
 
 SEED = 0
 NUMBERS = ("loss", "sharpness", "preconditioned_sharpness", "gradient_alignment")
@@ -26,14 +26,14 @@ def measure(
     All of them are NaN from the step on at which training diverged.
 
     loss: of the step's own batch, before its update.
-    sharpness, preconditioned_sharpness, gradient_alignment: as of `build.make_sharpness`, on the
+    sharpness, preconditioned_sharpness, gradient_alignment: as of `sharpness.measure`, on the
       whole batch, the first of the data; so all trainings are read alike.
 
     Args:
       rows: of the whole batch, that each step is made on: all of them, or some drawn anew.
     """
     trainings = Trainings(config)
-    read = build.make_sharpness(config, trainings.run)
+    read = make_sharpness(trainings.run, config.optimizer)
     whole = next(trainings.batches(SEED))
     batches = itertools.repeat(whole) if rows == config.data.batch_size else _parts(whole, rows)
     read_on = place(trainings.run.mesh, whole)

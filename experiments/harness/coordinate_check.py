@@ -1,12 +1,9 @@
 """How activations grow with a model in the first steps, by rule: measured, and as slopes."""
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.harness import results
@@ -20,16 +17,14 @@ _STEPS = 10
 def sizes(trainings: Trainings, rate: float, seeds: int) -> list[dict[str, Any]]:
     """Trains ten steps with each seed: of each step, and of before them, a row for each activation
     with its "size", mean |x| on the first batch."""
-    measure = jax.jit(functools.partial(coordinates.sizes, trainings.run.model))
     rows = []
     for seed in range(seeds):
-        initial = first = None
-        for made in itertools.islice(trainings.steps(rate, seed), 1 + _STEPS):
-            if initial is None or first is None:
-                initial, first = jax.tree.map(jnp.copy, made.state.params), made.batch
-            for name, found in measure(initial, made.state.params, first).items():
-                row = {"seed": seed, "step": made.step, "activation": name, "size": float(found)}
-                rows.append(row)
+        steps = itertools.islice(trainings.steps(rate, seed), 1 + _STEPS)
+        pairs = ((made.state.params, made.batch) for made in steps)
+        curves = coordinates.measure(trainings.run.model, pairs)
+        for step, row in enumerate(zip(*curves.values(), strict=True)):
+            for name, size in zip(curves, row, strict=True):
+                rows.append({"seed": seed, "step": step, "activation": name, "size": float(size)})
     return rows
 
 

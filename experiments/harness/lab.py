@@ -1,20 +1,24 @@
-"""What measures share: batches and parameters that are drawn, trained parameters, losses."""
+"""What measures share: batches and parameters that are drawn, steps, trained parameters, losses."""
 
 import functools
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer_jax.checkpoint.checkpoints import load_parameters, whole
+from transformer_jax.inspection.steps import is_kernel
 from transformer_jax.models import family
 from transformer_jax.models.family import Model
 from transformer_jax.models.transformer.initialisation import initialise
 from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS
-from transformer_jax.training import state as train_state
+from transformer_jax.training.state import StateMaker
 
 # Compiler options where most of the time is compilation, which this halves; programs run as fast.
 QUICKLY = {"xla_backend_optimization_level": 1}
@@ -25,8 +29,8 @@ EACH, FUSED = 1.0, 0.5**0.5
 def draw(run: Run, key: Key[Array, ""], batch: Batch, model: Model | None = None) -> Params:
     """The parameters that a training run would begin with. model: another than the run's."""
     init = run.init if model is None else functools.partial(initialise, model)
-    state = train_state.create(init, run.optimizer, key, batch, (), ema=False, mesh=run.mesh)
-    return state.params
+    states = StateMaker(init, run.optimizer, metrics=(), ema=False, mesh=run.mesh)
+    return states.create(key, batch).params
 
 
 def trained(run: Run, workdir: Path) -> Params | None:
@@ -49,6 +53,36 @@ def roles(model: Model, batch: Batch) -> dict[str, family.Role]:
     """What each parameter of a model is, by its path; nothing is computed."""
     init = functools.partial(initialise, model)
     return family.roles(jax.eval_shape(init, jax.random.key(0), batch))
+
+
+def random_sign_step(
+    key: Key[Array, ""], params: Params, size: float, roles: Mapping[str, family.Role]
+) -> Params:
+    """W + size * sign(N(0, 1)) for all kernels (see `inspection.steps`).
+
+    Every kernel has a key by its path, so that two schemes draw alike for kernels that they share.
+    """
+
+    def moved(path, leaf):
+        name = family.parameter_name(path)
+        if not is_kernel(roles[name]):
+            return leaf
+        own = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
+        return leaf + size * jax.random.rademacher(own, leaf.shape, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(moved, params)
+
+
+def gradient_sign_step(
+    gradient: Params, params: Params, size: float, roles: Mapping[str, family.Role]
+) -> Params:
+    """W - size * sign(gradient) for all kernels: a step like Adam's."""
+
+    def moved(path, leaf, gradient):
+        kernel = is_kernel(roles[family.parameter_name(path)])
+        return leaf - size * jnp.sign(gradient) if kernel else leaf
+
+    return jax.tree_util.tree_map_with_path(moved, params, gradient)
 
 
 def scale_attention(params: Params, gain: float | Float[Array, ""]) -> Params:

@@ -18,7 +18,7 @@ from transformer_jax.devices.mesh import place
 from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch
 from transformer_jax.training.state import State
-from transformer_jax.training.step import Metrics, train_step
+from transformer_jax.training.step import Metrics, is_finite, train_step
 
 
 class Made(NamedTuple):
@@ -88,8 +88,7 @@ class Trainings:
         numbered = zip(range(1, run.train.steps + 1), every, strict=False)
         for number, batch in numbered:
             state, metrics = self._step(state, batch, learning_rate)
-            finite = math.isfinite(metrics["loss"]) and math.isfinite(metrics["gradient_norm"])
-            if not (finite and metrics["finite_parameters"]):
+            if not is_finite(metrics):
                 return
             yield Made(number, state, batch, metrics)
 

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, Int
 
 from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
-from transformer_jax.config import build
 from transformer_jax.data.prepare.recipe import Batch
 from transformer_jax.devices.mesh import place
+from transformer_jax.inspection.sharpness import make_sharpness
 from transformer_jax.models.family import Role, parameter_name
 from transformer_jax.training.optimizer import adam_state
 from transformer_jax.training.update_rules import rms_ratio
@@ -163,7 +163,7 @@ def _curvature(
     """What a step made -> the curvature that the next one begins with, where that is one of these
     steps; always on the first batch of the training data, so that it moves with the weights alone.
     """
-    sharpness = build.make_sharpness(trainings.config, trainings.run)
+    sharpness = make_sharpness(trainings.run, trainings.config.optimizer)
     batch = place(trainings.run.mesh, next(trainings.batches(seed)))
 
     def read(made: Made) -> dict[str, float]:

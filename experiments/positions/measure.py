@@ -30,7 +30,8 @@ def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any
     params = lab.trained(run, workdir)
     if params is None:
         return []
-    data = Dataset(dataclasses.replace(run.data.settings, max_target_length=length))
+    settings = run.data.settings
+    data = Dataset(dataclasses.replace(settings, longest=settings.longest | {"target": length}))
     one = jax.jit(functools.partial(_losses, run, params))
     sums = jax.device_get([one(batch) for batch, _ in data.split("validation").batches])
     losses, counts = np.sum(sums, axis=0).reshape(2, -1, 2, bigram.HALF).sum(axis=-1)

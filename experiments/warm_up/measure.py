@@ -11,9 +11,8 @@ from jaxtyping import Array, Float
 
 from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
-from transformer_jax.config import build
 from transformer_jax.inspection import observed, steps
-from transformer_jax.inspection.sharpness import threshold
+from transformer_jax.inspection.sharpness import make_sharpness, threshold
 from transformer_jax.models.family import Model
 from transformer_jax.models.transformer.shapes import Batch, Params
 
@@ -31,7 +30,7 @@ def measure(
 
     curvature: as it was asked for.
     angle/STEP: in radians, by which the step turned the kernels of a layer, mean over layers.
-    sharpness/STEP, preconditioned_sharpness/STEP: with `curvature`, as of `build.make_sharpness`.
+    sharpness/STEP, preconditioned_sharpness/STEP: with `curvature`, as of `sharpness.measure`.
     edge/STEP: with it, the latter as a share of the threshold at the learning rate of that step,
       which is not the peak's.
     dead: the share of the sublayers whose branch is dead after the last step.
@@ -78,7 +77,7 @@ def _look(trainings: Trainings, curvature: bool) -> Callable[[Made, Params], dic
     """(what a step made, the parameters before it) -> the numbers that are read after it."""
     run = trainings.run
     turned = jax.jit(lambda old, new: steps.update(old, new, run.roles)["decoder"].angle.mean())
-    read = build.make_sharpness(trainings.config, run)
+    read = make_sharpness(run, trainings.config.optimizer)
     limit = threshold(trainings.config.optimizer.beta1)
 
     def look(made: Made, before: Params) -> dict[str, float]:

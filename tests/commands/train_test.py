@@ -1,4 +1,4 @@
-"""What training says before it begins, and of its steps when they are done."""
+"""What training says before it begins, and when it is done."""
 
 import importlib
 import json
@@ -7,7 +7,6 @@ import pytest
 
 from configs import default
 from transformer_jax.config.load import load
-from transformer_jax.runs.workdir import METRICS
 
 train = importlib.import_module("transformer_jax.commands.train")
 
@@ -32,24 +31,3 @@ def test_replay_is_offered_where_it_can_be_had(tmp_path, monkeypatch, capsys, fa
     config = load(default.__file__, {"model.family": family})
     assert train.train(config, tmp_path) == 1
     assert ("--step=3" in capsys.readouterr().out) == replays
-
-
-def test_steps_that_were_all_logged_get_spike_scores(tmp_path):
-    losses: list[float | None] = [3.0 + 0.01 * (step % 3) for step in range(300)]
-    losses[150:153] = 9.0, None, 9.0  # null stands for what is not finite
-    records = [
-        {"step": step, "train/loss": loss, "train/gradient_norm": 1.0 + 0.1 * (step % 2)}
-        for step, loss in enumerate(losses, 1)
-    ]
-
-    def scores(records):
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        (tmp_path / METRICS).write_text(lines)
-        return train._spike_scores(tmp_path)
-
-    assert scores(records) == {
-        "spike_score": {"loss": pytest.approx(100 * 3 / 200), "gradient_norm": 0}
-    }
-    assert scores([*records, {"step": 300, "validation/loss": 3.0}]) == scores(records)
-    assert scores(records[1::2]) == {}
-    assert scores(records[:100]) == {}

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import os
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -12,7 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.data.toy import source_settings
-from transformer_jax.data import splits
+from transformer_jax.data import splits, vocabularies
 from transformer_jax.data.corpora import bigram
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare import prepare
@@ -85,12 +86,10 @@ def _settings(folder, task, **changes):
         model_vocab_size=None,
         mask_rate=0.3,
         mean_span_length=3.0,
-        max_source_length=8,
-        max_target_length=8,
+        longest={"source": 8, "target": 8},
+        rows={"source": 12, "target": 16},
         packing=True,
         contiguous=False,
-        row_source_length=12,
-        row_target_length=16,
         batch_size=4,
         streams=2,
         seed=0,
@@ -99,7 +98,9 @@ def _settings(folder, task, **changes):
         tokenizer_file=None,
         labels_file=None,
     )
-    return dataclasses.replace(settings, **changes)
+    settings = dataclasses.replace(settings, **changes)
+    # As a config has it: without packing, a row is an example.
+    return settings if settings.packing else dataclasses.replace(settings, rows=settings.longest)
 
 
 def _dataset(folder, task="translation", **changes):
@@ -192,7 +193,7 @@ def test_characters_held_out_of_a_language_models_text_are_never_trained_on(fold
         splits=SPLITS | {"validation": ()},
         validation_size=size,
         tokenizer_kind="bytes",
-        max_target_length=16,
+        longest={"source": 8, "target": 16},
     )
     held_out = data.split("validation").examples["text"]
     assert "".join(held_out) == whole[-size:] and len(held_out) == 2
@@ -220,7 +221,7 @@ def test_nothing_is_read_before_it_is_asked_for(folder):
     tokenizer.save(folder / "tokenizer.json")
     data = _dataset(folder / "nowhere", "causal_lm", tokenizer_file=folder / "tokenizer.json")
     assert data.tokenizer.fingerprint == tokenizer.fingerprint
-    assert data.batch_shapes()["targets"] == (4, 16)
+    assert data.batch_shapes()["targets"] == ((4, 16), "int32")
     data.prompts(["a"])
     with pytest.raises(FileNotFoundError, match="nowhere"):
         data.train_streams()
@@ -255,6 +256,22 @@ def test_a_tokenizer_is_trained_on_the_training_split_alone(folder):
         data = _dataset(folder, task)
         assert knows(data, "train") and knows(data, "e") and not knows(data, "test")
     assert knows(_dataset(folder), "TRAIN")
+
+
+def test_a_tokenizer_is_trained_once_for_its_texts_and_settings(folder, monkeypatch):
+    bpe: dict[str, Any] = dict(tokenizer_kind="bpe", tokenizer_vocab_size=30)
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("translation", bpe),
+        ("translation", bpe | {"tokenizer_vocab_size": 28}),
+        ("translation", bpe | {"splits": SPLITS | {"train": ("test",)}}),
+        ("causal_lm", bpe),
+        ("masked_lm", bpe),
+    ]
+    trained = [_dataset(folder, task, **change).tokenizer for task, change in changes]
+    assert len({tokenizer.fingerprint for tokenizer in trained}) == len(changes)
+    monkeypatch.delattr(vocabularies, "train_tokenizer")
+    again = [_dataset(folder, task, **change).tokenizer for task, change in changes]
+    assert [one.fingerprint for one in again] == [one.fingerprint for one in trained]
 
 
 def test_a_tokenizer_that_the_model_has_no_room_for_is_refused(folder):
@@ -319,13 +336,14 @@ def test_other_tasks_have_no_labels(folder, task):
 def test_training_batches_have_the_shapes_that_are_known_before(folder, task, packing):
     data = _dataset(folder, task, packing=packing)
     batch = next(data.train_streams())
-    assert {name: rows.shape for name, rows in batch.items()} == data.batch_shapes()
+    forms = {name: (rows.shape, rows.dtype.name) for name, rows in batch.items()}
+    assert forms == data.batch_shapes()
     assert set(batch) == set(TASKS[task].recipe.batch_sides())
 
 
 def test_long_examples_are_left_out_of_training_and_counted_in_a_warning(folder, caplog):
     splits = SPLITS | {"validation": ("train",)}
-    data = _dataset(folder, splits=splits, max_source_length=6, max_target_length=6)
+    data = _dataset(folder, splits=splits, longest={"source": 6, "target": 6})
     long = sum(len(text.split()) > 5 for text in SENTENCES["train"])
     assert len(_rows(data.split("validation").batches)) == len(SENTENCES["train"])
     assert f"validation: {long} of 13 examples" in caplog.text and "cut off" in caplog.text
@@ -433,7 +451,7 @@ def test_unigram_entropy_is_that_of_the_targets_that_the_loss_counts(folder):
     short = [text for text in sentences if len(text.split()) < 4]
     words = collections.Counter(word for text in short for word in text.split())
     expected = _entropy(words | {"<eos>": len(short)})
-    cut = _dataset(folder, max_target_length=4)
+    cut = _dataset(folder, longest={"source": 8, "target": 4})
     assert 0 < len(short) < len(sentences) and cut.unigram_entropy == pytest.approx(expected)
 
 
@@ -463,7 +481,7 @@ def test_streams_and_unigram_entropy_read_the_training_data_once(folder):
 
 def test_rows_of_bigram_copy_are_16_words_and_their_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(bigram, "SPLITS", {"train": 12, "validation": 3, "test": 2})
-    settings = _settings(tmp_path, "causal_lm", packing=False, max_target_length=32)
+    settings = _settings(tmp_path, "causal_lm", packing=False, longest={"source": 8, "target": 32})
     source = dataclasses.replace(settings.source, source="bigram_copy", dir="")
     data = Dataset(dataclasses.replace(settings, source=source))
     streams = data.train_streams()

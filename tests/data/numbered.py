@@ -1,11 +1,13 @@
 """Token arrays whose examples bear numbers, and the way back: which examples a batch holds."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.data.prepare.arrays import Counts, TokenArrays, ids_of, lengths_of
+from transformer_jax.data.prepare.arrays import Counts, TokenArrays, lengths_of
 from transformer_jax.data.prepare.recipe import Batch, Column, Draw
 from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
@@ -26,46 +28,62 @@ Columns = Mapping[str, Column]
 PAIRS: Columns = {"inputs": Column("source"), "targets": Column("target")}
 TEXTS: Columns = {"targets": Column("target")}
 LABELLED: Columns = {"inputs": Column("source"), "labels": Column("source", along="inputs")}
+PATCHES: Columns = {
+    "inputs": Column("source", shape=(3,), dtype="float32"),
+    "grid": Column("source", along="inputs", shape=(2,)),
+    "halves": Column("source", along="inputs", dtype="bfloat16"),
+    "targets": Column("target", shape=(2, 2), dtype="uint8"),
+}
 # Each way in which columns can lie, with what is drawn for them.
 CASES: dict[str, tuple[Columns, Draw | None]] = {
     "pairs": (PAIRS, None),
     "texts": (TEXTS, None),
     "labelled": (LABELLED, None),
+    "patches": (PATCHES, None),
     "drawn": (TEXTS, Noise(999)),
 }
-
-
-def keys(case: str) -> set[str]:
-    """The keys of a batch, written out."""
-    targets = {"targets", "targets_segment_ids", "targets_positions"}
-    inputs = {"inputs", "inputs_segment_ids", "inputs_positions"}
-    return {
-        "pairs": inputs | targets,
-        "texts": targets,
-        "labelled": inputs | {"labels"},
-        "drawn": targets | {"noise"},
-    }[case]
+TARGETS = dict.fromkeys(("targets", "targets_segment_ids", "targets_positions"), ((), "int32"))
+INPUTS = dict.fromkeys(("inputs", "inputs_segment_ids", "inputs_positions"), ((), "int32"))
+# The keys of a batch, and the shape and dtype of what is at each place, written out.
+KEYS = {
+    "pairs": INPUTS | TARGETS,
+    "texts": TARGETS,
+    "labelled": INPUTS | {"labels": ((), "int32")},
+    "patches": INPUTS
+    | TARGETS
+    | {
+        "inputs": ((3,), "float32"),
+        "grid": ((2,), "int32"),
+        "halves": ((), "bfloat16"),
+        "targets": ((2, 2), "uint8"),
+    },
+    "drawn": TARGETS | {"noise": ((), "int32")},
+}
 
 
 def make_arrays(
     n: int, columns: Columns = PAIRS, *, shortest: int = 3, longest: int = 9, seed: int = 0
 ) -> TokenArrays:
-    """n examples of random ids; in each column the second token of an example is 4 + its number."""
+    """n examples of random ids; in each column the second token of an example is 4 + its number.
+
+    Where an array is at each place, all its numbers are that one.
+    """
     draw = np.random.default_rng(seed)
     lengths: dict[str, np.ndarray] = {}
     for name, column in columns.items():
         own = draw.integers(shortest, longest + 1, n)
         lengths[name] = lengths[column.along] if column.along else own
 
-    def tokens(lengths: np.ndarray) -> np.ndarray:
+    def entries(lengths: np.ndarray, column: Column) -> np.ndarray:
         rows = [
             [BOS_ID, 4 + number, *draw.integers(4, 99, length - 3), EOS_ID]
             for number, length in enumerate(lengths)
         ]
-        return np.concatenate(rows).astype(np.int32)
+        numbers = np.concatenate(rows).astype(column.dtype)
+        return numbers.repeat(math.prod(column.shape)).reshape(-1, *column.shape)
 
     return in_memory(
-        {name: tokens(lengths[name]) for name in columns},
+        {name: entries(lengths[name], column) for name, column in columns.items()},
         {name: np.cumsum([0, *lengths[name]]) for name in columns},
         f"{n}, {list(columns)}, {shortest}, {longest}, {seed}",
     )
@@ -80,9 +98,10 @@ def in_memory(
         columns=columns,
         offsets=offsets,
         lengths={name: lengths_of(ends) for name, ends in offsets.items()},
-        ids={name: ids_of(tokens) for name, tokens in columns.items()},
+        ids={},
         counts=counts,
         fingerprint=fingerprint,
+        folder=Path(),
     )
 
 
@@ -115,7 +134,7 @@ def numbers(batch: Batch, rows: Iterable[int], arrays: TokenArrays) -> list[int]
     found = []
     for row in rows:
         for example in unpack(batch, row, arrays.columns):
-            number = next(iter(example.values()))[1] - 4
+            number = int(np.ravel(next(iter(example.values()))[1])[0]) - 4
             assert {name: tokens.tolist() for name, tokens in arrays[number].items()} == example
             found.append(number)
     return found

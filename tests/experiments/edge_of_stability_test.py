@@ -13,9 +13,8 @@ from experiments.harness.small import CONFIG
 from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
-from transformer_jax.config import build
 from transformer_jax.devices.mesh import place
-from transformer_jax.inspection.sharpness import threshold
+from transformer_jax.inspection.sharpness import make_sharpness, threshold
 
 STEPS, EVERY, ROWS, RATE = 4, 2, 8, 0.01
 
@@ -44,7 +43,7 @@ def test_above_the_threshold_momentum_on_a_parabola_grows_and_below_it_shrinks(b
 def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(config, tmp_path):
     trainings = Trainings(config)
     whole = next(trainings.batches(measure.SEED))
-    read = build.make_sharpness(config, trainings.run)
+    read = make_sharpness(trainings.run, config.optimizer)
     on = place(trainings.run.mesh, whole)
     expected = {
         made.step: read(made.state, on)

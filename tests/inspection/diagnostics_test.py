@@ -44,7 +44,7 @@ def test_training_can_log_the_diagnostics_of_every_shape(shape, qk_norm):
         "masked_tokens": "masked_lm",
     }.get(shape, "tagging")
     loss = functools.partial(TASKS[task].loss, label_smoothing=0.0, z_loss=0.0)
-    diagnose = diagnostics.make_diagnose(make(config), loss, tiny.roles(config))
+    diagnose = functools.partial(diagnostics.diagnose, make(config), loss, tiny.roles(config))
     found = jax.eval_shape(diagnose, params, params, batch)
     expected = {}
     for stack, kinds in tiny.stacks(config).items():
@@ -65,7 +65,8 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
     batch = jax.tree.map(lambda *rows: np.concatenate(rows), packed, more)
     before, after = (tiny.random_parameters(POST_LN, seed) for seed in (0, 1))
     roles = tiny.roles(POST_LN)
-    found = diagnostics.make_diagnose(make(POST_LN), LOSS, roles)(before, after, batch)
+    diagnose = functools.partial(diagnostics.diagnose, make(POST_LN), LOSS, roles)
+    found = jax.jit(diagnose)(before, after, batch)
 
     look = observe_function(POST_LN)
     (logits, olds), (_, news) = look(before, packed), look(after, packed)

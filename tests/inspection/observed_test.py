@@ -16,6 +16,7 @@ from tests.inspection.seen import (
     gradient_function,
     make,
     mean_loss,
+    observe_function,
     seen,
     sublayers,
 )
@@ -25,6 +26,7 @@ from transformer_jax.inspection.observed import (
     largest_logit,
     mean_over_queries,
     observe,
+    output_change,
     token_similarity,
 )
 from transformer_jax.models.layers import attention
@@ -130,6 +132,18 @@ def slow_heads(weights, x, other):
     for head in range(weights["query"].shape[1]):
         queries = x @ weights["query"][:, head] + weights["query_bias"][head]
         yield queries / math.sqrt(queries.shape[-1]), other @ weights["key"][:, head]
+
+
+def test_output_change_is_by_token_entry_and_square_of_the_step():
+    params, _, before = seen(POST_LN)
+    moved = jax.tree.map(lambda leaf: leaf + 0.1 * jnp.sign(jnp.sin(99 * leaf)), params)
+    _, after = observe_function(POST_LN)(moved, tiny.packed_batch())
+    for stack, side in (("encoder", "inputs"), ("decoder", "targets")):
+        change = np.asarray(after[stack].final) - np.asarray(before[stack].final)
+        tokens = np.concatenate(reference.by_example(tiny.packed_batch(), side, change))
+        expected = np.mean([token @ token for token in tokens]) / (POST_LN.d_model * 0.1**2)
+        found = output_change(before[stack], after[stack], 0.1)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_token_similarity_is_the_mean_cosine_of_pairs_of_a_text():

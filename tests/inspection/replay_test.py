@@ -40,15 +40,9 @@ def make_settings(accumulation_steps=1):
 
 def make_state(params, optimizer: optax.GradientTransformation = SGD) -> Any:
     mesh = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
-    return train_state.create(
-        lambda key, batch: params,
-        optimizer,
-        jax.random.key(0),
-        batch={},
-        metrics=(*METRICS, "gradient_norm"),
-        ema=False,
-        mesh=mesh,
-    )
+    metrics = (*METRICS, "gradient_norm")
+    states = train_state.StateMaker(lambda *_: params, optimizer, metrics, ema=False, mesh=mesh)
+    return states.create(jax.random.key(0), {})
 
 
 def make_batch(config, rows=2):

@@ -15,7 +15,6 @@ from transformer_jax.inspection import sharpness
 from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import Share
 from transformer_jax.training import optimizer
-from transformer_jax.training.update_rules import OPTIMIZERS
 
 
 def draw(*shape, seed=0):
@@ -67,11 +66,9 @@ def test_what_training_logs_is_of_its_parameters_and_its_optimizer():
     params, loss, dense = network()
     scales = jax.tree.map(lambda leaf: 0.1 + jnp.abs(jnp.sin(7 * leaf)), params)
     flat = np.asarray(ravel_pytree(scales)[0], np.float64) ** -0.5
-    state: Any = SimpleNamespace(params=params, opt_state={"nu": scales})
-    measure = sharpness.make_sharpness(
-        lambda params, batch: batch["size"] * loss(params), lambda opt_state: opt_state["nu"]
-    )
-    found = measure(state, {"size": jnp.float32(3)})
+    measure = functools.partial(sharpness.measure, lambda params: 3 * loss(params))
+    found = jax.jit(measure)(params, scales)
+    assert set(found) - set(jax.jit(measure)(params, None)) == {"preconditioned_sharpness"}
     for name, matrix in (("", dense), ("preconditioned_", flat[:, None] * dense * flat)):
         expected = 3 * np.linalg.eigvalsh(matrix)[-1]
         np.testing.assert_allclose(found[f"{name}sharpness"], expected, rtol=1e-3)
@@ -90,14 +87,9 @@ def test_clipping_leaves_the_curvature_that_adams_steps_meet():
         state: Any = transform.init(params)
         for _ in range(3):
             _, state = transform.update(jax.grad(loss)(params), state)
-        measure = sharpness.make_sharpness(
-            lambda params, batch: loss(params),
-            lambda adam: jax.tree.map(lambda nu: jnp.sqrt(nu / (1 - 0.9**3)), adam.nu),
-            clip_norm,
-        )
-        adam: Any = state[1]
-        made: Any = SimpleNamespace(params=params, opt_state=adam)
-        found.append(float(measure(made, {})["preconditioned_sharpness"]))
+        scales = jax.tree.map(lambda nu: jnp.sqrt(nu / (1 - 0.9**3)), state[1].nu)
+        measure = jax.jit(functools.partial(sharpness.measure, loss, clip_norm=clip_norm))
+        found.append(float(measure(params, scales)["preconditioned_sharpness"]))
     np.testing.assert_allclose(found, found[0], rtol=1e-3)
 
 
@@ -124,29 +116,39 @@ def test_the_preconditioner_is_what_a_step_of_adam_divides_by():
     roles = {"w": Role((1, 1), False, False, share=share), "b": Role(None, False, False)}
     params = {"w": jnp.asarray(draw(3, 4)), "b": jnp.asarray(draw(4, seed=1))}
     settings: dict[str, Any] = dict(beta1=0.0, beta2=0.9, epsilon=0.3)
-    groups = (("w", 0.2, 0.0),)
+    settings |= dict(name="adam", groups=(("w", 0.2, 0.0),), layer_warm_ups=())
     transform = optimizer.make_optimizer(
-        name="adam",
         schedule=lambda count: 0.7,
         peak=0.7,
         weight_decay=0.0,
         clip_norm=0.0,
-        groups=groups,
         roles=lambda: roles,
         **settings,
     )
+
+    def preconditioner(**changes) -> Any:
+        own = SimpleNamespace(**(settings | changes))
+        return optimizer.adam_preconditioner(state, own, roles)
+
     state = transform.init(params)
     for number in range(3):
         gradients = jax.tree.map(lambda leaf, n=number: jnp.cos(n + 3 * leaf), params)
         updates, state = transform.update(gradients, state, params)
         params = optax.apply_updates(params, updates)
-    row = OPTIMIZERS["adam"]
-    found = optimizer.adam_preconditioner(state, row, roles, groups=groups, **settings)
+    found = preconditioner()
     steps: Any = updates
     for name, step in steps.items():
         np.testing.assert_allclose(-0.7 * gradients[name] / found[name], step, rtol=1e-4)
 
-    settings["beta1"] = 0.9  # momentum is short of gradients that stay by its bias, after 3 steps
-    short = optimizer.adam_preconditioner(state, row, roles, groups=groups, **settings)
+    # Momentum is short of gradients that stay by its bias, after 3 steps.
+    short = preconditioner(beta1=0.9)
     for name in found:
         np.testing.assert_allclose(short[name], (1 - 0.9**3) * found[name], rtol=1e-5)
+
+    # Where not all steps are Adam's, at rates that are known, there is none.
+    for changes in (
+        {"name": "muon"},
+        {"groups": (("w", 0.0, 0.0),)},
+        {"layer_warm_ups": (("w", 1, 1, 5),)},
+    ):
+        assert preconditioner(**changes) is None

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from transformer_jax.inspection.spikes import spike_score
+from transformer_jax.inspection.spikes import spike_score, spike_scores
 
 
 @pytest.fixture
@@ -55,3 +55,16 @@ def test_an_even_series_has_no_spike_and_a_short_one_no_score():
     assert spike_score(np.full(2_000, 3.0)) == 0
     assert spike_score(np.linspace(5, 1, 2_000)) == 0
     assert math.isnan(spike_score(np.ones(100)))
+
+
+def test_steps_that_were_all_logged_get_scores():
+    losses: list[float | None] = [3.0 + 0.01 * (step % 3) for step in range(300)]
+    losses[150:153] = 9.0, None, 9.0  # None stands for what is not finite
+    records = [
+        {"step": step, "train/loss": loss, "train/gradient_norm": 1.0 + 0.1 * (step % 2)}
+        for step, loss in enumerate(losses, 1)
+    ]
+    expected = {"loss": pytest.approx(100 * 3 / 200), "gradient_norm": 0}
+    assert spike_scores(records) == {"spike_score": expected}
+    assert spike_scores([*records, {"step": 300, "validation/loss": 3.0}]) == spike_scores(records)
+    assert spike_scores(records[1::2]) == spike_scores(records[:100]) == {}

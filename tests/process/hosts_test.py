@@ -1,140 +1,16 @@
-"""Processes of one job, with no device at work: they meet, agree, and none outlives another."""
+"""Who a process of a job is, and how the environment says so."""
 
-import os
-import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
-from pathlib import Path
 
 import jax
 import pytest
 from jax._src.clusters import ClusterEnv
 
-from transformer_jax.process import hosts, interrupt
+from transformer_jax.process import hosts, watch
 
 VARIABLES = (hosts.COORDINATOR, hosts.PROCESSES, hosts.PROCESS)
-
-# What a process does: the moment at which it ends is told by its first argument.
-PROGRAM = """
-import os, signal, sys, threading, time
-from transformer_jax.devices import hosts
-
-hosts.LONELY_SECONDS, hosts.BEAT_SECONDS, hosts.GONE_SECONDS = 2, 0.5, 10
-case, process = sys.argv[1], int(os.environ[hosts.PROCESS])
-first, last = process == 0, process == int(os.environ[hosts.PROCESSES]) - 1
-if case == "alone" and not first:
-    sys.exit()
-hosts.start()
-hosts.gather("started", "")  # none ends before that
-if case == "agree":
-    for turn in range(3):
-        print(hosts.gather("a", f"{turn}{hosts.index()}"), hosts.gather("b", "x"), file=sys.stderr)
-    print(hosts.first(lambda: {"who": hosts.index()}), file=sys.stderr)
-    with hosts.stop_at_signal(str) as stop:
-        step = 1
-        while not stop():
-            if step == 20 and not first:
-                os.kill(os.getpid(), signal.SIGINT)
-            step += 1
-            time.sleep(0.02 + 0.02 * first)
-    assert stop()
-    print("stopped after", step, file=sys.stderr)
-    print("the first alone prints", flush=True)
-    hosts.finish()
-    time.sleep(first)  # so that the other need not do without it
-    os.kill(os.getpid(), signal.SIGTERM)  # which ends it again
-    sys.exit()
-if case == "first killed" and first:
-    os.kill(os.getpid(), signal.SIGKILL)
-if case == "second killed" and not first:
-    os.kill(os.getpid(), signal.SIGTERM)  # to which nobody listens
-if case == "failed" and last:
-    hosts.fail(ValueError("no such file\\nand more"))
-if case == "raised" and first:
-    raise KeyError("a mistake")
-if case == "aborted" and not first:
-    os.abort()
-threading.Event().wait()
-"""
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    """case -> the exit statuses and outputs of its processes; all cases run at once."""
-    (tmp_path / "torch.py").write_text("raise ImportError")  # which others import, in seconds
-    paths = [str(tmp_path), str(Path(hosts.__file__).parents[2])]
-    started = {}
-
-    def run(**cases):
-        for case, count in cases.items():
-            with socket.create_server(("", 0)) as server:
-                port = server.getsockname()[1]
-            for process in range(count):
-                values = (f"localhost:{port}", str(count), str(process))
-                environment = dict(zip(VARIABLES, values, strict=True))
-                with (tmp_path / f"{case}.{process}").open("w") as output:
-                    started[case, process] = subprocess.Popen(
-                        [sys.executable, "-c", PROGRAM, case],
-                        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | environment,
-                        stdout=output,
-                        stderr=output,
-                    )
-
-    def ended(case, process):
-        status = started[case, process].wait(timeout=120)
-        return status, (tmp_path / f"{case}.{process}").read_text()
-
-    def told(case, process, text):
-        while text not in (tmp_path / f"{case}.{process}").read_text():
-            assert started[case, process].poll() is None
-            time.sleep(0.1)
-
-    yield run, ended, told
-    for process in started.values():
-        process.kill()
-        process.wait()
-
-
-@pytest.mark.long
-def test_hosts_agree_and_none_outlives_another(jobs):
-    run, ended, told = jobs
-    name = socket.gethostname()
-    cases = dict.fromkeys(("agree", "alone", "first killed", "second killed", "raised"), 2)
-    run(**cases, failed=3, aborted=2)
-
-    (status, text), (other_status, other) = (ended("agree", process) for process in range(2))
-    assert status == other_status == -signal.SIGTERM
-    for turn in range(3):
-        assert f"['{turn}0', '{turn}1'] ['x', 'x']" in text and text.count(f"'{turn}0'") == 1
-    (stopped,) = [line for line in text.splitlines() if line.startswith("stopped after")]
-    assert int(stopped.split()[-1]) > 20
-    for expected in (stopped, "{'who': 0}"):
-        assert expected in text and expected in other
-    assert "the first alone prints" in text and "the first alone prints" not in other
-
-    gone = "error: host {} ({}) of 2 is gone; run the same command on all hosts again"
-    for case, dead in (("first killed", 0), ("second killed", 1)):
-        status, text = ended(case, 1 - dead)
-        assert status == 1
-        assert gone.format(dead, name) in text
-        assert f"host {1 - dead} ({name}) ends too" in text
-    assert ended("failed", 2)[0] == 1
-    for process in range(2):
-        status, text = ended("failed", process)
-        assert status == 1 and f"error: host 2 ({name}) of 3 has failed: no such file\n" in text
-    status, text = ended("raised", 0)
-    assert status == 1 and "KeyError: 'a mistake'" in text
-    status, text = ended("raised", 1)
-    assert status == 1 and f"error: host 0 ({name}) of 2 has failed: 'a mistake'\n" in text
-    told("alone", 0, f"host 0 ({name}) has waited 2 s for the other hosts of this job to come to")
-    status, text = ended("aborted", 1)
-    assert status == 1 and f"error: host 1 ({name}) was aborted" in text
-    # It is told, and need not miss beats for GONE_SECONDS more.
-    status, text = ended("aborted", 0)
-    assert status == 1 and f"error: host 1 ({name}) of 2 has failed: it was aborted" in text
 
 
 @pytest.fixture
@@ -153,15 +29,17 @@ def test_a_process_that_is_alone_needs_nobody(environment):
     for values in ({}, {"SLURM_NTASKS": "1"}, dict(zip(VARIABLES, ("a", "1", "0"), strict=True))):
         environment(**values)
         # In a process of its own: before any use of a device.
-        program = "from transformer_jax.devices import hosts; hosts.start(); print(hosts.count())"
+        program = (
+            "from transformer_jax.process import hosts, watch; watch.start(); print(hosts.count())"
+        )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
     assert (hosts.count(), hosts.index(), hosts.is_first()) == (1, 0, True)
     assert hosts.gather("a", "text") == ["text"]
     unlike_json = object()
     assert hosts.first(lambda: unlike_json) is unlike_json
-    hosts.fail(ValueError())
-    hosts.finish()
+    watch.fail(ValueError())
+    watch.finish()
     assert not any(thread.name == "hosts" for thread in threading.enumerate())
 
 
@@ -191,33 +69,6 @@ def test_the_only_task_of_a_slurm_node_has_all_its_devices(environment):
         assert chosen == expected
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_signal_of_a_kind_asks_to_stop_and_the_next_ends_at_once(number, monkeypatch, capfd):
-    ended = []
-    monkeypatch.setattr(interrupt, "end", ended.append)
-    before = signal.getsignal(number)
-    with hosts.stop_at_signal(lambda: "the step is saved.") as stop:
-        assert not stop()
-        signal.raise_signal(number)
-        assert stop() and stop()
-        assert capfd.readouterr().err == f"Stopping ({number.name}): the step is saved.\n"
-        for other in {signal.SIGTERM, signal.SIGINT} - {number}:
-            signal.raise_signal(other)  # of the other kind it is the first
-        assert not ended and not capfd.readouterr().err
-        signal.raise_signal(number)
-        assert ended == [number]
-    assert signal.getsignal(number) == before
-
-
-def test_before_anything_can_be_saved_a_signal_ends_at_once(monkeypatch):
-    """So while the first step is compiled."""
-    ended = []
-    monkeypatch.setattr(interrupt, "end", ended.append)
-    with hosts.stop_at_signal(str):
-        signal.raise_signal(signal.SIGINT)
-        assert ended == [signal.SIGINT]
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -231,7 +82,7 @@ def test_mistakes_in_the_environment_are_named(environment, values, message):
     pairs = zip(VARIABLES, values, strict=True)
     environment(**{name: value for name, value in pairs if value is not None})
     with pytest.raises(ValueError, match=message):
-        hosts.start()
+        hosts.join()
 
 
 def test_the_port_is_fixed(environment, monkeypatch):

@@ -43,7 +43,7 @@ def interrupted(command, number, path=ROOT):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_program_that_runs_no_python(number):
-    program = f"from transformer_jax import interrupt\ninterrupt.install(){BUSY}"
+    program = f"from transformer_jax.process import interrupt\ninterrupt.install(){BUSY}"
     status, out, err = interrupted(["-c", program], number)
     assert status == 143
     assert out == "not flushed"
@@ -76,7 +76,7 @@ os.close(2)
 import sys
 sys.stderr = sys.__stderr__ = None
 file = open({str(tmp_path / "file")!r}, "w")
-from transformer_jax import interrupt
+from transformer_jax.process import interrupt
 interrupt.install(){BUSY}"""
     assert interrupted(["-c", program], signal.SIGTERM)[0] == 143
     assert (tmp_path / "file").read_text() == ""

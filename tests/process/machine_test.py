@@ -85,7 +85,7 @@ def test_sizes_have_the_unit_that_fits(number, text):
 # Prints the pages that the system hands out while memory is taken, filled and freed once more.
 PROGRAM = """
 import ctypes, resource, sys, threading
-from transformer_jax.devices import machine
+from transformer_jax.process import machine
 
 if sys.argv[1] == "keep":
     machine.keep_freed_memory()

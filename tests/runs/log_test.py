@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
+from transformer_jax.process import hosts
 from transformer_jax.runs import log as run_log
-from transformer_jax.runs.log import NoLog, RunLog, format_samples, format_scores
+from transformer_jax.runs.log import RunLog, Texts, format_samples, format_scores
 from transformer_jax.runs.workdir import read_metrics, read_results, read_samples
 
 TOTAL = 10
@@ -72,20 +73,14 @@ def test_resumed_equals_unbroken(tmp_path, restored):
     ]
 
 
-def test_every_line_is_there_at_once(tmp_path):
-    log = open_log(tmp_path)
-    log.write(1, {"train/loss": 0.5})
-    assert untimed(read_metrics(tmp_path)) == [{"step": 1, "train/loss": 0.5}]
-    log.close()
-
-
-def test_the_log_counts_its_records(tmp_path):
+def test_every_line_is_there_at_once_and_counted(tmp_path):
     """A checkpoint holds how many there are, so that lost ones are noticed."""
     train(tmp_path, 0, 7)  # with two of validation
     log = open_log(tmp_path, restored_step=5)
-    assert log.records == 6 == len(run_log.read_metrics(tmp_path))
+    assert log.records == 6 == len(read_metrics(tmp_path))
     log.write(6, {"train/loss": 0.5})
     assert log.records == 7
+    assert untimed(read_metrics(tmp_path))[-1] == {"step": 6, "train/loss": 0.5}
     log.close()
 
 
@@ -102,23 +97,20 @@ def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
 
 
 @pytest.mark.parametrize(
-    "line", ['{"loss": 1}', '{"step": "5"}', '{"step": 5, "time/wall_seconds": "1"}', "[5]"]
+    ("text", "number"),
+    [
+        ('{"loss": 1}\n{"step": 5}\n', 1),
+        ('{"step": "5"}\n{"step": 5}\n', 1),
+        ('{"step": 5, "time/wall_seconds": "1"}\n{"step": 5}\n', 1),
+        ('[5]\n{"step": 5}\n', 1),
+        ('{"step": 5}\n{"step": 4}\n{"step": 5}\n', 2),  # in another order
+    ],
 )
-def test_a_bad_line_elsewhere_is_named(tmp_path, line):
-    train(tmp_path, 0, 2)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(f"{line}\n{path.read_text()}")
-    with pytest.raises(ValueError, match=r"metrics\.jsonl:1 "):
-        open_log(tmp_path, restored_step=2)
-
-
-def test_records_that_come_again_or_in_another_order_are_named(tmp_path):
-    train(tmp_path, 0, 3)
-    path = tmp_path / "metrics.jsonl"
-    text = path.read_text()
-    path.write_text(text * 2)
-    with pytest.raises(ValueError, match=rf"metrics\.jsonl:{text.count(chr(10)) + 1} "):
-        read_metrics(tmp_path)
+def test_a_bad_line_elsewhere_is_named(tmp_path, text, number):
+    (tmp_path / "metrics.jsonl").write_text(text)
+    for read in (read_metrics, lambda folder: open_log(folder, restored_step=2)):
+        with pytest.raises(ValueError, match=rf"metrics\.jsonl:{number} "):
+            read(tmp_path)
 
 
 def test_numbers_are_valid_json(tmp_path):
@@ -158,35 +150,32 @@ def test_batches_are_kept_to_look_at_and_not_too_many(tmp_path):
         np.testing.assert_array_equal(batch["positions"], np.arange(step))
 
 
-def test_samples_of_steps_that_come_again_are_there_once(tmp_path):
+def test_texts_of_steps_that_come_again_are_there_once(tmp_path):
     log = open_log(tmp_path)
     for step in (3, 6, 9, 6):  # restored from step 3 or 4
-        log.samples(step, ["ü\u2028", "b"], [[f"x {step}"], ["y", "z"]])
+        texts = Texts(["ü\u2028", "b"], [[f"x {step}"], ["y", "z"]])
+        log.write(step, {"samples/lines": texts, "validation/loss": 1.0})
     log.close()
     assert read_samples(tmp_path) == [
         {"step": step, "samples": [["ü\u2028", [f"x {step}"]], ["b", ["y", "z"]]]}
         for step in (3, 6)
     ]
+    text = (tmp_path / "metrics.jsonl").read_text()
+    records = untimed([json.loads(line) for line in text.splitlines()])
+    assert records == [{"step": step, "validation/loss": 1.0} for step in (3, 6, 9, 6)]
     (tmp_path / "samples.jsonl").write_text('{"step": 3}\n')
     with pytest.raises(ValueError, match="samples.jsonl is broken"):
         read_samples(tmp_path)
 
 
-def test_spikes_are_read_from_the_metrics_without_those_of_lost_steps(tmp_path):
+def test_spikes_are_read_from_the_metrics():
     spikes = {step: {"loss": 5.0 + step, "median": 2.5, "deviation": 0.25} for step in (4, 8)}
-
-    def log_spike(log, step):
-        log.write(step, {f"spike/{name}": value for name, value in spikes[step].items()})
-
-    log = open_log(tmp_path)
-    log.write(2, {"train/loss": 1.0})
-    log_spike(log, 4)
-    log_spike(log, 8)
-    assert run_log.read_spikes(tmp_path) == [{"step": step} | spikes[step] for step in (4, 8)]
-    log.close()
-    open_log(tmp_path, restored_step=5).close()
-    assert run_log.read_spikes(tmp_path) == [{"step": 4} | spikes[4]]
-    assert run_log.read_spikes(tmp_path / "nowhere") == []
+    metrics = [{"step": 2, "train/loss": 1.0}]
+    for step, spike in spikes.items():
+        named = {f"spike/{name}": value for name, value in spike.items()}
+        metrics.append({"step": step, "train/loss": 1.0, **named})
+    expected = [{"step": step} | spike for step, spike in spikes.items()]
+    assert run_log.spikes(metrics) == expected and run_log.spikes([]) == []
 
 
 def test_results_are_merged(tmp_path):
@@ -219,19 +208,14 @@ def test_results_are_merged(tmp_path):
 
 
 def test_a_host_that_is_not_the_first_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    log = NoLog()
-    log.write(1, {"train/loss": 1.0})
+    monkeypatch.setattr(hosts, "index", lambda: 1)
+    log = open_log(tmp_path / "run")
+    log.write(1, {"train/loss": 1.0, "samples/lines": Texts(["a"], [["b"]])})
     log.keep_batch(1, {"inputs": np.ones(3)})
-    log.samples(1, ["a"], [["b"]])
     log.progress(1, "loss 1.0")
     log.results({"status": "finished"})
     log.close()
-    assert not list(tmp_path.iterdir())
-    # It has whatever training asks of the first host's log.
-    assert [name for name in dir(RunLog) if name[0] != "_"] == [
-        name for name in dir(NoLog) if name[0] != "_"
-    ]
+    assert log.records == 0 and not list(tmp_path.iterdir())
 
 
 def test_wall_time_adds_up_over_restarts(tmp_path, monkeypatch):
@@ -261,14 +245,6 @@ def test_progress_continues_where_the_run_does(tmp_path, capsys):
     log.progress(TOTAL, "loss 0.50")
     log.close()
     assert capsys.readouterr().err == "Training: 10 of 10 steps, loss 0.50\n"
-
-
-def test_run_fields_are_json():
-    fields = run_log.run_fields(parameters=12, steps=3)
-    assert json.loads(json.dumps(fields)) == fields
-    assert {"python", "jax", "flax", "optax", "orbax-checkpoint", "grain"} == set(
-        fields["versions"]
-    )
 
 
 def test_scores_are_a_table():

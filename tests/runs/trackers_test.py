@@ -12,56 +12,58 @@ import pytest
 
 from transformer_jax.runs import trackers
 from transformer_jax.runs.log import RunLog
-from transformer_jax.runs.trackers import TRACKERS, Tracker
+from transformer_jax.runs.trackers import TRACKERS
 from transformer_jax.runs.workdir import read_metrics
 
 CONFIG = {"seed": 3, "model.norm": "layer_norm", "optimizer.groups": (("a/*", 0.1, 0.0),)}
 TOTAL = 10
 
 
-class Server:
-    """A tracker in memory: runs by id, each with its points in the order in which they came."""
+def make_server() -> Any:
+    """A tracker in memory, whose class has its runs by id; it drops steps that a run has."""
 
-    def __init__(self):
-        self.runs, self.opened, self.broken = {}, [], False
+    class Server:
+        runs, opened, broken = {}, [], False
 
-    def open(self, workdir, id, config):
-        if self.broken:
-            raise ConnectionError("no route to host\nand a long trace")
-        id = id or f"run {len(self.runs)}"
-        self.opened.append(id)
-        self.runs.setdefault(id, {"points": [], "config": config, "ends": []})
-        server = self
+        def __init__(self, workdir, id, config):
+            self.fail()
+            self.id = id or f"run {len(self.runs)}"
+            self.opened.append(self.id)
+            self.run = self.runs.setdefault(self.id, {"points": [], "config": config, "ends": []})
+            self.known = max((step for step, *_ in self.run["points"]), default=0)
 
-        class Session:
-            def __init__(self):
-                self.id = id
+        @classmethod
+        def fail(cls):
+            if cls.broken:
+                raise ConnectionError("no route to host\nand a long trace")
 
-            def log(self, step, values):
-                if server.broken:
-                    raise ConnectionError("no route to host")
-                server.runs[id]["points"] += [(step, *point) for point in values.items()]
+        check = fail
 
-            def finish(self, status, scores):
-                server.runs[id]["ends"].append((status, dict(scores)))
+        def log(self, step, values):
+            self.fail()
+            if step > self.known:
+                self.run["points"] += [(step, *point) for point in values.items()]
 
-        return Session()
+        def finish(self, status, scores):
+            self.run["ends"].append((status, dict(scores)))
+
+    return Server
 
 
 @pytest.fixture
 def server(monkeypatch):
-    server = Server()
-    monkeypatch.setitem(TRACKERS, "wandb", Tracker("json", lambda: None, server.open))
+    server = make_server()
+    monkeypatch.setitem(TRACKERS, "json", server)  # a package that is installed
     return server
 
 
-def open_log(workdir: Path, restored_step: int = 0, names=("wandb",)) -> RunLog:
+def open_log(workdir: Path, restored_step: int = 0, names=("json",)) -> RunLog:
     return RunLog(
         workdir, restored_step=restored_step, total_steps=TOTAL, trackers=names, config=CONFIG
     )
 
 
-def train(workdir: Path, start: int, end: int, names=("wandb",)) -> RunLog:
+def train(workdir: Path, start: int, end: int, names=("json",)) -> RunLog:
     log = open_log(workdir, start, names)
     for step in range(start + 1, end + 1):
         log.write(step, {"train/loss": 1 / step, "diagnostics/norms": np.arange(3.0) * step})
@@ -96,74 +98,43 @@ def test_a_tracker_gets_exactly_what_the_metrics_hold(tmp_path, server):
     log.close()
     (run,) = server.runs.values()
     assert_same(run["points"], points(tmp_path))
-    assert run["ends"] == [("finished", {"test/bleu": 31.5})]
+    assert run["ends"] == [("finished", {"results/test/bleu": 31.5})]
     assert run["config"] == json.loads(json.dumps(CONFIG))
 
 
-@pytest.mark.parametrize("restored", [0, 3, 6])
-def test_a_resumed_run_continues_the_same_run_and_sends_no_step_again(tmp_path, server, restored):
-    killed = train(tmp_path, 0, 7)
-    log = train(tmp_path, restored, TOTAL)
-    log.results({"status": "preempted"})
-    log.close()
-    assert server.opened == ["run 0"] * 2
-    assert_same(server.runs["run 0"]["points"], points(tmp_path))
-    assert server.runs["run 0"]["ends"] == [("preempted", {})]
-    killed.close()
-
-
-def test_a_run_that_is_restarted_twice_sends_no_step_again(tmp_path, server):
-    """The first restart drops the records of steps that were sent, so the log cannot tell."""
-    processes = [train(tmp_path, 0, 7), train(tmp_path, 3, 4), train(tmp_path, 3, TOTAL)]
-    assert_same(server.runs["run 0"]["points"], points(tmp_path))
-    for log in processes:
+@pytest.mark.parametrize("restored", [(0,), (3,), (6,), (3, 6), (6, 3)])
+def test_a_resumed_run_continues_the_same_run(tmp_path, server, restored):
+    """Each process gets a step further than the next one's restored step, and is killed."""
+    logs = [train(tmp_path, 0, 7), *(train(tmp_path, start, 7) for start in restored[:-1])]
+    logs.append(train(tmp_path, restored[-1], TOTAL))
+    logs[-1].results({"status": "preempted"})
+    for log in reversed(logs):
         log.close()
+    assert server.opened == ["run 0"] * len(logs)
+    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+    assert server.runs["run 0"]["ends"][0] == ("preempted", {})
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"json": {"id": "run 0"}}
 
 
-def test_what_is_missing_is_sent_even_where_the_process_that_sends_it_is_killed(
-    tmp_path, server, monkeypatch
-):
-    log = train(tmp_path, 0, 3)
-    server.broken = True
-    log.write(4, {"train/loss": 0.25})
+def test_a_run_that_ends_without_a_status_has_failed(tmp_path, server):
+    log = train(tmp_path, 0, 2)
+    log.results({"status": "running"})
     log.close()
-    server.broken = False
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trackers, "_flat", killed)
-        with pytest.raises(KeyboardInterrupt):
-            open_log(tmp_path, 4)
-    train(tmp_path, 4, TOTAL).close()
-    assert_same(server.runs["run 0"]["points"], points(tmp_path))
+    assert server.runs["run 0"]["ends"] == [("failed", {})]
 
 
-@pytest.mark.parametrize("entry, sent", [({}, 6), ({"broken_after": 2}, 2)])
-def test_a_tracker_is_continued_by_what_older_versions_noted(tmp_path, server, entry, sent):
-    train(tmp_path, 0, 6, names=()).close()
-    (tmp_path / "trackers.json").write_text(json.dumps({"wandb": {"id": "run 7"} | entry}))
-    train(tmp_path, 4, TOTAL).close()
-    expected = [point for point in points(tmp_path) if point[0] > sent]
-    assert_same(server.runs["run 7"]["points"], expected)
+@pytest.mark.parametrize("before", ["{}", '{"json": {"id": "run 7", "sent": 2}, "wandb": {}}'])
+def test_a_run_is_logged_on_from_the_step_that_is_restored(tmp_path, server, before):
+    """Whatever older versions noted; and a start without trackers forgets none."""
+    (tmp_path / "trackers.json").write_text(before)
+    for start, end, names in ((0, 4, ()), (4, 6, ("json",)), (6, 8, ()), (8, TOTAL, ("json",))):
+        train(tmp_path, start, end, names).close()
+    (run,) = server.runs.values()
+    assert server.opened == ["run 7" if "7" in before else "run 0"] * 2
+    assert_same(run["points"], [row for row in points(tmp_path) if row[0] in (5, 6, 9, 10)])
 
 
-def test_a_rerun_without_trackers_forgets_none(tmp_path, server):
-    train(tmp_path, 0, 4).close()
-    train(tmp_path, 4, 6, names=()).close()
-    train(tmp_path, 6, TOTAL).close()
-    assert_same(server.runs["run 0"]["points"], points(tmp_path))
-
-
-def test_a_tracker_that_is_named_later_gets_what_was_before(tmp_path, server):
-    train(tmp_path, 0, 6, names=()).close()
-    assert not (tmp_path / "trackers.json").exists()
-    train(tmp_path, 4, TOTAL).close()
-    assert_same(server.runs["run 0"]["points"], points(tmp_path))
-
-
-def test_one_that_breaks_is_warned_of_once_and_gets_the_rest_at_the_next_start(
+def test_one_that_breaks_is_warned_of_once_and_is_there_again_at_the_next_start(
     tmp_path, server, caplog
 ):
     log = train(tmp_path, 0, 3)
@@ -175,31 +146,22 @@ def test_one_that_breaks_is_warned_of_once_and_gets_the_rest_at_the_next_start(
     assert len(read_metrics(tmp_path)) == 7
     server.broken = False
     train(tmp_path, 6, TOTAL).close()
-    assert_same(server.runs["run 0"]["points"], points(tmp_path))
-
-
-def test_a_run_that_ends_without_a_status_has_failed(tmp_path, server):
-    log = train(tmp_path, 0, 2)
-    log.results({"status": "running"})
-    log.close()
-    assert server.runs["run 0"]["ends"] == [("failed", {})]
+    expected = [row for row in points(tmp_path) if row[0] not in (4, 5, 6)]
+    assert_same(server.runs["run 0"]["points"], expected)
 
 
 def test_what_cannot_work_is_told_before_training(tmp_path, server, monkeypatch):
     trackers.check(())
-
-    def not_logged_in():
-        raise PermissionError("no key.\nTraceback and more")
-
-    monkeypatch.setitem(TRACKERS, "wandb", Tracker("json", not_logged_in, server.open))
-    with pytest.raises(RuntimeError, match="'wandb' does not work: PermissionError: no key. Mend"):
-        trackers.check(("wandb",))
-    monkeypatch.setitem(TRACKERS, "wandb", Tracker("no_such_package", not_logged_in, server.open))
-    with pytest.raises(RuntimeError, match="needs the package no_such_package.* -m pip install"):
-        trackers.check(("wandb",))
+    trackers.check(("json",))
     server.broken = True
-    with pytest.raises(RuntimeError, match="ConnectionError: no route to host. Mend it"):
-        open_log(tmp_path)
+    for call in (lambda: trackers.check(("json",)), lambda: open_log(tmp_path)):
+        with pytest.raises(
+            RuntimeError, match="'json' .*: ConnectionError: no route to host. Mend"
+        ):
+            call()
+    monkeypatch.setitem(TRACKERS, "no_such_package", server)
+    with pytest.raises(RuntimeError, match="needs the package no_such_package.* -m pip install"):
+        trackers.check(("no_such_package",))
     (tmp_path / "trackers.json").write_text("{")
     with pytest.raises(ValueError, match="trackers.json is broken"):
         open_log(tmp_path)
@@ -239,7 +201,7 @@ def test_weights_and_biases_keeps_all_of_it(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     trackers.check(("wandb",))
-    log = train(tmp_path, 0, TOTAL)
+    log = train(tmp_path, 0, TOTAL, ("wandb",))
     log.results({"status": "finished", "test/bleu": 31.5})
     log.close()
     wandb.teardown()  # its own process writes the file

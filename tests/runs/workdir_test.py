@@ -19,7 +19,7 @@ ROOT = Path(workdir.__file__).parents[2]
 
 def test_one_process_at_a_time_has_the_lock(tmp_path):
     code = (
-        "import sys; from transformer_jax import workdir; workdir.lock(sys.argv[1]);"
+        "import sys; from transformer_jax.runs import workdir; workdir.lock(sys.argv[1]);"
         "print('locked', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

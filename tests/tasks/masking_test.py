@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 
 from tests.data.numbered import in_memory, make_arrays, numbers
+from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import (
     BOS_ID,
     EOS_ID,
@@ -26,6 +27,10 @@ from transformer_jax.tasks.masked_lm import Masking
 RECIPE = TASKS["masked_lm"].recipe
 MASK_ID = 1000
 RATE = 0.15
+
+
+def drawing(rate):
+    return Drawing(rate, 3.0, Limits(80, 40, "drop"), training=True)
 
 
 def documents(n, length):
@@ -121,7 +126,7 @@ def test_other_columns_of_a_batch_are_passed_on():
 def test_the_recipe_masks_with_the_tokenizers_mask(kind):
     tokenizer = train_tokenizer(kind, ["a b c"], 20, RECIPE.extra_tokens)
     assert RECIPE.draw is not None
-    assert RECIPE.draw(tokenizer, 0.2) == masking(0.2, tokenizer.vocab_size - 1)
+    assert RECIPE.draw(tokenizer, drawing(0.2)) == masking(0.2, tokenizer.vocab_size - 1)
     assert tokenizer.token_id(MASK) == tokenizer.vocab_size - 1
 
 
@@ -143,7 +148,7 @@ def test_a_tokenizers_own_special_ids_are_neither_masked_nor_drawn():
     special = SpecialIds(pad=0, eos=102, bos=101, unk=100, mask=103)
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel({str(n): n for n in range(150)}))
     assert RECIPE.draw is not None
-    draw = RECIPE.draw(Tokenizer(library, special), 0.5)
+    draw = RECIPE.draw(Tokenizer(library, special), drawing(0.5))
     batch = documents(200, 200)
     batch["inputs"] = np.random.default_rng(0).integers(90, 115, (200, 200), dtype=np.int32)
     masked = draw(batch, np.random.default_rng(1))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.made import make_arrays
 from tests.data.numbered import unpack
-from transformer_jax.data.prepare.recipe import Limits
+from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, MASK, train_tokenizer
 from transformer_jax.data.serve import rows
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
@@ -37,6 +37,7 @@ EXAMPLES = {
 }
 LABELS = {"label": ("bad", "good"), "tags": ("X", "NOUN", "VERB", "DET")}
 ROOMY = Limits(44, 48, "drop")
+DRAWING = Drawing(0.3, 3.0, ROOMY, training=True)
 
 
 def labels_of(recipe):
@@ -80,11 +81,11 @@ def made(recipe, limits=ROOMY):
 
 
 def draw_of(recipe):
-    return recipe.draw(tokenizer_of(recipe), 0.3) if recipe.draw else None
+    return recipe.draw(tokenizer_of(recipe), DRAWING) if recipe.draw else None
 
 
 def corrupt_of(recipe):
-    return recipe.corrupt(tokenizer_of(recipe), 0.3, 3.0, ROOMY) if recipe.corrupt else None
+    return recipe.corrupt(tokenizer_of(recipe), DRAWING) if recipe.corrupt else None
 
 
 def streams_of(recipe, *, packing, draw, batch_size=4):
@@ -233,7 +234,7 @@ def test_pieces_change_nothing(task):
     assert len(at_once) > 3
     pieces = [{name: EXAMPLES[name][n : n + 2] for name in recipe.reads} for n in range(0, 5, 2)]
     piecewise = make_arrays(pieces, tokenizer_of(recipe), recipe, labels_of(recipe), ROOMY)
-    assert list(piecewise.columns) == list(recipe.kept) == list(at_once.columns)
+    assert list(piecewise.columns) == list(recipe.stored) == list(at_once.columns)
     for name, tokens in at_once.columns.items():
         np.testing.assert_array_equal(piecewise.columns[name][:], tokens[:])
         np.testing.assert_array_equal(piecewise.offsets[name][:], at_once.offsets[name][:])

@@ -12,7 +12,7 @@ from tests.data.made import make_arrays
 from tests.tasks.small import TINY, score
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
-from transformer_jax.data.prepare.recipe import Limits
+from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
 from transformer_jax.data.serve.batches import eval_batches
 from transformer_jax.data.serve.streams import TrainStreams
@@ -103,7 +103,7 @@ def test_masks_are_drawn_as_t5_draws_them(length):
 
 def corrupt_of(tokenizer, limits):
     assert RECIPE.corrupt is not None
-    return RECIPE.corrupt(tokenizer, 0.15, 3.0, limits)
+    return RECIPE.corrupt(tokenizer, Drawing(0.15, 3.0, limits, training=True))
 
 
 def streams(**changes):

@@ -8,7 +8,13 @@ import optax
 import pytest
 
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
-from transformer_jax.training import state as train_state
+from transformer_jax.training.state import (
+    RECENT,
+    Parameter,
+    StateMaker,
+    parameter_table,
+    split_key,
+)
 
 METRICS = ("loss", "gradient_norm")
 MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
@@ -28,37 +34,36 @@ def init(key, batch):
     return Model().init(key, batch)["params"]
 
 
-def make(function, seed=0, ema=False):
-    batch = {"inputs": jnp.zeros((2, 3), jnp.int32)}
-    return function(init, optax.adam(0.1), jax.random.key(seed), batch, METRICS, ema=ema, mesh=MESH)
+KEY, BATCH = jax.random.key(0), {"inputs": jnp.zeros((2, 3), jnp.int32)}
+
+
+def states(init=init, ema=False):
+    return StateMaker(init, optax.adam(0.1), METRICS, ema=ema, mesh=MESH)
 
 
 def test_state_starts_at_step_0_with_unboxed_parameters_and_an_empty_window():
-    state = make(train_state.create)
+    state = states().create(KEY, BATCH)
     assert state.step == 0
     assert jax.tree.map(jnp.shape, state.params) == {"bias": (4,), "table": (11, 4)}
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
     assert state.window == {"loss": (0, 0), "gradient_norm": (0, 0)}
-    assert state.recent.shape == (train_state.RECENT,) and jnp.isnan(state.recent).all()
+    assert state.recent.shape == (RECENT,) and jnp.isnan(state.recent).all()
 
 
 def test_the_moving_average_begins_as_the_parameters_with_buffers_of_its_own():
-    state = make(train_state.create, ema=True)
+    """And it is what is evaluated, where there is one."""
+    state, without = (states(ema=ema).create(KEY, BATCH) for ema in (True, False))
     jax.tree.map(np.testing.assert_array_equal, state.ema_params, state.params)
     buffers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(buffers)) == len(buffers)
-
-
-def test_evaluated_is_the_moving_average_where_there_is_one():
-    state = make(train_state.create, ema=True)
     assert state.evaluated is state.ema_params
-    state = make(train_state.create)
-    assert state.ema_params is None and state.evaluated is state.params
+    assert without.ema_params is None and without.evaluated is without.params
 
 
 @pytest.mark.parametrize("ema", [False, True])
 def test_abstract_has_the_shapes_and_types_of_the_real_state(ema):
-    state, abstract = make(train_state.create, ema=ema), make(train_state.abstract, ema=ema)
+    maker = states(ema=ema)
+    state, abstract = maker.create(KEY, BATCH), maker.abstract(KEY, BATCH)
     assert jax.tree.structure(state) == jax.tree.structure(abstract)
     described = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(abstract)]
     assert described == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
@@ -66,7 +71,7 @@ def test_abstract_has_the_shapes_and_types_of_the_real_state(ema):
 
 
 def test_the_key_decides_parameters_and_dropout():
-    one, again, other = (make(train_state.create, seed) for seed in (1, 1, 2))
+    one, again, other = (states().create(jax.random.key(seed), BATCH) for seed in (1, 1, 2))
     jax.tree.map(np.testing.assert_array_equal, one.params, again.params)
     assert one.rng == again.rng
     assert one.rng != other.rng
@@ -74,25 +79,16 @@ def test_the_key_decides_parameters_and_dropout():
 
 
 def test_parameters_and_dropout_have_keys_of_their_own():
-    key = jax.random.key(0)
-    batch = {"inputs": jnp.zeros((2, 3), jnp.int32)}
-
-    def record(init_key, batch):
-        return {"key": jax.random.key_data(init_key)}
-
-    state = train_state.create(
-        *(record, optax.identity(), key, batch, METRICS), ema=False, mesh=MESH
-    )
-    keys = [state.params["key"], jax.random.key_data(state.rng), jax.random.key_data(key)]
+    state = states(lambda key, _: {"key": jax.random.normal(key)}).create(KEY, BATCH)
+    init_key, rng = split_key(KEY)
+    assert state.params["key"] == jax.random.normal(init_key) and state.rng == rng
+    keys = [jax.random.key_data(key) for key in (init_key, rng, KEY)]
     assert len({tuple(np.asarray(data)) for data in keys}) == 3
-    init_key, rng = train_state.split_key(key)
-    assert jnp.array_equal(jax.random.key_data(init_key), state.params["key"]) and rng == state.rng
 
 
 def test_parameter_table_names_path_shape_axes_and_count():
-    batch = {"inputs": jnp.zeros((2, 3), jnp.int32)}
-    rows = train_state.parameter_table(lambda k, b: {"model": init(k, b)}, jax.random.key(0), batch)
+    rows = parameter_table(lambda key, batch: {"model": init(key, batch)}, KEY, BATCH)
     assert rows == [
-        train_state.Parameter("model/bias", (4,), (), 4),
-        train_state.Parameter("model/table", (11, 4), ("vocab", "embed"), 44),
+        Parameter("model/bias", (4,), (), 4),
+        Parameter("model/table", (11, 4), ("vocab", "embed"), 44),
     ]

@@ -10,17 +10,15 @@ import pytest
 
 from tests.training.tiny import (
     LOSS,
-    MESH,
-    METRICS,
     OPTIMIZER,
     SCHEDULE,
     B,
     apply,
     assert_trees_equal,
-    init,
     make_batch,
     make_settings,
     make_state,
+    make_states,
     make_step,
     rate,
     to_numpy,
@@ -66,12 +64,8 @@ def test_what_a_batch_leaves_is_there_for_the_next_row_by_row(parts):
         return outputs, {"read": 100 * memory["read"] + batch["inputs"][:, :1]}
 
     batches = [make_batch(number) for number in (1, 2, 3)]
-    settings = {
-        "ema": False,
-        "mesh": MESH,
-        "memory": {"read": jax.ShapeDtypeStruct((B, 1), jnp.int32)},
-    }
-    state = train_state.create(init, OPTIMIZER, jax.random.key(0), batches[0], METRICS, **settings)
+    states = make_states(memory={"read": jax.ShapeDtypeStruct((B, 1), jnp.int32)})
+    state = states.create(jax.random.key(0), batches[0])
     assert not np.any(state.memory["read"])
     step = make_train_step(
         make_settings(accumulation_steps=parts),

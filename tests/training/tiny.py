@@ -89,10 +89,14 @@ def make_settings(**changes):
     return TrainSettings(**(settings | changes))
 
 
+def make_states(**changes):
+    settings: dict[str, Any] = dict(optimizer=OPTIMIZER, metrics=METRICS, ema=False, mesh=MESH)
+    return state.StateMaker(init, **(settings | changes))
+
+
 @functools.cache
 def initial_arrays(ema):
-    key, batch = jax.random.key(0), make_batch(0)
-    return to_numpy(state.create(init, OPTIMIZER, key, batch, METRICS, ema=ema, mesh=MESH))
+    return to_numpy(make_states(ema=ema).create(jax.random.key(0), make_batch(0)))
 
 
 def make_state(ema=False):

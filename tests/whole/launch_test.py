@@ -47,6 +47,9 @@ class Clone:
         self.bin.mkdir()
         self.calls.touch()
         shutil.copy(REPOSITORY / "launch.sh", self.path)
+        table = "transformer_jax/commands/__init__.py"
+        (self.path / table).parent.mkdir(parents=True)
+        shutil.copy(REPOSITORY / table, self.path / table)
         for name in ("pyproject.toml", "constraints.txt", "configs/mine.py"):
             (self.path / name).touch()
         self.add_command("python3.11", PYTHON)

@@ -51,10 +51,11 @@ TINY = {
 }
 # A missing heartbeat is noticed sooner than in the field, where compiling may delay it for longer.
 PROGRAM = """
+import contextlib
 from transformer_jax import main
-from transformer_jax.devices import hosts
-hosts.GONE_SECONDS = 20
-main.run()
+from transformer_jax.process import watch
+watch.GONE_SECONDS = 20
+main.run(contextlib.ExitStack())
 """
 
 

@@ -1,10 +1,10 @@
 """Checks whether a learning rate of a config would carry over to larger models."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from configs.default import Config
 from transformer_jax.config.build import built, head_dim, peak_learning_rate
@@ -15,6 +15,8 @@ from transformer_jax.models import FAMILIES
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import progress
 from transformer_jax.process.tables import aligned
+from transformer_jax.run import Params
+from transformer_jax.training.losses import Batch
 
 _SCALES = (1, 2, 4, 8)
 _SEEDS = 3
@@ -47,13 +49,13 @@ def check_parameterization(config: Config, workdir: Path | None) -> int:
             changes = _larger(config, keys, scale)
             with progress.phase(f"Training at {scale} times the {what}"):
                 sizes.append(_train(config, workdir, changes))
-        found = coordinates.slopes(_SCALES, sizes)
-        grown = coordinates.grown(found)
+        slopes = coordinates.slopes(_SCALES, sizes)
+        grown = coordinates.grown(slopes)
         follows = row is None or f"base_{what}" in row.reads
         failed |= follows and bool(grown)
         print(f"Slopes over {what}, log2 of mean |x| over log2 of {what}, after steps:")
         rows = [["", *map(str, _SHOWN)]]
-        rows += [[name, *(f"{slope[n]:+.2f}" for n in _SHOWN)] for name, slope in found.items()]
+        rows += [[name, *(f"{slope[n]:+.2f}" for n in _SHOWN)] for name, slope in slopes.items()]
         print(*aligned(rows), sep="\n")
         verdict = "; ".join(f"{name} {slope:+.2f}" for name, slope in grown.items())
         flat = f"Flat within {coordinates.FLAT} from step {coordinates.FIRST_STEP} on"
@@ -82,23 +84,22 @@ def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]
 
 def _train(
     config: Config, workdir: Path | None, changes: dict[str, Any]
-) -> list[dict[str, np.ndarray]]:
-    """Of each seed the sizes on its first batch, before the first step and after each."""
+) -> list[coordinates.Curves]:
+    """The sizes of each seed's training."""
     with built(replace(config, changes), workdir) as run:
         # Compiled once for all seeds, which takes longer than the ten steps.
-        step, measure = run.train_step(), jax.jit(coordinates.sizes, static_argnums=0)
+        step = run.train_step()
         create = jax.jit(lambda seed, batch: run.with_seed(seed).new_state(batch))
-        every = []
-        for seed in range(config.seed, config.seed + _SEEDS):
+
+        def training(seed: int) -> Iterator[tuple[Params, Batch]]:
             streams = run.with_seed(seed).train_streams()
-            first = place(run.mesh, next(streams))
-            batch, found = first, []
-            state = create(seed, first)
-            initial = jax.tree.map(np.array, state.params)
+            batch = place(run.mesh, next(streams))
+            state = create(seed, batch)
+            yield state.params, batch
             for _ in range(_STEPS):
-                found.append(measure(run.model, initial, state.params, first))
                 state, _ = step(state, batch)
                 batch = place(run.mesh, next(streams))
-            found.append(measure(run.model, initial, state.params, first))
-            every.append({name: np.array([sizes[name] for sizes in found]) for name in found[0]})
-        return every
+                yield state.params, batch
+
+        seeds = range(config.seed, config.seed + _SEEDS)
+        return [coordinates.measure(run.model, training(seed)) for seed in seeds]

@@ -41,7 +41,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         if newest is not None:
             check(config, run, workdir, newest)
         streams = run.train_streams()
-        state = resume(run, newest, streams).state if newest else begin(run, streams).state
+        state = resume(run, newest, streams).state if newest else begin(run, streams)
         print(f"Replaying from step {int(state.step)} to {step} in float32.")
         found = _told(run, train_again(run, state, streams, step))
         print(found)

@@ -100,7 +100,7 @@ def check(config: Config, run: Run, workdir: Path, folder: Path) -> None:
         raise ValueError(
             f"the checkpoint {folder} was imported without a tokenizer: {GIVE_TOKENIZER}"
         )
-    tokenizer = run.data.tokenizer.fingerprint
+    tokenizer = run.data.tokenizer_fingerprint
     own = folder.parent.resolve() == (workdir / CHECKPOINTS).resolve()
     changes = overrides.refused(overrides.load(str(folder / CONFIG)), config)
     changes = [line for line in changes if own or line.startswith("model.")]

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,6 @@ from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics
 from transformer_jax.process import hosts, progress
 from transformer_jax.run import Params, Run
-from transformer_jax.runs.log import read_metrics
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -28,23 +26,10 @@ from transformer_jax.runs.workdir import (
     METRICS,
     PROFILE,
     SAMPLES,
+    read_metrics,
     read_results,
 )
-from transformer_jax.training.losses import Batch
 from transformer_jax.training.state import State, split_key
-
-
-class Beginning(NamedTuple):
-    """A new state.
-
-    drawn: its parameters before those of another run replaced some, which `report` tells. batch:
-    the first one; the streams stand before it.
-    """
-
-    state: State
-    drawn: Params
-    report: InitReport | None
-    batch: Batch
 
 
 def newest(config: Config, run: Run, workdir: Path, checkpoints: Checkpoints) -> Path | None:
@@ -63,57 +48,61 @@ def newest(config: Config, run: Run, workdir: Path, checkpoints: Checkpoints) ->
 
 def start(run: Run, workdir: Path, checkpoint: Path | None, streams: Endless) -> State:
     """The state of a checkpoint or else a new one; the streams stand where it left them."""
-    if checkpoint is not None:
-        with progress.phase("Restoring the last checkpoint"):
-            restored = resume(run, checkpoint, streams)
-        hosts.first(lambda: _tell_of_lost_records(workdir, restored))
-        return restored.state
-    state, drawn, report, batch = begin(run, streams)
-    if report is not None:
-        print(format_report(report))
-        save(workdir / INIT_FROM, json.dumps(report._asdict(), indent=1))
-    if run.model.config.profiled:
-        # Of the draws, with their key: so of what the omegas were measured on.
-        key, _ = split_key(jax.random.key(run.seed))
-        profile = diagnostics.profile(run.model, drawn, batch, key)
-        save(workdir / PROFILE, json.dumps(profile, indent=1))
-    return state
+    if checkpoint is None:
+        return begin(run, streams, workdir)
+    with progress.phase("Restoring the last checkpoint"):
+        restored = resume(run, checkpoint, streams)
+    hosts.first(lambda: _tell_of_lost_records(workdir, restored))
+    return restored.state
 
 
-def begin(run: Run, streams: Endless) -> Beginning:
-    """A new state, with the parameters that `checkpoint.init_from` names."""
+def begin(run: Run, streams: Endless, workdir: Path | None = None) -> State:
+    """A new state, with the parameters that `checkpoint.init_from` names.
+
+    workdir: where Admin's profile, and what was taken from another run, are kept (None: nowhere).
+    """
     beginning = streams.get_state()
     batch = mesh.place(run.mesh, next(streams))
     streams.set_state(beginning)
     with progress.phase("Initialising the model"):
-        state = run.new_state(batch)
-    if not run.checkpoint.init_from:
-        return Beginning(state, state.params, None, batch)
-    drawn = state.params
+        state = drawn = run.new_state(batch)
+    if run.checkpoint.init_from:
+        params, report = _from_other(run, drawn.params)
+        # A copy for the moving average: the training step donates both.
+        ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
+        state = dataclasses.replace(state, params=params, ema_params=ema_params)
+        if workdir is not None:
+            print(format_report(report))
+            save(workdir / INIT_FROM, json.dumps(report._asdict(), indent=1))
+    if workdir is not None and run.model.config.profiled:
+        # Of the draws, with their key: so of what the omegas were measured on.
+        key, _ = split_key(jax.random.key(run.seed))
+        profile = diagnostics.profile(run.model, drawn.params, batch, key)
+        save(workdir / PROFILE, json.dumps(profile, indent=1))
+    return state
+
+
+def _from_other(run: Run, drawn: Params) -> tuple[Params, InitReport]:
     rows = run.parameter_table()
-    params, report = init_from(
+    return init_from(
         run.checkpoint.init_from,
         drawn,
-        tokenizer=run.data.tokenizer.fingerprint,
+        tokenizer=run.data.tokenizer_fingerprint,
         labels=run.data.labels,
         token_paths={row.path for row in rows if "vocab" in row.axes},
         label_paths={row.path for row in rows if "labels" in row.axes},
         factor_paths={path for path, role in run.roles.items() if role.factor},
     )
-    # A copy for the moving average: the training step donates both.
-    ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
-    state = dataclasses.replace(state, params=params, ema_params=ema_params)
-    return Beginning(state, drawn, report, batch)
 
 
 def _tell_of_lost_records(workdir: Path, restored: Restored) -> None:
     """Warns where the log lacks records that it had when the checkpoint was saved."""
-    found = sum(record["step"] <= restored.step for record in read_metrics(workdir))
-    if found < restored.records:
+    records = sum(record["step"] <= restored.step for record in read_metrics(workdir))
+    if records < restored.records:
         logging.warning(
             "%s has %d of the %d records up to step %d; training continues without the others",
             workdir / METRICS,
-            found,
+            records,
             restored.records,
             restored.step,
         )

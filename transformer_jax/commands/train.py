@@ -4,12 +4,10 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 
 from configs.default import Config
@@ -19,25 +17,31 @@ from transformer_jax.commands.outcome import final_status, is_scored, named
 from transformer_jax.commands.shared_workdir import lock, save
 from transformer_jax.commands.start import newest, start
 from transformer_jax.config import effects
-from transformer_jax.config.build import built, make_sharpness
+from transformer_jax.config.build import built
 from transformer_jax.config.load import flatten, to_json
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.summary import report
-from transformer_jax.data.serve.continuous_rows import Endless
 from transformer_jax.devices import mesh
-from transformer_jax.inspection import diagnostics, memory
+from transformer_jax.inspection import memory
 from transformer_jax.inspection.flops import seconds_at_peak
-from transformer_jax.inspection.spikes import spike_score
+from transformer_jax.inspection.probes import probes
+from transformer_jax.inspection.spikes import spike_scores
 from transformer_jax.models import FAMILIES
-from transformer_jax.process import hosts, interrupt, progress
-from transformer_jax.run import Params, Run
+from transformer_jax.process import hosts, interrupt, progress, watch
+from transformer_jax.run import Run
 from transformer_jax.runs import log as run_log
 from transformer_jax.runs import trackers
-from transformer_jax.runs.log import NoLog, RunLog
-from transformer_jax.runs.workdir import CONFIG, LABELS, SAMPLES, TOKENIZER, read_results
+from transformer_jax.runs.log import RunLog
+from transformer_jax.runs.workdir import (
+    CONFIG,
+    LABELS,
+    SAMPLES,
+    TOKENIZER,
+    read_metrics,
+    read_results,
+)
 from transformer_jax.training import loop, losses
 from transformer_jax.training.state import State
-from transformer_jax.training.step import StepFn
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": interrupt.EXIT_STATUS}
 
@@ -75,48 +79,60 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
         print(report(run.data.summaries()), flush=True)
     # Before there is a state, so that nothing is made in vain, and only where steps are left.
     left = checkpoint is None or int(checkpoint.name) < run.train.steps
-    step = memory.compiled_step(run) if left else run.train_step()
+    train_step = memory.compiled_step(run) if left else run.train_step()
     state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
         _save_vocabularies(run, workdir)
         if run.mesh.size > 1:
             print(_mesh_line(run))
 
-    restored_step, total_steps = int(state.step), run.train.steps
-    log = (
-        RunLog(
-            workdir,
-            restored_step=restored_step,
-            total_steps=total_steps,
-            trackers=config.log.trackers,
-            config=flatten(config),
-        )
-        if hosts.is_first()
-        else NoLog()
+    log = RunLog(
+        workdir,
+        restored_step=int(state.step),
+        total_steps=run.train.steps,
+        trackers=config.log.trackers,
+        config=flatten(config),
     )
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    fields = run_log.run_fields(parameters=parameters, steps=restored_step)
-    log.results({"status": "running", **fields, "devices": run.mesh.size})
+    log.results(
+        {
+            "status": "running",
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+            "steps": int(state.step),
+            "device_kind": jax.devices()[0].device_kind,
+            "versions": run_log.versions(),
+            "devices": run.mesh.size,
+        }
+    )
+    origin = Origin(
+        config=config.to_dict(),
+        data=streams.fingerprint,
+        tokenizer=run.data.tokenizer_fingerprint,
+        labels=run.data.labels,
+    )
+
+    def save_checkpoint(step: int, state: State, values: dict[str, Any], **parts: Any) -> None:
+        scores = {name: value for name, value in values.items() if name.startswith("validation/")}
+        checkpoints.save(step, state, origin=origin, metrics=scores, records=log.records, **parts)
+
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         save(workdir / CONFIG, to_json(config))
-        with hosts.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
-
-            def validation(params: Params) -> dict[str, float]:
-                return run.task.losses(run.trained(params), splits["validation"])
-
-            def sample(step: int, params: Params) -> None:
-                lines = run.evaluate.samples
-                if lines and run.task.results:
-                    log.samples(step, lines, run.task.results(run.trained(params), lines))
-
-            outcome = _fit(
-                config, run, step, state, streams, checkpoints, log, validation, sample, stop
+        with watch.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
+            outcome = loop.fit(
+                state,
+                mesh.place_ahead(streams, run.mesh),
+                settings=run.train,
+                train_step=train_step,
+                report=loop.Report(run.train, log, seconds_at_peak(run)),
+                probes=probes(run, splits["validation"], config.optimizer),
+                save=save_checkpoint,
+                stop=stop,
             )
-            status, spikes = outcome.status, run_log.read_spikes(workdir)
+            checkpoints.wait()
+            status, metrics = outcome.status, read_metrics(workdir)
             bad_step = outcome.step if status == "diverged" else None
-            log.results({"steps": outcome.step, "first_bad_step": bad_step, "spikes": spikes})
-            log.results(_spike_scores(workdir))
+            spikes = {"spikes": run_log.spikes(metrics), **spike_scores(metrics)}
+            log.results({"steps": outcome.step, "first_bad_step": bad_step, **spikes})
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores
         # From here on a signal ends the process at once, since the rerun scores too.
@@ -137,9 +153,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     return status
 
 
-def _score(
-    config: Config, run: Run, workdir: Path, splits: dict[str, Split], log: RunLog | NoLog
-) -> None:
+def _score(config: Config, run: Run, workdir: Path, splits: dict[str, Split], log: RunLog) -> None:
     """Scores the splits with the parameters that `evaluate.checkpoint` names."""
     trained = restore.trained(config, run, workdir, None)
     last = list(splits)[-1]
@@ -154,67 +168,12 @@ def _score(
         log.results(named(name, scores))
 
 
-def _fit(
-    config: Config,
-    run: Run,
-    train_step: StepFn,
-    state: State,
-    streams: Endless,
-    checkpoints: Checkpoints,
-    log: RunLog | NoLog,
-    validation: Callable[[Params], dict[str, float]],
-    sample: Callable[[int, Params], None],
-    stop: Callable[[], bool],
-) -> loop.Outcome:
-    origin = Origin(
-        config=config.to_dict(),
-        data=streams.fingerprint,
-        tokenizer=run.data.tokenizer.fingerprint,
-        labels=run.data.labels,
-    )
-
-    def save_checkpoint(step: int, state: State, **parts: Any) -> None:
-        checkpoints.save(step, state, origin=origin, records=log.records, **parts)
-
-    outcome = loop.fit(
-        state,
-        streams,
-        settings=run.train,
-        mesh=run.mesh,
-        train_step=train_step,
-        evaluate=validation,
-        diagnose=diagnostics.make_diagnose(run.model, run.loss, run.roles),
-        sharpness=make_sharpness(config, run),
-        save=save_checkpoint,
-        log=log,
-        stop=stop,
-        seconds_at_peak=seconds_at_peak(run),
-        sample=sample,
-    )
-    checkpoints.wait()
-    return outcome
-
-
 def _prospect(checkpoints: Checkpoints) -> str:
     """What comes of a signal in training, for the user to read."""
     return (
         "the step under way is finished and saved first. A second signal ends the run at once, and "
         f"the same command then continues from step {checkpoints.newest_step()}."
     )
-
-
-def _spike_scores(workdir: Path) -> dict[str, dict[str, float]]:
-    """The "spike_score" of the loss and of the gradient's norm, where each step was logged."""
-    steps = [r for r in run_log.read_metrics(workdir) if "train/loss" in r]
-    if [record["step"] for record in steps] != [*range(1, len(steps) + 1)]:
-        return {}
-    series = {
-        name: np.array([record[f"train/{name}"] for record in steps], np.float64)
-        for name in ("loss", "gradient_norm")
-    }
-    scores = {name: spike_score(values) for name, values in series.items()}
-    known = {name: score for name, score in scores.items() if not np.isnan(score)}
-    return {"spike_score": known} if known else {}
 
 
 def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
@@ -231,7 +190,7 @@ def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
 
 def _save_vocabularies(run: Run, workdir: Path) -> None:
     """Saves what makes the work directory enough to predict with, without the data."""
-    if not (workdir / TOKENIZER).exists():
+    if run.data.settings.recipe.tokenized and not (workdir / TOKENIZER).exists():
         run.data.tokenizer.save(workdir / TOKENIZER)
     if run.data.labels and not (workdir / LABELS).exists():
         text = json.dumps(run.data.labels, ensure_ascii=False, indent=1)

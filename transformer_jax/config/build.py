@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
 
 from configs.default import Config
 from transformer_jax import tasks
@@ -27,19 +26,17 @@ from transformer_jax.devices import chips, compiled
 from transformer_jax.devices.mesh import MeshSettings, constrain, make_mesh, use
 from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.evaluation.trained import make_embed_step, make_eval_step, make_predict_step
-from transformer_jax.inspection import sharpness
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family, with_memory
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import machine
-from transformer_jax.run import CheckpointSettings, EvaluateSettings, Params, Run
+from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import optimizer
-from transformer_jax.training.losses import Batch, Loss
+from transformer_jax.training.losses import Loss
 from transformer_jax.training.schedule import make_schedule, peak_rate
-from transformer_jax.training.state import State
 from transformer_jax.training.step import TrainSettings
-from transformer_jax.training.update_rules import OPTIMIZERS, Moments, Roles
+from transformer_jax.training.update_rules import OPTIMIZERS, Roles
 
 
 def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | None = None) -> Run:
@@ -88,7 +85,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     # A model of a given size can be inspected without its data.
     model_config = dataclasses.replace(
         model_config,
-        vocab_size=config.model.vocab_size or data.tokenizer.vocab_size,
+        vocab_size=config.model.vocab_size or data.vocab_size,
         bos_id=data.special.bos,
         num_labels=len(data.labels),
     )
@@ -278,38 +275,6 @@ def _width_of_rate(config: Config) -> int:
     read = [field.name for field in dataclasses.fields(FAMILIES[model.family].config)]
     based = "base_width" in read and PARAMETERIZATIONS[model.parameterization] is not None
     return model.base_width if based else model.d_model
-
-
-def make_sharpness(
-    config: Config, run: Run
-) -> Callable[[State, Batch], dict[str, Float[Array, ""]]]:
-    """Compiles (state after a step, its batch) -> the numbers of `sharpness.make_sharpness`.
-
-    Without "preconditioned_sharpness" where not all steps of all parameters are Adam's, at rates
-    that the schedule and the groups give.
-    """
-    # Kernels of attention have no second derivative.
-    model = run.model.clone(config=run.model.config.plain())
-
-    def loss(params: Params, batch: Batch) -> Float[Array, ""]:
-        outputs, _ = with_memory(model, params, batch, None, ())
-        loss_sum, weight, _ = run.loss(outputs, batch)
-        return loss_sum / weight
-
-    settings = config.optimizer
-    row = OPTIMIZERS[settings.name]
-    moments = {name: settings[name] for name in Moments._fields}
-    frozen = any(factor == 0 for _, factor, _ in settings.groups)
-    preconditioner = None
-    if row.adam and not frozen and not settings.layer_warm_ups:
-        preconditioner = functools.partial(
-            optimizer.adam_preconditioner,
-            row=row,
-            roles=run.roles,
-            groups=settings.groups,
-            **moments,
-        )
-    return sharpness.make_sharpness(loss, preconditioner, settings.clip_norm)
 
 
 def _loss(config: Config, task: Task) -> Loss:

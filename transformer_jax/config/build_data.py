@@ -10,6 +10,7 @@ from transformer_jax import tasks
 from transformer_jax.config import kinds
 from transformer_jax.config.kinds import Kind
 from transformer_jax.data.dataset import Dataset
+from transformer_jax.data.prepare.recipe import SIDES, Side
 from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.data.serve.mixture import counts_of
@@ -39,6 +40,8 @@ def settings(
 ) -> DataSettings:
     data = config.data.to_dict()
     tokenizer, rows = data.pop("tokenizer"), data.pop("parts")
+    longest: dict[Side, Any] = {side: data.pop(f"max_{side}_length") for side in SIDES}
+    packed: dict[Side, Any] = {side: data.pop(f"row_{side}_length") for side in SIDES}
     whole = _named(config, "", 1)
     for name in (*SPLITS, *_SOURCE):
         del data[name]
@@ -53,13 +56,15 @@ def settings(
         tokenizer_vocab_size=tokenizer["vocab_size"],
         tokenizer_train_bytes=tokenizer["train_bytes"],
         model_vocab_size=config.model.vocab_size,
+        longest=longest,
+        rows=packed if data["packing"] else longest,
         contiguous=goes_on(config),
         mask_rate=config.task.mask_rate,
         mean_span_length=config.task.mean_span_length,
         seed=config.seed,
         evaluation_batch_size=evaluation_batch_size,
         evaluation_readers=config.evaluate.batch_size,
-        tokenizer_file=_tokenizer_file(config, workdir),
+        tokenizer_file=_tokenizer_file(config, workdir) if task.recipe.tokenized else None,
         labels_file=workdir / LABELS if workdir else None,
         **data,
     )
@@ -203,7 +208,7 @@ def check(config: Config, task: Task) -> None:
     at_least("data", data, batch_size=1, streams=1, validation_size=0, workers=1)
     at_least("data.tokenizer", data.tokenizer, train_bytes=1)
     # Also where nothing reads them.
-    lengths = [f"{kind}_{side}_length" for kind in ("max", "row") for side in ("source", "target")]
+    lengths = [f"{kind}_{side}_length" for kind in ("max", "row") for side in SIDES]
     at_least("data", data, **dict.fromkeys(lengths, 1))
     _check_mixture(config)
     _check_parts(config, task)

@@ -6,47 +6,32 @@ Each split is prepared when it is first asked for, and later found without being
 import dataclasses
 import functools
 import itertools
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 from jaxtyping import Bool
 
-from transformer_jax.data import splits
-from transformer_jax.data.cache import build_once, fingerprint
+from transformer_jax.data import splits, vocabularies
+from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare import prepare
-from transformer_jax.data.prepare.arrays import (
-    CHUNK,
-    FileArray,
-    Joined,
-    TokenArrays,
-    load_texts,
-    summed,
-)
-from transformer_jax.data.prepare.recipe import Corrupt, Draw
+from transformer_jax.data.prepare.arrays import CHUNK, TokenArrays, joined, summed
+from transformer_jax.data.prepare.recipe import Corrupt, Draw, Drawing, Form, NumberedBatch
 from transformer_jax.data.prepare.summary import Summary, check_train, summarise
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
-    TOKENIZERS,
     SpecialIds,
     Tokenizer,
-    cached_tokenizer,
     load_special_ids,
-    load_tokenizer,
-    train_tokenizer,
 )
 from transformer_jax.data.read import sources
-from transformer_jax.data.read.examples import sample
-from transformer_jax.data.serve.batches import NumberedBatch, eval_batches, prompt_batches
+from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 from transformer_jax.data.serve.continuous_rows import Endless, Readers, contiguous_batches
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.data.settings import SPLITS, DataSettings, Part
 from transformer_jax.process import progress
-from transformer_jax.runs.workdir import LABELS, read_labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +39,7 @@ class Split:
     """One split, ready to be scored.
 
     Attributes:
-      batches: token ids sorted into a few fixed shapes, each with the examples' numbers (-1: none).
+      batches: its examples in a few fixed shapes, each with the examples' numbers (-1: none).
       examples: the columns that they were made of, as `sources.read` has them.
       parts: the numbers of the examples of each part, by its name.
       in_train: says of each example whether the training split has it too, word for word; it reads
@@ -74,57 +59,27 @@ class Dataset:
     settings: DataSettings
     _prepared: dict[str, list[TokenArrays]] = dataclasses.field(default_factory=dict)
 
+    # Vocabularies
+
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """`settings.tokenizer_file`, otherwise trained on the training split.
+        """The tokenizer. Raises as `vocabularies.tokenizer_of`."""
+        return vocabularies.tokenizer_of(self.settings)
 
-        Raises ValueError where the model has too few tokens for it, or it lacks a special token.
-        """
-        tokenizer, most = self._tokenizer(), self.settings.model_vocab_size
-        if most is not None and tokenizer.vocab_size > most:
-            raise ValueError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens, more than model.vocab_size="
-                f"{most}: raise it, lower data.tokenizer.vocab_size, or set it to None"
-            )
-        recipe = self.settings.recipe
-        missing = [token for token in recipe.extra_tokens if tokenizer.token_id(token) is None]
-        if missing:
-            raise ValueError(
-                f"task.name={recipe.name!r} needs a tokenizer with {len(missing)} special tokens, "
-                f"such as {missing[0]!r}, and that of the run which checkpoint.init_from names "
-                "lacks them"
-            )
-        return tokenizer
+    @property
+    def _encoder(self) -> Tokenizer | None:
+        """What the recipe encodes with; None where it is not tokenized."""
+        return self.tokenizer if self.settings.recipe.tokenized else None
 
-    def _tokenizer(self) -> Tokenizer:
-        settings = self.settings
-        if settings.tokenizer_file is not None and settings.tokenizer_file.exists():
-            return load_tokenizer(settings.tokenizer_file)
-        kind, vocab_size = settings.tokenizer_kind, settings.tokenizer_vocab_size
-        extra_tokens = settings.recipe.extra_tokens
-        if TOKENIZERS[kind].least is None:  # so the texts do not matter
-            return train_tokenizer(kind, (), vocab_size, extra_tokens)
-        self.find_files()  # before minutes are spent on reading the first of them
-        return cached_tokenizer(
-            kind,
-            self._texts,
-            vocab_size,
-            extra_tokens,
-            known_by=[*splits.versions(settings, "train"), settings.tokenizer_train_bytes],
-            cache_dir=settings.source.cache_dir,
-        )
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """What tells the tokenizer from others; "none" where there is none."""
+        return self._encoder.fingerprint if self._encoder else "none"
 
-    def _texts(self) -> list[str]:
-        """What a tokenizer is trained on: all columns of the training split but labels."""
-        recipe, most = self.settings.recipe, self.settings.tokenizer_train_bytes
-        with progress.phase("Reading the train split"):
-            examples = sample(splits.all_pieces(self.settings, "train"), most)
-        columns = [examples[name] for name in recipe.reads if name != recipe.labels]
-        return [
-            value if isinstance(value, str) else " ".join(value)
-            for column in columns
-            for value in column
-        ]
+    @property
+    def vocab_size(self) -> int:
+        """How many ids the tokenizer has; 0 where there is none."""
+        return self._encoder.vocab_size if self._encoder else 0
 
     @functools.cached_property
     def special(self) -> SpecialIds:
@@ -134,36 +89,10 @@ class Dataset:
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """The labels: of `settings.labels_file`, or of all splits, sorted; () where there are none.
+        """The labels; () where the task has none. Raises as `vocabularies.labels_of`."""
+        return vocabularies.labels_of(self.settings)
 
-        Raises ValueError where there is but one.
-        """
-        column = self.settings.recipe.labels
-        if column is None:
-            return ()
-        file = self.settings.labels_file
-        if file is not None and file.exists():
-            return read_labels(file)
-        present = list(filter(self.has, SPLITS))
-        key = fingerprint("labels", column, *splits.versions(self.settings, *present))
-        folder = Path(self.settings.source.cache_dir).expanduser() / "labels" / key
-
-        def collect(temporary: Path) -> None:
-            found = set()
-            for split in present:
-                with progress.phase(f"Reading the labels of the {split} split"):
-                    for piece in splits.all_pieces(self.settings, split):
-                        for value in piece[column]:
-                            found.update([value] if isinstance(value, str) else value)
-            if len(found) < 2:
-                raise ValueError(
-                    f"all labels of the data are {found.pop()!r}, so there is nothing to learn: is "
-                    f"data.label_feature={self.settings.source.label_feature!r} right?"
-                )
-            (temporary / LABELS).write_text(json.dumps(sorted(found), ensure_ascii=False), "utf-8")
-
-        build_once(folder, collect)
-        return read_labels(folder / LABELS)
+    # What is trained on
 
     def find_files(self) -> None:
         """Raises as `sources.find_files` where a file of any split is missing."""
@@ -173,41 +102,52 @@ class Dataset:
         """Whether there is such a split."""
         return splits.has(self.settings, split)
 
+    def _present(self) -> Iterator[str]:
+        """The splits that there are."""
+        return filter(self.has, SPLITS)
+
     def train_streams(self, rows: Sequence[int] | None = None) -> Endless:
         """Endless training batches, of which these rows (None: all), from the first epoch on."""
-        settings = self.settings
+        settings, columns = self.settings, self.settings.recipe.columns
         if settings.contiguous:
             (arrays,) = self._tokens("train")
             return Readers(
                 arrays,
                 eos=self.special.eos,
-                length=self._row_length("target"),
+                length=settings.rows["target"],
                 batch_size=settings.batch_size,
                 streams=settings.streams,
                 rows=rows,
             )
-        lengths = {
-            name: self._row_length(column.side) for name, column in settings.recipe.columns.items()
-        }
         return TrainStreams(
             self._tokens("train"),
-            settings.recipe.columns,
-            lengths,
+            columns,
+            {name: settings.rows[column.side] for name, column in columns.items()},
             batch_size=settings.batch_size,
             streams=settings.streams,
             packing=settings.packing,
             seed=settings.seed,
-            draw=self._draw(),
-            corrupt=self._corrupt(),
+            draw=self._draw(training=True),
+            corrupt=self._corrupt(training=True),
             rows=rows,
             weights=[part.weight for part in splits.parts(settings, "train")],
         )
+
+    def batch_shapes(self) -> dict[str, Form]:
+        """The arrays of a training batch, (B, length, ...), without the data."""
+        settings = self.settings
+        return {
+            key: Form(
+                (settings.batch_size, settings.rows[column.side], *column.shape), column.dtype
+            )
+            for key, column in settings.recipe.batch_columns().items()
+        }
 
     @functools.cached_property
     def unigram_entropy(self) -> float | None:
         """Nats a token of what the model learns to predict: the least loss without reading.
 
-        None where it predicts labels. Tokens that are never asked for do not count.
+        None where it predicts no tokens. Tokens that are never asked for do not count.
         """
         recipe = self.settings.recipe
         if recipe.predicted is None:
@@ -218,55 +158,69 @@ class Dataset:
         shares = counts[counts > 0] / counts.sum()
         return float(-np.sum(shares * np.log(shares)))
 
-    def batch_shapes(self) -> dict[str, tuple[int, int]]:
-        """The shapes (B, length) of a training batch, without the data."""
-        rows = self.settings.batch_size
-        sides = self.settings.recipe.batch_sides()
-        return {name: (rows, self._row_length(side)) for name, side in sides.items()}
+    # What is scored, and what comes in by hand
 
     def split(self, name: str) -> Split:
         """A split to score: "validation" or "test". Raises ValueError where there is none."""
         if not self.has(name):
             raise ValueError(f"data.{name} is empty: name a split, or choose another --split")
         settings, sets = self.settings, self._tokens(name)
-        rows = settings.evaluation_batch_size
         if settings.contiguous:
-            (arrays,), length = sets, self._row_length("target")
+            (arrays,) = sets
             batches = contiguous_batches(
                 arrays,
                 eos=self.special.eos,
                 readers=settings.evaluation_readers,
-                batch_size=rows,
-                length=length,
+                batch_size=settings.evaluation_batch_size,
+                length=settings.rows["target"],
             )
         else:
             batches = eval_batches(
                 sets,
                 settings.recipe.columns,
-                batch_size=rows,
-                draw=self._draw(),
-                corrupt=self._corrupt(),
+                batch_size=settings.evaluation_batch_size,
+                draw=self._draw(training=False),
+                corrupt=self._corrupt(training=False),
             )
-        texts = [load_texts(folder) for folder in self._folders(name)]
+        texts = [arrays.texts() for arrays in sets]
         shared = [key for key in texts[0] if all(key in others for others in texts)]
-        sizes = [len(next(iter(examples.values()))) for examples in texts]
-        starts = itertools.accumulate(sizes, initial=0)
-        parts = {
-            one.name: range(start, start + size)
-            for one, start, size in zip(splits.named(settings, name), starts, sizes, strict=False)
-        }
+        ends = itertools.accumulate((arrays.counts.examples for arrays in sets), initial=0)
+        parts = zip(splits.named(settings, name), itertools.pairwise(ends), strict=True)
         return Split(
             batches,
-            {key: Joined([examples[key] for examples in texts]) for key in shared},
-            parts,
+            {key: joined([examples[key] for examples in texts]) for key in shared},
+            {part.name: range(*ends) for part, ends in parts},
             lambda: self._in_train(name),
         )
+
+    def prompts(self, lines: Sequence[str]) -> list[NumberedBatch]:
+        """Batches of lines as the model reads them, with their numbers. Too long lines are cut."""
+        settings = self.settings
+        limits = settings.limits("truncate")
+        if settings.recipe.reads == sources.PAIRS:  # as `sources.read`
+            lines = [settings.source.prefix + line for line in lines]
+        rows, too_long = settings.recipe.prompt(lines, self._encoder, self.labels, limits)
+        if too_long:
+            logging.warning("%d lines are too long and were cut off", too_long)
+        return prompt_batches(
+            rows,
+            settings.recipe.columns,
+            batch_size=settings.evaluation_batch_size,
+            max_length=settings.max_prompt_length,
+        )
+
+    def warn_of_unknown_words(self, lines: Sequence[str]) -> None:
+        """Warns where the tokenizer, if there is one, lacks words of lines that came in by hand."""
+        if self._encoder:
+            vocabularies.warn_of_unknown_words(self._encoder, lines)
+
+    # What is counted and compared
 
     def summaries(self) -> dict[str, Summary]:
         """Counts of every split. Those that nobody has asked for are prepared."""
         return {
             split: summarise(self._tokens(split), self.settings.recipe, self.special)
-            for split in filter(self.has, SPLITS)
+            for split in self._present()
         }
 
     def check(self) -> None:
@@ -275,21 +229,21 @@ class Dataset:
         Raises ValueError where it is another, though names, sizes and times are the same.
         """
         settings = self.settings
-        for split in filter(self.has, SPLITS):
+        for split in self._present():
             sets = zip(splits.parts(settings, split), self._tokens(split), strict=True)
-            for part, made in sets:
+            for part, arrays in sets:
                 with progress.phase(f"Reading the {split} split"):
                     pieces = splits.pieces(settings, split, part)
-                    found = prepare.content(pieces, settings.recipe)
-                if found != made.counts.content:
+                    content = prepare.content(pieces, settings.recipe)
+                if content != arrays.counts.content:
                     raise ValueError(
                         f"data.{split}: the files have another content than when they were "
                         "prepared, with the same names, sizes and times: delete "
-                        f"{self._folder(split, part)}"
+                        f"{arrays.folder}"
                     )
 
     def share_of_tokens(self, rows: int) -> float:
-        """The share of the places of about so many training rows that hold a token."""
+        """The share of the places of about so many training rows that hold something."""
         streams, settings = self.train_streams(), self.settings
         batches = itertools.islice(streams, math.ceil(rows / settings.batch_size))
         keys = [f"{name}_segment_ids" for name in settings.recipe.columns]
@@ -302,112 +256,64 @@ class Dataset:
 
     def _in_train(self, split: str) -> Bool[np.ndarray, " examples"]:
         """Whether the training split has each example of a split too."""
-        wanted = np.concatenate([hashes[:] for hashes in self._hashes(split)])
-        found = np.zeros(len(wanted), bool)
-        for train in self._hashes("train"):
-            for start in range(0, len(train), CHUNK):
-                found |= np.isin(wanted, train[start : start + CHUNK])
-        return found
+        own = np.concatenate([arrays.hashes()[:] for arrays in self._tokens(split)])
+        shared = np.zeros(len(own), bool)
+        for arrays in self._tokens("train"):
+            hashes = arrays.hashes()
+            for start in range(0, len(hashes), CHUNK):
+                shared |= np.isin(own, hashes[start : start + CHUNK])
+        return shared
 
-    def _hashes(self, split: str) -> list[FileArray]:
-        self._tokens(split)
-        return [prepare.hashes(folder) for folder in self._folders(split)]
-
-    def warn_of_unknown_words(self, lines: Sequence[str]) -> None:
-        """Warns where the tokenizer lacks words of lines that came in by hand."""
-        # An "<unk>" in the text itself, as WikiText-2 has them, is a word like any other.
-        words = [word for line in lines for word in line.split(" ") if word not in ("", "<unk>")]
-        (ids,) = self.tokenizer.encode_words([words])
-        unk = self.special.unk
-        unknown = [word for word, row in zip(words, ids, strict=True) if unk in row]
-        if unknown:
-            logging.warning(
-                "%d of %d words, such as %r, are unknown to this run's tokenizer: the model reads "
-                "<unk> instead",
-                len(unknown),
-                len(words),
-                unknown[0][:40],
-            )
-
-    def prompts(self, lines: Sequence[str]) -> list[NumberedBatch]:
-        """Batches of lines as the model reads them, with their numbers. Too long lines are cut."""
-        settings = self.settings
-        limits = settings.limits("truncate")
-        if settings.recipe.reads == sources.PAIRS:  # as `sources.read`
-            lines = [settings.source.prefix + line for line in lines]
-        rows, too_long = settings.recipe.prompt(lines, self.tokenizer, self.labels, limits)
-        if too_long:
-            logging.warning("%d lines are too long and were cut off", too_long)
-        return prompt_batches(
-            rows,
-            settings.recipe.columns,
-            batch_size=settings.evaluation_batch_size,
-            max_length=settings.max_prompt_length,
-        )
-
-    def _plan(self, split: str) -> prepare.Plan:
-        """What makes the tokens of a split: it is trained on, or scored."""
-        settings, train = self.settings, split == "train"
-        return prepare.Plan(
-            tokenizer=self.tokenizer,
-            recipe=settings.recipe,
-            labels=self.labels,
-            limits=settings.limits("drop" if train else "truncate"),
-            keeps_texts=not train,
-        )
-
-    def _folder(self, split: str, part: Part) -> Path:
-        """Where a prepared set is, or will be."""
-        plan = self._plan(split)
-        version = splits.version(self.settings, split, part)
-        key = fingerprint(*plan.made_by(), plan.keeps_texts, version)
-        return Path(self.settings.source.cache_dir).expanduser() / "sets" / key
-
-    def _folders(self, split: str) -> list[Path]:
-        """Those of all sets of a split."""
-        return [self._folder(split, part) for part in splits.parts(self.settings, split)]
+    # What is prepared
 
     def _tokens(self, split: str) -> list[TokenArrays]:
         """The token arrays of the sets of a split."""
         if split not in self._prepared:
-            made = [self._prepare(split, part) for part in splits.parts(self.settings, split)]
+            sets = [self._prepare(split, part) for part in splits.parts(self.settings, split)]
+            summary = summarise(sets, self.settings.recipe, self.special)
             if split == "train":
-                check_train(summarise(made, self.settings.recipe, self.special))
-            counts = [arrays.counts for arrays in made]
-            if too_long := sum(one.too_long for one in counts):
+                check_train(summary)
+            if summary.too_long:
                 logging.warning(
                     "%s: %d of %d examples have more tokens than %s allows and are %s",
                     split,
-                    too_long,
-                    sum(one.examples for one in counts),
+                    summary.too_long,
+                    summary.examples,
                     " or ".join(f"data.max_{side}_length" for side in self.settings.recipe.sides),
                     "left out" if split == "train" else "cut off",
                 )
-            self._prepared[split] = made
+            self._prepared[split] = sets
         return self._prepared[split]
 
     def _prepare(self, split: str, part: Part) -> TokenArrays:
+        settings, trained_on = self.settings, split == "train"
+        plan = prepare.Plan(
+            tokenizer=self._encoder,
+            recipe=settings.recipe,
+            labels=self.labels,
+            limits=settings.limits("drop" if trained_on else "truncate"),
+            keeps_texts=not trained_on,
+        )
+        version = splits.version(settings, split, part)
+        key = fingerprint(*plan.made_by(), plan.keeps_texts, version)
         return prepare.prepared(
-            self._plan(split),
-            lambda: splits.pieces(self.settings, split, part),
-            self._folder(split, part),
-            workers=self.settings.workers,
+            plan,
+            lambda: splits.pieces(settings, split, part),
+            settings.cache / "sets" / key,
+            workers=settings.workers,
             what=f"Tokenising the {split} split",
-            total=sources.plain_bytes(part.source, self.settings.recipe.reads, part.files),
+            total=sources.plain_bytes(part.source, settings.recipe.reads, part.files),
         )
 
-    def _row_length(self, side: str) -> int:
-        """Tokens of a training row."""
-        kind = "row" if self.settings.packing else "max"
-        return getattr(self.settings, f"{kind}_{side}_length")
-
-    def _draw(self) -> Draw | None:
+    def _draw(self, *, training: bool) -> Draw | None:
         make = self.settings.recipe.draw
-        return make(self.tokenizer, self.settings.mask_rate) if make else None
+        return make(self.tokenizer, self._drawing(training)) if make else None
 
-    def _corrupt(self) -> Corrupt | None:
-        settings, make = self.settings, self.settings.recipe.corrupt
-        if make is None:
-            return None
+    def _corrupt(self, *, training: bool) -> Corrupt | None:
+        make = self.settings.recipe.corrupt
+        return make(self._encoder, self._drawing(training)) if make else None
+
+    def _drawing(self, training: bool) -> Drawing:
+        settings = self.settings
         limits = settings.limits("drop")
-        return make(self.tokenizer, settings.mask_rate, settings.mean_span_length, limits)
+        return Drawing(settings.mask_rate, settings.mean_span_length, limits, training)

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from transformer_jax.data.prepare.recipe import Limits, Recipe, TooLong
+from transformer_jax.data.prepare.recipe import Limits, Recipe, Side, TooLong
 from transformer_jax.data.read.examples import SourceSettings
 
 SPLITS = ("train", "validation", "test")
@@ -49,6 +49,8 @@ class DataSettings:
       tokenizer_train_bytes: of text that a tokenizer is trained on at most.
       workers: processes that tokenise at most.
       model_vocab_size: tokens that the model has (None: the tokenizer's).
+      longest: most places of an example, by its side; a place holds a token.
+      rows: places of a row of training, by its side.
       seed: decides the order of training.
       evaluation_batch_size: rows of the batches of `split` and `prompts`.
       evaluation_readers: rows of those of `split` that read contiguous text; others are padding. So
@@ -71,12 +73,10 @@ class DataSettings:
     model_vocab_size: int | None
     mask_rate: float
     mean_span_length: float
-    max_source_length: int
-    max_target_length: int
+    longest: dict[Side, int]
+    rows: dict[Side, int]
     packing: bool
     contiguous: bool
-    row_source_length: int
-    row_target_length: int
     batch_size: int
     streams: int
     seed: int
@@ -86,8 +86,8 @@ class DataSettings:
     labels_file: Path | None
 
     def limits(self, too_long: TooLong) -> Limits:
-        """Most tokens of an example."""
-        return Limits(self.max_source_length, self.max_target_length, too_long)
+        """Most places of an example."""
+        return Limits(self.longest["source"], self.longest["target"], too_long)
 
     def share(self, split: str) -> float:
         """The share of a split's examples that is used."""
@@ -95,8 +95,13 @@ class DataSettings:
 
     @property
     def max_prompt_length(self) -> int:
-        """Most tokens of a prompt."""
-        return getattr(self, f"max_{self.recipe.prompt_side}_length")
+        """Most places of a prompt."""
+        return self.longest[self.recipe.prompt_side]
+
+    @property
+    def cache(self) -> Path:
+        """Where tokenizers, labels and prepared sets are kept."""
+        return Path(self.source.cache_dir).expanduser()
 
     @property
     def named(self) -> tuple[Named, ...]:

@@ -264,8 +264,9 @@ def _folded(shape: Sequence[int], whole: Sequence[int], cut: Sequence[Any]) -> P
 
 
 def batch_sharding(mesh: Mesh, shape: Sequence[int]) -> NamedSharding:
-    """Where an array of a batch lies; its shape is (B, length) or (B,)."""
-    return NamedSharding(mesh, spec(mesh, ("batch", "length")[: len(shape)], shape))
+    """Where an array of a batch lies; its shape is (B,), or (B, length, ...)."""
+    axes = ("batch", "length", *[None] * len(shape))[: len(shape)]
+    return NamedSharding(mesh, spec(mesh, axes, shape))
 
 
 def local_rows(mesh: Mesh, rows: int) -> list[int]:

@@ -72,8 +72,8 @@ def without_heads(
 ) -> Params:
     """The parameters of a Transformer whose heads (layer, head), from 0, add nothing.
 
-    What a head has found is multiplied by zeros in place of its part of the output kernel. The
-    biases and all other heads stay.
+    A head's results are multiplied by zeros in place of its part of the output kernel. The biases
+    and all other heads stay.
 
     Raises:
       ValueError: there is no such head, or no such attention.

@@ -4,8 +4,10 @@ The coordinate check of Yang et al. 2021 (2203.03466, appendix D.1): where a lea
 carry over, no activation grows or shrinks with the width or the depth once training has begun.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -18,7 +20,25 @@ from transformer_jax.models.transformer.shapes import Batch, Params
 FLAT = 0.05
 FIRST_STEP = 8
 
+# By activation a number before the first step, and after each.
+Curves = Mapping[str, Float[np.ndarray, "steps"]]
 
+
+def measure(model: Model, training: Iterable[tuple[Params, Batch]]) -> Curves:
+    """The `sizes` of a training's activations, all on its first batch.
+
+    training: the parameters before the first step with its batch, then those after each step; only
+    the newest need to exist.
+    """
+    measured, initial, first = [], None, None
+    for params, batch in training:
+        if first is None:
+            initial, first = jax.tree.map(jnp.copy, params), batch
+        measured.append(sizes(model, initial, params, first))
+    return {name: np.array([row[name] for row in measured]) for name in measured[0]}
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def sizes(
     model: Model, initial: Params, params: Params, batch: Batch
 ) -> dict[str, Float[Array, ""]]:
@@ -26,63 +46,62 @@ def sizes(
 
     Of real tokens, without dropout. initial: the parameters that training began with.
     """
-    before, after = (_activations(model, p, batch) for p in (initial, params))
-    found = {}
+    before, after = (_activations(model, own, batch) for own in (initial, params))
+    means = {}
     for name, (x, real) in after.items():
-        found[name] = _mean_size(x, real)
-        found[f"change of {name}"] = _mean_size(x - before[name][0], real)
-    return found
+        means[name] = _mean_size(x, real)
+        means[f"change of {name}"] = _mean_size(x - before[name][0], real)
+    return means
 
 
-def slopes(
-    scales: Sequence[float], sizes: Sequence[Sequence[Mapping[str, Float[np.ndarray, "steps"]]]]
-) -> dict[str, Float[np.ndarray, "steps"]]:
-    """Of log2 of each size over log2 of the scale, at each step.
+def slopes(scales: Sequence[float], trained: Sequence[Sequence[Curves]]) -> Curves:
+    """The slope of log2 of each size over log2 of the scale.
 
     0 where all sizes are 0, as before the first change and of what is frozen; NaN where one is 0 or
     not finite.
 
-    sizes: of each scale, of each seed; the mean of the logarithms counts.
+    trained: `measure` of each scale, of each seed; the mean of the logarithms counts.
     """
     x = np.log2(scales)
     x = x - np.mean(x)
-    found = {}
-    for name in sizes[0][0]:
-        values = np.array([[seed[name] for seed in seeds] for seeds in sizes], np.float64)
+    slopes = {}
+    for name in trained[0][0]:
+        values = np.array([[seed[name] for seed in seeds] for seeds in trained], np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             y = np.mean(np.log2(values), axis=1)
             slope = x @ (y - np.mean(y, axis=0)) / (x @ x)
-        found[name] = np.where(np.any(values, axis=(0, 1)), slope, 0.0)
-    return found
+        slopes[name] = np.where(np.any(values, axis=(0, 1)), slope, 0.0)
+    return slopes
 
 
-def furthest(found: Mapping[str, Float[np.ndarray, "steps"]]) -> dict[str, float]:
-    """From `FIRST_STEP` on, the slope of each that is furthest from 0."""
-    late = {name: slope[FIRST_STEP:] for name, slope in found.items()}
+def furthest(slopes: Curves) -> dict[str, float]:
+    """From `FIRST_STEP` on, the slope of each activation that is furthest from 0."""
+    late = {name: slope[FIRST_STEP:] for name, slope in slopes.items()}
     return {name: float(slope[np.argmax(np.abs(slope))]) for name, slope in late.items()}
 
 
-def grown(found: Mapping[str, Float[np.ndarray, "steps"]]) -> dict[str, float]:
-    """Those of `furthest` that are not flat.
+def grown(slopes: Curves) -> dict[str, float]:
+    """What `furthest` finds that is not flat.
 
     Logits may shrink: where training begins they do so as the root of the width, by the law of
     large numbers, which it takes more than a few steps to outgrow.
     """
     return {
         name: slope
-        for name, slope in furthest(found).items()
+        for name, slope in furthest(slopes).items()
         if not abs(slope) <= FLAT and not (name.endswith("logits") and slope < 0)
     }
 
 
 def _activations(model: Model, params: Params, batch: Batch) -> dict[str, tuple[Array, Array]]:
+    """Each activation, and which of its tokens are real."""
     logits, observed = observe(model, params, batch)
-    found = {}
+    activations = {}
     for stack, seen in observed.items():
-        found[f"{stack} input"] = seen.inputs[0], seen.real
-        found[f"{stack} output"] = seen.final, seen.real
+        activations[f"{stack} input"] = seen.inputs[0], seen.real
+        activations[f"{stack} output"] = seen.final, seen.real
     *_, last = observed.values()
-    return found | {"logits": (logits, last.real)}
+    return activations | {"logits": (logits, last.real)}
 
 
 def _mean_size(x: Float[Array, "B T _"], real: Bool[Array, "B T"]) -> Float[Array, ""]:

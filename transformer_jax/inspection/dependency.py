@@ -31,14 +31,32 @@ def dependency(
     In ResiDual this follows the stream x, not the sum of branches next to it. Time and memory grow
     with n^2 and n; where the diagonal is enough, `own_dependency` is cheap.
     """
-    return _follow(config, params, stack, observed)[0]
+    row, at = scheme(config, stack), depth(config, stack)
+    n, kinds = at.sublayers, len(at.kinds)
 
+    def layer(parts, own):
+        bottom, betas = parts, []
+        for index in range(kinds):
+            number, branch, sublayer = jax.tree.map(lambda leaf, at=index: leaf[at], own)
+            parts = sublayer.skip[None, None, None] * parts
+            if row.layer_shortcut and index == kinds - 1:
+                parts = parts + bottom
+            parts = parts.at[number].add(branch)
+            if row.post_norm:
+                whole = jnp.sum(parts, axis=0, keepdims=True)
+                parts = _post_norm(config, sublayer, parts, whole)
+                bias = jnp.where(sublayer.normed, sublayer.bias, 0.0)
+                parts = parts.at[-1].add(bias[None, None])
+            whole = variance(jnp.sum(parts, axis=0), observed.real)
+            betas.append(jnp.sqrt(variances(parts[:-1], observed.real) / whole))
+        return parts, jnp.stack(betas)
 
-def components(
-    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
-) -> Float[Array, "n+2 B T D"]:
-    """What the last sublayer's output is the sum of: a_0 .. a_n, and what the norms' biases add."""
-    return _follow(config, params, stack, observed)[1]
+    sublayers = (jnp.arange(1, n + 1), observed.branches, _sublayers(config, params, stack))
+    layers = jax.tree.map(lambda leaf: leaf.reshape(-1, kinds, *leaf.shape[1:]), sublayers)
+    # a_0 .. a_n, and what the norms' biases add
+    start = jnp.zeros((n + 2, *observed.inputs.shape[1:])).at[0].set(observed.inputs[0])
+    _, betas = jax.lax.scan(layer, start, layers)
+    return betas.reshape(n, n + 1)
 
 
 def own_dependency(
@@ -57,13 +75,6 @@ def own_dependency(
         )[:, 0]
     real = observed.real
     return jnp.sqrt(variances(branches, real) / variances(observed.outputs, real))
-
-
-def sum_of_squared_dependencies(
-    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
-) -> Float[Array, ""]:
-    """sum_i beta_ii^2, to which the output change is proportional (Liu et al. 2020, theorem 2)."""
-    return jnp.sum(jnp.square(own_dependency(config, params, stack, observed)))
 
 
 def shortcut_variance(
@@ -135,34 +146,3 @@ def _post_norm(
     deviation = jnp.sqrt(jnp.mean(jnp.square(whole), axis=-1, keepdims=True) + config.norm_epsilon)
     after = parts * (sublayer.scale[None, None, None] / deviation)
     return jnp.where(sublayer.normed, after, before)
-
-
-def _follow(
-    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
-) -> tuple[Float[Array, "n n+1"], Float[Array, "n+2 B T D"]]:
-    """The recursion of `dependency` and of `components`, a scan over layers."""
-    row, at = scheme(config, stack), depth(config, stack)
-    n, kinds = at.sublayers, len(at.kinds)
-
-    def layer(parts, own):
-        bottom, betas = parts, []
-        for index in range(kinds):
-            number, branch, sublayer = jax.tree.map(lambda leaf, at=index: leaf[at], own)
-            parts = sublayer.skip[None, None, None] * parts
-            if row.layer_shortcut and index == kinds - 1:
-                parts = parts + bottom
-            parts = parts.at[number].add(branch)
-            if row.post_norm:
-                whole = jnp.sum(parts, axis=0, keepdims=True)
-                parts = _post_norm(config, sublayer, parts, whole)
-                bias = jnp.where(sublayer.normed, sublayer.bias, 0.0)
-                parts = parts.at[-1].add(bias[None, None])
-            whole = variance(jnp.sum(parts, axis=0), observed.real)
-            betas.append(jnp.sqrt(variances(parts[:-1], observed.real) / whole))
-        return parts, jnp.stack(betas)
-
-    sublayers = (jnp.arange(1, n + 1), observed.branches, _sublayers(config, params, stack))
-    layers = jax.tree.map(lambda leaf: leaf.reshape(-1, kinds, *leaf.shape[1:]), sublayers)
-    start = jnp.zeros((n + 2, *observed.inputs.shape[1:])).at[0].set(observed.inputs[0])
-    parts, betas = jax.lax.scan(layer, start, layers)
-    return betas.reshape(n, n + 1), parts

@@ -1,6 +1,6 @@
 """What training logs of a model's inside: pure functions of parameters and a batch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,30 +10,30 @@ from jaxtyping import Array, Float, Key
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.inspection.dependency import own_dependency, shortcut_variance, skip_scales
 from transformer_jax.inspection.observed import (
-    Observed,
     branch_variance,
     largest_logit,
     mean_over_queries,
     observe,
     output_change,
     output_gradient_norms,
+    sublayers,
     token_similarity,
 )
 from transformer_jax.inspection.steps import update
 from transformer_jax.models.family import Model, Role
-from transformer_jax.models.transformer.config import depth, scheme
+from transformer_jax.models.transformer.config import scheme
 from transformer_jax.models.transformer.schemes import Stack
 from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.training.losses import Loss
 
-# Rows of a batch that `make_diagnose` looks at.
+# Rows of a batch that `diagnose` looks at.
 ROWS = 8
 
 
-def make_diagnose(
-    model: Model, loss: Loss, roles: Mapping[str, Role]
-) -> Callable[[Params, Params, Batch], dict[str, Float[Array, "*n"]]]:
-    """Compiles what training logs: (params before a step, those after it, batch) -> numbers.
+def diagnose(
+    model: Model, loss: Loss, roles: Mapping[str, Role], before: Params, after: Params, batch: Batch
+) -> dict[str, Float[Array, "*n"]]:
+    """What training logs of a step from the parameters `before` to those `after` it.
 
     For each stack: "decoder/branch_variance", "decoder/dependency" (beta_ii),
     "decoder/output_gradient_norm", "decoder/token_similarity" (n,); "decoder/update_ratio",
@@ -43,34 +43,30 @@ def make_diagnose(
     the sum of the exponentials of logits. All but the update's and the output change are of the
     parameters before the step, without dropout, on the first `ROWS` rows of the batch.
     """
-
-    def diagnose(before, after, batch):
-        batch = jax.tree.map(lambda rows: rows[:ROWS], batch)
-        logits, observed = observe(model, before, batch)
-        _, moved = observe(model, after, batch)
-        gradient_norms = output_gradient_norms(model, loss, before, batch)
-        updates = update(before, after, roles)
-        *_, last = observed.values()
-        found = {"log_z": jnp.mean(jax.nn.logsumexp(logits, axis=-1), where=last.real)}
-        for stack, seen in observed.items():
-            found |= {
-                f"{stack}/branch_variance": branch_variance(seen),
-                f"{stack}/dependency": own_dependency(model.config, before, stack, seen),
-                f"{stack}/output_gradient_norm": gradient_norms[stack],
-                f"{stack}/token_similarity": token_similarity(seen),
-                f"{stack}/update_ratio": updates[stack].ratio,
-                f"{stack}/update_rms": updates[stack].rms,
-                f"{stack}/update_angle": updates[stack].angle,
-                f"{stack}/output_change": output_change(seen, moved[stack]),
-            }
-            for kind in seen.entropy:
-                found[f"{stack}/{kind}/largest_logit"] = largest_logit(seen, kind)
-                for name in ("entropy", "query_norm", "key_norm"):
-                    mean = mean_over_queries(seen, getattr(seen, name)[kind])
-                    found[f"{stack}/{kind}/{name}"] = mean
-        return jax.tree.map(constrain, found)
-
-    return jax.jit(diagnose)
+    batch = jax.tree.map(lambda rows: rows[:ROWS], batch)
+    logits, observed = observe(model, before, batch)
+    _, moved = observe(model, after, batch)
+    gradient_norms = output_gradient_norms(model, loss, before, batch)
+    updates = update(before, after, roles)
+    *_, last = observed.values()
+    measured = {"log_z": jnp.mean(jax.nn.logsumexp(logits, axis=-1), where=last.real)}
+    for stack, seen in observed.items():
+        measured |= {
+            f"{stack}/branch_variance": branch_variance(seen),
+            f"{stack}/dependency": own_dependency(model.config, before, stack, seen),
+            f"{stack}/output_gradient_norm": gradient_norms[stack],
+            f"{stack}/token_similarity": token_similarity(seen),
+            f"{stack}/update_ratio": updates[stack].ratio,
+            f"{stack}/update_rms": updates[stack].rms,
+            f"{stack}/update_angle": updates[stack].angle,
+            f"{stack}/output_change": output_change(seen, moved[stack]),
+        }
+        for kind in seen.entropy:
+            measured[f"{stack}/{kind}/largest_logit"] = largest_logit(seen, kind)
+            for name in ("entropy", "query_norm", "key_norm"):
+                mean = mean_over_queries(seen, getattr(seen, name)[kind])
+                measured[f"{stack}/{kind}/{name}"] = mean
+    return jax.tree.map(constrain, measured)
 
 
 def profile(
@@ -89,35 +85,25 @@ def profile(
     config = model.config
     _, dropout = jax.random.split(key)
 
-    def measure(params, batch):
+    def measure(params: Params, batch: Batch) -> dict[Stack, dict[str, Float[Array, "n"]]]:
         _, observed = observe(model, params, batch, dropout)
-
-        def of_stack(stack: Stack, seen: Observed) -> dict[str, Float[Array, "n"]]:
-            return {
+        measured = {
+            stack: {
                 "omega": jnp.mean(skip_scales(config, params, stack), axis=-1),
                 "shortcut_variance": shortcut_variance(config, params, stack, seen),
                 "branch_variance": branch_variance(seen),
             }
-
-        found = {
-            stack: of_stack(stack, seen)
             for stack, seen in observed.items()
             if scheme(config, stack).profiled
         }
-        return jax.tree.map(constrain, found)
+        return jax.tree.map(constrain, measured)
 
-    def rows(stack, found):
-        kinds = depth(config, stack).kinds
-        for number in range(depth(config, stack).sublayers):
-            layer, kind = divmod(number, len(kinds))
-            yield {
-                "sublayer": number + 1,
-                "layer": layer + 1,
-                "kind": kinds[kind],
-                "omega": float(found["omega"][number]),
-                "shortcut_variance": float(found["shortcut_variance"][number]),
-                "branch_variance": float(found["branch_variance"][number]),
-            }
-
-    measured = jax.device_get(jax.jit(measure)(params, batch))
-    return {stack: list(rows(stack, found)) for stack, found in measured.items()}
+    names = ("omega", "shortcut_variance", "branch_variance")
+    return {
+        stack: [
+            {"sublayer": number + 1, "layer": layer + 1, "kind": kind}
+            | {name: float(values[name][number]) for name in names}
+            for number, (layer, kind) in enumerate(sublayers(config, stack))
+        ]
+        for stack, values in jax.device_get(jax.jit(measure)(params, batch)).items()
+    }

@@ -192,8 +192,8 @@ def _batch_settings(run: Run) -> str:
     """The settings that decide the size of a training batch."""
     data = run.data.settings
     kind = "row" if data.packing else "max"
-    names = [f"{kind}_{side}_length" for side in data.recipe.sides] + ["batch_size"]
-    return _largest({f"data.{name}": getattr(data, name) for name in names})
+    lengths = {f"data.{kind}_{side}_length": data.rows[side] for side in data.recipe.sides}
+    return _largest({"data.batch_size": data.batch_size, **lengths})
 
 
 def _largest(settings: Mapping[str, Any]) -> str:

@@ -103,6 +103,12 @@ def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch)
     )
 
 
+def sublayers(config: TransformerConfig, stack: Stack) -> list[tuple[int, Kind]]:
+    """The layer, from 0, and the kind of a stack's sublayers, in the order in which they run."""
+    at = depth(config, stack)
+    return [(layer, kind) for layer in range(at.layers) for kind in at.kinds]
+
+
 def residuals(config: TransformerConfig, stack: Stack, tree: Any) -> list[Any]:
     """The subtrees of a layer's residual connections, in the order in which these run.
 

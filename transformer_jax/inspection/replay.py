@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,15 +18,16 @@ from transformer_jax.inspection.observed import (
     no_perturbations,
     observe,
     output_gradients,
+    sublayers,
 )
 from transformer_jax.models.family import Model, parameter_name, with_memory
-from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
-from transformer_jax.models.transformer.schemes import Stack
+from transformer_jax.models.transformer.config import TransformerConfig, stacks
+from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.process import hosts, progress
 from transformer_jax.run import Params, Run
 from transformer_jax.training.losses import Batch, Loss
 from transformer_jax.training.state import State
-from transformer_jax.training.step import TrainSettings, micro_batches
+from transformer_jax.training.step import TrainSettings, is_finite, micro_batches
 
 # A tensor under its name
 Named = tuple[str, Array | np.ndarray]
@@ -53,18 +53,17 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     None where everything stays finite. The state passed in is gone after the call.
     """
     model = run.model.clone(config=dataclasses.replace(run.model.config, dtype="float32"))
-
+    left = step - int(state.step)
     # By default GPUs and TPUs multiply in lower precision.
     with jax.default_matmul_precision("highest"):
         train_step = compiled_step(run, run.train_step(functools.partial(with_memory, model)))
-        left = step - int(state.step)
         with progress.bar("Training again", total=left, unit="steps") as advance:
             for _ in range(left):
                 batch = place(run.mesh, next(streams))
                 before = jax.tree.map(jnp.copy, state)  # the step takes its state
                 state, metrics = train_step(state, batch)
-                loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
-                if not (math.isfinite(loss + gradient_norm) and metrics["finite_parameters"]):
+                if not is_finite(metrics):
+                    loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
                     parts = tensors(model, run.loss, run.optimizer, run.train, before, batch)
                     return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
                 advance(1)
@@ -154,7 +153,8 @@ def _in_order(config: TransformerConfig, seen: _Seen) -> Iterator[Named]:
     """
     for stack in stacks(config):
         observed = seen.observed[stack]
-        for number, (layer, kind, name) in enumerate(_sublayers(config, stack)):
+        for number, (layer, kind) in enumerate(sublayers(config, stack)):
+            name = _name(stack, layer, kind)
             yield f"{name}/input", observed.inputs[number]
             if kind in observed.largest_logit:
                 yield f"{name}/largest attention logits", observed.largest_logit[kind][layer]
@@ -164,20 +164,14 @@ def _in_order(config: TransformerConfig, seen: _Seen) -> Iterator[Named]:
     yield "logits", seen.outputs
     yield "loss", seen.loss_sum
     for stack in reversed(stacks(config)):
-        gradients = zip(_sublayers(config, stack), seen.output_gradients[stack], strict=True)
-        for (_, _, name), gradient in reversed(list(gradients)):
-            yield f"gradient of {name}/output", gradient
+        gradients = zip(sublayers(config, stack), seen.output_gradients[stack], strict=True)
+        for at, gradient in reversed(list(gradients)):
+            yield f"gradient of {_name(stack, *at)}/output", gradient
     yield from _by_path("gradient of parameter", seen.gradient)
 
 
-def _sublayers(config: TransformerConfig, stack: Stack) -> list[tuple[int, str, str]]:
-    """Layer from 0, kind and name of a stack's sublayers, in the order in which they run."""
-    at = depth(config, stack)
-    return [
-        (layer, kind, f"{stack}/layer {layer + 1}/{kind}")
-        for layer in range(at.layers)
-        for kind in at.kinds
-    ]
+def _name(stack: Stack, layer: int, kind: Kind) -> str:
+    return f"{stack}/layer {layer + 1}/{kind}"
 
 
 def _by_path(what: str, tree: Any) -> Iterator[Named]:

@@ -14,20 +14,25 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.family import with_memory
+from transformer_jax.run import Run
 from transformer_jax.training.losses import Batch
+from transformer_jax.training.optimizer import adam_preconditioner
 from transformer_jax.training.state import State
 
 ITERATIONS = 25
 
 
 def threshold(beta1: float) -> float:
-    """Of learning rate * preconditioned sharpness, beyond which Adam's steps overshoot."""
+    """The learning rate * preconditioned sharpness beyond which Adam's steps overshoot."""
     return (2 + 2 * beta1) / (1 - beta1)
 
 
 class Sharpness(NamedTuple):
-    """The largest eigenvalue, its unit vector, the cosine of vector and gradient, squared, and the
-    norm of the gradient."""
+    """The largest eigenvalue and its unit vector.
+
+    alignment: the squared cosine of the vector and the gradient.
+    """
 
     value: Float[Array, ""]
     vector: Float[Array, "P"]
@@ -61,8 +66,8 @@ def lanczos(
             new = new - basis.T @ (basis @ new)
         norm = jnp.linalg.norm(new)
         # What is left of an invariant space is rounding.
-        kept = norm > 1e-6 * jnp.max(jnp.abs(diagonal))
-        new, norm = jnp.where(kept, new / norm, 0.0), jnp.where(kept, norm, 0.0)
+        outside = norm > 1e-6 * jnp.max(jnp.abs(diagonal))
+        new, norm = jnp.where(outside, new / norm, 0.0), jnp.where(outside, norm, 0.0)
         return basis.at[number + 1].set(new, mode="drop"), diagonal, beside.at[number].set(norm)
 
     basis = jnp.zeros((iterations, start.size)).at[0].set(start / jnp.linalg.norm(start))
@@ -81,8 +86,8 @@ def sharpness(
 ) -> Sharpness:
     """The largest eigenvalue of the loss's Hessian H, or of P^-1 H.
 
-    The latter by P^-1/2 H P^-1/2, which has the same eigenvalues; its vector and the gradient are
-    those in the scaled parameters.
+    P^-1/2 H P^-1/2 has the eigenvalues of P^-1 H; its vector and the gradient are in the scaled
+    parameters.
 
     Args:
       start: as of `lanczos`.
@@ -100,37 +105,53 @@ def sharpness(
     return Sharpness(value, vector, alignment, jnp.linalg.norm(gradient))
 
 
-def make_sharpness(
-    loss: Callable[[PyTree, Batch], Float[Array, ""]],
-    preconditioner: Callable[[Any], PyTree] | None,
+def measure(
+    loss: Callable[[PyTree], Float[Array, ""]],
+    params: PyTree,
+    preconditioner: PyTree | None,
     clip_norm: float = 0.0,
-) -> Callable[[State, Batch], dict[str, Float[Array, ""]]]:
-    """Compiles what training logs: (state after a step, its batch) -> numbers.
+) -> dict[str, Float[Array, ""]]:
+    """What training logs of the parameters after a step.
 
     "sharpness", "gradient_alignment", and where there is a preconditioner
     "preconditioned_sharpness". Where the gradient is clipped to a share of itself, so is H, since
     P is of what was clipped: Adam's steps are those of the whole gradient and its own P.
 
     Args:
-      loss: (params, batch) -> the mean loss, without dropout.
-      preconditioner: the optimizer's state -> the diagonal of P.
+      loss: the mean loss of the step's batch, without dropout.
+      preconditioner: the diagonal of P.
       clip_norm: the largest norm of the gradient that the optimizer takes (0: any).
     """
+    start = jax.random.normal(
+        jax.random.key(0), (sum(leaf.size for leaf in jax.tree.leaves(params)),)
+    )
+    plain = sharpness(loss, params, start)
+    measured = {"sharpness": plain.value, "gradient_alignment": plain.alignment}
+    if preconditioner is not None:
+        met = sharpness(loss, params, start, preconditioner)
+        clipped = jnp.minimum(1, clip_norm / plain.gradient_norm) if clip_norm else 1
+        measured["preconditioned_sharpness"] = clipped * met.value
+    return jax.tree.map(constrain, measured)
 
-    def measure(params, opt_state, batch):
-        size = sum(leaf.size for leaf in jax.tree.leaves(params))
-        start = jax.random.normal(jax.random.key(0), (size,))
 
-        def own(params):
-            return loss(params, batch)
+def make_sharpness(
+    run: Run, settings: Any
+) -> Callable[[State, Batch], dict[str, Float[Array, ""]]]:
+    """Compiles (state after a step, its batch) -> `measure` of a run.
 
-        plain = sharpness(own, params, start)
-        found = {"sharpness": plain.value, "gradient_alignment": plain.alignment}
-        if preconditioner is not None:
-            met = sharpness(own, params, start, preconditioner(opt_state))
-            clipped = jnp.minimum(1, clip_norm / plain.gradient_norm) if clip_norm else 1
-            found["preconditioned_sharpness"] = clipped * met.value
-        return jax.tree.map(constrain, found)
+    settings: `config.optimizer`.
+    """
+    # Kernels of attention have no second derivative.
+    model = run.model.clone(config=run.model.config.plain())
 
-    compiled = jax.jit(measure)
+    @jax.jit
+    def compiled(params: PyTree, opt_state: Any, batch: Batch) -> dict[str, Float[Array, ""]]:
+        def loss(params: PyTree) -> Float[Array, ""]:
+            outputs, _ = with_memory(model, params, batch, None, ())
+            loss_sum, weight, _ = run.loss(outputs, batch)
+            return loss_sum / weight
+
+        preconditioner = adam_preconditioner(opt_state, settings, run.roles)
+        return measure(loss, params, preconditioner, settings.clip_norm)
+
     return lambda state, batch: compiled(state.params, state.opt_state, batch)

@@ -1,48 +1,19 @@
-"""Steps from given parameters to others: random ones, those against a gradient, and training's.
+"""What a step did to the kernels of the stacks' sublayers.
 
-They concern the kernels of the stacks' sublayers: the parameters of layers that weight decay
-applies to. Embeddings and heads are not in a stack; biases, norms and omega are not kernels.
+They are the parameters of layers that weight decay applies to. Embeddings and heads are not in a
+stack; biases, norms and omega are not kernels.
 """
 
 import functools
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from transformer_jax.models.family import Role, parameter_name
 from transformer_jax.models.transformer.shapes import Params
-
-
-def random_sign_step(
-    key: Key[Array, ""], params: Params, size: float, roles: Mapping[str, Role]
-) -> Params:
-    """W + size * sign(N(0, 1)) for all kernels.
-
-    Every kernel has a key by its path, so that two schemes get the same draw on kernels that they
-    share.
-    """
-
-    def move(name, kernel):
-        own = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
-        return kernel + size * jax.random.rademacher(own, kernel.shape, kernel.dtype)
-
-    return _map_kernels(move, roles, params)
-
-
-def gradient_sign_step(
-    gradient: Params, params: Params, size: float, roles: Mapping[str, Role]
-) -> Params:
-    """W - size * sign(gradient) for all kernels: a step like Adam's."""
-
-    def move(_, kernel, gradient):
-        return kernel - size * jnp.sign(gradient)
-
-    return _map_kernels(move, roles, params, gradient)
 
 
 class Update(NamedTuple):
@@ -63,7 +34,7 @@ def update(before: Params, after: Params, roles: Mapping[str, Role]) -> dict[str
     """What a step did, by stack."""
     changes = _kernels(jax.tree.map(jnp.subtract, after, before), roles)
     news = _kernels(after, roles)
-    found = {}
+    updates = {}
     for stack, olds in _kernels(before, roles).items():
         change = jnp.sqrt(_products(changes[stack], changes[stack]))
         old, new = (jnp.sqrt(_products(x, x)) for x in (olds, news[stack]))
@@ -72,12 +43,12 @@ def update(before: Params, after: Params, roles: Mapping[str, Role]) -> dict[str
         both = zip(olds, news[stack], strict=True)
         units = [a / _by_layer(old, a) - b / _by_layer(new, b) for a, b in both]
         angle = 2 * jnp.arcsin(jnp.minimum(jnp.sqrt(_products(units, units)) / 2, 1))
-        found[stack] = Update(change / old, change / count**0.5, angle)
-    return found
+        updates[stack] = Update(change / old, change / count**0.5, angle)
+    return updates
 
 
 def _products(a: list[Array], b: list[Array]) -> Float[Array, "L"]:
-    """Of each layer's kernels, the sum over all entries."""
+    """The sum of the products of all entries of each layer's kernels."""
     axes = [tuple(range(1, kernel.ndim)) for kernel in a]
     sums = [jnp.sum(x * y, axis=own) for x, y, own in zip(a, b, axes, strict=True)]
     return functools.reduce(jnp.add, sums)
@@ -87,26 +58,15 @@ def _by_layer(x: Float[Array, "L"], kernel: Array) -> Array:
     return x.reshape(-1, *[1] * (kernel.ndim - 1))
 
 
-def _map_kernels(
-    move: Callable[..., Array], roles: Mapping[str, Role], params: Params, *others: Params
-) -> Params:
-    """The parameters with move(path, kernel, ...) in the place of every kernel."""
-
-    def moved(path, leaf, *rest):
-        name = parameter_name(path)
-        return move(name, leaf, *rest) if _is_kernel(roles[name]) else leaf
-
-    return jax.tree_util.tree_map_with_path(moved, params, *others)
-
-
 def _kernels(params: Params, roles: Mapping[str, Role]) -> dict[str, list[Array]]:
     """The kernels of each stack, in the order of their paths."""
-    found: dict[str, list[Array]] = {}
+    kernels: dict[str, list[Array]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if _is_kernel(roles[parameter_name(path)]):
-            found.setdefault(path[0].key, []).append(leaf)
-    return found
+        if is_kernel(roles[parameter_name(path)]):
+            kernels.setdefault(path[0].key, []).append(leaf)
+    return kernels
 
 
-def _is_kernel(role: Role) -> bool:
+def is_kernel(role: Role) -> bool:
+    """Whether a parameter is a kernel of a stack's sublayers."""
     return role.stacked and role.decay

@@ -17,9 +17,12 @@ EVERY_SECONDS = 30.0
 NOTED_SECONDS = 2.0  # a phase that took as long leaves a line on the terminal
 _REFRESH_SECONDS = 1.0
 
+# What tqdm fills in, on a terminal and elsewhere.
+_METER = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_PLAIN = "{desc}: {n:,} of {total:,} {unit}{postfix}, {remaining} left"
+
 _lock = threading.RLock()
-_under_way: list["_Line"] = []  # the last one is shown
-_refreshing = False
+_under_way: list["Bar"] = []  # the last one is shown
 _hidden = False
 
 
@@ -32,139 +35,101 @@ def hide() -> None:
 @contextlib.contextmanager
 def phase(what: str) -> Iterator[None]:
     """Shows what is being done and for how long, then how long it took."""
-    started = time.monotonic()
-
-    def text(columns: int | None) -> str:
-        return f"{what}: {time.monotonic() - started:.0f} s"
-
-    line = _Line(text)
+    line, last = Bar(what), ""
     try:
         yield
-    except BaseException:
-        line.close()
-        raise
-    seconds = time.monotonic() - started
-    noted = line.printed if _columns() is None else seconds >= NOTED_SECONDS
-    line.close(f"{what} took {seconds:.1f} s" if noted else "")
+        if line.printed or (_columns() and line.seconds() >= NOTED_SECONDS):
+            last = f"{what} took {line.seconds():.1f} s"
+    finally:
+        line.end(last)
 
 
 @contextlib.contextmanager
 def bar(what: str, *, total: int, unit: str) -> Iterator[Callable[[int], None]]:
     """Shows how many of `total` things are done; yields a function to call with how many more."""
     shown = Bar(what, total=total, unit=unit)
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        shown.update(done)
-
     try:
-        yield advance
+        yield lambda count: shown.update(shown.done + count)
     finally:
         shown.close()
 
 
 class Bar:
-    """Shows how many of `total` things are done, the speed and the time left.
+    """Shows how many of `total` things are done and the time left; without `total`, the time.
 
-    Both are measured from the first `update` on: before the first of the things was done, the
+    The time is measured from the first `update` on: before the first of the things was done, the
     program compiled.
     """
 
-    def __init__(self, what: str, *, total: int, unit: str, done: int = 0):
-        self._what = what
-        self._total = total
-        self._unit = unit
-        self._done = self._first = done
+    def __init__(self, what: str, *, total: int | None = None, unit: str = "", done: int = 0):
+        self.done, self.printed = done, False
+        self._what, self._total, self._unit, self._note = what, total, unit, ""
+        self._first, self._updated = done, False
         self._since = time.monotonic()
-        self._note = ""
-        self._updated = False
-        self._line = _Line(self._text)
+        self._due = self._since + FIRST_SECONDS  # when the next plain line is
+        self._ended = threading.Event()
+        with _lock:
+            _under_way.append(self)
+        threading.Thread(target=self._refresh, daemon=True, name="progress").start()
 
     def update(self, done: int, note: str = "") -> None:
         """Sets how many are done, and a note to show; displays nothing itself, so costs nothing."""
         if not self._updated:
             self._first, self._since, self._updated = done, time.monotonic(), True
-        self._done, self._note = done, note
+        self.done, self._note = done, note
+
+    def seconds(self) -> float:
+        """The time since the first update, or since the start."""
+        return time.monotonic() - self._since
 
     def close(self, *, leave: bool = False) -> None:
         """Takes the line away, or leaves it as it is now if anything is done. May be called twice.
 
-        leave: also where it has lasted no `FIRST_SECONDS`.
+        leave: also where it has lasted less than `FIRST_SECONDS`.
         """
-        self._line.close(self._text(_columns()) if leave and self._updated else "")
+        self.end(self._text(_columns()) if leave and self._updated else "")
 
-    def _text(self, columns: int | None) -> str:
-        # Only here, since importing it takes a while, and most commands show no bar.
-        from tqdm import tqdm
-
-        elapsed = time.monotonic() - self._since
-        if columns is not None:
-            return tqdm.format_meter(
-                self._done,
-                self._total,
-                elapsed,
-                ncols=columns - 1,
-                prefix=self._what,
-                bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]",
-                postfix=self._note,
-                initial=self._first,
-            )
-        parts = [f"{self._what}: {self._done:,} of {self._total:,} {self._unit}"]
-        if self._note:
-            parts.append(self._note)
-        if self._first < self._done < self._total:
-            left = elapsed / (self._done - self._first) * (self._total - self._done)
-            parts.append(f"{tqdm.format_interval(left)} left")
-        return ", ".join(parts)
-
-
-class _Line:
-    """What is under way. text: columns of the terminal (None: there is none) -> what is shown."""
-
-    def __init__(self, text: Callable[[int | None], str]):
-        global _refreshing
-        self._text = text
-        self._due = time.monotonic() + FIRST_SECONDS  # when the next plain line is
-        self._drawn = False
-        self.printed = False
+    def end(self, last: str) -> None:
+        """Takes the line away; `last` stays in its place."""
         with _lock:
-            _under_way.append(self)
-            if not _refreshing:
-                _refreshing = True
-                threading.Thread(target=_refresh, daemon=True, name="progress").start()
+            if self in _under_way:
+                self._ended.set()
+                _under_way.remove(self)
+                _write(("\x1b[K" if _columns() else "") + (f"{last}\n" if last else ""))
 
     def show(self) -> None:
+        """Draws the line on a terminal; elsewhere prints it when it is due."""
         columns, now = _columns(), time.monotonic()
-        if columns is not None:
+        if columns:
             # The cursor goes back, so that a warning does not begin behind the line.
             _write(f"\r{self._text(columns)[: columns - 1]}\x1b[K\r")
-            self._drawn = True
         elif now >= self._due:
             _write(f"{self._text(None)}\n")
             self._due, self.printed = now + EVERY_SECONDS, True
 
-    def close(self, last: str = "") -> None:
-        """Takes the line away; `last` stays in its place."""
-        with _lock:
-            if self not in _under_way:
-                return
-            _under_way.remove(self)
-            over = "\x1b[K" if self._drawn or (last and _columns() is not None) else ""
-            _write(f"{over}{last}\n" if last else over)
+    def _refresh(self) -> None:
+        while not self._ended.wait(_REFRESH_SECONDS):
+            with _lock:
+                if _under_way[-1:] == [self]:
+                    self.show()
 
+    def _text(self, columns: int | None) -> str:
+        if self._total is None:
+            return f"{self._what}: {self.seconds():.0f} s"
+        # Only here, since importing it takes a while, and most commands show no bar.
+        from tqdm import tqdm
 
-def _refresh() -> None:
-    """Shows the innermost line again and again, as long as there is one."""
-    global _refreshing
-    while True:
-        time.sleep(_REFRESH_SECONDS)
-        with _lock:
-            if not _under_way:
-                _refreshing = False
-                return
-            _under_way[-1].show()
+        return tqdm.format_meter(
+            self.done,
+            self._total,
+            self.seconds(),
+            ncols=columns and columns - 1,
+            prefix=self._what,
+            unit=self._unit,
+            bar_format=_METER if columns else _PLAIN,
+            postfix=self._note,
+            initial=self._first,
+        )
 
 
 def _columns() -> int | None:

@@ -5,7 +5,6 @@ one that was stopped and resumed.
 """
 
 import importlib.metadata
-import itertools
 import json
 import math
 import os
@@ -14,13 +13,13 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from transformer_jax.process import progress, tables
+from transformer_jax.process import hosts, progress, tables
 from transformer_jax.runs.trackers import Trackers
 from transformer_jax.runs.workdir import (
     METRICS,
@@ -41,12 +40,19 @@ _WIDTH = 100
 _MOST_BATCHES = 20
 
 
+class Texts(NamedTuple):
+    """A value of the log that is no number: the results of some lines."""
+
+    lines: Sequence[str]
+    results: Sequence[Sequence[str]]
+
+
 class RunLog:
     """The log of one run in `workdir`, from `restored_step` on (0: nothing was restored).
 
-    The first host alone may have one. What an earlier process logged after `restored_step` is
-    dropped, since those steps come again. Every record has time/wall_seconds: how long this process
-    and those before it have run, lost work included.
+    The first host alone writes; that of another does nothing. What an earlier process logged after
+    `restored_step` is dropped, since those steps come again. Every record has time/wall_seconds:
+    how long this process and those before it have run, lost work included.
     """
 
     records = 0  # in metrics.jsonl
@@ -61,6 +67,9 @@ class RunLog:
         config: Mapping[str, Any] | None = None,
     ):
         """trackers: those that get the numbers too, with the config by dotted key."""
+        self._silent = not hosts.is_first()
+        if self._silent:
+            return
         # Only here: it imports PyTorch where there is one, which takes seconds.
         from tensorboardX import SummaryWriter
 
@@ -70,12 +79,11 @@ class RunLog:
         spent = max((record.get(WALL, 0.0) for record in records), default=0.0)
         self._started = time.monotonic() - spent
 
-        kept = [record for record in records if 0 < restored_step >= record["step"]]
-        self.records = len(kept)
-        logged = records[-1]["step"] if records else 0
-        self._trackers = Trackers(trackers, self._workdir, config or {}, kept, logged)
+        self._trackers = Trackers(trackers, self._workdir, config or {})
         path = self._workdir / METRICS
-        write_atomically(path, "".join(map(_line, kept)))
+        records = [record for record in records if 0 < restored_step >= record["step"]]
+        self.records = len(records)
+        write_atomically(path, "".join(map(_line, records)))
         self._metrics = path.open("a", encoding="utf-8")
         # From this step on, TensorBoard hides what the files of earlier processes hold.
         self._tensorboard = SummaryWriter(
@@ -88,26 +96,44 @@ class RunLog:
         self._results = read_results(workdir) if restored_step >= total_steps else {}
         self._bar = progress.Bar("Training", total=total_steps, unit="steps", done=restored_step)
 
-    def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
+    def write(self, step: int, values: Mapping[str, ArrayLike | Texts]) -> None:
         """Appends a record of numbers and vectors; TensorBoard gets the means of vectors.
 
-        Numbers that are not finite become null, which JSON can hold.
+        Numbers that are not finite become null, which JSON can hold. Texts go to samples.jsonl.
         """
-        record = {"step": step, **values, WALL: self._wall_seconds()}
+        if self._silent:
+            return
+        numbers: dict[str, Any] = {}
+        for name, value in values.items():
+            if isinstance(value, Texts):
+                self._write_texts(step, value)
+            else:
+                numbers[name] = value
+        record = {"step": step, **numbers, WALL: self._wall_seconds()}
         self._metrics.write(_line(record))
         self._metrics.flush()
         # On disk before the checkpoint of this step, after which a restart counts on the line.
         os.fsync(self._metrics.fileno())
         self.records += 1
         self._trackers.log(record)
-        for name, value in values.items():
+        for name, value in numbers.items():
             mean = float(np.mean(np.asarray(value, np.float64)))
             if math.isfinite(mean):
                 self._tensorboard.add_scalar(name, mean, step)
         self._tensorboard.flush()
 
+    def _write_texts(self, step: int, texts: Texts) -> None:
+        """Keeps the texts of this step, in place of those from it on."""
+        records = [record for record in read_samples(self._workdir) if record["step"] < step]
+        pairs = [[line, list(own)] for line, own in zip(*texts, strict=True)]
+        records.append({"step": step, "samples": pairs})
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        write_atomically(self._workdir / SAMPLED, text)
+
     def keep_batch(self, step: int, batch: Mapping[str, ArrayLike]) -> None:
         """Writes the arrays of a batch into spikes/STEP.npz, for the first 20 such steps."""
+        if self._silent:
+            return
         folder = self._workdir / SPIKES
         # A step that comes again after a restart is in its place already.
         others = [path for path in folder.glob("*.npz") if path.stem != str(step)]
@@ -115,83 +141,47 @@ class RunLog:
             folder.mkdir(exist_ok=True)
             np.savez_compressed(folder / f"{step}.npz", **jax.device_get(dict(batch)))
 
-    def samples(self, step: int, lines: Sequence[str], results: Sequence[Sequence[str]]) -> None:
-        """Keeps the results of some lines at this step, in place of those from it on."""
-        records = [record for record in read_samples(self._workdir) if record["step"] < step]
-        pairs = [[line, list(found)] for line, found in zip(lines, results, strict=True)]
-        records.append({"step": step, "samples": pairs})
-        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        write_atomically(self._workdir / SAMPLED, text)
-
     def progress(self, step: int, text: str) -> None:
         """Moves the progress bar to `step`, with `text` next to it."""
-        self._bar.update(step, text)
+        if not self._silent:
+            self._bar.update(step, text)
 
     def results(self, fields: Mapping[str, Any]) -> None:
         """Merges the fields into results.json (see `merged`), which is replaced as a whole."""
-        self._results = merged(self._results, {**fields, WALL: self._wall_seconds()})
-        write_results(self._workdir, self._results)
+        if not self._silent:
+            self._results = merged(self._results, {**fields, WALL: self._wall_seconds()})
+            write_results(self._workdir, self._results)
 
     def close(self) -> None:
         """Ends the bar and closes the files. May be called twice."""
-        self._bar.close(leave=True)
-        self._metrics.close()
-        self._tensorboard.close()
-        self._trackers.finish(self._results)
+        if not self._silent:
+            self._bar.close(leave=True)
+            self._metrics.close()
+            self._tensorboard.close()
+            self._trackers.finish(self._results)
 
     def _wall_seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)
 
 
-class NoLog:
-    """The log of a host that is not the first: it writes nothing."""
+def spikes(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The spikes in metrics.jsonl: step, loss, and median and deviation of the losses before it.
 
-    records = 0
-
-    def write(self, step: int, values: Mapping[str, ArrayLike]) -> None:
-        pass
-
-    def keep_batch(self, step: int, batch: Mapping[str, ArrayLike]) -> None:
-        pass
-
-    def samples(self, step: int, lines: Sequence[str], results: Sequence[Sequence[str]]) -> None:
-        pass
-
-    def progress(self, step: int, text: str) -> None:
-        pass
-
-    def results(self, fields: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def read_spikes(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The spikes in metrics.jsonl: step, loss, and median and deviation of the losses before it."""
+    metrics: its records.
+    """
     return [
         {"step": record["step"]}
         | {name: record[f"spike/{name}"] for name in ("loss", "median", "deviation")}
-        for record in read_metrics(workdir)
+        for record in metrics
         if "spike/loss" in record
     ]
-
-
-def run_fields(*, parameters: int, steps: int) -> dict[str, Any]:
-    """What results.json says of every run: its size, the device kind and the versions used."""
-    return {
-        "parameters": parameters,
-        "steps": steps,
-        "device_kind": jax.devices()[0].device_kind,
-        "versions": versions(),
-    }
 
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the libraries that a result may depend on."""
     packages = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
-    found = {name: importlib.metadata.version(name) for name in packages}
-    return {"python": platform.python_version(), **found}
+    libraries = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), **libraries}
 
 
 def format_scores(results: Mapping[str, Any]) -> str:
@@ -224,11 +214,9 @@ def format_samples(samples: Sequence[tuple[str, str, str]]) -> str:
     """(source, reference, output) triples as numbered, aligned text."""
     blocks = []
     for number, sample in enumerate(samples, start=1):
-        names = ("source", "reference", "output")
-        starts = (
-            f"{mark:<4}{name:<11}" for mark, name in zip((number, "", ""), names, strict=True)
-        )
-        blocks.append("\n".join(itertools.starmap(_wrapped, zip(starts, sample, strict=True))))
+        rows = zip((number, "", ""), ("source", "reference", "output"), sample, strict=True)
+        lines = [_wrapped(f"{mark:<4}{name:<11}", text) for mark, name, text in rows]
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 

@@ -178,20 +178,20 @@ def read_samples(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     path = Path(workdir) / SAMPLED
     try:
         lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
-        found = [json.loads(line) for line in lines]
-        for record in found:
+        records = [json.loads(line) for line in lines]
+        for record in records:
             if not isinstance(record["step"], int) or not isinstance(record["samples"], list):
                 raise ValueError("a line has no step or no samples")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is broken ({error}): remove it") from error
-    return found
+    return records
 
 
 def series(metrics: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[Any]]:
     """The steps at which a number was logged, and its values; NaN where it was not finite."""
-    found = [(record["step"], record[name]) for record in metrics if name in record]
-    steps = [step for step, _ in found]
-    return steps, [math.nan if value is None else value for _, value in found]
+    points = [(record["step"], record[name]) for record in metrics if name in record]
+    steps = [step for step, _ in points]
+    return steps, [math.nan if value is None else value for _, value in points]
 
 
 def merged(results: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,8 +200,10 @@ def merged(results: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, A
     They are of one checkpoint and one way to decode; other scores that it had may be of others.
     """
     scored = {name.partition("/")[0] for name in fields} & {"validation", "test"}
-    kept = {name: value for name, value in results.items() if name.partition("/")[0] not in scored}
-    return {**kept, **fields}
+    others = {
+        name: value for name, value in results.items() if name.partition("/")[0] not in scored
+    }
+    return {**others, **fields}
 
 
 def write_results(workdir: str | os.PathLike, results: Mapping[str, Any]) -> None:

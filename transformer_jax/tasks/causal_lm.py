@@ -83,7 +83,7 @@ def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     tokenizer = trained.data.tokenizer
     chosen = spread(split.examples["text"])
     # No longer than in training, since there may be no more positions.
-    most = min(_SAMPLE_TOKENS, trained.data.settings.max_target_length)
+    most = min(_SAMPLE_TOKENS, trained.data.settings.longest["target"])
     # Characters bound tokens, so that of a whole book only the beginning is read.
     ids = [row[:most] for row in tokenizer.encode([text[: 32 * most] for text in chosen])]
     cuts = [min(most // 4, len(row) // 2) for row in ids]
@@ -92,7 +92,7 @@ def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     references = [
         tokenizer.decode(row)[len(prompt) :] for row, prompt in zip(ids, prompts, strict=True)
     ]
-    settings, _ = _scored(trained.decode, trained.data.settings.max_target_length)
+    settings, _ = _scored(trained.decode, trained.data.settings.longest["target"])
     outputs = _continuations(dataclasses.replace(trained, decode=settings), prompts)
     return {}, [
         (prompt, reference, text)

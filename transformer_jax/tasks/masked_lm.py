@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int64
 
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.recipe import Batch as HostBatch
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Drawing, Limits, Recipe, Rows
 from transformer_jax.data.prepare.tokenizer import MASK, Tokenizer
 from transformer_jax.data.prepare.transforms import between, pieces
 from transformer_jax.data.read.examples import Examples
@@ -82,12 +82,12 @@ class Masking:
         }
 
 
-def _masking(tokenizer: Tokenizer, mask_rate: float) -> Masking:
+def _masking(tokenizer: Tokenizer, drawing: Drawing) -> Masking:
     mask_id = tokenizer.token_id(MASK)
     assert mask_id is not None  # Dataset.tokenizer has checked it
     never, unk = tokenizer.special.silent, tokenizer.special.unk
     special = {*never, mask_id} | ({unk} if unk is not None else set())
-    return Masking(mask_rate, mask_id, never, tuple(sorted(special)), tokenizer.vocab_size)
+    return Masking(drawing.mask_rate, mask_id, never, tuple(sorted(special)), tokenizer.vocab_size)
 
 
 def _loss(

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Drawing, Limits, Recipe, Rows
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import pieces, prompt_sources
 from transformer_jax.data.read.examples import Examples
@@ -92,9 +92,10 @@ def _divided(total: int, parts: int, rng: np.random.Generator) -> Int64[np.ndarr
     return np.diff(np.concatenate([[0], cuts, [total]]))
 
 
-def _corrupt(tokenizer: Tokenizer, mask_rate: float, mean_length: float, limits: Limits) -> Spans:
+def _corrupt(tokenizer: Tokenizer, drawing: Drawing) -> Spans:
     """Raises ValueError where a piece may need more sentinels or longer targets than there are."""
     ids, eos = tuple(tokenizer.token_id(token) for token in SENTINELS), tokenizer.special.eos
+    mask_rate, mean_length, limits, _ = drawing
     spans = Spans(mask_rate, mean_length, tuple(i for i in ids if i is not None), eos)
     noise, count = spans.counts(limits.source - 1)
     if count > len(spans.sentinels):

@@ -141,31 +141,31 @@ def adam_state(opt_state: optax.OptState) -> Any:
 
 
 def adam_preconditioner(
-    opt_state: optax.OptState,
-    row: Optimizer,
-    roles: Mapping[str, Role],
-    *,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    groups: Sequence[Group] = (),
-) -> Any:
+    opt_state: optax.OptState, settings: Any, roles: Mapping[str, Role]
+) -> Any | None:
     """P of Adam's steps, learning rate * P^-1 * momentum: (1 - beta1^t) (sqrt(v^) + epsilon).
 
     Where a parameterisation or a group has factors on learning rates, P is divided by them. The
-    optimizer is a row whose steps are all Adam's, and has made one; no group's factor is 0.
+    optimizer has made a step. None where not all steps of all parameters are Adam's, at rates that
+    the schedule and the groups give.
+
+    settings: `config.optimizer`.
     """
+    row, groups = OPTIMIZERS[settings.name], settings.groups
+    frozen = any(factor == 0 for _, factor, _ in groups)
+    if not row.adam or frozen or settings.layer_warm_ups:
+        return None
     rows = (*groups, ("*", 1.0, 0.0))
     adam = adam_state(opt_state)
     t = adam.count
 
-    def one(path, nu):
+    def diagonal(path, nu):
         role = roles[parameter_name(path)]
-        size = jnp.sqrt(nu / (1 - beta2**t)) + epsilon
+        size = jnp.sqrt(nu / (1 - settings.beta2**t)) + settings.epsilon
         rate = row.rate(role) * _group(rows, parameter_name(path))[1]
-        return (1 - beta1**t) * role.share.epsilon * size / rate
+        return (1 - settings.beta1**t) * role.share.epsilon * size / rate
 
-    return jax.tree_util.tree_map_with_path(one, adam.nu)
+    return jax.tree_util.tree_map_with_path(diagonal, adam.nu)
 
 
 def _is_adam(state: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -28,14 +28,17 @@ RECENT = 128  # steps whose losses the state keeps
 )
 @dataclasses.dataclass(frozen=True)
 class State:
-    """All that a run needs to go on, apart from the position in the data.
+    """All that a run needs to continue, apart from the position in the data.
 
-    step: updates made. ema_params: the moving average of `params`, or None where none is kept.
-    rng: the key that every step's dropout key is folded from. memory: what the model keeps of the
-    batch before, rows first; () where it keeps nothing. window: sums of the logging window
-    that is not finished yet, so that a restart in its middle loses nothing. recent: the losses of
-    the last steps, that of the step after n updates in place n mod R, and NaN where there was none;
-    so that a restart finds the same spikes.
+    Attributes:
+      step: updates made.
+      ema_params: the moving average of `params`, or None where there is none.
+      rng: the key that every step's dropout key is folded from.
+      memory: what the model keeps of the batch before, rows first; () where it keeps nothing.
+      window: sums of the logging window that is not finished yet, so that a restart in its middle
+        loses nothing.
+      recent: the losses of the last steps, so that a restart finds the same spikes. The loss of the
+        step after n updates is in place n mod R; NaN where there was none.
     """
 
     step: Int[Array, ""]
@@ -58,6 +61,74 @@ class State:
         return self.params if self.ema_params is None else self.ema_params
 
 
+@dataclasses.dataclass(frozen=True)
+class StateMaker:
+    """Makes the state before the first step.
+
+    Attributes:
+      metrics: the names that the training step sums over a logging window.
+      ema: whether a moving average of the parameters is kept; it begins as they do.
+      memory: the shapes of what the model keeps of a batch.
+    """
+
+    init: Init
+    optimizer: optax.GradientTransformation
+    metrics: Sequence[str]
+    ema: bool
+    mesh: Mesh
+    memory: Any = ()
+
+    def create(self, key: Key[Array, ""], batch: Batch) -> State:
+        """The state, every array of it made where it stays on the mesh.
+
+        `batch` is one global batch: `init` sees its shapes, and Admin's `init` its values.
+        """
+
+        def new(key: Key[Array, ""], batch: Batch) -> State:
+            init_key, rng = split_key(key)
+            return self._first(_unboxed(self.init(init_key, batch)), rng)
+
+        return jax.jit(new, out_shardings=layout(self.abstract(key, batch)))(key, batch)
+
+    def abstract(self, key: Key[Array, ""], batch: Batch) -> State:
+        """The same of `jax.ShapeDtypeStruct`s with shardings: nothing is computed."""
+        boxed = jax.eval_shape(self.init, key, batch)
+        params, where = _unboxed(boxed), shardings(self.mesh, boxed)
+        shapes = jax.eval_shape(self._first, params, key)
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        everywhere = dataclasses.replace(
+            jax.tree.map(lambda _: whole, shapes),
+            params=where,
+            ema_params=where if self.ema else None,
+            opt_state=follow(self.mesh, shapes.opt_state, params, where),
+            memory=jax.tree.map(
+                lambda leaf: batch_sharding(self.mesh, leaf.shape[:1]), shapes.memory
+            ),
+        )
+        return jax.tree.map(
+            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+            shapes,
+            everywhere,
+        )
+
+    def _first(self, params: Any, rng: Key[Array, ""]) -> State:
+        return State(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            ema_params=params if self.ema else None,
+            opt_state=self.optimizer.init(params),
+            rng=rng,
+            memory=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.memory),
+            window={name: (jnp.zeros(()), jnp.zeros(())) for name in self.metrics},
+            recent=jnp.full(RECENT, jnp.nan),
+        )
+
+
+def layout(state: State) -> Any:
+    """A `State` of the shardings of this one's arrays; it may be abstract."""
+    return jax.tree.map(lambda leaf: leaf.sharding, state)
+
+
 class Parameter(NamedTuple):
     """One row of the parameter table."""
 
@@ -65,74 +136,6 @@ class Parameter(NamedTuple):
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     count: int
-
-
-def create(
-    init: Init,
-    optimizer: optax.GradientTransformation,
-    key: Key[Array, ""],
-    batch: Batch,
-    metrics: Iterable[str],
-    *,
-    ema: bool,
-    mesh: Mesh,
-    memory: Any = (),
-) -> State:
-    """The state before the first step, every array of it made where it stays on the mesh.
-
-    `batch` is one global batch: `init` sees its shapes, and Admin's `init` its values. `metrics`
-    are the names that the train step sums over a logging window (`train.WINDOW_METRICS`). `ema`:
-    whether a moving average of the parameters is kept; it begins as they do. `memory`: the shapes
-    of what the model keeps of a batch.
-    """
-    metrics = tuple(metrics)
-    shapes = abstract(init, optimizer, key, batch, metrics, ema=ema, mesh=mesh, memory=memory)
-
-    def new(key: Key[Array, ""], batch: Batch) -> State:
-        init_key, rng = split_key(key)
-        params = _unboxed(init(init_key, batch))
-        return _first(params, optimizer, rng, metrics, ema, memory)
-
-    return jax.jit(new, out_shardings=layout(shapes))(key, batch)
-
-
-def abstract(
-    init: Init,
-    optimizer: optax.GradientTransformation,
-    key: Key[Array, ""],
-    batch: Batch,
-    metrics: Iterable[str],
-    *,
-    ema: bool,
-    mesh: Mesh,
-    memory: Any = (),
-) -> State:
-    """As `create`, but of `jax.ShapeDtypeStruct`s with shardings: nothing is computed."""
-    boxed = jax.eval_shape(init, key, batch)
-    params, where = _unboxed(boxed), shardings(mesh, boxed)
-
-    def first(params: Any, rng: Key[Array, ""]) -> State:
-        return _first(params, optimizer, rng, tuple(metrics), ema, memory)
-
-    shapes = jax.eval_shape(first, params, key)
-    whole = NamedSharding(mesh, PartitionSpec())
-    everywhere = dataclasses.replace(
-        jax.tree.map(lambda _: whole, shapes),
-        params=where,
-        ema_params=where if ema else None,
-        opt_state=follow(mesh, shapes.opt_state, params, where),
-        memory=jax.tree.map(lambda leaf: batch_sharding(mesh, leaf.shape[:1]), shapes.memory),
-    )
-    return jax.tree.map(
-        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-        shapes,
-        everywhere,
-    )
-
-
-def layout(state: State) -> Any:
-    """A `State` of the shardings of this one's arrays; it may be abstract."""
-    return jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
 def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Parameter]:
@@ -143,29 +146,9 @@ def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Param
 
 
 def split_key(key: Key[Array, ""]) -> tuple[Key[Array, ""], Key[Array, ""]]:
-    """From a run's key those of `init` and of every step's dropout."""
+    """The key of `init`, and the one that every step's dropout key is folded from."""
     init_key, rng = jax.random.split(key)
     return init_key, rng
-
-
-def _first(
-    params: Any,
-    optimizer: optax.GradientTransformation,
-    rng: Key[Array, ""],
-    metrics: tuple[str, ...],
-    ema: bool,
-    memory: Any,
-) -> State:
-    return State(
-        step=jnp.zeros((), jnp.int32),
-        params=params,
-        ema_params=params if ema else None,
-        opt_state=optimizer.init(params),
-        rng=rng,
-        memory=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), memory),
-        window={name: (jnp.zeros(()), jnp.zeros(())) for name in metrics},
-        recent=jnp.full(RECENT, jnp.nan),
-    )
 
 
 def _unboxed(boxed: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -149,6 +150,12 @@ def train_step(
         "window": window,
     }
     return next_state, metrics
+
+
+def is_finite(metrics: Metrics) -> bool:
+    """Whether the loss, the gradient norm and the new parameters of a step are finite."""
+    numbers = metrics["loss"], metrics["gradient_norm"]
+    return all(map(math.isfinite, numbers)) and bool(metrics["finite_parameters"])
 
 
 def spread(recent: Float[Array, "R"]) -> tuple[Float[Array, ""], Float[Array, ""]]:

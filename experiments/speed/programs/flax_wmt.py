@@ -68,9 +68,8 @@ def _epoch(train: Any, spec: dict) -> Work:
         pairs += unpacked(next(streams))
     # In the order that they came in, packing would find the same full rows again.
     order = np.random.default_rng(0).permutation(len(pairs)).tolist()
-    rows = packed(
-        [pairs[place] for place in order], settings.row_source_length, settings.row_target_length
-    )
+    lengths = settings.rows["source"], settings.rows["target"]
+    rows = packed([pairs[place] for place in order], *lengths)
     count = len(rows["targets"]) // settings.batch_size
     batches = [
         {name: part[None] for name, part in zip(rows, parts, strict=True)}

@@ -15,7 +15,6 @@ import pytest
 from tests.data.made import make_arrays
 from tests.data.numbered import PAIRS
 from transformer_jax.data.prepare import arrays, prepare
-from transformer_jax.data.prepare.arrays import load_texts
 from transformer_jax.data.prepare.prepare import Plan, prepared
 from transformer_jax.data.prepare.recipe import Column, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
@@ -80,7 +79,7 @@ def test_a_set_holds_what_the_recipe_makes_of_each_example(tmp_path):
     for name, tokens in made.columns.items():
         assert made.ids[name].tolist() == np.bincount(tokens[:]).tolist()
         assert made.lengths[name].tolist() == np.bincount(np.diff(made.offsets[name][:])).tolist()
-    texts = load_texts(tmp_path / "set")
+    texts = made.texts()
     assert {name: list(column) for name, column in texts.items()} == EXAMPLES
     assert texts["target"][1:4] == EXAMPLES["target"][1:4] and texts["source"][-1] == "abcd"
     with pytest.raises(IndexError):
@@ -261,8 +260,7 @@ def test_the_content_can_be_checked_without_a_set(tmp_path):
 
 def test_equal_examples_have_equal_hashes(tmp_path):
     double = {name: values + values[:7] for name, values in MANY.items()}
-    make(tmp_path / "set", cut(double))
-    found = prepare.hashes(tmp_path / "set")[:]
+    found = make(tmp_path / "set", cut(double)).hashes()[:]
     assert len(found) == 67 and len(np.unique(found)) == 60
     assert found[:7].tolist() == found[60:].tolist()
 
@@ -270,9 +268,9 @@ def test_equal_examples_have_equal_hashes(tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from tests.data import prepare_test as t
-from transformer_jax.data import prepare, worker
-from transformer_jax.devices import machine
+from tests.data.prepare import prepare_test as t
+from transformer_jax.data.prepare import prepare, worker
+from transformer_jax.process import machine
 from transformer_jax.tasks import TASKS
 import dataclasses, os, signal
 

@@ -14,7 +14,6 @@ from transformer_jax.data.prepare.tokenizer import (
     PAD_ID,
     TOKENIZERS,
     UNK_ID,
-    cached_tokenizer,
     load_tokenizer,
     train_tokenizer,
 )
@@ -190,25 +189,6 @@ def test_fingerprint_follows_the_content():
         ]
     ]
     assert len(set(fingerprints)) == len(fingerprints)
-
-
-def test_a_cached_tokenizer_is_trained_once(tmp_path, monkeypatch):
-    texts = ["ab", "", "abcdef", "x", "0123456", "wxyz"]
-
-    def cached(size, extra_tokens=(), known_by=(1,)):
-        chosen = texts[known_by[0] - 1 :]
-        return cached_tokenizer(
-            "bpe", lambda: chosen, size, extra_tokens, known_by=known_by, cache_dir=tmp_path
-        )
-
-    trained = cached(40)
-    assert trained.decode(trained.encode(["abcd wxyz"])[0]) == "abcd wxyz"
-    masked = cached(40, (MASK,))
-    assert masked.token_id(MASK) is not None
-    smaller, others = cached(30), cached(40, known_by=(2,))
-    monkeypatch.delattr(tokenizer_file, "train_tokenizer")
-    assert cached(40).fingerprint == trained.fingerprint
-    assert len({one.fingerprint for one in (trained, masked, smaller, others)}) == 4
 
 
 def test_bad_settings_and_files(tmp_path):

@@ -1,27 +1,20 @@
-import functools
 import itertools
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow_datasets as tfds
 
 from tests.data.toy import ToyTranslation, source_settings
-from transformer_jax.data.corpora import grammar
 from transformer_jax.data.read import catalogue
 from transformer_jax.data.read.examples import Examples, concatenate
-from transformer_jax.process import progress
+from transformer_jax.data.read.sources import LABELLED, PAIRS, TAGGED, TEXTS
 
 
-def read(builder_of, reader, folder, splits, **changes) -> Examples:
-    settings = source_settings("", folder, **changes)
-    return concatenate(reader(builder_of(settings), settings, splits))
-
-
-read_set = functools.partial(read, catalogue.catalogued)
-read_embedded = functools.partial(read, catalogue.embedded)
+def read(columns, folder, splits=("train",), name="toy_translation", **changes) -> Examples:
+    settings = source_settings("tfds", folder, name=name, **changes)
+    return concatenate(catalogue.read(settings, splits, columns))
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +23,15 @@ def prepared(tmp_path_factory):
     return tmp_path_factory.mktemp("prepared")
 
 
-def toy(reader, folder, splits=("train",), **changes):
-    return read_set(reader, folder, splits, **({"name": "toy_translation"} | changes))
-
-
 def test_a_set_is_found_by_its_name(prepared):
-    examples = toy(catalogue.read_pairs, prepared, ("train[2:]", "test"))
+    examples = read(PAIRS, prepared, ("train[2:]", "test"))
     assert list(examples) == ["source", "target"]
     # TFDS shuffles when it prepares, so a pair is known by its number, not by its place.
     assert len(examples["source"]) == 6 and sorted(examples["source"][4:]) == ["test 0", "test 1"]
     for source, target in zip(examples["source"], examples["target"], strict=True):
         assert target == f"straße {source.split()[1]}"
-    swapped = toy(
-        catalogue.read_pairs,
+    swapped = read(
+        PAIRS,
         prepared,
         ("test",),
         name="toy_translation:1.0.0",
@@ -94,7 +83,7 @@ def test_a_set_in_an_archive_needs_no_tensorflow(tmp_path, monkeypatch):
     with tarfile.open(ToyArchive.archive, "w:gz") as archive:
         for name in ("corpus.en", "corpus.de"):
             archive.add(tmp_path / name, name)
-    examples = read_set(catalogue.read_pairs, tmp_path, ("train",), name="toy_archive")
+    examples = read(PAIRS, tmp_path, ("train",), name="toy_archive")
     assert examples == {"source": ["a house"], "target": ["ein Haus"]}
     assert "tensorflow" not in sys.modules
 
@@ -103,7 +92,7 @@ def test_a_broken_archive(tmp_path, monkeypatch):
     monkeypatch.setattr(ToyArchive, "archive", tmp_path / "corpus.tgz", raising=False)
     ToyArchive.archive.write_bytes(b"not an archive")
     with pytest.raises(OSError, match="could not prepare toy_archive/1.0.0"):
-        read_set(catalogue.read_pairs, tmp_path, ("train",), name="toy_archive")
+        read(PAIRS, tmp_path, ("train",), name="toy_archive")
 
 
 def test_features_become_plain_python(prepared):
@@ -117,42 +106,42 @@ def test_features_become_plain_python(prepared):
 
 
 def test_texts_classes_and_tags(prepared):
-    texts = toy(catalogue.read_texts, prepared, text_feature="en")
+    texts = read(TEXTS, prepared, text_feature="en")
     assert list(texts) == ["text"]
     assert sorted(texts["text"]) == [f"train {i}" for i in range(6)]
 
     numbers = {f"train {i}": i for i in range(6)}
     for label, names in (("class", ["zero", "one", "two"] * 2), ("count", "012345")):
         features = dict(text_feature="en", label_feature=label)
-        found = toy(catalogue.read_labelled, prepared, **features)
+        found = read(LABELLED, prepared, **features)
         assert list(found) == ["text", "label"] and len(found["text"]) == 6
         assert found["label"] == [names[numbers[text]] for text in found["text"]]
 
     features = dict(text_feature="tags", label_feature="numbers")
-    found = toy(catalogue.read_tagged, prepared, **features)
+    found = read(TAGGED, prepared, **features)
     assert sorted(found["words"]) == sorted([[], ["a"], ["a", "é"]] * 2)
     assert found["tags"] == [["O", "B-x"][: len(words)] for words in found["words"]]
 
 
 @pytest.mark.parametrize(
-    ("reader", "text", "label", "message"),
+    ("columns", "text", "label", "message"),
     [
-        ("texts", "words", "", "data.text_feature='words': toy_.* no such feature; .*, score,"),
-        ("texts", "tags", "", "data.text_feature='tags': .*Sequence.*'text' cannot be read"),
-        ("labelled", "en", "label", "data.label_feature='label': .*no such feature"),
-        ("labelled", "en", "score", "'score': .*float32.*'label' cannot be read"),
-        ("labelled", "en", "tags", "'tags': .*Sequence.*'label' cannot be read"),
-        ("labelled", "class", "class", "data.text_feature='class': .*'text' cannot be read"),
-        ("labelled", "en", "unlabelled", "no example has a label"),
-        ("tagged", "numbers", "numbers", "data.text_feature='numbers': .*'words' cannot be read"),
-        ("tagged", "tags", "class", "'class': .*ClassLabel.*'tags' cannot be read"),
-        ("tagged", "en", "tags", "example [0-5] has 2 words, but [012] tags"),
+        (TEXTS, "words", "", "data.text_feature='words': toy_.* no such feature; .*, score,"),
+        (TEXTS, "tags", "", "data.text_feature='tags': .*Sequence.*'text' cannot be read"),
+        (LABELLED, "en", "label", "data.label_feature='label': .*no such feature"),
+        (LABELLED, "en", "score", "'score': .*float32.*'label' cannot be read"),
+        (LABELLED, "en", "tags", "'tags': .*Sequence.*'label' cannot be read"),
+        (LABELLED, "class", "class", "data.text_feature='class': .*'text' cannot be read"),
+        (LABELLED, "en", "unlabelled", "no example has a label"),
+        (TAGGED, "numbers", "numbers", "data.text_feature='numbers': .*'words' cannot be read"),
+        (TAGGED, "tags", "class", "'class': .*ClassLabel.*'tags' cannot be read"),
+        (TAGGED, "en", "tags", "example [0-5] has 2 words, but [012] tags"),
     ],
 )
-def test_features_that_do_not_fit_the_columns(prepared, reader, text, label, message):
+def test_features_that_do_not_fit_the_columns(prepared, columns, text, label, message):
     features = dict(text_feature=text, label_feature=label)
     with pytest.raises(ValueError, match=message):
-        toy(getattr(catalogue, f"read_{reader}"), prepared, **features)
+        read(columns, prepared, **features)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +156,7 @@ def test_features_that_do_not_fit_the_columns(prepared, reader, text, label, mes
 )
 def test_names_that_do_not_work(tmp_path, name, message):
     with pytest.raises(ValueError, match=message):
-        toy(catalogue.read_pairs, tmp_path, name=name)
+        read(PAIRS, tmp_path, name=name)
 
 
 def test_a_build_that_fails_leaves_no_set_behind(tmp_path, monkeypatch):
@@ -178,9 +167,9 @@ def test_a_build_that_fails_leaves_no_set_behind(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(ToyTranslation, "_generate_examples", full_disk)
         with pytest.raises(OSError, match="no disk space left to build it.*toy_translation"):
-            toy(catalogue.read_pairs, tmp_path)
+            read(PAIRS, tmp_path)
     assert not list(tmp_path.rglob("*.array_record*"))
-    assert len(toy(catalogue.read_pairs, tmp_path)["source"]) == 6
+    assert len(read(PAIRS, tmp_path)["source"]) == 6
 
 
 @pytest.mark.parametrize(
@@ -189,80 +178,4 @@ def test_a_build_that_fails_leaves_no_set_behind(tmp_path, monkeypatch):
 )
 def test_splits_that_do_not_exist_or_are_empty(prepared, splits, message):
     with pytest.raises(ValueError, match=message):
-        toy(catalogue.read_pairs, prepared, splits)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """A folder for a small embedded corpus."""
-    with pytest.MonkeyPatch.context() as patch:
-        counts = {"train": 20, "validation": 2, "test": 5}
-        patch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
-        yield tmp_path_factory.mktemp("corpus")
-
-
-def test_all_columns_of_the_embedded_corpus_are_read(corpus):
-    examples = read_embedded(catalogue.read_embedded_pairs, corpus, ("train[:10]", "test"))
-    assert {"source", "target", "pronoun"} <= set(examples)
-    assert {len(column) for column in examples.values()} == {15}
-    assert all(isinstance(text, str) and text for text in examples["source"])
-
-
-def test_split_expressions_of_the_embedded_corpus(tmp_path, monkeypatch):
-    counts = {"train": 20, "validation": 2, "test": 5}
-    monkeypatch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
-    monkeypatch.setattr(catalogue, "_BLOCK", 3)
-    made = {split: list(grammar.examples(split, count)) for split, count in counts.items()}
-    train, test = made["train"], made["test"]
-    for splits, expected in (
-        (("train",), train),
-        (("train[5:10]+test[:-2]", "train[-5%:]"), [*train[5:10], *test[:3], train[-1]]),
-        (("test", "validation"), test + made["validation"]),
-    ):
-        found = read_embedded(catalogue.read_embedded_pairs, tmp_path, splits)
-        assert found == {name: [example[name] for example in expected] for name in train[0]}
-    with pytest.raises(ValueError, match=r"english_german_grammar.*'train\[:0\]' has no example"):
-        read_embedded(catalogue.read_embedded_pairs, tmp_path, ("train[:0]",))
-    with pytest.raises(ValueError, match="Unknown split 'dev'.*validation"):
-        read_embedded(catalogue.read_embedded_pairs, tmp_path, ("dev",))
-
-
-def test_the_embedded_corpus_has_texts_labels_and_tags(corpus):
-    def embedded(reader, label=""):
-        features: dict[str, Any] = dict(text_feature="source", label_feature=label)
-        return read_embedded(reader, corpus, ("train", "test"), **features)
-
-    whole = embedded(catalogue.read_embedded_pairs)
-    assert embedded(catalogue.read_texts) == {"text": whole["source"]}
-
-    rows = zip(whole["source"], whole["antecedent"], strict=True)
-    rows = [(source, antecedent) for source, antecedent in rows if antecedent]
-    assert 5 < len(rows) < 25  # some sentences have no "it", and those of test all have
-    found = embedded(catalogue.read_labelled, "antecedent")
-    assert list(zip(found["text"], found["label"], strict=True)) == rows
-
-    found = embedded(catalogue.read_tagged, "tags")
-    assert [" ".join(words) for words in found["words"]] == whole["source"]
-    assert [" ".join(tags) for tags in found["tags"]] == whole["tags"]
-    with pytest.raises(ValueError, match="example 0 has .* words, but [01] tags"):
-        embedded(catalogue.read_tagged, "antecedent")
-    with pytest.raises(ValueError, match="data.label_feature='gender': .*its features: .*pronoun"):
-        embedded(catalogue.read_labelled, "gender")
-
-
-def test_labels_that_no_example_has(tmp_path, monkeypatch):
-    counts = {"train": 1, "validation": 1, "test": 1}
-    monkeypatch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
-    features = dict(text_feature="source", label_feature="antecedent")
-    whole = read_embedded(catalogue.read_embedded_pairs, tmp_path, ("train",))
-    assert whole["antecedent"] == [""]
-    with pytest.raises(ValueError, match="data.label_feature: no example has a label"):
-        read_embedded(catalogue.read_labelled, tmp_path, ("train",), **features)
-
-
-def test_generating_the_corpus_does_not_speak_of_downloads(tmp_path, monkeypatch, capfd):
-    counts = {"train": 3, "validation": 1, "test": 1}
-    monkeypatch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
-    monkeypatch.setattr(progress, "FIRST_SECONDS", float("inf"))
-    read_embedded(catalogue.read_embedded_pairs, tmp_path, ("train",))
-    assert capfd.readouterr() == ("", "")
+        read(PAIRS, prepared, splits)

@@ -12,7 +12,7 @@ import pytest
 
 from transformer_jax.data.read import parse
 from transformer_jax.data.read.open_file import read_documents
-from transformer_jax.data.read.sources import LABELLED, PAIRS, TAGGED, TEXTS
+from transformer_jax.data.read.sources import LABELLED, NUMBERS, PAIRS, TAGGED, TEXTS
 
 
 def file(folder: Path, text: str) -> Path:
@@ -269,12 +269,12 @@ def write_objects(folder, ending):
 @pytest.mark.parametrize("ending", ["json", "parquet"])
 def test_named_fields_of_objects(tmp_path, ending):
     reader, path = write_objects(tmp_path, ending)
-    found = read(reader, LABELLED, path, LABELLED, ("text", "label"))
+    found = read(reader, LABELLED, LABELLED, path, "text", "label")
     assert found == {"text": ["a b", "é"], "label": ["1", "no"]}
-    found = read(reader, TAGGED, path, TAGGED, ("words", "tags"))
+    found = read(reader, TAGGED, TAGGED, path, "words", "tags")
     assert found == {"words": [["a", "b"], []], "tags": [["X", "2"], []]}
     with pytest.raises(ValueError, match="no (field|column) 'body'; its (fields|columns) are text"):
-        read(reader, TEXTS, path, TEXTS, ("body",))
+        read(reader, TEXTS, TEXTS, path, "body")
 
 
 @pytest.mark.parametrize(
@@ -293,9 +293,9 @@ def test_named_fields_of_objects(tmp_path, ending):
 def test_a_bad_line_is_refused_or_skipped_and_counted(tmp_path, caplog, line, message):
     path = file(tmp_path, f'{{"text": "a"}}\n{line}\n{{"text": "b"}}\n')
     with pytest.raises(ValueError, match=message):
-        read(parse.read_json, TEXTS, path, TEXTS, ("text",))
+        read(parse.read_json, TEXTS, TEXTS, path, "text")
     assert not caplog.messages
-    found = read(parse.read_json, TEXTS, path, TEXTS, ("text",), skip_bad=True)
+    found = read(parse.read_json, TEXTS, TEXTS, path, "text", skip_bad=True)
     assert found == {"text": ["a", "b"]}
     (warning,) = caplog.messages
     assert "1 lines of f are left out" in warning and re.search(message, warning)
@@ -313,12 +313,31 @@ def test_a_bad_line_is_refused_or_skipped_and_counted(tmp_path, caplog, line, me
 def test_what_a_column_cannot_hold_is_refused_with_its_line(tmp_path, columns, row, message):
     path = file(tmp_path, json.dumps(dict(zip(columns, row, strict=True))))
     with pytest.raises(ValueError, match=f"f:1: {message}"):
-        read(parse.read_json, columns, path, columns, columns)
+        read(parse.read_json, columns, columns, path, *columns)
+
+
+@pytest.mark.parametrize("ending", ["json", "parquet"])
+def test_numbers_come_as_lists_of_whatever_depth(tmp_path, ending):
+    values = {"given": [[[1.5, 2], [3, 4]], [[0.25, -1]]], "asked": [7, 1e-3]}
+    rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    path = file(tmp_path, "\n".join(map(json.dumps, rows)))
+    if ending == "parquet":
+        parquet.write_table(pyarrow.table(values), path)
+    reader = {"json": parse.read_json, "parquet": parse.read_parquet}[ending]
+    found = read(reader, NUMBERS, NUMBERS, path, "given", "asked")
+    assert found == {"features": values["given"], "values": [[7], [1e-3]]}
+
+
+@pytest.mark.parametrize("value", ['"1"', "null", "true", "[1, [NaN]]", "1e999", '{"a": 1}'])
+def test_what_is_no_finite_number_is_refused_with_its_line(tmp_path, value):
+    path = file(tmp_path, f'{{"x": [1], "y": [2]}}\n{{"x": {value}, "y": 0}}')
+    with pytest.raises(ValueError, match="f:2: the field 'x' holds .*, which is no finite number"):
+        read(parse.read_json, NUMBERS, NUMBERS, path, "x", "y")
 
 
 def test_words_and_tags_may_be_separated_by_blanks(tmp_path):
     path = file(tmp_path, json.dumps({"words": "the dog", "tags": "DET NOUN"}))
-    found = read(parse.read_json, TAGGED, path, TAGGED, TAGGED)
+    found = read(parse.read_json, TAGGED, TAGGED, path, *TAGGED)
     assert found == {"words": [["the", "dog"]], "tags": [["DET", "NOUN"]]}
 
 
@@ -344,6 +363,6 @@ def test_a_broken_parquet_file(tmp_path):
     data[500:2000] = bytes(1500)
     path.write_bytes(data)
     with pytest.raises(ValueError, match="damaged: not a whole Parquet file"):
-        read(parse.read_parquet, TEXTS, path, TEXTS, ("text",))
+        read(parse.read_parquet, TEXTS, TEXTS, path, "text")
     with pytest.raises(ValueError, match="f: not a whole Parquet file"):
-        read(parse.read_parquet, TEXTS, file(tmp_path, "PAR1"), TEXTS, ("text",))
+        read(parse.read_parquet, TEXTS, TEXTS, file(tmp_path, "PAR1"), "text")

@@ -20,8 +20,8 @@ BABI = """1 Mary moved to the bathroom.
 """
 
 
-def read(reader, path, *arguments):
-    return list(reader(path, *arguments, skip_bad=False))
+def read(reader, *arguments):
+    return list(reader(*arguments, skip_bad=False))
 
 
 def test_a_question_of_babi_comes_with_its_story_so_far(tmp_path):
@@ -92,13 +92,13 @@ def test_a_mistake_in_fairytaleqa_is_named_with_its_place(tmp_path):
 def test_json_lines_may_be_dicts_of_python_and_fields_patterns(tmp_path):
     path = tmp_path / "lines"
     path.write_text("""{'a': "it's", 'b1': 'x'}\n{"a": "no", "b2": "z", "b1": "y"}\n""")
-    assert read(parse.read_json, path, PAIRS, ("a", "b*")) == [("it's", "x"), ("no", ["y", "z"])]
+    assert read(parse.read_json, PAIRS, path, "a", "b*") == [("it's", "x"), ("no", ["y", "z"])]
     with pytest.raises(ValueError, match="lines:1: there is no field 'c\\*'"):
-        read(parse.read_json, path, PAIRS, ("a", "c*"))
+        read(parse.read_json, PAIRS, path, "a", "c*")
     for bad in ("{'a': f()}", "{'a'", "__import__('os')"):
         path.write_text(bad)
         with pytest.raises(ValueError, match="lines:1: expected a JSON object"):
-            read(parse.read_json, path, TEXTS, ("a",))
+            read(parse.read_json, TEXTS, path, "a")
 
 
 def published(*path):
@@ -124,6 +124,6 @@ def test_xquad_has_its_published_questions():
 @pytest.mark.parametrize(("split", "count"), [("dev", 500), ("test", 500), ("train", 12_460)])
 def test_dialogsum_has_its_published_dialogues(split, count):
     path = published("dialogsum", f"dialogsum.{split}.jsonl.gz")
-    rows = read(parse.read_json, path, PAIRS, ("dialogue", "summary*"))
+    rows = read(parse.read_json, PAIRS, path, "dialogue", "summary*")
     assert len(rows) == count
     assert all(isinstance(target, list) == (split == "test") for _, target in rows)

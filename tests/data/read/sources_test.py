@@ -8,10 +8,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.data.toy import source_settings
-from transformer_jax.data.corpora import bigram
-from transformer_jax.data.read import catalogue, sources
+from transformer_jax.data.corpora import bigram, grammar
+from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import Examples, concatenate
-from transformer_jax.data.read.sources import LABELLED, PAIRS, SOURCES, TAGGED, TEXTS
+from transformer_jax.data.read.sources import LABELLED, NUMBERS, PAIRS, SOURCES, TAGGED, TEXTS
 from transformer_jax.tasks import TASKS
 
 ENGLISH = ["a cat .", "", "two dogs\u2028run \x85 .", "  blanks  "]
@@ -35,7 +35,8 @@ CONTENTS = {
     "labelled": "c a b\n",
     "conll": "a\tO\n",
     "conllu": "1\ta\t_\tX" + "\t_" * 6 + "\n",
-    "json": '{"en": "a", "de": "b", "text": "a b", "label": "c", "words": ["a"], "tags": ["O"]}\n',
+    "json": '{"en": "a", "de": "b", "text": "a b", "label": "c", "words": ["a"], "tags": ["O"], '
+    '"features": [[1, 2.5]], "values": 3}\n',
     "parquet": "",
     "babi": "1 a\n2 b?\tc\t1\n",
     "squad": '{"data": [{"paragraphs": [{"context": "a", "qas": [{"question": "b", "answers": '
@@ -45,7 +46,10 @@ FAIRYTALES = {
     PAIRS: ("questions/train/a-questions.csv", "question,cor_section,answer1,answer4\na,1,b,\n"),
     TEXTS: ("section-stories/train/a-story.csv", "section,text\n1,a\n"),
 }
-FIELDS = {TAGGED: {"text_feature": "words", "label_feature": "tags"}}
+FIELDS = {
+    TAGGED: {"text_feature": "words", "label_feature": "tags"},
+    NUMBERS: {"text_feature": "features", "label_feature": "values"},
+}
 # ... and the features that the sources without files are read from.
 FEATURES = {
     PAIRS: {},
@@ -87,8 +91,7 @@ def folder(tmp_path_factory):
     table = pyarrow.table({name: [value] for name, value in row.items()})
     parquet.write_table(table, folder / "parquet" / "train")
     with pytest.MonkeyPatch.context() as patch:
-        counts = {"train": 20, "validation": 1, "test": 1}
-        patch.setattr(catalogue.EnglishGermanGrammar, "COUNTS", counts)
+        patch.setattr(grammar, "COUNTS", {"train": 20})
         patch.setattr(bigram, "SPLITS", {"train": 3})
         yield folder
 
@@ -98,8 +101,8 @@ def folder(tmp_path_factory):
 )
 def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
     changes = {
-        "embedded": FEATURES[columns],
-        "tfds": {"name": "toy_translation"} | TOY_FEATURES[columns],
+        "embedded": FEATURES.get(columns, {}),
+        "tfds": {"name": "toy_translation"} | TOY_FEATURES.get(columns, {}),
         "conllu": {"label_feature": "upos"},
         "json": FIELDS.get(columns, {}),
         "parquet": FIELDS.get(columns, {}),
@@ -113,7 +116,7 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
     noting: Any = Noting(source_settings(source, folder / source, **changes))
     once = concatenate(sources.read(noting, columns, (split,)))
     assert length == 2 * len(once[columns[0]]) > 0
-    kind = list if columns == TAGGED else str
+    kind = list if columns in (TAGGED, NUMBERS) else str
     for name in columns:
         several = name == "target" and source in ("squad", "fairytaleqa")  # right answers
         kind_of = list if several else kind
@@ -201,7 +204,7 @@ def test_labelled_texts_and_tagged_words_are_texts_to_pre_train_on_too(tmp_path)
     assert load("conll", tmp_path, ("conll",), TEXTS) == {"text": ["a b", "c"]}
 
 
-@pytest.mark.parametrize("columns", FEATURES)
+@pytest.mark.parametrize("columns", [*FEATURES, NUMBERS])
 def test_a_source_that_does_not_yield_the_columns_names_those_that_do(tmp_path, columns):
     serving = [name for name, readers in SOURCES.items() if columns in readers]
     message = f"yield {' and '.join(columns)}, .*: {', '.join(serving)}$"

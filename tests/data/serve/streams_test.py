@@ -11,11 +11,11 @@ import pytest
 
 from tests.data.numbered import (
     CASES,
+    KEYS,
     PAIRS,
     TEXTS,
     Noise,
     assert_same,
-    keys,
     make_arrays,
     numbers,
 )
@@ -82,15 +82,15 @@ def test_packed_rows_hold_the_examples_of_the_shuffled_order(case):
 @pytest.mark.parametrize("case", CASES)
 def test_batches_have_their_shape_and_type(case, packing):
     columns, draw = CASES[case]
-    lengths = {"inputs": 24, "targets": 16, "labels": 24}
+    lengths = {name: {"source": 24, "target": 16}[columns[name].side] for name in columns}
     arrays = make_arrays(30, columns)
     made = make_streams(arrays, columns, packing=packing, lengths=lengths, draw=draw)
+    expected = {
+        key: ((8, 16 if key == "noise" or key.startswith("targets") else 24, *shape), dtype)
+        for key, (shape, dtype) in KEYS[case].items()
+    }
     for batch in itertools.islice(made, 5):
-        assert set(batch) == keys(case)
-        for key, values in batch.items():
-            along_targets = key == "noise" or key.startswith("targets")
-            assert values.shape == (8, 16 if along_targets else 24)
-            assert values.dtype == np.int32
+        assert {key: (rows.shape, rows.dtype.name) for key, rows in batch.items()} == expected
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -271,7 +271,7 @@ def test_no_jax_backend_is_started():
     code = """
 import numpy as np
 from tests.data.numbered import TEXTS, Noise, make_arrays
-from transformer_jax.data.streams import TrainStreams
+from transformer_jax.data.serve.streams import TrainStreams
 settings = dict(lengths={"targets": 9}, batch_size=2, streams=2, seed=0)
 for packing in (True, False):
     next(TrainStreams([make_arrays(4, TEXTS)], TEXTS, packing=packing, draw=Noise(9), **settings))

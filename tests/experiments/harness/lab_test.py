@@ -1,7 +1,8 @@
-"""What measures share: draws, losses, and the parameters of a run that may have failed."""
+"""What measures share: draws, losses, steps, and parameters of a run that may have failed."""
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from experiments.harness import lab
 from experiments.harness.sweep import ROOT
+from tests.models import tiny as models
 from transformer_jax.config import build
 from transformer_jax.config.load import load
 
@@ -68,3 +70,46 @@ def test_only_queries_keys_and_values_are_scaled(drawn):
 
 def test_a_run_that_became_non_finite_has_no_trained_parameters(run, tmp_path):
     assert lab.trained(run, tmp_path) is None
+
+
+def test_steps_move_the_kernels_of_sublayers_alone():
+    config = models.config("admin", qk_norm=True)
+    params = jax.device_get(models.random_parameters(config))
+    gradient = jax.tree.map(lambda leaf: leaf - 0.5, params)
+    roles = models.roles(config)
+    stepped = {
+        "random": lab.random_sign_step(jax.random.key(0), params, 0.25, roles),
+        "gradient": lab.gradient_sign_step(gradient, params, 0.25, roles),
+    }
+    kernels = ("query", "key", "value", "output", "up", "down")
+    for name, after in stepped.items():
+        for path, before in models.flat(params).items():
+            step = np.asarray(models.flat(after)[path] - before)
+            if not (path.startswith(("encoder/", "decoder/")) and path.endswith(kernels)):
+                assert not np.any(step), (name, path)
+            elif name == "gradient":
+                expected = -0.25 * np.sign(before - 0.5)
+                np.testing.assert_allclose(step, expected, rtol=1e-5, err_msg=path)
+            else:
+                np.testing.assert_allclose(np.abs(step), 0.25, rtol=1e-5, err_msg=path)
+                # The mean of n signs has a standard deviation of n^-0.5.
+                assert abs(np.mean(step)) < 5 * 0.25 * step.size**-0.5, path
+
+
+def test_two_schemes_get_the_same_random_step():
+    def steps(residual, seed):
+        config = models.config(residual)
+        params = nn.unbox(models.abstract_parameters(config))
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
+        step = lab.random_sign_step(jax.random.key(seed), zeros, 1.0, models.roles(config))
+        return models.flat(jax.device_get(step))
+
+    ours, others = steps("post_ln", 0), steps("keel", 0)
+    shared = [path for path in ours if path in others and np.any(ours[path])]
+    assert {path.split("/")[1] for path in shared} == set(models.stacks(models.config())["decoder"])
+    for path in shared:
+        np.testing.assert_array_equal(ours[path], others[path])
+    # Another seed and another kernel have steps of their own.
+    path, other = "encoder/self_attention/query", "encoder/self_attention/key"
+    assert np.any(ours[path] != steps("post_ln", 1)[path])
+    assert np.any(ours[path] != ours[other])

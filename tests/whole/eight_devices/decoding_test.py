@@ -40,7 +40,7 @@ def on(name, run, compute):
     """compute(parameters) on the mesh of this name."""
     mesh = small.mesh(name)
     with sharding.use(mesh):
-        layout = train_state.layout(run.state(train_state.abstract, mesh).params)
+        layout = train_state.layout(run.abstract(mesh).params)
         return compute(jax.device_put(parameters(run), layout))
 
 
@@ -106,8 +106,8 @@ def test_diagnostics_are_the_same_and_whole_on_every_device():
 
     def compute(params):
         moved = jax.tree.map(lambda leaf: leaf * 1.01, params)
-        diagnose = diagnostics.make_diagnose(run.model, run.loss, run.roles)
-        found = diagnose(params, moved, batch)
+        diagnose = functools.partial(diagnostics.diagnose, run.model, run.loss, run.roles)
+        found = jax.jit(diagnose)(params, moved, batch)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)
 

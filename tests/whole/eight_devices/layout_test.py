@@ -32,7 +32,7 @@ def mesh():
 @pytest.fixture(scope="module")
 def state(mesh):
     with sharding.use(mesh):
-        return RUN.state(train_state.create, mesh)
+        return RUN.new(mesh)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def activations(rows, tensor=1):
 def test_each_array_is_made_where_it_stays(mesh, state):
     """No device holds a whole kernel or a whole moment of one."""
     with sharding.use(mesh):
-        abstract = RUN.state(train_state.abstract, mesh)
+        abstract = RUN.abstract(mesh)
     for array, shape in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
         assert array.sharding == shape.sharding
     adam = state.opt_state[1]
@@ -157,7 +157,7 @@ def test_a_constraint_of_the_model_bites(mesh):
 def test_admins_omegas_and_all_draws_are_those_of_one_device(state):
     alone = small.mesh("one device")
     with sharding.use(alone):
-        expected = tiny.flat(RUN.state(train_state.create, alone).params)
+        expected = tiny.flat(RUN.new(alone).params)
     found = tiny.flat(state.params)
     omegas = [path for path in found if path.endswith("omega")]
     assert len(omegas) == 5 and any(np.ptp(found[path]) > 0.1 for path in omegas)
@@ -171,7 +171,7 @@ def test_what_the_mesh_does_not_divide_stays_whole_and_trains():
     run = Small("decoder_only", changes=changes)
     mesh = small.mesh("data, fsdp and tensor")
     with sharding.use(mesh):
-        state = run.state(train_state.create, mesh)
+        state = run.new(mesh)
         query = state.params["decoder"]["self_attention"]["query"]
         assert query.addressable_shards[0].data.shape == (2, 15, 3, 6)
         state, metrics = run.step(mesh)(state, sharding.place(mesh, small.batch(run.shape, 0)))

@@ -102,20 +102,32 @@ class Small:
     def loss(self, outputs, batch) -> Any:
         return TASKS[_TASKS[self.shape]].loss(outputs, batch, label_smoothing=0.1, z_loss=0.0)
 
-    def state(self, make: Any, mesh: jax.sharding.Mesh) -> State:
-        """What `make`, which is `train_state.create` or `abstract`, returns."""
-        first = sharding.place(mesh, batch(self.shape, 0))
-        metrics = (*cross_entropy.METRICS, "gradient_norm")
-        key = jax.random.key(0)
-        memory = tiny.family_of(self.model.config).memory(self.model.config, ROWS, None)
-        settings = {"ema": False, "mesh": mesh, "memory": memory}
-        return make(self.init, self._transform, key, first, metrics, **settings)
+    def new(self, mesh: jax.sharding.Mesh) -> State:
+        """The state before the first step."""
+        return self._states(mesh).create(*self._drawn_from(mesh))
+
+    def abstract(self, mesh: jax.sharding.Mesh) -> State:
+        """Its shapes and shardings."""
+        return self._states(mesh).abstract(*self._drawn_from(mesh))
+
+    def _states(self, mesh: jax.sharding.Mesh) -> train_state.StateMaker:
+        return train_state.StateMaker(
+            self.init,
+            self._transform,
+            metrics=(*cross_entropy.METRICS, "gradient_norm"),
+            ema=False,
+            mesh=mesh,
+            memory=tiny.family_of(self.model.config).memory(self.model.config, ROWS, None),
+        )
+
+    def _drawn_from(self, mesh: jax.sharding.Mesh) -> Any:
+        return jax.random.key(0), sharding.place(mesh, batch(self.shape, 0))
 
     def first(self) -> State:
         """The first state without its key, drawn on one device and held on the host."""
         alone = mesh("one device")
         with sharding.use(alone):
-            state = self.state(train_state.create, alone)
+            state = self.new(alone)
         return jax.tree.map(np.asarray, dataclasses.replace(state, rng=None))
 
     def step(self, mesh: jax.sharding.Mesh) -> Any:
@@ -134,13 +146,13 @@ class Small:
             apply=self.outputs,
             optimizer=self._transform,
             schedule=_schedule,
-            layout=train_state.layout(self.state(train_state.abstract, mesh)),
+            layout=train_state.layout(self.abstract(mesh)),
         )
 
     def lowered(self, mesh: jax.sharding.Mesh) -> Any:
         """The training step, from shapes alone."""
         with sharding.use(mesh):
-            state = self.state(train_state.abstract, mesh)
+            state = self.abstract(mesh)
             shapes = {
                 name: jax.ShapeDtypeStruct(
                     rows.shape, rows.dtype, sharding=sharding.batch_sharding(mesh, rows.shape)

@@ -42,7 +42,7 @@ def trained(run: Small, mesh: str, steps=STEPS):
     losses, devices = [], small.mesh(mesh)
     with sharding.use(devices):
         step = run.step(devices)
-        layout = train_state.layout(run.state(train_state.abstract, devices))
+        layout = train_state.layout(run.abstract(devices))
         state = dataclasses.replace(first(run), rng=jax.random.key(1))
         state = jax.device_put(state, layout, may_alias=False)  # the step takes its state
         for number in range(steps):

@@ -1,53 +1,56 @@
-"""Token arrays: the token ids of a split, in files of which only what is asked for is read."""
+"""Token arrays: what a split is made into, in files of which only what is asked for is read."""
 
 import bisect
 import dataclasses
 import itertools
 import json
+import math
 import os
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int64, Shaped
 
 from transformer_jax.data.cache import fingerprint
+from transformer_jax.data.prepare.recipe import Column, Recipe
 
 CHUNK = 2**20  # entries that are counted at a time, which bounds the memory that it takes
 SET = "set.json"  # what is known of a prepared set
 TEXTS = "texts"  # its examples, where they are kept
+HASHES = "hashes"  # of the examples, to find those that two splits share
 
 
 class FileArray:
-    """A one-dimensional array of integers in a file.
+    """An array of numbers in a file, of which a slice is read when it is asked for.
 
-    A slice is read from the file when it is asked for. So memory holds nothing of it, unlike of a
-    mapped file, whose pages add up; and a file that was cut off ends in a message, not in a signal.
+    So memory holds nothing of it, unlike of a mapped file, whose pages add up; and a file that was
+    cut off ends in a message, not in a signal.
     """
 
-    def __init__(self, path: Path, kept: str, used: type[np.integer]):
-        """kept, used: the types of the numbers in the file and in a slice."""
+    def __init__(self, path: Path, stored: str, used: str = "", shape: tuple[int, ...] = ()):
+        """stored, used: dtypes of the file and of a slice ("": as stored). shape: an entry's."""
         self._path, self._file = path, os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
-        self._kept, self._used = np.dtype(kept), np.dtype(used)
-        self._length = os.fstat(self._file).st_size // self._kept.itemsize
+        self._stored, self._used, self._shape = np.dtype(stored), np.dtype(used or stored), shape
+        self._size = self._stored.itemsize * math.prod(shape)
+        self._length = os.fstat(self._file).st_size // self._size
 
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, places: slice) -> np.ndarray:
+    def __getitem__(self, places: slice) -> Shaped[np.ndarray, "..."]:
         start, stop, _ = places.indices(self._length)
-        size = self._kept.itemsize
-        data = os.pread(self._file, (stop - start) * size, start * size)
-        if len(data) != (stop - start) * size:
+        data = os.pread(self._file, (stop - start) * self._size, start * self._size)
+        if len(data) != (stop - start) * self._size:
             raise OSError(
                 f"{self._path} was cut off after it was prepared: delete its folder and start again"
             )
-        found = np.frombuffer(data, self._kept)
-        return found if self._kept == self._used else found.astype(self._used)
+        entries = np.frombuffer(data, self._stored).reshape(-1, *self._shape)
+        return entries.astype(self._used, copy=False)
 
 
 Array = np.ndarray | FileArray
@@ -76,16 +79,17 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenArrays:
-    """The token ids of a split, by columns.
+    """The token ids of a split, or the numbers in their place, by columns.
 
     Attributes:
-        columns: ids of all examples, one after the other.
+        columns: the entries of all examples, one after the other.
         offsets: where each example starts, and at last where all end: example i has
             columns[name][offsets[name][i] : offsets[name][i + 1]].
-        lengths: how many examples have each number of tokens.
-        ids: how often each id occurs.
+        lengths: how many examples have each number of entries.
+        ids: how often each id occurs, by the columns that are counted.
         counts: what was counted of the texts.
         fingerprint: SHA-256 of all that made the arrays: examples, tokenizer, recipe, limits.
+        folder: where they are.
     """
 
     columns: Mapping[str, Array]
@@ -94,56 +98,93 @@ class TokenArrays:
     ids: Mapping[str, Int64[np.ndarray, " V"]]
     counts: Counts
     fingerprint: str
+    folder: Path
 
     def __len__(self) -> int:
         return len(next(iter(self.offsets.values()))) - 1
 
-    def __getitem__(self, index: int) -> dict[str, Int32[np.ndarray, " length"]]:
+    def __getitem__(self, index: int) -> dict[str, Shaped[np.ndarray, "length ..."]]:
         """Example `index`, by columns: this makes the arrays a Grain source."""
         example = {}
-        for name, tokens in self.columns.items():
+        for name, entries in self.columns.items():
             start, stop = self.offsets[name][index : index + 2].tolist()
-            example[name] = tokens[start:stop]
+            example[name] = entries[start:stop]
         return example
 
+    def texts(self) -> dict[str, "LazySequence"]:
+        """The examples as they were read, by their columns, where the preparation has kept them."""
+        names = json.loads((self.folder / SET).read_text())["texts"]
+        offsets = FileArray(self.folder / f"{TEXTS}_offsets", "<i8")
+        lines = FileArray(self.folder / TEXTS, "u1")
 
-def load(folder: Path, names: Sequence[str]) -> TokenArrays:
-    """The arrays of the columns `names` that a preparation has left in a folder."""
+        def line(place: int) -> dict[str, Any]:
+            start, stop = offsets[place : place + 2].tolist()
+            return json.loads(lines[start:stop].tobytes())
+
+        return {
+            name: LazySequence(len(offsets) - 1, lambda place, name=name: line(place)[name])
+            for name in names
+        }
+
+    def hashes(self) -> FileArray:
+        """A number for each example, the same for the same example."""
+        return FileArray(self.folder / HASHES, "<u8")
+
+
+def file_dtype(column: Column, ids: str) -> str:
+    """The dtype of a column's file. ids: that in which files hold token ids and labels."""
+    return ids if column.is_plain else column.dtype
+
+
+def load(folder: Path, recipe: Recipe) -> TokenArrays:
+    """The arrays that a preparation has left in a folder."""
     known = json.loads((folder / SET).read_text())
-    columns = {name: FileArray(folder / name, known["kept"], np.int32) for name in names}
-    offsets = {name: FileArray(folder / f"{name}_offsets", "<i8", np.int64) for name in names}
+
+    def entries(name: str, column: Column) -> FileArray:
+        dtype = file_dtype(column, known["kept"])
+        return FileArray(folder / name, dtype, column.dtype, column.shape)
+
     return TokenArrays(
-        columns=columns,
-        offsets=offsets,
-        lengths={name: np.array(known["lengths"][name]) for name in names},
-        ids={name: np.load(folder / f"{name}_ids.npy") for name in names},
+        columns={name: entries(name, column) for name, column in recipe.stored.items()},
+        offsets={name: FileArray(folder / f"{name}_offsets", "<i8") for name in recipe.stored},
+        lengths={name: np.array(known["lengths"][name]) for name in recipe.stored},
+        ids={name: np.load(folder / f"{name}_ids.npy") for name in recipe.counted},
         counts=Counts(**known["counts"]),
         fingerprint=known["fingerprint"],
+        folder=folder,
     )
 
 
-class Joined(Sequence[Any]):
-    """Several sequences as one, the second behind the first."""
+class LazySequence(Sequence[Any]):
+    """A sequence whose elements are made when they are asked for."""
 
-    def __init__(self, parts: Sequence[Any]):
-        self._parts = parts
-        self._ends = list(itertools.accumulate(map(len, parts)))
+    def __init__(self, length: int, element: Callable[[int], Any]):
+        """element: the place of an element, from 0, -> the element."""
+        self._length, self._element = length, element
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        index %= len(self)
-        number = bisect.bisect_right(self._ends, index)
-        return self._parts[number][index - (self._ends[number] - len(self._parts[number]))]
+        places = range(self._length)[index]  # raises IndexError where there is none
+        return (
+            self._element(places) if isinstance(places, int) else list(map(self._element, places))
+        )
+
+
+def joined(parts: Sequence[Any]) -> LazySequence:
+    """Several sequences as one, the second behind the first."""
+    ends = list(itertools.accumulate(map(len, parts)))
+
+    def element(place: int) -> Any:
+        number = bisect.bisect_right(ends, place)
+        return parts[number][place - (ends[number] - len(parts[number]))]
+
+    return LazySequence(ends[-1], element)
 
 
 def lengths_of(offsets: Array) -> Int64[np.ndarray, " longest+1"]:
-    """How many examples have each number of tokens."""
+    """How many examples have each number of entries."""
     starts = range(0, len(offsets) - 1, CHUNK)
     return summed(np.bincount(np.diff(offsets[start : start + CHUNK + 1])) for start in starts)
 
@@ -155,60 +196,26 @@ def ids_of(tokens: Array) -> Int64[np.ndarray, " V"]:
 
 
 def summed(counts: Iterable[Int64[np.ndarray, " _"]]) -> Int64[np.ndarray, " most"]:
-    """The sum of counts, the shorter ones taken to go on with zeros."""
+    """The sum of counts, the shorter ones continued with zeros."""
     total = np.zeros(1, np.int64)
-    for one in counts:
-        total = np.pad(total, (0, max(0, len(one) - len(total))))
-        total[: len(one)] += one
+    for part in counts:
+        total = np.pad(total, (0, max(0, len(part) - len(total))))
+        total[: len(part)] += part
     return total
 
 
-def total(counts: Iterable[Counts]) -> Counts:
+def total(parts: Iterable[Counts]) -> Counts:
     """The counts of all parts together; labels that occur most come first."""
-    parts = list(counts)
-
-    def of_each(name: str) -> dict[str, int]:
-        found: Counter[str] = Counter()
-        for part in parts:
-            for key, count in getattr(part, name).items():
-                found[key] += count
-        return dict(found)
-
+    parts = list(parts)
+    empty, labels = Counter[str](), Counter[str]()
+    for part in parts:
+        empty.update(part.empty)
+        labels.update(part.labels)
     return Counts(
         examples=sum(part.examples for part in parts),
         characters=sum(part.characters for part in parts),
-        empty=of_each("empty"),
-        labels=dict(Counter(of_each("labels")).most_common()),
+        empty=dict(empty),
+        labels=dict(labels.most_common()),
         too_long=sum(part.too_long for part in parts),
         content=fingerprint(*(part.content for part in parts)),
     )
-
-
-class Texts(Sequence[Any]):
-    """A column of the examples of a prepared set; each is read when it is asked for."""
-
-    def __init__(self, folder: Path, name: str):
-        self._offsets = FileArray(folder / f"{TEXTS}_offsets", "<i8", np.int64)
-        self._lines = FileArray(folder / TEXTS, "u1", np.uint8)
-        self._name = name
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        index %= len(self)
-        start, stop = self._offsets[index : index + 2].tolist()
-        return json.loads(self._lines[start:stop].tobytes())[self._name]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[place] for place in range(len(self)))
-
-
-def load_texts(folder: Path) -> dict[str, Texts]:
-    """The examples that a preparation has kept, by their columns."""
-    names = json.loads((folder / SET).read_text())["texts"]
-    return {name: Texts(folder, name) for name in names}

@@ -16,7 +16,7 @@ import os
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +25,15 @@ import numpy as np
 from transformer_jax.data.cache import fingerprint, resumed
 from transformer_jax.data.prepare import arrays
 from transformer_jax.data.prepare.arrays import Counts, FileArray, TokenArrays
-from transformer_jax.data.prepare.recipe import Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.worker import Worker
-from transformer_jax.data.read.examples import Examples
+from transformer_jax.data.read.examples import Examples, listed
 from transformer_jax.process import machine, progress
 from transformer_jax.runs.workdir import write_atomically
 
 _FORMAT = 4  # counts the ways in which sets have been made
 _JOURNAL = "journal"
-_HASHES = "hashes"  # of the examples, to find those that two splits share
 _ALONE = 2**25  # characters, below which processes would take longer to start than they spare
 _AHEAD = 2  # pieces that wait for each process
 
@@ -43,10 +42,11 @@ _AHEAD = 2  # pieces that wait for each process
 class Plan:
     """What makes token arrays of examples.
 
-    keeps_texts: whether the set holds the examples themselves too, to be scored against.
+    tokenizer: None where the recipe is not tokenized. keeps_texts: whether the set holds the
+    examples themselves too, to be scored against.
     """
 
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     recipe: Recipe
     labels: tuple[str, ...]
     limits: Limits
@@ -54,13 +54,26 @@ class Plan:
 
     def made_by(self) -> list[Any]:
         """What decides the arrays besides the examples."""
+        columns = self.recipe.stored.items()
         return [
             _FORMAT,
-            self.tokenizer.fingerprint,
+            self.tokenizer.fingerprint if self.tokenizer else "",
             self.recipe.name,
             self.labels,
             self.limits._asdict(),
+            *(
+                [name, column.shape, column.dtype]
+                for name, column in columns
+                if not column.is_plain
+            ),
         ]
+
+    @property
+    def ids_dtype(self) -> str:
+        """The dtype in which files hold token ids and labels."""
+        if self.tokenizer is None:
+            return "<i4"
+        return "<u2" if max(self.tokenizer.vocab_size, 1 + len(self.labels)) <= 2**16 else "<i4"
 
 
 class Made(NamedTuple):
@@ -94,13 +107,9 @@ def prepared(
     """
     with resumed(folder) as unfinished:
         if unfinished is not None:
-            _make(plan, pieces, unfinished, workers, what, total)
-    return arrays.load(folder, list(plan.recipe.kept))
-
-
-def hashes(folder: Path) -> FileArray:
-    """A number for each example of a prepared set, the same for the same example."""
-    return FileArray(folder / _HASHES, "<u8", np.uint64)
+            with _shown(what, total) as show:
+                _make(plan, pieces(), unfinished, workers, what, show)
+    return arrays.load(folder, plan.recipe)
 
 
 def content(pieces: Iterable[Examples], recipe: Recipe) -> str:
@@ -110,28 +119,26 @@ def content(pieces: Iterable[Examples], recipe: Recipe) -> str:
 
 def _make(
     plan: Plan,
-    pieces: Callable[[], Iterator[Examples]],
+    pieces: Iterator[Examples],
     folder: Path,
     workers: int,
     what: str,
-    total: int | None,
+    show: Callable[..., None],
 ) -> None:
     done = _done(folder)
     counts = [Counts(**line["counts"]) for line in done]
     with contextlib.ExitStack() as stack:
-        show = stack.enter_context(_shown(what, total))
         journal = stack.enter_context((folder / _JOURNAL).open("a"))
         files: dict[str, Any] = {}
-        read = pieces()
         for number, line in enumerate(done):
-            piece = next(read, None)
+            piece = next(pieces, None)
             if piece is None or _digest(piece, plan.recipe) != line["counts"]["content"]:
                 raise ValueError(
                     f"{what}: piece {number} of the examples is another than when the preparation "
                     "was interrupted; start again, and it begins anew"
                 )
             show(counts[number].characters, made=False)
-        for made in _mapped(plan, read, workers):
+        for made in _mapped(plan, pieces, workers):
             for name, data in made.files.items():
                 if name not in files:
                     files[name] = stack.enter_context((folder / name).open("ab", buffering=0))
@@ -170,7 +177,7 @@ def _done(folder: Path) -> list[dict[str, Any]]:
 
 def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
     """Counts what is in the files, and says what they are."""
-    names, kept = list(plan.recipe.kept), _kept(plan)
+    names = list(plan.recipe.stored)
     if not counts.examples or not (folder / f"{names[0]}_lengths").stat().st_size:
         limits = plan.limits
         raise ValueError(
@@ -180,14 +187,13 @@ def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
         )
     for name in [*names, *[arrays.TEXTS] * plan.keeps_texts]:
         _sum_up(folder / f"{name}_lengths", folder / f"{name}_offsets")
-    lengths = {}
-    for name in names:
-        lengths[name] = arrays.lengths_of(FileArray(folder / f"{name}_offsets", "<i8", np.int64))
-        ids = arrays.ids_of(FileArray(folder / name, kept, np.int32))
-        np.save(folder / f"{name}_ids.npy", ids)
+    for name in plan.recipe.counted:
+        ids = FileArray(folder / name, plan.ids_dtype, "int32")
+        np.save(folder / f"{name}_ids.npy", arrays.ids_of(ids))
+    offsets = {name: FileArray(folder / f"{name}_offsets", "<i8") for name in names}
     known = {
-        "kept": kept,
-        "lengths": {name: found.tolist() for name, found in lengths.items()},
+        "kept": plan.ids_dtype,
+        "lengths": {name: arrays.lengths_of(offsets[name]).tolist() for name in names},
         "counts": dataclasses.asdict(counts),
         "fingerprint": fingerprint(*plan.made_by(), counts.content),
         "texts": _text_names(folder) if plan.keeps_texts else [],
@@ -200,7 +206,7 @@ def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
 
 def _sum_up(source: Path, target: Path) -> None:
     """Makes a file of offsets from one of lengths."""
-    lengths, start = FileArray(source, "<i8", np.int64), 0
+    lengths, start = FileArray(source, "<i8"), 0
     with target.open("wb") as file:
         file.write(np.int64(0).tobytes())
         for place in range(0, len(lengths), arrays.CHUNK):
@@ -214,43 +220,35 @@ def _text_names(folder: Path) -> list[str]:
         return list(json.loads(file.readline()))
 
 
-def _kept(plan: Plan) -> str:
-    """The type of the ids in files."""
-    most = max(plan.tokenizer.vocab_size, 1 + len(plan.labels))
-    return "<u2" if most <= 2**16 else "<i4"
-
-
 def _made(plan: Plan, piece: Examples) -> Made:
     """What becomes of a piece."""
     recipe = plan.recipe
     rows, too_long = recipe.encode(piece, plan.tokenizer, plan.labels, plan.limits)
     files = {}
-    for name, column in rows.items():
-        tokens, lengths = _flat(column, _kept(plan))
-        files |= {name: tokens, f"{name}_lengths": lengths}
-    texts = [name for name in recipe.reads if name != recipe.labels]
+    for name, column in recipe.stored.items():
+        files[name] = _bytes(rows[name], name, column, plan.ids_dtype)
+        files[f"{name}_lengths"] = _lengths(rows[name])
     examples = list(zip(*piece.values(), strict=True))
     if plan.keeps_texts:
         lines = [
             json.dumps(dict(zip(piece, example, strict=True)), ensure_ascii=False).encode() + b"\n"
             for example in examples
         ]
-        lengths = np.fromiter(map(len, lines), "<i8", len(lines))
-        files |= {arrays.TEXTS: b"".join(lines), f"{arrays.TEXTS}_lengths": lengths.tobytes()}
-    files[_HASHES] = b"".join(
+        files |= {arrays.TEXTS: b"".join(lines), f"{arrays.TEXTS}_lengths": _lengths(lines)}
+    files[arrays.HASHES] = b"".join(
         hashlib.blake2b(repr(example).encode(), digest_size=8).digest() for example in examples
     )
-    return Made(
-        files,
-        Counts(
-            examples=len(examples),
-            characters=sum(len(part) for name in texts for v in piece[name] for part in _parts(v)),
-            empty={name: sum(map(_is_empty, piece[name])) for name in texts},
-            labels=dict(_counted(piece[recipe.labels])) if recipe.labels else {},
-            too_long=too_long,
-            content=_digest(piece, recipe),
-        ),
+    texts = [name for name in recipe.reads if name != recipe.labels]
+    labels = piece[recipe.labels] if recipe.labels else []
+    counts = Counts(
+        examples=len(examples),
+        characters=sum(_characters(piece[name]) for name in texts),
+        empty={name: sum(map(_is_empty, piece[name])) for name in texts},
+        labels=dict(Counter(label for value in labels for label in listed(value))),
+        too_long=too_long,
+        content=_digest(piece, recipe),
     )
+    return Made(files, counts)
 
 
 def _digest(piece: Examples, recipe: Recipe) -> str:
@@ -258,23 +256,30 @@ def _digest(piece: Examples, recipe: Recipe) -> str:
     return fingerprint({name: piece[name] for name in recipe.reads})
 
 
-def _flat(rows: Rows, kept: str) -> tuple[bytes, bytes]:
-    """The rows one after the other, and their lengths."""
-    lengths = np.fromiter(map(len, rows), "<i8", len(rows))
-    flat = np.fromiter(itertools.chain.from_iterable(rows), kept, int(lengths.sum()))
-    return flat.tobytes(), lengths.tobytes()
+def _bytes(rows: Sequence[Any], name: str, column: Column, ids: str) -> bytes:
+    """The rows of a column one after the other. ids: the dtype of token ids and labels in files."""
+    if column.is_plain:  # lists as a rule, of which arrays would take longer
+        entries = itertools.chain.from_iterable(rows)
+        return np.fromiter(entries, ids, sum(map(len, rows))).tobytes()
+    try:
+        return b"".join(column.array(row).tobytes() for row in rows)
+    except ValueError as error:
+        raise ValueError(f"the column {name!r} of the task: {error}") from None
 
 
-def _parts(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
+def _lengths(rows: Sequence[Any]) -> bytes:
+    return np.fromiter(map(len, rows), "<i8", len(rows)).tobytes()
 
 
-def _is_empty(value: str | list[str]) -> bool:
+def _characters(value: Any) -> int:
+    """The characters of a text, of a number as Python writes it, or of all in a list."""
+    if isinstance(value, list):
+        return sum(map(_characters, value))
+    return len(value if isinstance(value, str) else str(value))
+
+
+def _is_empty(value: str | list[Any]) -> bool:
     return not value or (isinstance(value, str) and value.isspace())
-
-
-def _counted(labels: Iterable[str | list[str]]) -> Counter[str]:
-    return Counter(itertools.chain.from_iterable(map(_parts, labels)))
 
 
 def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Made]:

@@ -1,44 +1,107 @@
-"""All that data knows of a task: the columns it reads, and the integers that become of them."""
+"""All that data knows of a task: the columns it reads, and the numbers that become of them."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+import ml_dtypes  # noqa: F401  # by which NumPy knows "bfloat16"
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int64, Shaped
 
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.read.examples import Examples
 
 Side = Literal["source", "target"]
+SIDES: tuple[Side, ...] = ("source", "target")
 TooLong = Literal["drop", "truncate"]
-Rows = list[list[int]]
-Batch = dict[str, Int32[np.ndarray, "B length"]]
+Rows = list[list[int]]  # the token ids of each example
+# By column, the rows of all examples: ids, or arrays of shape (length, *Column.shape).
+Encoded = Mapping[str, Sequence[Any]]
+Batch = dict[str, Shaped[np.ndarray, "B ..."]]
+# A batch and the number of the example in each of its rows; -1 marks a row of padding.
+NumberedBatch = tuple[Batch, Int64[np.ndarray, " B"]]
+
+
+class Form(NamedTuple):
+    """The shape of an array and NumPy's name of its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """What an array of this form takes of memory."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """One row of integers an example.
+    """A part of each example: a sequence of token ids, or of arrays of numbers such as patches.
 
     Attributes:
         side: whose limits it has, data.max_SIDE_length and data.row_SIDE_length.
-        along: the column beside which it lies, token by token, and whose segment ids and positions
+        along: the column beside which it lies, place by place, and whose segment ids and positions
             are therefore its own. None: it has its own.
+        shape: of the array at each place; () is a single number.
+        dtype: NumPy's name of the numbers' type; "bfloat16" is one too.
     """
 
     side: Side
     along: str | None = None
+    shape: tuple[int, ...] = ()
+    dtype: str = "int32"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is one int32 at each place, as of token ids and labels."""
+        return (self.shape, self.dtype) == ((), "int32")
+
+    def array(self, row: Any) -> Shaped[np.ndarray, "length ..."]:
+        """The numbers of an example.
+
+        Raises:
+            ValueError: they have another shape, or none.
+        """
+        array = np.asarray(row, self.dtype)
+        if not array.size:
+            return array.reshape(0, *self.shape)
+        if array.shape[1:] != self.shape:
+            raise ValueError(
+                f"expected arrays of shape {self.shape}, got {array.shape[1:]} in {row!r:.99}"
+            )
+        return array
+
+    def keys(self, name: str) -> tuple[str, ...]:
+        """The keys of a batch that come of this column under its name."""
+        return (name,) if self.along else (name, f"{name}_segment_ids", f"{name}_positions")
 
 
 class Limits(NamedTuple):
-    """Most tokens of an example by side, special ones included, and what becomes of longer ones.
+    """Most places of an example by side, and what becomes of longer examples.
 
-    "drop" leaves them out (training), "truncate" cuts them (evaluation).
+    A place holds a token, special ones included. "drop" leaves longer examples out (training),
+    "truncate" cuts them (evaluation).
     """
 
     source: int
     target: int
     too_long: TooLong
+
+
+class Drawing(NamedTuple):
+    """What decides how `Recipe.draw` and `Recipe.corrupt` draw.
+
+    Attributes:
+        mask_rate, mean_span_length: `task.mask_rate` and `task.mean_span_length`.
+        limits: most places of an example.
+        training: whether the batches are trained on. Augmentation belongs only there.
+    """
+
+    mask_rate: float
+    mean_span_length: float
+    limits: Limits
+    training: bool
 
 
 class Draw(Protocol):
@@ -59,14 +122,15 @@ class Corrupt(Protocol):
     """
 
     def __call__(
-        self, example: Mapping[str, Int32[np.ndarray, " _"]], rng: np.random.Generator
-    ) -> dict[str, Int32[np.ndarray, " _"]]: ...
+        self, example: Mapping[str, Shaped[np.ndarray, "..."]], rng: np.random.Generator
+    ) -> dict[str, Shaped[np.ndarray, "..."]]: ...
 
 
-# (examples, tokenizer, labels, limits) -> rows by column, number of examples that were too long
-Encode = Callable[[Examples, Tokenizer, tuple[str, ...], Limits], tuple[dict[str, Rows], int]]
+# (examples, tokenizer, labels, limits) -> rows by column, number of examples that were too long.
+# The tokenizer is None where the recipe is not tokenized.
+Encode = Callable[[Examples, Any, tuple[str, ...], Limits], tuple[Encoded, int]]
 # (lines, tokenizer, labels, limits) -> rows by column, one a line; number of lines too long
-Prompt = Callable[[Sequence[str], Tokenizer, tuple[str, ...], Limits], tuple[dict[str, Rows], int]]
+Prompt = Callable[[Sequence[str], Any, tuple[str, ...], Limits], tuple[Encoded, int]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,15 +145,18 @@ class Recipe:
             each column X, but for those along another one.
         encode: examples to rows. Labels count from 1; 0 is "nothing here".
         prompt: lines that came in by hand to rows, as the model reads them.
-        draw: (tokenizer, task.mask_rate) -> what is drawn for each batch; None: nothing.
-        corrupt: (tokenizer, task.mask_rate, task.mean_span_length, limits) -> what makes the
-            columns of each example; None: `encode` does.
+        tokenized: whether `encode` and `prompt` need a tokenizer. Otherwise none is made, and the
+            columns are numbers of any kind.
+        draw: (tokenizer, drawing) -> what is drawn for each batch; None: nothing.
+        corrupt: (tokenizer, drawing) -> what makes the columns of each example; None: `encode`
+            does.
         encoded: what `encode` makes, where `corrupt` changes it ({}: the columns).
         drawn: the columns that `draw` adds, along the first.
         extra_tokens: special tokens that the tokenizer needs besides the usual ones.
         labels: the column of `reads` whose values are labels, one or a list an example.
         documents: whether an example is a text that may be cut anywhere.
-        predicted: the column whose tokens the model learns to predict; None: it predicts labels.
+        predicted: the column whose tokens the model learns to predict; None: it predicts labels or
+            numbers.
     """
 
     name: str
@@ -97,8 +164,9 @@ class Recipe:
     columns: dict[str, Column]
     encode: Encode
     prompt: Prompt
-    draw: Callable[[Tokenizer, float], Any] | None = None
-    corrupt: Callable[[Tokenizer, float, float, Limits], Any] | None = None
+    tokenized: bool = True
+    draw: Callable[[Tokenizer, Drawing], Any] | None = None
+    corrupt: Callable[[Any, Drawing], Any] | None = None
     encoded: dict[str, Column] = dataclasses.field(default_factory=dict)
     drawn: tuple[str, ...] = ()
     extra_tokens: tuple[str, ...] = ()
@@ -107,9 +175,14 @@ class Recipe:
     predicted: str | None = None
 
     @property
-    def kept(self) -> dict[str, Column]:
+    def stored(self) -> dict[str, Column]:
         """The columns of the token arrays."""
         return self.encoded or self.columns
+
+    @property
+    def counted(self) -> list[str]:
+        """The columns of the token arrays whose ids are counted."""
+        return [name for name, column in self.stored.items() if self.tokenized and column.is_plain]
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -121,19 +194,14 @@ class Recipe:
         """The side whose limit prompts have: that of the first column."""
         return self.sides[0]
 
-    def batch_sides(self) -> dict[str, Side]:
-        """The keys of a batch, int32 arrays of shape (B, length), and whose length each has."""
-        sides: dict[str, Side] = {}
+    def batch_columns(self) -> dict[str, Column]:
+        """The arrays of a batch by their keys. Each has the shape (B, length, *shape)."""
+        arrays: dict[str, Column] = {}
         for name, column in self.columns.items():
-            for key in keys_of(name, column):
-                sides[key] = column.side
-        for key in self.drawn:
-            sides[key] = self.prompt_side
-        return sides
+            plain = Column(column.side, along=name)
+            arrays |= dict.fromkeys(column.keys(name), plain) | {name: column}
+        return arrays | dict.fromkeys(self.drawn, Column(self.prompt_side))
 
-
-def keys_of(name: str, column: Column | None) -> tuple[str, ...]:
-    """The keys that a batch has of a column; None: of prompts, which lie along nothing."""
-    return (
-        (name,) if column and column.along else (name, f"{name}_segment_ids", f"{name}_positions")
-    )
+    def batch_sides(self) -> dict[str, Side]:
+        """The keys of a batch, and whose length each of its arrays has."""
+        return {key: column.side for key, column in self.batch_columns().items()}

@@ -25,11 +25,11 @@ class Summary:
         examples: as read.
         empty: how many of them have no text, by column.
         characters: of their texts.
-        tokens: that they became.
-        too_long: how many have more tokens than the limits allow.
+        tokens: that they became; None where the task has no tokens.
+        too_long: how many are longer than the limits allow.
         pieces: that documents were cut into; None where examples are not documents.
-        lengths: tokens of an example (or a piece) by side: median, 90 % quantile and longest.
-            Special tokens count, examples that were left out do not.
+        lengths: tokens (or other places) of an example or a piece by side: median, 90 % quantile
+            and longest. Special tokens count, examples that were left out do not.
         unknown: fraction of <unk> among the tokens of the texts.
         labels: how often each label occurs.
     """
@@ -37,7 +37,7 @@ class Summary:
     examples: int
     empty: dict[str, int]
     characters: int
-    tokens: int
+    tokens: int | None
     too_long: int
     pieces: int | None
     lengths: dict[str, tuple[int, ...]]
@@ -47,11 +47,11 @@ class Summary:
 
 def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) -> Summary:
     """The counts of a split, which consists of these sets."""
-    own = {name: column for name, column in recipe.kept.items() if column.along is None}
-    ids = [summed(arrays.ids[name] for arrays in sets) for name in own]
-    tokens = sum(int(np.delete(found, _within(special.silent, found)).sum()) for found in ids)
+    own = {name: column for name, column in recipe.stored.items() if column.along is None}
+    ids = [summed(arrays.ids[name] for arrays in sets) for name in own if name in recipe.counted]
+    texts = sum(int(np.delete(counts, _within(special.silent, counts)).sum()) for counts in ids)
     unk = () if special.unk is None else (special.unk,)
-    unknown = sum(int(found[_within(unk, found)].sum()) for found in ids)
+    unknown = sum(int(counts[_within(unk, counts)].sum()) for counts in ids)
     lengths = {
         column.side: _quantiles(summed(arrays.lengths[name] for arrays in sets))
         for name, column in own.items()
@@ -61,11 +61,11 @@ def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) 
         examples=counts.examples,
         empty=counts.empty,
         characters=counts.characters,
-        tokens=sum(int(found.sum()) for found in ids),
+        tokens=sum(int(counts.sum()) for counts in ids) if recipe.tokenized else None,
         too_long=counts.too_long,
         pieces=sum(map(len, sets)) if recipe.documents else None,
         lengths=lengths,
-        unknown=unknown / max(tokens, 1),
+        unknown=unknown / max(texts, 1),
         labels=counts.labels,
     )
 
@@ -121,12 +121,15 @@ def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str
         cells["too long"] = f"{summary.too_long:,}{share}"
     else:
         cells["pieces"] = f"{summary.pieces:,}"
-    cells["tokens"] = f"{summary.tokens:,}"
-    cells["characters a token"] = f"{summary.characters / max(summary.tokens, 1):.2f}"
+    if summary.tokens is not None:
+        cells["tokens"] = f"{summary.tokens:,}"
+        cells["characters a token"] = f"{summary.characters / max(summary.tokens, 1):.2f}"
+    what = "places" if summary.tokens is None else "tokens"
     for side, quantiles in summary.lengths.items():
-        name = f"{side} tokens: median / 90 % / longest"
+        name = f"{side} {what}: median / 90 % / longest"
         cells[name] = " / ".join(f"{length:,}" for length in quantiles)
-    cells["<unk>"] = f"{summary.unknown:.1%}"
+    if summary.tokens is not None:
+        cells["<unk>"] = f"{summary.unknown:.1%}"
     of_labels = [summary.labels.get(label, 0) for label in shown]
     cells |= {
         f"label {label!r}": f"{count:,}" for label, count in zip(shown, of_labels, strict=True)

@@ -17,9 +17,7 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
-from transformer_jax.data.cache import build_once, fingerprint
-from transformer_jax.process import progress
-from transformer_jax.runs.workdir import SPECIAL_IDS, TOKENIZER, write_atomically
+from transformer_jax.runs.workdir import SPECIAL_IDS, write_atomically
 
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 
@@ -59,7 +57,6 @@ OWN_IDS = SpecialIds()  # of the tokenizers that are trained here
 # A blank cannot occur inside a token of text, so text never produces pad, eos, bos or mask.
 _SPECIAL_TOKENS = ["< pad >", "< eos >", "< bos >", "<unk>"]
 _UNK = _SPECIAL_TOKENS[UNK_ID]
-_FORMAT = 3  # counts the ways in which train_tokenizer has read texts
 MASK = "< mask >"  # stands for a token that a model has to predict
 _REMEMBERED = 2**18  # words whose ids are kept
 _LONGEST = 64  # characters of such a word: longer ones (lines without blanks) hardly come again
@@ -259,33 +256,6 @@ def train_tokenizer(
     if extra_tokens:
         library.add_special_tokens(list(extra_tokens))
     return Tokenizer(library)
-
-
-def cached_tokenizer(
-    kind: str,
-    texts: Callable[[], Sequence[str]],
-    vocab_size: int,
-    extra_tokens: Sequence[str],
-    *,
-    known_by: Sequence[object],
-    cache_dir: str | Path,
-) -> Tokenizer:
-    """train_tokenizer, kept under cache_dir/tokenizers.
-
-    known_by: what tells these texts from others, so that they need not be read.
-    """
-    made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
-    key = fingerprint(*made_by, *known_by)
-    folder = Path(cache_dir).expanduser() / "tokenizers" / key
-
-    def train(temporary: Path) -> None:
-        read = texts()
-        with progress.phase("Training the tokenizer"):
-            tokenizer = train_tokenizer(kind, read, vocab_size, extra_tokens)
-        tokenizer.save(temporary / TOKENIZER)
-
-    build_once(folder, train)
-    return load_tokenizer(folder / TOKENIZER)
 
 
 def _bytes(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:

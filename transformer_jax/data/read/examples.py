@@ -4,7 +4,8 @@ import bisect
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 Examples = dict[str, list]
 
@@ -43,13 +44,35 @@ class SourceSettings:
     cache_dir: str
 
 
+def listed(value: str | list[str]) -> list[str]:
+    """A text as a list of one; a list as it is."""
+    return [value] if isinstance(value, str) else value
+
+
+def as_text(value: str | list[str]) -> str:
+    """A text as it is; words as a text."""
+    return value if isinstance(value, str) else " ".join(value)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], list)
+
+
+def _length(value: Any) -> int:
+    """The length of a text or a list; of a list of lists, that of all together."""
+    return sum(map(_length, value)) if _is_nested(value) else len(value)
+
+
 def gathered(columns: Sequence[str], rows: Iterable[tuple]) -> Iterator[Examples]:
     """Pieces of the rows. Where a piece ends depends on the rows alone."""
     piece: list[tuple] = []
     characters = looked = 0  # of the piece, and at the last look
+    length: Callable[[Any], int] = len
     for row in rows:
+        if not piece:  # the other rows of a piece are like its first
+            length = _length if any(map(_is_nested, row)) else len
         piece.append(row)
-        characters += sum(map(len, row))
+        characters += sum(map(length, row))
         # Long documents are looked at one by one: so many of them would be gigabytes.
         if len(piece) % _STRIDE and characters - looked < _MOST_CHARACTERS:
             continue

@@ -4,6 +4,7 @@ import ast
 import fnmatch
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ _READ = 1024  # rows of Parquet that are read at a time
 _END: Any = object()  # of the shorter of two files
 
 Row = tuple[Any, ...]
+NUMBERS = ("features", "values")  # columns of numbers, what is given and what is asked for
 
 
 def read_pair(source: Path, target: Path, *, skip_bad: bool) -> Iterator[Row]:
@@ -190,9 +192,7 @@ def read_conllu(path: Path, label_column: str, *, skip_bad: bool) -> Iterator[Ro
     return _sentences(path, parse, skip_bad)
 
 
-def read_json(
-    path: Path, columns: Sequence[str], fields: Sequence[str], *, skip_bad: bool
-) -> Iterator[Row]:
+def read_json(columns: Sequence[str], path: Path, *fields: str, skip_bad: bool) -> Iterator[Row]:
     """JSON lines: an object a line, of which the fields are read; blank lines are skipped.
 
     A line may be a dict of Python, too. The name of a field may be a pattern, as "summary*": where
@@ -200,7 +200,8 @@ def read_json(
 
     Args:
         columns: what the fields are. "words" and "tags" are lists of one length, or are separated
-            by blanks; "target" may be a list, of one text or more; all others are texts.
+            by blanks; "target" may be a list, of one text or more; "features" and "values" are
+            numbers, or lists of them, of whatever depth; all others are texts.
 
     Raises:
         ValueError: a line that is no object, lacks a field, or holds something else there.
@@ -210,21 +211,19 @@ def read_json(
         if not line.strip():
             return None
         try:
-            found = json.loads(line)
+            value = json.loads(line)
         except ValueError as error:
-            found = _python(line)
-            if found is None:
+            value = _python(line)
+            if value is None:
                 raise ValueError(f"expected a JSON object ({error})") from None
-        if not isinstance(found, dict):
-            raise ValueError(f"expected a JSON object, but it is a {type(found).__name__}")
-        return _row(found, columns, fields)
+        if not isinstance(value, dict):
+            raise ValueError(f"expected a JSON object, but it is a {type(value).__name__}")
+        return _row(value, columns, fields)
 
     return parsed(path, parse, skip_bad)
 
 
-def read_parquet(
-    path: Path, columns: Sequence[str], fields: Sequence[str], *, skip_bad: bool
-) -> Iterator[Row]:
+def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: bool) -> Iterator[Row]:
     """The named columns of a Parquet file, as `read_json` has those of objects.
 
     Raises:
@@ -267,19 +266,28 @@ def _python(line: str) -> Any:
         return None
 
 
-def _row(found: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -> Row:
+def _row(given: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -> Row:
     """The fields of an object as the columns want them."""
-    row = [_field(found, name) for name in fields]
-    for number, (column, name, value) in enumerate(zip(columns, fields, row, strict=True)):
-        if column in ("words", "tags"):
-            row[number] = value.split() if isinstance(value, str) else value
-        elif isinstance(value, list) and column != "target":
-            raise ValueError(f"the field {name!r} is a list, not a text")
-        elif value == []:
-            raise ValueError(f"the field {name!r} is an empty list: expected a text or several")
+    row = tuple(_cell(given, *pair) for pair in zip(columns, fields, strict=True))
     if "tags" in columns and len(row[0]) != len(row[1]):
         raise ValueError(f"{len(row[0])} words, but {len(row[1])} tags")
-    return tuple(row)
+    return row
+
+
+def _cell(row: dict[str, Any], column: str, name: str) -> Any:
+    """A field as a column wants it."""
+    if column in NUMBERS:
+        value = _value(row, name)
+        _check_numbers(value, name)
+        return value if isinstance(value, list) else [value]
+    value = _field(row, name)
+    if column in ("words", "tags"):
+        return value.split() if isinstance(value, str) else value
+    if isinstance(value, list) and column != "target":
+        raise ValueError(f"the field {name!r} is a list, not a text")
+    if value == []:
+        raise ValueError(f"the field {name!r} is an empty list: expected a text or several")
+    return value
 
 
 def _field(row: dict[str, Any], name: str) -> str | list[str]:
@@ -288,9 +296,7 @@ def _field(row: dict[str, Any], name: str) -> str | list[str]:
         values = [_field(row, one) for one in names]
         texts = [value for value in values if isinstance(value, str)]
         return texts if len(texts) > 1 else values[0]
-    if name not in row:
-        raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
-    value = row[name]
+    value = _value(row, name)
     if isinstance(value, str):
         return whole(value)
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
@@ -298,6 +304,21 @@ def _field(row: dict[str, Any], name: str) -> str | list[str]:
     if isinstance(value, int):
         return str(value)
     raise ValueError(f"the field {name!r} is a {type(value).__name__}, not a text")
+
+
+def _value(row: dict[str, Any], name: str) -> Any:
+    if name not in row:
+        raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
+    return row[name]
+
+
+def _check_numbers(value: Any, name: str) -> None:
+    """Raises ValueError where a value is neither a finite number nor a list of such."""
+    if isinstance(value, list):
+        for item in value:
+            _check_numbers(item, name)
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"the field {name!r} holds {value!r:.50}, which is no finite number")
 
 
 def whole(text: str) -> str:

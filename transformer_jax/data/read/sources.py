@@ -1,5 +1,6 @@
 """Where examples come from: what is generated, files in a folder, TFDS's catalogue."""
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -7,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.data.corpora import bigram
-from transformer_jax.data.read import open_file, parse, questions
-from transformer_jax.data.read.examples import Examples, SourceSettings, gathered
+from transformer_jax.data.read import embedded, open_file, parse, questions
+from transformer_jax.data.read.examples import Examples, SourceSettings, as_text, gathered
+from transformer_jax.data.read.features import KEYS
 
 # The columns that a task reads.
 Columns = tuple[str, ...]
@@ -17,15 +19,29 @@ Columns = tuple[str, ...]
 class Files(NamedTuple):
     """Reads each split from files of its own.
 
-    read: (settings, files of one split) -> rows, tuples by columns. reads: the settings that have
-    an effect on it. endings: settings -> what the name of each file ends with, behind the name of
-    the split. beside: a file of a split -> others that are read along with it.
+    Attributes:
+        read: (files of one split, values of `arguments`, skip_bad=) -> rows, tuples by columns.
+        arguments: the settings that `read` takes.
+        shaping: others that have an effect on the examples.
+        endings: settings -> what the name of each file ends with, behind the name of the split.
+        beside: a file of a split -> others that are read along with it.
     """
 
     read: Callable[..., Iterator[tuple]]
-    reads: tuple[str, ...] = ("dir",)
+    arguments: tuple[str, ...] = ()
+    shaping: tuple[str, ...] = ()
     endings: Callable[[SourceSettings], tuple[str, ...]] = lambda settings: ("",)
     beside: Callable[[Path], tuple[Path, ...]] = lambda path: ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The settings that have an effect."""
+        return ("dir", "skip_bad_lines", *self.arguments, *self.shaping)
+
+    def rows(self, settings: SourceSettings, paths: Iterable[Path]) -> Iterator[tuple]:
+        """The rows of the files of one split."""
+        values = [getattr(settings, name) for name in self.arguments]
+        return self.read(*paths, *values, skip_bad=settings.skip_bad_lines)
 
     def all_of(self, paths: Iterable[Path]) -> list[Path]:
         """The files of a split with those that are read along."""
@@ -35,11 +51,11 @@ class Files(NamedTuple):
 class Generated(NamedTuple):
     """Reads splits where there are no files to name.
 
-    read: (settings, names of splits) -> blocks of examples. reads: as of `Files`. version: settings
-    -> what tells one state of the splits from another, without reading them.
+    read: (settings, names of splits, columns) -> blocks of examples. reads: as of `Files`.
+    version: settings -> what tells one state of the splits from another, without reading them.
     """
 
-    read: Callable[[SourceSettings, tuple[str, ...]], Iterable[Examples]]
+    read: Callable[[SourceSettings, tuple[str, ...], Columns], Iterable[Examples]]
     version: Callable[[SourceSettings], Any]
     reads: tuple[str, ...] = ()
 
@@ -48,130 +64,114 @@ PAIRS: Columns = ("source", "target")
 TEXTS: Columns = ("text",)
 LABELLED: Columns = ("text", "label")
 TAGGED: Columns = ("words", "tags")
+NUMBERS: Columns = parse.NUMBERS
 
 
 def _languages(settings: SourceSettings) -> tuple[str, ...]:
     return f".{settings.source_language}", f".{settings.target_language}"
 
 
-def _bigram_copy(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
-    del settings
+def _bigram_copy(
+    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
+) -> Iterator[Examples]:
+    del settings, columns  # the text alone
     return ({"text": [bigram.text(split)]} for split in splits)
 
 
-def _from_tfds(builder: str, read: str, *reads: str) -> Generated:
-    """Reads a set of TFDS. builder, read: functions of `catalogue` that find it and read it."""
+def _read_catalogue(
+    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
+) -> Iterator[Examples]:
+    # Only here, since importing TFDS takes long and other sources do without it.
+    from transformer_jax.data.read import catalogue
 
-    def load(settings: SourceSettings, splits: tuple[str, ...]) -> Iterator[Examples]:
-        # Only here, since importing TFDS takes long and other sources do without it.
-        from transformer_jax.data.read import catalogue
-
-        return getattr(catalogue, read)(getattr(catalogue, builder)(settings), settings, splits)
-
-    def version(settings: SourceSettings) -> Any:
-        from transformer_jax.data.read import catalogue
-
-        return catalogue.version(getattr(catalogue, builder)(settings))
-
-    return Generated(load, version, reads)
+    return catalogue.read(settings, splits, columns)
 
 
-def _reader(read: Callable[..., Iterator[tuple]], *names: str) -> Callable[..., Iterator[tuple]]:
-    """A function of `files` that takes these settings behind the paths."""
+def _catalogue_version(settings: SourceSettings) -> str:
+    from transformer_jax.data.read import catalogue
 
-    def rows(settings: SourceSettings, *paths: Path) -> Iterator[tuple]:
-        values = [getattr(settings, name) for name in names]
-        return read(*paths, *values, skip_bad=settings.skip_bad_lines)
-
-    return rows
+    return catalogue.version(settings)
 
 
-def _fields(read: Callable[..., Iterator[tuple]], columns: Columns, names: Columns) -> Files:
-    """Reads the columns from the fields that these settings name."""
-
-    def rows(settings: SourceSettings, path: Path) -> Iterator[tuple]:
-        fields = [getattr(settings, name) for name in names]
-        return read(path, columns, fields, skip_bad=settings.skip_bad_lines)
-
-    prefix = ("prefix",) * (names == _LANGUAGES)
-    return Files(rows, (*_LINES, *names, *prefix))
+def _named(columns: Columns) -> tuple[str, ...]:
+    """The settings that shape columns which are read from features."""
+    return (*(KEYS[column] for column in columns), *_PREFIX * (columns == PAIRS))
 
 
-def _documents(settings: SourceSettings, path: Path) -> Iterator[tuple]:
-    separator, skip_bad = settings.document_separator, settings.skip_bad_lines
+def _documents(path: Path, separator: str, *, skip_bad: bool) -> Iterator[tuple]:
     return ((text,) for text in open_file.read_documents(path, separator, skip_bad=skip_bad))
 
 
-def _labelled(columns: Columns, reader: Files) -> dict[Columns, Files]:
+def _with_texts(columns: Columns, files: Files) -> dict[Columns, Files]:
     """A reader of texts with their labels, and one of the texts alone, to pre-train on."""
 
-    def texts(settings: SourceSettings, *paths: Path) -> Iterator[tuple]:
-        for text, _ in reader.read(settings, *paths):
-            yield (text if isinstance(text, str) else " ".join(text),)
+    def texts(*arguments: Any, skip_bad: bool) -> Iterator[tuple]:
+        return ((as_text(text),) for text, _ in files.read(*arguments, skip_bad=skip_bad))
 
-    return {columns: reader, TEXTS: Files(texts, reader.reads)}
+    return {columns: files, TEXTS: files._replace(read=texts)}
 
 
-_LANGUAGES = ("source_language", "target_language")
-_PAIR = (*_LANGUAGES, "prefix")
+def _objects(read: Callable[..., Iterator[tuple]]) -> dict[Columns, Files]:
+    """Reads columns from the fields of objects, which settings name."""
+    return {
+        columns: Files(
+            functools.partial(read, columns),
+            tuple(KEYS[column] for column in columns),
+            _PREFIX * (columns == PAIRS),
+        )
+        for columns in (*_TEXTUAL, NUMBERS)
+    }
+
+
+_PREFIX = ("prefix",)
 _LABEL = ("text_feature", "label_feature")
-_LINES = ("dir", "skip_bad_lines")
-_NAMED = {PAIRS: _LANGUAGES, TEXTS: ("text_feature",), LABELLED: _LABEL, TAGGED: _LABEL}
+_TEXTUAL = (PAIRS, TEXTS, LABELLED, TAGGED)
 
 # Which columns each source yields, and how. A task finds its source by the columns that it reads.
 SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     # The generated English-German grammar.
     "embedded": {
-        PAIRS: _from_tfds("embedded", "read_embedded_pairs", *_PAIR),
-        TEXTS: _from_tfds("embedded", "read_texts", "text_feature"),
-        LABELLED: _from_tfds("embedded", "read_labelled", *_LABEL),
-        TAGGED: _from_tfds("embedded", "read_tagged", *_LABEL),
+        columns: Generated(embedded.read, embedded.version, _named(columns)) for columns in _TEXTUAL
     },
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
     "bigram_copy": {TEXTS: Generated(_bigram_copy, lambda settings: sorted(bigram.SPLITS.items()))},
     # A set of TFDS's catalogue.
     "tfds": {
-        PAIRS: _from_tfds("catalogued", "read_pairs", "name", *_PAIR),
-        TEXTS: _from_tfds("catalogued", "read_texts", "name", "text_feature"),
-        LABELLED: _from_tfds("catalogued", "read_labelled", "name", *_LABEL),
-        TAGGED: _from_tfds("catalogued", "read_tagged", "name", *_LABEL),
+        columns: Generated(_read_catalogue, _catalogue_version, ("name", *_named(columns)))
+        for columns in _TEXTUAL
     },
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
-        PAIRS: Files(_reader(parse.read_pair), (*_LINES, *_PAIR), _languages),
-        TEXTS: Files(_documents, (*_LINES, "document_separator")),
+        PAIRS: Files(parse.read_pair, shaping=_named(PAIRS), endings=_languages),
+        TEXTS: Files(_documents, ("document_separator",)),
     },
     # Files of the SCAN task.
-    "scan": {PAIRS: Files(_reader(parse.read_scan), (*_LINES, "prefix"))},
+    "scan": {PAIRS: Files(parse.read_scan, shaping=_PREFIX)},
     # Files of the bAbI tasks: a story with a question, and its answer.
-    "babi": {PAIRS: Files(_reader(questions.read_babi), (*_LINES, "prefix"))},
+    "babi": {PAIRS: Files(questions.read_babi, shaping=_PREFIX)},
     # Questions and answers on paragraphs, in SQuAD's JSON.
-    "squad": {PAIRS: Files(_reader(questions.read_squad), (*_LINES, "prefix"))},
+    "squad": {PAIRS: Files(questions.read_squad, shaping=_PREFIX)},
     # FairytaleQA: questions/SPLIT/NAME-questions.csv, or section-stories/SPLIT/NAME-story.csv.
     "fairytaleqa": {
         PAIRS: Files(
-            _reader(questions.read_fairytaleqa),
-            (*_LINES, "prefix"),
+            questions.read_fairytaleqa,
+            shaping=_PREFIX,
             beside=lambda path: (questions.story_of(path),),
         ),
-        TEXTS: Files(_reader(questions.read_fairytales), _LINES),
+        TEXTS: Files(questions.read_fairytales),
     },
     # Columns separated by tabs.
-    "tsv": _labelled(LABELLED, Files(_reader(parse.read_table, *_LABEL), (*_LINES, *_LABEL))),
+    "tsv": _with_texts(LABELLED, Files(parse.read_table, _LABEL)),
     # Lines "LABEL sentence".
-    "labelled": _labelled(LABELLED, Files(_reader(parse.read_labelled), _LINES)),
+    "labelled": _with_texts(LABELLED, Files(parse.read_labelled)),
     # A word and its tag a line.
-    "conll": _labelled(TAGGED, Files(_reader(parse.read_conll), _LINES)),
+    "conll": _with_texts(TAGGED, Files(parse.read_conll)),
     # CoNLL-U.
-    "conllu": _labelled(
-        TAGGED, Files(_reader(parse.read_conllu, "label_feature"), (*_LINES, "label_feature"))
-    ),
+    "conllu": _with_texts(TAGGED, Files(parse.read_conllu, ("label_feature",))),
     # A JSON object, or a dict of Python, a line.
-    "json": {columns: _fields(parse.read_json, columns, _NAMED[columns]) for columns in _NAMED},
+    "json": _objects(parse.read_json),
     # Columns of Parquet.
-    "parquet": {
-        columns: _fields(parse.read_parquet, columns, _NAMED[columns]) for columns in _NAMED
-    },
+    "parquet": _objects(parse.read_parquet),
 }
 
 
@@ -179,8 +179,8 @@ def read(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) ->
     """Yields all examples of the splits, one after the other, in pieces that memory can hold.
 
     Args:
-        columns: what is read; sentences and documents are str, words and tags lists of str. A
-            target is a list where there are several that are right.
+        columns: what is read; sentences and documents are str, words and tags lists of str,
+            features and values lists of numbers. A target is a list where several are right.
         splits: "embedded", "tfds": TFDS split expressions such as "train[:90%]"; parallel text:
             prefixes P of the pairs P.<source_language>, P.<target_language>; "bigram_copy": keys of
             `bigram.SPLITS`; others: files. Those of files may be patterns, as "part-*".
@@ -203,17 +203,17 @@ def _read(
     settings: SourceSettings, columns: Columns, splits: tuple[str, ...]
 ) -> Iterator[Examples]:
     """The pieces as the files have them."""
-    found = find_files(settings, columns, splits)
+    files = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     if isinstance(reader, Generated):
-        for block in reader.read(settings, splits):
+        for block in reader.read(settings, splits, columns):
             yield from gathered(list(block), zip(*block.values(), strict=True))
         return
-    for paths in found:
-        read = reader.all_of(paths)
-        before = list(map(_state, read))
-        yield from gathered(columns, reader.read(settings, *paths))
-        for path, state in zip(read, before, strict=True):
+    for paths in files:
+        all_of = reader.all_of(paths)
+        before = list(map(_state, all_of))
+        yield from gathered(columns, reader.rows(settings, paths))
+        for path, state in zip(all_of, before, strict=True):
             if _state(path) != state:
                 raise ValueError(f"{path} changed while it was read: start again once it is whole")
 
@@ -221,7 +221,7 @@ def _read(
 def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> list[Any]:
     """What `read` depends on, known without reading: where in `dir` the files are, their sizes and
     modification times, and the settings that shape the examples. Raises as `find_files`."""
-    found = find_files(settings, columns, splits)
+    files = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     shaping = [getattr(settings, name) for name in reader.reads if name != "dir"]
     if isinstance(reader, Generated):
@@ -229,7 +229,7 @@ def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...])
     folder = Path(settings.dir).expanduser()
     states = [
         [(os.path.relpath(path, folder), *_state(path)) for path in reader.all_of(paths)]
-        for paths in found
+        for paths in files
     ]
     return [settings.source, columns, shaping, states]
 
@@ -294,17 +294,17 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
         return [tuple(_find(folder / f"{split}{ending}") for ending in endings)]
     first = endings[0]
     # Of a file that is there plain and packed `_find` takes one.
-    found = {
+    stems = {
         str(path.with_suffix("") if path.suffix in _PACKED else path).removesuffix(first)
         for packed in ("", *_PACKED)
         for path in folder.glob(f"{split}{first}{packed}")
     }
-    if not found:
+    if not stems:
         raise FileNotFoundError(
             f"{folder / split}{first}: no file matches (named by data.train, data.validation or "
             "data.test, in the folder data.dir)"
         )
-    return [tuple(_find(Path(f"{stem}{ending}")) for ending in endings) for stem in sorted(found)]
+    return [tuple(_find(Path(f"{stem}{ending}")) for ending in endings) for stem in sorted(stems)]
 
 
 _PACKED = (".gz", ".zst")

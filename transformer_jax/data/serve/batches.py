@@ -1,16 +1,21 @@
 """Batches to score and to decode: every example once, sorted by length into a few fixed shapes."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 
-from transformer_jax.data.prepare.arrays import Joined, TokenArrays
-from transformer_jax.data.prepare.recipe import Batch, Column, Corrupt, Draw, Rows
+from transformer_jax.data.prepare.arrays import TokenArrays, joined
+from transformer_jax.data.prepare.recipe import (
+    Batch,
+    Column,
+    Corrupt,
+    Draw,
+    Encoded,
+    NumberedBatch,
+)
 from transformer_jax.data.serve.rows import pad
-
-# A batch and the number of the example in each of its rows; -1 marks a row of padding.
-NumberedBatch = tuple[Batch, Int64[np.ndarray, " B"]]
 
 
 def eval_batches(
@@ -33,7 +38,7 @@ def eval_batches(
         row of padding, which fills up the last batch. Lengths of the last column are rounded up to
         8, 16, 24, 32, 48, 64, 96 ...; batches that are equal in it are equal in all.
     """
-    examples: Sequence[Mapping[str, np.ndarray]] = Joined(sets)
+    examples: Sequence[Mapping[str, np.ndarray]] = joined(sets)
     if corrupt is None:
         lengths = {
             name: np.concatenate([np.diff(arrays.offsets[name][:]) for arrays in sets])
@@ -44,7 +49,7 @@ def eval_batches(
             corrupt(example, np.random.default_rng(number))
             for number, example in enumerate(examples)
         ]
-        lengths = {name: np.array([len(one[name]) for one in examples]) for name in columns}
+        lengths = _lengths({name: [example[name] for example in examples] for name in columns})
     longest = {name: int(column.max()) for name, column in lengths.items()}
     batches = _one_a_row(examples, columns, lengths, batch_size, longest)
     if draw is None:
@@ -61,21 +66,25 @@ def _drawn_by_row(batch: Batch, index: Int64[np.ndarray, " B"], draw: Draw) -> B
 
 
 def prompt_batches(
-    rows: Mapping[str, Rows], columns: Mapping[str, Column], *, batch_size: int, max_length: int
+    rows: Encoded, columns: Mapping[str, Column], *, batch_size: int, max_length: int
 ) -> list[NumberedBatch]:
-    """Rows of ids by columns that came in by hand, batched as by eval_batches.
+    """Rows by columns that came in by hand, batched as by eval_batches.
 
-    max_length: tokens of an example at most; no row is longer.
+    max_length: places of an example at most; no row is longer.
     """
-    lengths = {name: np.array(list(map(len, ids)), np.int64) for name, ids in rows.items()}
-    examples = [dict(zip(rows, ids, strict=True)) for ids in zip(*rows.values(), strict=True)]
+    lengths = _lengths(rows)
+    examples = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
     if not examples:
         return []
     return _one_a_row(examples, columns, lengths, batch_size, dict.fromkeys(lengths, max_length))
 
 
+def _lengths(rows: Encoded) -> dict[str, Int64[np.ndarray, " n"]]:
+    return {name: np.array(list(map(len, column)), np.int64) for name, column in rows.items()}
+
+
 def _one_a_row(
-    examples: Sequence[Mapping[str, Sequence[int] | np.ndarray]],
+    examples: Sequence[Mapping[str, Any]],
     columns: Mapping[str, Column],
     lengths: dict[str, Int64[np.ndarray, " n"]],
     batch_size: int,

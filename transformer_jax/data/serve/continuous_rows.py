@@ -7,10 +7,9 @@ from jaxtyping import Int64
 
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare.arrays import CHUNK, TokenArrays
-from transformer_jax.data.prepare.recipe import Batch
+from transformer_jax.data.prepare.recipe import Batch, NumberedBatch
 from transformer_jax.data.prepare.tokenizer import PAD_ID
-from transformer_jax.data.serve.batches import NumberedBatch
-from transformer_jax.data.serve.streams import TrainStreams
+from transformer_jax.data.serve.streams import TrainStreams, own_states
 
 
 class Text:
@@ -114,14 +113,9 @@ class Readers:
         return {str(stream): {"batches": self._batches} for stream in self._streams}
 
     def set_state(self, states: dict[str, dict[str, int]]) -> None:
-        """Continues after the batch at which get_state gave `states`; those of others may be there.
-
-        Raises:
-            ValueError: the states are of another number of streams.
-        """
-        if states.keys() not in (set(map(str, self._streams)), set(map(str, range(self._count)))):
-            raise ValueError(f"states of {len(states)} streams, but data.streams={self._count}")
-        self._batches = states[str(self._streams[0])]["batches"]
+        """Continues after the batch at which get_state gave `states`. Raises as `own_states`."""
+        first, *_ = own_states(states, self._streams, self._count).values()
+        self._batches = first["batches"]
 
 
 # Batches without end, of whichever kind

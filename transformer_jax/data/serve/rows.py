@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import grain
 import grain.experimental
 import numpy as np
 
-from transformer_jax.data.prepare.recipe import Batch, Column, Draw, keys_of
+from transformer_jax.data.prepare.recipe import Batch, Column, Draw
 from transformer_jax.data.prepare.tokenizer import PAD_ID
 
 # Rows that a stream fills side by side before it yields them: more rows leave less padding, fewer
@@ -47,18 +48,22 @@ def batched_rows(
 
 
 def pad(
-    examples: Sequence[Mapping[str, Sequence[int] | np.ndarray]],
+    examples: Sequence[Mapping[str, Any]],
     columns: Mapping[str, Column],
     lengths: Mapping[str, int],
 ) -> Batch:
-    """One example a row, padded to `lengths`, with segment ids (1) and positions."""
+    """One example a row, padded to `lengths`, with segment ids (1) and positions.
+
+    columns: of those in `lengths` that are missing here, a row holds token ids.
+    """
     batch = {}
     for name, length in lengths.items():
-        rows = [np.asarray(example[name], np.int32) for example in examples]
+        column = columns.get(name, Column("source"))
+        rows = [column.array(example[name]) for example in examples]
         real = np.arange(length) < np.array([len(row) for row in rows])[:, None]
-        tokens = np.full(real.shape, PAD_ID, np.int32)
-        tokens[real] = np.concatenate(rows)
+        values = np.full((*real.shape, *column.shape), PAD_ID, column.dtype)
+        values[real] = np.concatenate(rows)
         positions = np.where(real, np.arange(length), 0).astype(np.int32)
-        keys = keys_of(name, columns.get(name))
-        batch |= zip(keys, (tokens, real.astype(np.int32), positions), strict=False)
+        parts = (values, real.astype(np.int32), positions)
+        batch |= zip(column.keys(name), parts, strict=False)
     return batch

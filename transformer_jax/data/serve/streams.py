@@ -1,7 +1,7 @@
 """Endless training batches from fixed streams over a shuffled order, each with its own packer."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -50,7 +50,7 @@ class TrainStreams:
 
         Args:
             columns: what the arrays of each set hold, or `corrupt` makes of it.
-            lengths: tokens of a row, by columns.
+            lengths: places of a row, by columns.
             batch_size: rows of a global batch, a multiple of `streams`.
             packing: several examples a row (first fit), or one.
             seed: decides the order and what is drawn.
@@ -68,18 +68,10 @@ class TrainStreams:
                 f"data.batch_size={batch_size} is not a multiple of data.streams={streams}"
             )
         lengths = {name: lengths[name] for name in columns}
-        for name, length in ({} if corrupt else lengths).items():
-            longest = max(len(arrays.lengths[name]) for arrays in sets) - 1
-            if longest > length:
-                raise ValueError(
-                    f"the longest example has {longest} tokens in {name!r}, a row only {length}: "
-                    "data.row_*_length must be at least data.max_*_length"
-                )
-        settings = [batch_size, streams, packing, lengths, seed, PACKING_BINS]
+        if corrupt is None:
+            _check_lengths(sets, lengths)
+        settings: list[Any] = [batch_size, streams, packing, lengths, seed, PACKING_BINS]
         settings += ["few"] * any(len(arrays) < FEW for arrays in sets)
-        draws = corrupt or draw
-        drawn = dataclasses.asdict(draws) if draws else None  # pyright: ignore[reportArgumentType]
-        fingerprints = [arrays.fingerprint for arrays in sets]
         self._mixture = Mixture(sets, weights, seed) if len(sets) > 1 else None
         if self._mixture is None:
             order = endless(sets[0], seed)
@@ -88,18 +80,10 @@ class TrainStreams:
             settings.append(self._mixture.counts.tolist())
         if corrupt:
             order = order.random_map(corrupt, seed=seed)
-        self.fingerprint = fingerprint(*fingerprints, *settings, drawn)
-        size = batch_size // streams
-        wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)
-        by_stream = wanted.reshape(streams, size)
-        if np.any(by_stream.any(axis=1) != by_stream.all(axis=1)):
-            logging.warning(
-                "data.streams=%d: some streams are read by several hosts, each for a part of its "
-                "rows. With data.streams=%d each would be read by one, but the order of the data "
-                "would be another",
-                streams,
-                batch_size // _largest_pieces(wanted),
-            )
+        draws: Any = corrupt or draw
+        settings.append(dataclasses.asdict(draws) if draws else None)
+        self.fingerprint = fingerprint(*(arrays.fingerprint for arrays in sets), *settings)
+
         self._count = streams
         self._streams = {
             stream: iter(
@@ -107,14 +91,14 @@ class TrainStreams:
                     order[stream::streams],
                     columns,
                     lengths,
-                    rows=size,
+                    rows=batch_size // streams,
                     packing=packing,
                     seed=seed,
                     draw=draw,
                     draw_seed=seed * streams + stream,  # else all streams would draw the same
                 )
             )
-            for stream in np.flatnonzero(by_stream.any(axis=1)).tolist()
+            for stream in _streams_of(rows, batch_size, streams)
         }
 
     def __iter__(self) -> Iterator[Batch]:
@@ -148,16 +132,52 @@ class TrainStreams:
     def set_state(self, states: dict[str, dict[str, Any]]) -> None:
         """Continues with the batch after the one at which get_state gave `states`.
 
-        Those of streams that are not read may be among them.
-
-        Raises:
-            ValueError: the states are of another number of streams.
+        Raises as `own_states`.
         """
-        if states.keys() not in (set(map(str, self._streams)), set(map(str, range(self._count)))):
-            raise ValueError(f"states of {len(states)} streams, but data.streams={self._count}")
-        for i, stream in self._streams.items():
-            state = states[str(i)]
-            stream.set_state({key: value for key, value in state.items() if key != "drawn"})
+        for i, state in own_states(states, self._streams, self._count).items():
+            own = {key: value for key, value in state.items() if key != "drawn"}
+            self._streams[i].set_state(own)
+
+
+def own_states(states: Mapping[str, Any], streams: Iterable[int], count: int) -> dict[int, Any]:
+    """The states of these streams, by their numbers.
+
+    Args:
+        states: of these, or of all `count` streams of a batch.
+
+    Raises:
+        ValueError: the states are of another number of streams.
+    """
+    own = {i: str(i) for i in streams}
+    if states.keys() not in (set(own.values()), set(map(str, range(count)))):
+        raise ValueError(f"states of {len(states)} streams, but data.streams={count}")
+    return {i: states[key] for i, key in own.items()}
+
+
+def _check_lengths(sets: Sequence[TokenArrays], lengths: Mapping[str, int]) -> None:
+    """Raises ValueError where an example is longer than a row."""
+    for name, length in lengths.items():
+        longest = max(len(arrays.lengths[name]) for arrays in sets) - 1
+        if longest > length:
+            raise ValueError(
+                f"the longest example has {longest} tokens in {name!r}, a row only {length}: "
+                "data.row_*_length must be at least data.max_*_length"
+            )
+
+
+def _streams_of(rows: Sequence[int] | None, batch_size: int, streams: int) -> list[int]:
+    """The streams that the wanted rows of a batch are of; warns where a part of one would do."""
+    wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)
+    by_stream = wanted.reshape(streams, -1)
+    if np.any(by_stream.any(axis=1) != by_stream.all(axis=1)):
+        logging.warning(
+            "data.streams=%d: some streams are read by several hosts, each for a part of its rows. "
+            "With data.streams=%d each would be read by one, but the order of the data would be "
+            "another",
+            streams,
+            batch_size // _largest_pieces(wanted),
+        )
+    return np.flatnonzero(by_stream.any(axis=1)).tolist()
 
 
 def _largest_pieces(wanted: Bool[np.ndarray, " B"]) -> int:

@@ -197,7 +197,7 @@ def _in_segments(
 
 def _segment(run: Run) -> int:
     """Tokens that a model with memory reads at once."""
-    return run.data.batch_shapes()["targets"][1]
+    return run.data.settings.rows["target"]
 
 
 def _view(

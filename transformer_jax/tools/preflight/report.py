@@ -74,7 +74,7 @@ def report(make: Callable[[Changes], Run], of: Target, *, explained: bool) -> It
     """
     run = make({})
     parameters = sum(leaf.size for leaf in jax.tree.leaves(run.abstract_state().params))
-    tokens = math.prod(max(run.data.batch_shapes().values()))
+    tokens = max(math.prod(form.shape[:2]) for form in run.data.batch_shapes().values())
     yield f"{of.name}; {_mesh(run)}"
     needed = model_flops(run)
     yield (
@@ -165,7 +165,7 @@ def _lighter_steps(run: Run) -> Iterator[Changes]:
         changes = changes | {"mesh.data": slices, "mesh.fsdp": -1}
         yield changes
     parts = run.mesh.shape["data"] * run.mesh.shape["fsdp"]
-    rows, accumulation = max(run.data.batch_shapes().values())[0], run.train.accumulation_steps
+    rows, accumulation = run.data.settings.batch_size, run.train.accumulation_steps
     while rows % (2 * accumulation * parts) == 0:
         accumulation *= 2
         changes = changes | {"train.accumulation_steps": accumulation}

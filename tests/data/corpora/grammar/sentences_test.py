@@ -1,6 +1,7 @@
 """Patterns: numbering, and translations that are a person's."""
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from transformer_jax.data.corpora.grammar import lexicon, sentences
 
 def test_digits_are_those_of_mixed_radix():
     slots = {"a": "xyz", "b": "pq", "c": "01234"}
-    pattern = sentences.Pattern(lambda **choices: choices, **slots)  # pyright: ignore[reportArgumentType]
+    choose: Any = lambda a, b, c: {"a": a, "b": b, "c": c}  # noqa: E731
+    pattern = sentences.Pattern(choose, **slots)
     assert pattern.size == 30
     for number in range(pattern.size):
         digits = np.unravel_index(number, (3, 2, 5))

@@ -10,7 +10,9 @@ its mixed-radix digits fill the pattern's slots. A seeded permutation of the num
 corpus.
 """
 
-from transformer_jax.data.corpora.grammar.builder import EnglishGermanGrammar
-from transformer_jax.data.corpora.grammar.corpus import entropy, examples, sentence
+from transformer_jax.data.corpora.grammar.corpus import COUNTS, NAME, entropy, examples, sentence
+from transformer_jax.data.corpora.grammar.sentences import Sentence
 
-__all__ = ["EnglishGermanGrammar", "entropy", "examples", "sentence"]
+FEATURES = Sentence._fields
+
+__all__ = ["COUNTS", "FEATURES", "NAME", "entropy", "examples", "sentence"]

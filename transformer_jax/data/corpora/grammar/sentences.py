@@ -1,5 +1,6 @@
 """The patterns of the grammar: functions from choices to a sentence, and the choices of each."""
 
+import inspect
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -97,7 +98,7 @@ SITUATIONS = tuple(
 
 
 class Sentence(NamedTuple):
-    """An example, and whether its subject, object and adjective are kept for the test split."""
+    """An example of the corpus."""
 
     source: str
     target: str
@@ -105,15 +106,9 @@ class Sentence(NamedTuple):
     pronoun: str = ""
     antecedent: str = ""
     antecedent_role: str = ""
-    held_out: bool = False
-
-    def example(self) -> dict[str, str]:
-        fields = self._asdict()
-        del fields["held_out"]
-        return fields
 
 
-def complete(source: Tagged, target: str, **labels: Any) -> Sentence:
+def complete(source: Tagged, target: str, **labels: str) -> Sentence:
     """A sentence with its capital and its full stop."""
     return Sentence(
         f"{source.words[0].upper()}{source.words[1:]} .",
@@ -166,14 +161,13 @@ def explanation(
         if adverb:
             target = f"{ADVERBS[tense].german} {target}"
     if plural:
-        return complete(source, target, held_out=situation.held_out)
+        return complete(source, target)
     return complete(
         source,
         target,
         pronoun=pronoun,
         antecedent=antecedent.singular,
         antecedent_role=adjective.describes,
-        held_out=situation.held_out,
     )
 
 
@@ -209,7 +203,6 @@ def relative_clause(
     return complete(
         join(subject_part, english.predicate(tense, False, degree, adjective)),
         german.predication("verb_second", german_head, tense, False, degree, adjective),
-        held_out=situation.held_out,
     )
 
 
@@ -299,13 +292,49 @@ def circumstance(
     )
 
 
-class Pattern:
-    """A function from choices to a sentence, and the options for each of its arguments."""
+BOTH = (False, True)
 
-    def __init__(self, realise: Callable[..., Sentence], **slots: Sequence[Any]):
+# What the arguments of a pattern choose from, where it does not say so itself.
+OPTIONS: dict[str, Sequence[Any]] = {
+    "situation": SITUATIONS,
+    "event": EVENTS,
+    "person": PEOPLE,
+    "tense": TENSES,
+    "degree": DEGREES,
+    "subject_determiner": (THE, THIS, A),
+    "object_determiner": (THE, THIS, A),
+    "subject_attribute": ATTRIBUTES,
+    "object_attribute": ATTRIBUTES,
+    "subject_plural": BOTH,
+    "object_plural": BOTH,
+    "plural": BOTH,
+    "negated": BOTH,
+    "adverb": BOTH,
+    "first": BOTH,
+}
+
+
+class Pattern:
+    """A function from choices to a sentence, with what each of its arguments chooses from.
+
+    slots: argument -> options, in the order of the function's arguments. size: the number of
+    sentences. held_out: how many of them are kept for the test split.
+    """
+
+    def __init__(self, realise: Callable[..., Sentence], **options: Sequence[Any]):
         self.realise = realise
-        self.slots = slots
-        self.size = prod(len(options) for options in slots.values())
+        arguments = inspect.signature(realise).parameters
+        self.slots = {name: (OPTIONS | options)[name] for name in arguments}
+        self.size = prod(map(len, self.slots.values()))
+        situations = self.slots.get("situation", ())
+        # The situation is the first digit: all sentences of a situation follow each other.
+        self._held_out = [situation.held_out for situation in situations] or [False]
+        self._stretch = self.size // len(self._held_out)
+        self.held_out = sum(self._held_out) * self._stretch
+
+    def is_held_out(self, number: int) -> bool:
+        """Whether the triple of a sentence is kept for the test split."""
+        return self._held_out[number // self._stretch]
 
     def __call__(self, number: int) -> Sentence:
         """The sentence whose choices are the mixed-radix digits of number, the last slot first."""
@@ -316,85 +345,18 @@ class Pattern:
         return self.realise(**choices)
 
 
-BOTH = (False, True)
-
 # "it" is in every second sentence; the sizes of the patterns are their shares.
 PATTERNS = (
     Pattern(
         explanation,
-        situation=SITUATIONS,
         link=(BECAUSE, ALTHOUGH, FOR, BUT),
         place=("last", "after_adverb"),
-        tense=TENSES,
-        degree=DEGREES,
         plural=(False,),
-        subject_attribute=ATTRIBUTES,
-        object_attribute=ATTRIBUTES,
     ),
-    Pattern(
-        explanation,
-        situation=SITUATIONS,
-        link=(BECAUSE, ALTHOUGH),
-        place=("first",),
-        tense=TENSES,
-        degree=DEGREES,
-        plural=(False,),
-        subject_attribute=ATTRIBUTES,
-        object_attribute=ATTRIBUTES,
-    ),
-    Pattern(
-        explanation,
-        situation=SITUATIONS,
-        link=(BECAUSE, ALTHOUGH),
-        place=("last",),
-        tense=TENSES,
-        degree=DEGREES,
-        plural=(True,),
-        subject_attribute=ATTRIBUTES,
-        object_attribute=ATTRIBUTES,
-    ),
-    Pattern(
-        relative_clause,
-        situation=SITUATIONS,
-        tense=TENSES,
-        negated=BOTH,
-        degree=DEGREES,
-        subject_attribute=ATTRIBUTES,
-        object_attribute=ATTRIBUTES,
-    ),
-    Pattern(
-        opinion,
-        person=PEOPLE,
-        verb=OPINIONS,
-        event=EVENTS,
-        tense=TENSES,
-        negated=BOTH,
-        plural=BOTH,
-        subject_attribute=ATTRIBUTES,
-        object_attribute=ATTRIBUTES,
-    ),
-    Pattern(
-        statement,
-        event=EVENTS,
-        tense=TENSES,
-        negated=BOTH,
-        adverb=BOTH,
-        subject_determiner=(THE, THIS, A),
-        object_determiner=(THE, THIS, A),
-        subject_plural=BOTH,
-        object_plural=BOTH,
-        subject_attribute=ATTRIBUTES,
-        object_attribute=ATTRIBUTES,
-    ),
-    Pattern(
-        circumstance,
-        event=EVENTS,
-        link=(WHILE, BEFORE),
-        person=PEOPLE,
-        verb=PASTIMES,
-        tense=("past", "present"),
-        first=BOTH,
-        subject_attribute=ATTRIBUTES,
-        object_attribute=ATTRIBUTES,
-    ),
+    Pattern(explanation, link=(BECAUSE, ALTHOUGH), place=("first",), plural=(False,)),
+    Pattern(explanation, link=(BECAUSE, ALTHOUGH), place=("last",), plural=(True,)),
+    Pattern(relative_clause),
+    Pattern(opinion, verb=OPINIONS),
+    Pattern(statement),
+    Pattern(circumstance, link=(WHILE, BEFORE), verb=PASTIMES, tense=("past", "present")),
 )

@@ -1,0 +1,30 @@
+"""The core works where the tools around it are not."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Imports every module below a package, the command line included.
+IMPORT_ALL = """
+import importlib, pkgutil, transformer_jax
+modules = pkgutil.walk_packages(transformer_jax.__path__, "transformer_jax.")
+names = [module.name for module in modules]
+for name in names:
+    importlib.import_module(name)
+assert len(names) > 100 and not [name for name in names if ".tools" in name]
+"""
+
+
+def test_every_core_module_imports_without_the_tools(tmp_path):
+    for package in ("transformer_jax", "configs"):
+        ignored = shutil.ignore_patterns("tools", "__pycache__")
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", IMPORT_ALL],
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

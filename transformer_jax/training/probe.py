@@ -1,0 +1,52 @@
+"""What observes training: the type, and when one is due. `inspection.probes` has the table."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Float, PyTree
+
+from transformer_jax.training.losses import Batch
+from transformer_jax.training.state import State
+
+
+class Observation(NamedTuple):
+    """What a step shows.
+
+    Attributes:
+      state: after the step.
+      before: the parameters before it; None where no probe that is due needs them.
+      batch: that the step was made on.
+    """
+
+    state: State
+    before: PyTree[Float[Array, "..."]] | None
+    batch: Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """A measurement that is repeated in training.
+
+    Attributes:
+      name: its values are logged as "NAME/...".
+      every: steps from one measurement to the next (0: none).
+      measure: numbers, vectors or texts by name. All hosts call it alike.
+      needs_before: whether it reads `Observation.before`, a copy of the parameters.
+      last: a step at which it is due in any case (0: none).
+    """
+
+    name: str
+    every: int
+    measure: Callable[[Observation], dict[str, Any]]
+    needs_before: bool = False
+    last: int = 0
+
+    def due(self, step: int) -> bool:
+        """Whether it measures after this step, counted from 1."""
+        return step == self.last or is_due(step, self.every)
+
+
+def is_due(step: int, every: int) -> bool:
+    """Whether a step, counted from 1, is one of every so many (0: none)."""
+    return every > 0 and step % every == 0
