@@ -14,11 +14,10 @@ from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.inspection.observed import in_order, observe, output_change, residuals
-from transformer_jax.models.family import Model
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer import fold as admin
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.config import depth
-from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.run import Run
 
 RANDOM, GRADIENT = 1e-4, 1e-3  # sizes of the steps; Adam's first is its learning rate

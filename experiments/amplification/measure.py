@@ -15,8 +15,7 @@ from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.inspection.dependency import own_dependency
 from transformer_jax.inspection.observed import observe, output_change
-from transformer_jax.models.family import Model
-from transformer_jax.models.transformer.shapes import Params
+from transformer_jax.models.family import Model, Params
 from transformer_jax.run import Run
 
 ROWS, LENGTH = 8, 32  # of the batch

@@ -15,13 +15,12 @@ from jaxtyping import Array, Float, Key
 from configs.default import Config
 from transformer_jax.config import build
 from transformer_jax.inspection.observed import observe
-from transformer_jax.models.family import Model
+from transformer_jax.models.family import Batch, Model
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.masks import causal_mask
 from transformer_jax.models.transformer.blocks import attention as make_attention
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.initialisation import initialise
-from transformer_jax.models.transformer.shapes import Batch
 from transformer_jax.run import Run
 
 _BATCH = 4  # rows that are timed

@@ -14,8 +14,8 @@ from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.inspection.dependency import dependency
 from transformer_jax.inspection.observed import observe
+from transformer_jax.models.family import Batch
 from transformer_jax.models.transformer.config import stacks
-from transformer_jax.models.transformer.shapes import Batch
 from transformer_jax.run import Run
 
 

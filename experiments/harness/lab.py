@@ -13,9 +13,8 @@ from jaxtyping import Array, Float, Key
 from transformer_jax.checkpoint.checkpoints import load_parameters, whole
 from transformer_jax.inspection.steps import is_kernel
 from transformer_jax.models import family
-from transformer_jax.models.family import Model
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer.initialisation import initialise
-from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.training.state import StateMaker

@@ -15,7 +15,7 @@ from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.data.corpora import bigram
 from transformer_jax.data.dataset import Dataset
-from transformer_jax.models.transformer.shapes import Batch
+from transformer_jax.models.family import Batch
 from transformer_jax.run import Params, Run
 
 

@@ -13,8 +13,7 @@ from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
 from transformer_jax.inspection import observed, steps
 from transformer_jax.inspection.sharpness import make_sharpness, threshold
-from transformer_jax.models.family import Model
-from transformer_jax.models.transformer.shapes import Batch, Params
+from transformer_jax.models.family import Batch, Model, Params
 
 # Steps after which something is read, counted from the end of a burn-in.
 READINGS = (1, 10, 50, 100)

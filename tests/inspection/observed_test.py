@@ -29,9 +29,9 @@ from transformer_jax.inspection.observed import (
     output_change,
     token_similarity,
 )
+from transformer_jax.models import shapes as transformer
 from transformer_jax.models.layers import attention
 from transformer_jax.models.transformer import residual
-from transformer_jax.models.transformer import shapes as transformer
 
 
 def test_observing_changes_no_logits_and_numbers_sublayers_as_they_run():

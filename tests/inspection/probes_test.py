@@ -32,7 +32,8 @@ def make(**changes):
             config=SimpleNamespace(plain=lambda: None), clone=lambda config: None
         ),
     )
-    return probes.probes(run, "split", SimpleNamespace())
+    validation: Any = "split"
+    return probes.probes(run, validation, SimpleNamespace())
 
 
 def due(rows):

@@ -14,8 +14,7 @@ from tests.models import tiny
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
 from transformer_jax.inspection import replay
 from transformer_jax.models.family import parameter_name, with_memory
-from transformer_jax.models.transformer.memory import shapes
-from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.models.memory import shapes
 from transformer_jax.training import state as train_state
 from transformer_jax.training.cross_entropy import METRICS
 from transformer_jax.training.losses import next_token_loss
@@ -61,7 +60,7 @@ def found(
     """The name of the first tensor that is not finite, without its counts."""
     settings = make_settings(accumulation_steps)
     state = make_state(params, optimizer)
-    model, batch = MODELS[config.architecture](config), batch or make_batch(config)
+    model, batch = tiny.model(config), batch or make_batch(config)
     found = replay.first_non_finite(replay.tensors(model, LOSS, optimizer, settings, state, batch))
     return found and found.partition(" (")[0]
 
@@ -229,7 +228,7 @@ def assert_of_the_step(parts, settings, apply, state, batch):
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
 def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read(accumulation_steps):
     config = tiny.config(architecture="decoder_only", positions="relative", memory_length=3)
-    model, settings = MODELS[config.architecture](config), make_settings(accumulation_steps)
+    model, settings = tiny.model(config), make_settings(accumulation_steps)
     batch = make_batch(config)
     batch["targets_positions"] = batch["targets_positions"] + 2 * (batch["targets_segment_ids"] > 0)
     rng, kept = np.random.default_rng(0), shapes(config, len(batch["targets"]), None)
@@ -246,7 +245,7 @@ def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read(accumulation_s
 def test_the_parts_are_those_of_the_training_step():
     """Gradients, updates and new parameters, under dropout and cut into micro-batches."""
     config = tiny.config(**PRE_LN, dropout_rate=0.3, attention_dropout_rate=0.1)
-    model, settings = MODELS[config.architecture](config), make_settings(2)
+    model, settings = tiny.model(config), make_settings(2)
     state, batch = make_state(tiny.random_parameters(config)), make_batch(config)
     parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
 

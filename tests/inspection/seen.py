@@ -7,7 +7,6 @@ import jax
 from tests.models import tiny
 from transformer_jax.inspection.observed import observe, output_gradient_norms
 from transformer_jax.models.family import roles
-from transformer_jax.models.transformer.shapes import MODELS
 from transformer_jax.training.losses import next_token_loss
 
 POST_LN = tiny.config("post_ln")
@@ -17,7 +16,7 @@ LOSS = functools.partial(next_token_loss, label_smoothing=0.1, z_loss=0.0)
 
 
 def make(config):
-    return MODELS[config.architecture](config)
+    return tiny.model(config)
 
 
 def roles_of(config):

@@ -107,7 +107,7 @@ def family_of(config: Any) -> family.Family:
 
 def model(config: Any) -> Any:
     """The model of a config, of whichever family."""
-    return family_of(config).shapes[config.architecture](config)
+    return family_of(config).model(config)
 
 
 def stacks(config: TransformerConfig) -> dict[str, tuple[str, ...]]:

@@ -43,7 +43,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     """Builds the run that a checked config describes.
 
     Args:
-      config: from `overrides.load`.
+      config: from `load.load`.
       workdir: its tokenizer and labels are used where they exist: so a work directory needs no
         training data to translate.
       devices: that the mesh is made of (None: all that JAX finds).
@@ -89,7 +89,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         bos_id=data.special.bos,
         num_labels=len(data.labels),
     )
-    model = family.shapes[config.model.architecture](model_config)
+    model = family.model(model_config)
     run = Run(
         seed=config.seed,
         mesh=mesh,
@@ -135,7 +135,7 @@ def _functions(family: Family, model: Any, loss: Loss) -> dict[str, Any]:
 
     def apply(params, batch, rng) -> Any:
         found, _ = outputs(params, batch, rng, ())
-        return found.logits()
+        return found.arrays()
 
     def start(params, batch, max_length) -> Any:
         return model.apply({"params": params}, batch, max_length, method="start")

@@ -30,7 +30,7 @@ def make_eval_step(loss: Loss, apply: ApplyFn) -> EvalStep:
 
     def eval_step(params: Any, batch: Any, memory: Any) -> tuple[Sums, Any]:
         outputs, memory = apply(params, batch, None, memory)
-        _, _, sums = loss(outputs, batch)
+        _, _, sums = loss(outputs.values, batch)
         return jax.tree.map(constrain, sums), memory
 
     return Checked(jax.jit(eval_step), "scoring", "evaluate.batch_size")

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.models.family import Batch, Model
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer.schemes import Kind, Stack
-from transformer_jax.models.transformer.shapes import Params
 
 
 class Looks(NamedTuple):

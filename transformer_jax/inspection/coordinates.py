@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.inspection.observed import observe
-from transformer_jax.models.family import Model
-from transformer_jax.models.transformer.shapes import Batch, Params
+from transformer_jax.models.family import Batch, Model, Params
 
 # The slope that counts as none, from this step on.
 FLAT = 0.05

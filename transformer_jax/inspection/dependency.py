@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.inspection.observed import Observed, in_order, residuals, variances
+from transformer_jax.models.family import Params
 from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Scales, variance
 from transformer_jax.models.transformer.schemes import Stack
-from transformer_jax.models.transformer.shapes import Params
 
 
 def dependency(

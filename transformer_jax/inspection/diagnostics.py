@@ -20,10 +20,9 @@ from transformer_jax.inspection.observed import (
     token_similarity,
 )
 from transformer_jax.inspection.steps import update
-from transformer_jax.models.family import Model, Role
+from transformer_jax.models.family import Batch, Model, Params, Role
 from transformer_jax.models.transformer.config import scheme
 from transformer_jax.models.transformer.schemes import Stack
-from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.training.losses import Loss
 
 # Rows of a batch that `diagnose` looks at.

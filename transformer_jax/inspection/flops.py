@@ -24,7 +24,7 @@ def model_flops(run: Run) -> float:
 
     def forward(params, batch, memory):
         outputs, memory = with_memory(model, params, batch, None, memory)
-        return outputs.logits(), memory
+        return outputs.arrays(), memory
 
     state = run.abstract_state()
     with use(run.mesh):

@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_jax.models.family import Model
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
 from transformer_jax.models.transformer.residual import variance
 from transformer_jax.models.transformer.schemes import Kind, Stack
-from transformer_jax.models.transformer.shapes import Batch, Params
 from transformer_jax.training.losses import Loss
 
 

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.models.family import Role, parameter_name
-from transformer_jax.models.transformer.shapes import Params
+from transformer_jax.models.family import Params, Role, parameter_name
 
 
 class Update(NamedTuple):

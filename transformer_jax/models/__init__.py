@@ -1,23 +1,25 @@
 """The families of models."""
 
+from transformer_jax.models import memory
 from transformer_jax.models.family import Family
-from transformer_jax.models.recurrent import shapes as recurrent
+from transformer_jax.models.recurrent import stacks as recurrent
 from transformer_jax.models.recurrent.config import RecurrentConfig
-from transformer_jax.models.transformer import initialisation, memory
-from transformer_jax.models.transformer import shapes as transformer
+from transformer_jax.models.shapes import model_of
 from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.initialisation import initialise
+from transformer_jax.models.transformer.stacks import transformer_stacks
 
 FAMILIES = {
     "transformer": Family(
         config=TransformerConfig,
-        shapes=transformer.MODELS,
-        init=initialisation.initialise,
+        model=model_of(transformer_stacks),
+        init=initialise,
         memory=memory.shapes,
         inspected=True,
     ),
     "recurrent": Family(
         config=RecurrentConfig,
-        shapes=recurrent.MODELS,
+        model=model_of(recurrent.recurrent_stacks),
         init=recurrent.initialise,
     ),
 }

@@ -1,25 +1,53 @@
 """What a family of models is: how one is configured, built, initialised and called."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
+from transformer_jax.models.layers.embeddings import Unprojected
+from transformer_jax.models.layers.observe import SUMS
 from transformer_jax.models.layers.parameter import Boxed, Share
 
-Batch = dict[str, Int[Array, "B _"]]
+# The columns of a batch by their names, rows first
+Batch = dict[str, Shaped[Array, "B ..."]]
+Params = PyTree[Float[Array, "..."]]
+# name -> (sum, weight): what adds up over batches, devices and steps
+Sums = dict[str, tuple[Float[Array, ""], Float[Array, ""]]]
+
+
+class Outputs(NamedTuple):
+    """What a model says of a batch.
+
+    Attributes:
+      values: what its head gives, which the task's loss reads: `Unprojected` logits, for instance.
+      sums: what its layers add to what a task reports (see `layers.observe.add_sum`).
+    """
+
+    values: Any
+    sums: Sums = {}
+
+    def arrays(self) -> Any:
+        """The values with all products made: float32 logits (B, T, V or C) in place of factors."""
+
+        def product(value: Any) -> Any:
+            return value.logits() if isinstance(value, Unprojected) else value
+
+        return jax.tree.map(
+            product, self.values, is_leaf=lambda value: isinstance(value, Unprojected)
+        )
 
 
 class Model(Protocol):
     """A Flax module with a frozen config.
 
-    `outputs(batch, deterministic=)` is what the task's loss reads, from which a call makes logits.
-    Where the batches before matter, the collection "memory" holds what `Family.memory` describes.
-    A model that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
+    `outputs(batch, deterministic=)` are `Outputs`, of which a call gives `arrays`. Where the
+    batches before matter, the collection "memory" holds what `Family.memory` describes. A model
+    that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
     `step(context, cache, tokens, index, ancestors)` -> (logits, cache), as `evaluation.search` asks
-    for it; `cache.enlarged(by)` has room for so many tokens more. One that embeds texts has
+    for it; `Cache.enlarged` has room for so many tokens more. One that embeds texts has
     `embed(batch)` -> a vector at each token.
     """
 
@@ -41,7 +69,7 @@ class Family:
 
     Attributes:
       config: the frozen dataclass that a model is made from, checked when made.
-      shapes: by architecture, config -> model.
+      model: config -> the model of its architecture.
       init: (model, key, batch) -> the initial parameters, boxed by `parameter`.
       memory: (config, rows, length or None) -> the shapes of what a model keeps of one batch for
         the next, zeros at first, rows as the first axis; () where it keeps nothing. `length`: as of
@@ -50,7 +78,7 @@ class Family:
     """
 
     config: type[Any]
-    shapes: Mapping[str, Callable[[Any], Model]]
+    model: Callable[[Any], Model]
     init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]]
     memory: Callable[[Any, int, int | None], Any] = lambda config, rows, length: ()
     inspected: bool = False
@@ -64,23 +92,23 @@ class Family:
 
 
 def with_memory(
-    model: Model, params: PyTree[Array], batch: Batch, rng: Key[Array, ""] | None, memory: Any
-) -> tuple[PyTree[Array], Any]:
+    model: Model, params: Params, batch: Batch, rng: Key[Array, ""] | None, memory: Any
+) -> tuple[Outputs, Any]:
     """The model's outputs, and what it keeps of this batch for the next.
 
     Args:
       rng: the key of dropout; None is deterministic.
       memory: what it kept of the batch before, as `Family.memory` describes it.
     """
-    outputs, kept = model.apply(
+    outputs, changed = model.apply(
         {"params": params, "memory": memory} if memory else {"params": params},
         batch,
         deterministic=rng is None,
         rngs={} if rng is None else {"dropout": rng},
         method="outputs",
-        mutable=["memory"],
+        mutable=["memory", SUMS],
     )
-    return outputs, kept.get("memory", ())
+    return outputs, changed.get("memory", ())
 
 
 class Role(NamedTuple):

@@ -109,7 +109,7 @@ def train_step(
 
     def summed(params: Any, batch: Batch, rng: Key[Array, ""], memory: Any) -> tuple[Array, Any]:
         outputs, memory = apply(params, batch, rng, memory)
-        loss_sum, weight, sums = loss(outputs, batch)
+        loss_sum, weight, sums = loss(outputs.values, batch)
         return loss_sum, ((loss_sum, weight, sums), memory)
 
     gradient_sum, (loss_sum, weight, sums), memory = _summed_gradient(

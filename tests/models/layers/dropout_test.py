@@ -14,7 +14,6 @@ import pytest
 
 from tests.models import tiny
 from transformer_jax.models.layers.dropout import Dropout, noise
-from transformer_jax.models.transformer.shapes import MODELS
 
 RATE = 0.25  # a multiple of 2^-32, so exact
 ANCHOR = 4.0  # the embedding of every token in channel 0: a table entry of 1 times sqrt(D)
@@ -198,7 +197,7 @@ def test_all_schemes_share_the_masks_of_branches():
     for residual in tiny.SCHEMES:
         config = tiny.config(residual, architecture="decoder_only", dropout_rate=RATE)
         apply = functools.partial(
-            MODELS[config.architecture](config).apply,
+            tiny.model(config).apply,
             deterministic=False, rngs={"dropout": jax.random.key(0)}, mutable=["intermediates"],
         )  # fmt: skip
         params = {"params": tiny.random_parameters(config)}

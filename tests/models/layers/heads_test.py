@@ -11,7 +11,6 @@ import pytest
 from tests.models import reference, tiny
 from transformer_jax.models.layers.heads import LabelHead, pool
 from transformer_jax.models.layers.masks import segment_mask
-from transformer_jax.models.transformer.shapes import EncoderOnly
 
 # Float32 sums in another order.
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
@@ -20,7 +19,7 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-
 def vectors(config, params, batch):
     """The vectors of every text of the batch, at each of its tokens."""
     inputs = tiny.read_by(config, batch)
-    x = EncoderOnly(config).apply({"params": params}, inputs, method="embed")
+    x = tiny.model(config).apply({"params": params}, inputs, method="embed")
     return reference.by_example(batch, "inputs", x)
 
 

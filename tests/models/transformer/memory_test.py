@@ -10,8 +10,7 @@ import pytest
 
 from tests.models import reference, tiny
 from transformer_jax.models.family import with_memory
-from transformer_jax.models.transformer.memory import shapes
-from transformer_jax.models.transformer.shapes import MODELS
+from transformer_jax.models.memory import shapes
 
 # Float32 sums in another order.
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
@@ -56,7 +55,7 @@ def nothing(config, rows, length=None):
 
 @functools.cache
 def compiled(config):
-    model = MODELS[config.architecture](config)
+    model = tiny.model(config)
     return jax.jit(functools.partial(with_memory, model))
 
 
@@ -65,7 +64,7 @@ def read(config, params, rows, length=LENGTH, memory_length=None):
     memory, found = nothing(config, len(rows), memory_length), []
     for batch in segments_of(rows, length):
         outputs, memory = compiled(config)(params, batch, None, memory)
-        found.append(outputs.logits())
+        found.append(outputs.arrays())
     whole = np.concatenate(found, axis=1)
     return [row[: sum(map(len, docs))] for row, docs in zip(whole, rows, strict=True)], memory
 
@@ -129,7 +128,7 @@ def test_no_gradient_enters_memory():
     def loss(params, constant, memory):
         _, made = apply(params, first, None, nothing(config, 2))
         outputs, _ = apply(params, second, None, constant if memory is None else made | memory)
-        return jnp.sum(jnp.square(outputs.logits()))
+        return jnp.sum(jnp.square(outputs.arrays()))
 
     _, constant = apply(params, first, None, nothing(config, 2))
     expected = jax.grad(loss)(params, constant, None)
@@ -146,7 +145,7 @@ def test_a_decoder_writes_with_the_window_of_its_memory(positions):
     config = config_of(positions, context_length=MEMORY + 1)
     params, (document,) = tiny.random_parameters(config), documents(14)
     (expected,), _ = read(config, params, [[document]], length=1)
-    model, prompt = MODELS["decoder_only"](config), 8
+    model, prompt = tiny.model(config), 8
     ids = np.concatenate([[config.bos_id], document])[None, :prompt].astype(np.int32)
     inputs = {"inputs": ids, "inputs_segment_ids": ids * 0 + 1, "inputs_positions": ids * 0}
 
@@ -179,7 +178,7 @@ def test_a_model_without_memory_keeps_nothing():
     config = tiny.config(architecture="decoder_only")
     assert shapes(config, 3, None) == shapes(config, 3, 7) == ()
     batch = tiny.read_by(config, tiny.packed_batch())
-    model = MODELS["decoder_only"](config)
+    model = tiny.model(config)
     _, memory = with_memory(model, tiny.random_parameters(config), batch, None, ())
     assert memory == ()
 

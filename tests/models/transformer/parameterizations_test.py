@@ -13,7 +13,7 @@ from flax import linen as nn
 from tests.models import tiny
 from transformer_jax.models.layers.parameter import Boxed, Share
 from transformer_jax.models.transformer import initialisation, parameterizations
-from transformer_jax.models.transformer.config import branch_multiplier, multipliers
+from transformer_jax.models.transformer.config import branch_multiplier
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Growth, share
 from transformer_jax.training import optimizer
 
@@ -92,7 +92,7 @@ def test_each_kind_of_parameter_has_the_factors_of_its_row(name, factor, layers)
     assert branch == pytest.approx(depth**-alpha if alpha else 1)
     expected = [factor ** WIDTHS[name][role][1] for role in ("embedding", "hidden", "output")]
     expected[0] *= WIDTH**0.5
-    assert multipliers(config) == pytest.approx(expected)
+    assert config.multipliers == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_at_the_base_nothing_changes(name):
     plain, based = sized("standard"), sized(name)
     for role in tiny.roles(based).values():
         assert role.share == Share()
-    assert multipliers(based) == multipliers(plain)
+    assert based.multipliers == plain.multipliers
 
     def draw(config):
         call = functools.partial(initialisation.initialise, tiny.model(config))
@@ -182,14 +182,12 @@ def _check_shares(sizes):
 )
 def test_multipliers_are_those_of_parameters(shape, name):
     config = sized(name, 2, **tiny.SHAPES[shape])
-    plain = sized(
-        "standard", 2, **tiny.SHAPES[shape], embedding_scale=multipliers(config).embedding
-    )
+    plain = sized("standard", 2, **tiny.SHAPES[shape], embedding_scale=config.multipliers.embedding)
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
 
     def scaled(path, leaf):
         own = kind("/".join(key.key for key in path))
-        return leaf * getattr(multipliers(config), own) if own in ("hidden", "output") else leaf
+        return leaf * getattr(config.multipliers, own) if own in ("hidden", "output") else leaf
 
     expected = tiny.apply_function(plain)(jax.tree_util.tree_map_with_path(scaled, params), batch)
     found = tiny.apply_function(config)(params, batch)

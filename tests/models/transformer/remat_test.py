@@ -11,7 +11,6 @@ import pytest
 
 from tests.models import tiny
 from transformer_jax.inspection.flops import product_flops
-from transformer_jax.models.transformer.shapes import MODELS
 
 DROPOUT = dict(dropout_rate=0.2, attention_dropout_rate=0.2)
 # The deep encoder-decoder, narrow.
@@ -20,7 +19,7 @@ DEEP = dict(num_encoder_layers=60, num_decoder_layers=12, residual="admin")
 
 def gradient(config):
     """(params, batch, key) -> the gradient of the mean square of the logits in training mode."""
-    model = MODELS[config.architecture](config)
+    model = tiny.model(config)
 
     def loss(params, batch, key):
         rngs = {"dropout": key}

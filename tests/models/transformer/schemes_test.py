@@ -16,7 +16,6 @@ from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.transformer.config import depth
 from transformer_jax.models.transformer.initialisation import draw_gain
 from transformer_jax.models.transformer.schemes import SCHEMES, by_sublayer
-from transformer_jax.models.transformer.shapes import MODELS
 
 # Values that are given to three places, and values in float32.
 assert_to_three_places = functools.partial(np.testing.assert_allclose, rtol=0, atol=5.01e-4)
@@ -247,7 +246,7 @@ def test_a_feed_forward_branch_starts_with_the_variance_of_its_closed_form(ratio
 @functools.cache
 def watched(config):
     """The logits of a model as it is drawn, its parameters, and its sublayers' streams."""
-    model, batch = MODELS[config.architecture](config), tiny.packed_batch()
+    model, batch = tiny.model(config), tiny.packed_batch()
     params = tiny.initial_parameters(config)
     apply = functools.partial(model.apply, deterministic=True, mutable=["intermediates"])
     logits, seen = jax.jit(apply)({"params": params}, tiny.read_by(config, batch))

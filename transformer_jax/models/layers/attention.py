@@ -11,16 +11,13 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers import kernels
 from transformer_jax.models.layers.dropout import Dropout
-from transformer_jax.models.layers.masks import Segments
+from transformer_jax.models.layers.masks import MASKED, Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter, times
 from transformer_jax.models.layers.positions import Distances, Rotation, rotate, skew
 from transformer_jax.models.layers.product import product
 from transformer_jax.models.layers.stack import keep
-
-# Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
-_MASKED = -1e30
 
 _products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 _OUTWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", (0, 1), 2)
@@ -233,7 +230,7 @@ class Attention(nn.Module):
             scores = scores.reshape(scores.shape[0], self.num_heads, *scores.shape[3:])
         if bias is not None:
             scores = scores + bias
-        logits = jnp.where(seen[:, None], scores, _MASKED)
+        logits = jnp.where(seen[:, None], scores, MASKED)
         # One softmax over the slots of all rows of a sentence
         by_sentence = logits.reshape(-1, hypotheses, *logits.shape[1:])
         weights = jax.nn.softmax(by_sentence, axis=(1, -1)).reshape(logits.shape)
@@ -314,7 +311,7 @@ class Attention(nn.Module):
             scores = _products("BTHK,BSHK->BHTS", queries, keys)
         if bias is not None:
             scores = scores + bias
-        logits = jnp.where(mask[:, None], scores, _MASKED)
+        logits = jnp.where(mask[:, None], scores, MASKED)
         weights = jax.nn.softmax(logits)
         # For each query; never computed unless a caller asks for it.
         entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)

@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+# The score of what is not seen. Finite, so that a row that sees nothing (padding) gives no NaN.
+MASKED = -1e30
+
 
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=["queries", "keys"], meta_fields=["causal"]

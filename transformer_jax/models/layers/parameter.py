@@ -57,7 +57,7 @@ def parameter(
 ) -> Float[Array, "*shape"]:
     """`module.param`, boxed with what the mesh and the optimizer read.
 
-    A function of the module in whose `setup` or `compact` method it is called.
+    A function of the module in whose `setup` or `nn.compact` method it is called.
 
     Args:
       axes: the logical name of each dimension, by which `devices.mesh` lays the parameter out.

@@ -1,12 +1,15 @@
 """What the configs of all families of models share: architectures, dtypes, and checks of values."""
 
+import dataclasses
 import difflib
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from transformer_jax.models.layers.heads import HEADS
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
+from transformer_jax.models.layers.heads import HEADS, POOLINGS
+from transformer_jax.models.layers.stack import REMAT
 
 Stack = Literal["encoder", "decoder"]
 
@@ -17,6 +20,71 @@ ARCHITECTURES: dict[str, tuple[Stack, ...]] = {
     "decoder_only": ("decoder",),
 }
 DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
+# What each setting of all families is a key of.
+CHOICES: dict[str, Collection[str]] = {
+    "architecture": ARCHITECTURES,
+    "head": HEADS,
+    "pooling": POOLINGS,
+    "tied_embeddings": TIED_EMBEDDINGS,
+    "dtype": DTYPES,
+    "remat": REMAT,
+}
+
+
+class Multipliers(NamedTuple):
+    """What parameters are multiplied by where they are used."""
+
+    embedding: float
+    hidden: float = 1.0
+    output: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes and choices that models of all families have, and what a family may do without.
+
+    What comes from the data and the task (`vocab_size`, `bos_id`, `head`, `num_labels`) is put in
+    by `build`. `d_model` is the width of embeddings and of what leaves a stack. `dtype` is what
+    products are computed in: parameters, logits and what runs through the layers stay float32.
+    """
+
+    architecture: str
+    vocab_size: int
+    bos_id: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    d_model: int
+    head: str = "tokens"
+    num_labels: int = 0
+    pooling: str = "mean"
+    tied_embeddings: str = "all"
+    dropout_rate: float = 0.0
+    embedding_dropout_rate: float = 0.0
+    dtype: str = "float32"
+    remat: str = "none"
+
+    # A key of `INPUTS`.
+    inputs = "tokens"
+    # A bound of rows in tokens, measurements on the first batch, a bias of the logits; the norm of
+    # a head.
+    longest_row = None
+    profiled = False
+    logits_bias = False
+    norm = "layer_norm"
+    norm_epsilon = 1e-5
+
+    @property
+    def compute_dtype(self) -> jnp.dtype:
+        """The dtype of products (weights and activations are cast to it)."""
+        return DTYPES[self.dtype]
+
+    @property
+    def multipliers(self) -> Multipliers:
+        """An embedding's is sqrt(D), which brings its entries to unit variance."""
+        return Multipliers(self.d_model**0.5)
+
+    def check_platform(self, platform: str) -> None:
+        """Raises ValueError where the model does not run on this kind of device."""
 
 
 def check_choices(config: Any, choices: Mapping[str, Collection[str]]) -> None:

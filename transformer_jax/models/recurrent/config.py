@@ -3,19 +3,14 @@
 import dataclasses
 from collections.abc import Collection
 
-import jax.numpy as jnp
-
-from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
-from transformer_jax.models.layers.heads import HEADS, POOLINGS
+from transformer_jax.models.layers import settings
 from transformer_jax.models.layers.settings import (
-    ARCHITECTURES,
-    DTYPES,
+    ModelConfig,
     check_choices,
     check_head,
     check_rates,
     check_sizes,
 )
-from transformer_jax.models.layers.stack import REMAT
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,49 +60,21 @@ RECURRENCES = {
 }
 
 # What each setting is a key of.
-CHOICES: dict[str, Collection[str]] = {
-    "architecture": ARCHITECTURES,
-    "recurrence": RECURRENCES,
-    "head": HEADS,
-    "pooling": POOLINGS,
-    "tied_embeddings": TIED_EMBEDDINGS,
-    "dtype": DTYPES,
-    "remat": REMAT,
-}
+CHOICES: dict[str, Collection[str]] = {**settings.CHOICES, "recurrence": RECURRENCES}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecurrentConfig:
+class RecurrentConfig(ModelConfig):
     """Sizes and choices of one model; `CHOICES` says which table a choice is a key of.
 
-    What comes from the data and the task (`vocab_size`, `bos_id`, `head`, `num_labels`) is put in
-    by `build`. `d_model` is the width of embeddings and of each layer's state. `dtype` is what
-    products are computed in: parameters, states and logits stay float32.
+    `d_model` is the width of each layer's state as well.
 
     Raises:
       ValueError: a choice that its table lacks, a size below 1, a rate outside [0, 1), a recurrence
         or a head that does not fit the architecture, or an odd width of an encoder alone.
     """
 
-    architecture: str
     recurrence: str
-    vocab_size: int
-    bos_id: int
-    num_encoder_layers: int
-    num_decoder_layers: int
-    d_model: int
-    head: str = "tokens"
-    num_labels: int = 0
-    pooling: str = "mean"
-    tied_embeddings: str = "all"
-    dropout_rate: float = 0.0
-    embedding_dropout_rate: float = 0.0
-    dtype: str = "float32"
-    remat: str = "none"
-
-    # What other families may have: a bound of rows, and measurements on the first batch.
-    longest_row = None
-    profiled = False
 
     def __post_init__(self):
         check_choices(self, CHOICES)
@@ -140,11 +107,6 @@ class RecurrentConfig:
         return RECURRENCES[self.recurrence]
 
     @property
-    def compute_dtype(self) -> jnp.dtype:
-        """The dtype of products (weights and activations are cast to it)."""
-        return DTYPES[self.dtype]
-
-    @property
     def source_width(self) -> int | None:
         """The width of an encoder's output as a decoder sees it; None without an encoder."""
         if self.architecture != "encoder_decoder":
@@ -162,6 +124,3 @@ class RecurrentConfig:
     def divides(self, devices: int) -> bool:
         """Whether so many devices can share the width of each layer: states are never divided."""
         return devices == 1
-
-    def check_platform(self, platform: str) -> None:
-        """Does nothing: it runs on all devices."""

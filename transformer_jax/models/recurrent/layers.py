@@ -13,14 +13,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.layers.masks import MASKED
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.layers.product import product
 from transformer_jax.models.recurrent.cells import CELLS, Multiply, State
 from transformer_jax.models.recurrent.scan import multiplier, scan
-
-# Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
-_MASKED = -1e30
+from transformer_jax.models.stacks import Place
 
 INWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, 2, 1)
 XAVIER = nn.initializers.xavier_uniform()
@@ -37,6 +36,20 @@ class Attended(NamedTuple):
     vector: Float[Array, "A"]  # what turns the sum of a query and a key into a score
 
 
+class Bottom(NamedTuple):
+    """What an encoder gives the bottom layer of a decoder, over whole rows.
+
+    Attributes:
+      initial: the state where a text begins; None: zeros.
+      attended: what is looked at; None: nothing.
+      segments: the example of it that each step sees.
+    """
+
+    initial: Float[Array, "B T D"] | None
+    attended: Attended | None
+    segments: Int[Array, "B T"]
+
+
 def look(
     queries: Float[Array, "B Q A"],
     keys: Float[Array, "B S A"],
@@ -47,7 +60,7 @@ def look(
     sums = jnp.tanh(queries.astype(keys.dtype)[:, :, None] + keys[:, None])
     vector = vector.astype(sums.dtype)
     scores = jnp.einsum("BQSA,A->BQS", sums, vector, preferred_element_type=jnp.float32)
-    return jax.nn.softmax(jnp.where(seen, scores, _MASKED))
+    return jax.nn.softmax(jnp.where(seen, scores, MASKED))
 
 
 def orthogonal(key: Any, shape: tuple[int, ...]) -> Float[Array, "D G E"]:
@@ -115,87 +128,72 @@ class Recurrent(nn.Module):
         self,
         x: Float[Array, "B T I"],
         starts: Bool[Array, "B T"],
-        initial: Float[Array, "B T D"] | None = None,
-        source: Attended | None = None,
-        segments: Int[Array, "B T"] | None = None,
+        bottom: Bottom | None = None,
         *,
         reverse: bool = False,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T C"] | None, State]:
-        """The states of whole rows, what each step found in the source, and the last state.
+        """The states of whole rows, what each step found in what it looked at, and the last state.
 
-        Args:
-          starts: where a text begins (with `reverse`: where it ends), and so the state anew.
-          initial: the state there; None: zeros.
-          source, segments: what is looked at, and the example of it that each step sees.
+        starts: where a text begins (with `reverse`: where it ends), and so the state anew.
         """
-        rows = x.shape[0]
+        initial, attended, segments = bottom or (None, None, None)
         inputs = {"products": self._products(x, "BTI,IGD->TBGD"), "starts": starts.T}
         inputs["products"] = constrain(inputs["products"], None, "batch")
         if initial is not None:
             inputs["initial"] = constrain(jnp.swapaxes(initial, 0, 1), None, "batch")
-        if source is not None:
+        if attended is not None:
             assert segments is not None
             inputs["segments"] = segments.T
+        shown = attended is not None and self.is_mutable_collection("intermediates")
 
         def step(multiply, constants, state, x):
-            vectors, source = constants
+            vectors, attended = constants
             anew = [jnp.zeros_like(part) for part in state]
             anew[0] = x.get("initial", anew[0])
             start, seen = x["starts"][:, None], None
             state = tuple(jnp.where(start, a, b) for a, b in zip(anew, state, strict=True))
-            if source is not None:
-                seen = (source.segments == x["segments"][:, None]) & (source.segments > 0)
-            state, context = self._advance(multiply, vectors, x["products"], state, source, seen)
-            return state, (state[0], context)
+            if attended is not None:
+                seen = (attended.segments == x["segments"][:, None]) & (attended.segments > 0)
+            state, context, weights = self._advance(
+                multiply, vectors, x["products"], state, attended, seen
+            )
+            return state, (state[0], context, weights if shown else None)
 
-        last, (states, contexts) = scan(
+        last, outputs = scan(
             step,
             dict(self.kernels),
-            (dict(self.vectors), source),
-            self.empty(rows),
+            (dict(self.vectors), attended),
+            self.empty(x.shape[0]),
             inputs,
             dtype=self.dtype,
             remat=self.remat,
             reverse=reverse,
         )
-        states, contexts = jax.tree.map(
-            lambda x: constrain(jnp.swapaxes(x, 0, 1), "batch"), (states, contexts)
+        states, contexts, weights = jax.tree.map(
+            lambda x: constrain(jnp.swapaxes(x, 0, 1), "batch"), outputs
         )
-        if source is not None and self.is_mutable_collection("intermediates"):
-            assert segments is not None
-            weights = self._weights_of(states, starts, initial, source, segments)
-            observe(self, cross_attention=weights[:, None])
+        if shown:
+            observe(self, cross_attention=jnp.swapaxes(weights, 1, 2))
         return states, contexts, last
 
-    def _weights_of(
-        self,
-        states: Float[Array, "B T D"],
-        starts: Bool[Array, "B T"],
-        initial: Float[Array, "B T D"] | None,
-        source: Attended,
-        segments: Int[Array, "B T"],
-    ) -> Float[Array, "B T S"]:
-        """What each step of whole rows looked at, from the states that the scan has found."""
-        before = jnp.pad(states[:, :-1], [(0, 0), (1, 0), (0, 0)])
-        before = jnp.where(starts[..., None], 0.0 if initial is None else initial, before)
-        queries = multiplier(self.kernels, self.dtype)("query", before)
-        seen = source.segments[:, None] == segments[..., None]
-        return look(queries, source.keys, source.vector, seen & (source.segments > 0)[:, None])
-
     def step(
-        self, x: Float[Array, "N I"], state: State, source: Attended | None = None
-    ) -> tuple[State, Float[Array, "N C"] | None]:
-        """The state after a new input, and what it found in the source.
+        self, x: Float[Array, "N I"], state: State, place: Place, attended: Attended | None = None
+    ) -> tuple[Float[Array, "N D"], Float[Array, "N C"] | None, State]:
+        """The output for a new input, what it found in what it looked at, and the state after it.
 
-        Rows of one sentence are adjacent; each looks at that sentence's row of the source.
+        Each row looks at its text's row of `attended`.
         """
-        seen = None if source is None else source.segments > 0
+        if place.ancestors is not None:
+            state = tuple(of_rows(part, place.parents()) for part in state)
+        seen = None if attended is None else attended.segments > 0
         products = self._products(x, "NI,IGD->NGD")
         multiply = multiplier(self.kernels, self.dtype)
-        return self._advance(multiply, self.vectors, products, state, source, seen)
+        state, context, _ = self._advance(multiply, self.vectors, products, state, attended, seen)
+        return state[0], context, state
 
-    def empty(self, rows: int) -> State:
-        """The state before anything is read."""
+    def empty(self, rows: int, room: int = 0) -> State:
+        """The state before anything is read, which needs no room for what will be."""
+        del room
         return tuple(jnp.zeros((rows, self.width)) for _ in range(CELLS[self.cell].states))
 
     def _products(self, x: Array, formula: str) -> Array:
@@ -209,20 +207,21 @@ class Recurrent(nn.Module):
         vectors: Mapping[str, Array],
         products: Float[Array, "N G D"],
         state: State,
-        source: Attended | None,
+        attended: Attended | None,
         seen: Bool[Array, "B S"] | None,
-    ) -> tuple[State, Float[Array, "N C"] | None]:
-        context = None
-        if source is not None:
+    ) -> tuple[State, Float[Array, "N C"] | None, Float[Array, "B Q S"] | None]:
+        """The next state, what was found, and the weights by which it was."""
+        context = weights = None
+        if attended is not None:
             assert seen is not None
             queries = multiply("query", state[0])
-            queries = queries.reshape(source.keys.shape[0], -1, queries.shape[-1])
-            weights = look(queries, source.keys, source.vector, seen[:, None])
-            context = jnp.einsum("BQS,BSC->BQC", weights.astype(self.dtype), source.values)
+            queries = queries.reshape(attended.keys.shape[0], -1, queries.shape[-1])
+            weights = look(queries, attended.keys, attended.vector, seen[:, None])
+            context = jnp.einsum("BQS,BSC->BQC", weights.astype(self.dtype), attended.values)
             context = context.reshape(-1, context.shape[-1])
             products = products + multiply("context", context)
         update = CELLS[self.cell].update
-        return update(products, state, multiply, vectors), context
+        return update(products, state, multiply, vectors), context, weights
 
 
 class Bidirectional(nn.Module):
@@ -251,3 +250,9 @@ class Bidirectional(nn.Module):
 def each_gate(values: tuple[float, ...]) -> nn.initializers.Initializer:
     """Initialises the bias of each gate with a number of its own."""
     return lambda key, shape, *_: jnp.broadcast_to(jnp.asarray(values)[:, None], shape)
+
+
+def of_rows(x: Float[Array, "N ..."], rows: Int[Array, "B K ..."]) -> Array:
+    """What stands in these rows of each text, counted from 0."""
+    by_text = x.reshape(*rows.shape[:2], *x.shape[1:])
+    return jnp.take_along_axis(by_text, rows[..., None], axis=1).reshape(x.shape)

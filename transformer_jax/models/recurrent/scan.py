@@ -20,7 +20,7 @@ from transformer_jax.models.recurrent.cells import Multiply
 
 Kernels = Mapping[str, Float[Array, "D ..."]]
 # (multiply, constants, carry, slice of the inputs) -> (carry, slice of the outputs)
-Step = Callable[[Multiply, Any, Any, Any], tuple[Any, Any]]
+StepFn = Callable[[Multiply, Any, Any, Any], tuple[Any, Any]]
 
 
 def multiplier(kernels: Kernels, dtype: jnp.dtype) -> Multiply:
@@ -34,8 +34,17 @@ def multiplier(kernels: Kernels, dtype: jnp.dtype) -> Multiply:
     return multiply
 
 
+def kernel_gradients(read: Kernels, of_products: Kernels, dtype: jnp.dtype) -> dict[str, Array]:
+    """The gradient of each kernel, from all that it has multiplied and what the loss says of it."""
+    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    return {
+        name: product("TBD,TB...->D...", rows, of_products[name].astype(dtype))
+        for name, rows in read.items()
+    }
+
+
 def scan(
-    step: Step,
+    step: StepFn,
     kernels: Kernels,
     constants: Any,
     carry: Any,
@@ -97,12 +106,7 @@ def scan(
     def backward(residuals, cotangents):
         back, read = residuals
         *others, of_products = back(cotangents)
-        product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-        of_kernels = {
-            name: product("TBD,TB...->D...", rows, of_products[name].astype(dtype))
-            for name, rows in read.items()
-        }
-        return of_kernels, *others
+        return kernel_gradients(read, of_products, dtype), *others
 
     scanned.defvjp(forward, backward)
     return scanned(kernels, constants, carry, inputs)

@@ -19,9 +19,11 @@ from transformer_jax.models.recurrent.layers import (
     XAVIER,
     each_gate,
     look,
+    of_rows,
     orthogonal,
 )
-from transformer_jax.models.recurrent.scan import Kernels, multiplier
+from transformer_jax.models.recurrent.scan import Kernels, kernel_gradients, multiplier
+from transformer_jax.models.stacks import Place
 
 
 class States(NamedTuple):
@@ -98,12 +100,13 @@ class Reader(nn.Module):
         self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:], decay=True)
 
     def __call__(
-        self, x: Float[Array, "B T I"], positions: Int[Array, "B T"]
-    ) -> tuple[Float[Array, "B T D"], Tape]:
+        self, x: Float[Array, "B T I"], positions: Int[Array, "B T"], bottom: None = None
+    ) -> tuple[Float[Array, "B T D"], None, Tape]:
         """The hidden states of whole rows, and the tape that holds them.
 
         positions: of each token in its text; no token with one of 0 or less sees any state.
         """
+        del bottom  # there is no encoder
         slots = jnp.broadcast_to(jnp.arange(x.shape[1])[None], positions.shape)
         inputs = self._inputs(x, slots - jnp.maximum(positions, 0), slots)
         inputs = jax.tree.map(lambda x: constrain(jnp.swapaxes(x, 0, 1), None, "batch"), inputs)
@@ -111,7 +114,7 @@ class Reader(nn.Module):
         if self.is_mutable_collection("intermediates"):
             weights = self._weights_of(tape.slots, inputs)
             observe(self, self_attention=weights[:, None])
-        return tape.slots.hidden, tape
+        return tape.slots.hidden, None, tape
 
     def _weights_of(self, slots: States, inputs: Inputs) -> Float[Array, "N T S"]:
         """What each step looked at, from the states on the tape; the inputs have time in front."""
@@ -125,26 +128,24 @@ class Reader(nn.Module):
         return jnp.swapaxes(jax.lax.scan(step, start, inputs)[1], 0, 1)
 
     def step(
-        self,
-        x: Float[Array, "N I"],
-        tape: Tape,
-        slot: Int[Array, ""],
-        first: Int[Array, "N"],
-        view: Tape,
-    ) -> Tape:
-        """The tape with the state of a new input at `slot`.
-
-        first: the slot where each text begins. view: the tape as each row reads it.
-        """
-        end = jnp.broadcast_to(slot, first.shape)
-        inputs = self._inputs(x[:, None], first[:, None], end[:, None])
+        self, x: Float[Array, "N I"], tape: Tape, place: Place, attended: None = None
+    ) -> tuple[Float[Array, "N D"], None, Tape]:
+        """The hidden state of a new input, and the tape with it."""
+        del attended
+        view, end = tape, jnp.broadcast_to(place.slot, x.shape[:1])
+        if place.ancestors is not None:
+            # What a hypothesis has read lies scattered over its text's rows.
+            holders = place.holders(tape.slots.keys.shape[1])
+            slots = jax.tree.map(lambda x: of_rows(x, holders), tape.slots)
+            view = Tape(slots, of_rows(tape.read, place.parents()))
+        inputs = self._inputs(x[:, None], place.first(x.shape[0])[:, None], end[:, None])
         inputs = jax.tree.map(lambda x: x[:, 0], inputs)
-        new = _advance(multiplier(self.kernels, self.dtype), self.vector, view, inputs)
-        return tape.write(*new, slot)
+        new, read = _advance(multiplier(self.kernels, self.dtype), self.vector, view, inputs)
+        return new.hidden, None, tape.write(new, read, place.slot)
 
-    def empty(self, rows: int, length: int) -> Tape:
+    def empty(self, rows: int, room: int) -> Tape:
         """A tape with room for so many states."""
-        return _empty(rows, length, self.width)
+        return _empty(rows, room, self.width)
 
     def _inputs(
         self, x: Float[Array, "B T I"], first: Int[Array, "B T"], end: Int[Array, "B T"]
@@ -246,11 +247,7 @@ def _record(kernels: Kernels, vector: Float[Array, "D"], inputs: Inputs, dtype: 
         (_, of_vector), (of_inputs, of_products, multiplied) = jax.lax.scan(
             body, start, slices, reverse=True
         )
-        product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-        of_kernels = {
-            name: product("TBD,TB...->D...", rows, of_products[name].astype(dtype))
-            for name, rows in multiplied.items()
-        }
+        of_kernels = kernel_gradients(multiplied, of_products, dtype)
         no_gradient = (np.zeros(x.shape, jax.dtypes.float0) for x in inputs[2:])
         return of_kernels, of_vector, Inputs(*of_inputs, *no_gradient)
 

@@ -17,7 +17,6 @@ from transformer_jax.models.layers.positions import POSITIONS, Rotation
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
     depth,
-    multipliers,
     scheme,
 )
 from transformer_jax.models.transformer.residual import Carry, ResidualSublayer, Scales
@@ -30,7 +29,7 @@ from transformer_jax.models.transformer.schemes import Kind, Stack
     meta_fields=["deterministic"],
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rows:
+class WholeRows:
     """What all layers see of whole rows: which keys their queries see, positions, real tokens.
 
     bias: of self-attention, where positions are relative.
@@ -47,11 +46,11 @@ class Rows:
     cross_mask: Any = None
 
 
-class Step(NamedTuple):
+class NewTokens(NamedTuple):
     """Where new tokens stand: their slot in the cache, the slots they see, and their rotation.
 
-    bias: as of `Rows`. seen, hypotheses: as of `Attention.cached`. source_mask: which tokens of its
-    source (B, S) a sentence sees, for a decoder that has an encoder.
+    bias: as of `WholeRows`. seen, hypotheses: as of `Attention.cached`. source_mask: which tokens
+    of its source (B, S) a text sees, for a decoder that has an encoder.
     """
 
     slot: Int[Array, ""]
@@ -62,7 +61,7 @@ class Step(NamedTuple):
     source_mask: Any = None
 
 
-class Layer(NamedTuple):
+class PerLayer(NamedTuple):
     """What a layer has of its own, besides parameters: rides through the scan.
 
     memory: what its self-attention read of the tokens before these rows, or None.
@@ -85,7 +84,7 @@ class Block(nn.Module):
             setattr(self, kind, _SUBLAYERS[kind](config, inner_norm))
             setattr(self, f"{kind}_residual", ResidualSublayer(config, stack, index))
 
-    def __call__(self, carry: Carry, layer: Layer, shared: Rows) -> tuple[Carry, Any]:
+    def __call__(self, carry: Carry, layer: PerLayer, shared: WholeRows) -> tuple[Carry, Any]:
         """All positions at once. Also returns what the layer's memory becomes, None without one."""
         deterministic, memory = shared.deterministic, layer.memory
 
@@ -120,7 +119,7 @@ class Block(nn.Module):
         return self.cross_attention.slots(encoded)
 
     def step(
-        self, carry: Carry, scales: Scales, cache: Slots, source: Slots | None, shared: Step
+        self, carry: Carry, scales: Scales, cache: Slots, source: Slots | None, shared: NewTokens
     ) -> tuple[Carry, Slots]:
         """New tokens, x (N, T, D): reads and extends the cache of this layer.
 
@@ -186,7 +185,7 @@ def attention(
         inner_norm=inner_norm,
         dropout_rate=config.attention_dropout_rate,
         kernel=config.attention_kernel,
-        multiplier=multipliers(config).hidden,
+        multiplier=config.multipliers.hidden,
     )
 
 
@@ -200,7 +199,7 @@ def feed_forward(config: TransformerConfig, inner_norm: bool = False) -> FeedFor
         norm=config.norm if inner_norm else None,
         norm_epsilon=config.norm_epsilon,
         bias=config.bias,
-        multiplier=multipliers(config).hidden,
+        multiplier=config.multipliers.hidden,
     )
 
 

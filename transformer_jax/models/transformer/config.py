@@ -2,26 +2,24 @@
 
 import dataclasses
 from collections.abc import Collection
-from typing import NamedTuple
 
-import jax.numpy as jnp
-
+from transformer_jax.models.layers import settings
 from transformer_jax.models.layers.attention import SCORES
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.layers.feed_forward import ACTIVATIONS
-from transformer_jax.models.layers.heads import HEADS, POOLINGS
+from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.settings import (
     ARCHITECTURES,
-    DTYPES,
+    ModelConfig,
+    Multipliers,
     check_choices,
     check_head,
     check_rates,
     check_sizes,
 )
-from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Ratios
 from transformer_jax.models.transformer.schemes import (
     SCHEMES,
@@ -33,8 +31,7 @@ from transformer_jax.models.transformer.schemes import (
 
 # What each setting is a key of.
 CHOICES: dict[str, Collection[str]] = {
-    "architecture": ARCHITECTURES,
-    "head": HEADS,
+    **settings.CHOICES,
     "encoder_residual": SCHEMES,
     "decoder_residual": SCHEMES,
     "parameterization": PARAMETERIZATIONS,
@@ -42,10 +39,6 @@ CHOICES: dict[str, Collection[str]] = {
     "activation": ACTIVATIONS,
     "norm": NORMS,
     "positions": POSITIONS,
-    "pooling": POOLINGS,
-    "tied_embeddings": TIED_EMBEDDINGS,
-    "dtype": DTYPES,
-    "remat": REMAT,
     "attention_kernel": KERNELS,
 }
 _SIZES = """
@@ -57,13 +50,12 @@ _RATES = """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
+class TransformerConfig(ModelConfig):
     """Sizes and choices of one model; `CHOICES` says which table a choice is a key of.
 
-    What comes from the data and the task (`vocab_size`, `bos_id`, `head`, `num_labels`,
-    `context_length`) is put in by `build`. `dtype` is what products are computed in: parameters,
-    the residual stream, norms, softmax and logits stay float32. `context_length` is how many tokens
-    a decoder-only model sees at most when it decodes, the newest included; None: all.
+    The residual stream, norms and softmax stay float32. `context_length`, which `build` puts in, is
+    how many tokens a decoder-only model sees at most when it decodes, the newest included; None:
+    all.
 
     Raises:
       ValueError: a choice that its table lacks, a size below 1, a rate outside [0, 1), an odd size
@@ -72,19 +64,11 @@ class TransformerConfig:
         it steps differently.
     """
 
-    architecture: str
     encoder_residual: str
     decoder_residual: str
-    vocab_size: int
-    bos_id: int
-    num_encoder_layers: int
-    num_decoder_layers: int
-    d_model: int
     num_heads: int
     head_dim: int
     d_ff: int
-    head: str = "tokens"
-    num_labels: int = 0
     context_length: int | None = None
     depth_exponent: float = 1.0
     parameterization: str = "standard"
@@ -106,14 +90,8 @@ class TransformerConfig:
     max_distance: int | None = None
     memory_length: int = 0
     embedding_norm: bool = False
-    pooling: str = "mean"
-    tied_embeddings: str = "all"
-    dropout_rate: float = 0.0
-    embedding_dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     feed_forward_dropout_rate: float = 0.0
-    dtype: str = "float32"
-    remat: str = "none"
     attention_kernel: str = "xla"
 
     def __post_init__(self):
@@ -233,11 +211,6 @@ class TransformerConfig:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
-    def compute_dtype(self) -> jnp.dtype:
-        """The dtype of products (weights and activations are cast to it)."""
-        return DTYPES[self.dtype]
-
-    @property
     def profiled(self) -> bool:
         """Whether a stack's scheme is measured on the first batch, as Admin's is."""
         return any(scheme(self, stack).profiled for stack in stacks(self))
@@ -249,6 +222,17 @@ class TransformerConfig:
     def divides(self, devices: int) -> bool:
         """Whether so many devices can share the width of each layer evenly."""
         return self.num_heads % devices == 0 == self.d_ff % devices
+
+    @property
+    def multipliers(self) -> Multipliers:
+        """The parameterisation's. An embedding's is sqrt(D) at the base width."""
+        row, width = PARAMETERIZATIONS[self.parameterization], ratios(self).width
+        scale = self.embedding_scale
+        scale = (self.d_model / width) ** 0.5 if scale is None else scale
+        if row is None:
+            return Multipliers(scale)
+        hidden, output = row.hidden.multiplier, row.output.multiplier
+        return Multipliers(scale * width**row.embedding.multiplier, width**hidden, width**output)
 
     @property
     def longest_row(self) -> int | None:
@@ -272,6 +256,13 @@ class TransformerConfig:
 def stacks(config: TransformerConfig) -> tuple[Stack, ...]:
     """The stacks of the model, in the order in which they run."""
     return ARCHITECTURES[config.architecture]
+
+
+def side_of(config: TransformerConfig, stack: Stack) -> str:
+    """What the names of a stack's embedding and positions start with."""
+    if len(stacks(config)) == 1:
+        return ""
+    return "source_" if stack == "encoder" else "target_"
 
 
 def scheme(config: TransformerConfig, stack: Stack) -> ResidualScheme:
@@ -304,25 +295,6 @@ def ratios(config: TransformerConfig, stack: Stack | None = None) -> Ratios:
     if stack is None or config.base_depth is None or "base_depth" not in row.reads:
         return Ratios(width)
     return Ratios(width, depth(config, stack).layers / config.base_depth)
-
-
-class Multipliers(NamedTuple):
-    """What parameters are multiplied by where they are used."""
-
-    embedding: float
-    hidden: float
-    output: float
-
-
-def multipliers(config: TransformerConfig) -> Multipliers:
-    """Those of the model's parameterisation. An embedding's is sqrt(D) at the base width."""
-    row, width = PARAMETERIZATIONS[config.parameterization], ratios(config).width
-    scale = config.embedding_scale
-    scale = (config.d_model / width) ** 0.5 if scale is None else scale
-    if row is None:
-        return Multipliers(scale, 1.0, 1.0)
-    hidden, output = row.hidden.multiplier, row.output.multiplier
-    return Multipliers(scale * width**row.embedding.multiplier, width**hidden, width**output)
 
 
 def branch_multiplier(config: TransformerConfig, stack: Stack) -> float:

@@ -5,17 +5,22 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
+from transformer_jax.models.family import Params
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.positions import POSITIONS
-from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, stacks
+from transformer_jax.models.transformer.config import (
+    TransformerConfig,
+    depth,
+    scheme,
+    side_of,
+    stacks,
+)
 from transformer_jax.models.transformer.schemes import Kind, Stack
-
-Params = PyTree[Float[Array, "..."]]
 
 # The kernels that read a sublayer's input: cross-attention's keys and values read the encoder's
 # output.
@@ -80,7 +85,7 @@ def _omega(config: TransformerConfig, stack: Stack, params: Params) -> Float[Arr
 def _untied(config: TransformerConfig, params: Params) -> tuple[TransformerConfig, Params]:
     """The same model, in which each stack's embedding is its own, positions included."""
     params = dict(params)
-    sides = [_side(config, stack) for stack in stacks(config)]
+    sides = [side_of(config, stack) for stack in stacks(config)]
     if "embedding" in params:
         shared = params.pop("embedding")
         params |= {f"{side}embedding": shared for side in sides}
@@ -98,7 +103,9 @@ def _scaled_bottom(
     config: TransformerConfig, stack: Stack, params: Params, omega: Float[Array, "D"]
 ) -> Params:
     """What feeds a stack, its output times omega."""
-    embedding, positions = (f"{_side(config, stack)}{part}" for part in ("embedding", "positions"))
+    embedding, positions = (
+        f"{side_of(config, stack)}{part}" for part in ("embedding", "positions")
+    )
     if config.embedding_norm:
         parts = params[positions]
         return {positions: parts | {"norm": _times(parts["norm"], omega)}}
@@ -120,13 +127,6 @@ def _folded_stack(
             for name, leaf in params[kind].items()
         }
     return params
-
-
-def _side(config: TransformerConfig, stack: Stack) -> str:
-    """What the names of a stack's embedding and positions start with."""
-    if len(stacks(config)) == 1:
-        return ""
-    return "source_" if stack == "encoder" else "target_"
 
 
 def _times(params: Params, factor: Float[Array, "*L D"]) -> Params:

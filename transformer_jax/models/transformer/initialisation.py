@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
+from transformer_jax.models.family import Batch, Params
 from transformer_jax.models.layers.parameter import Boxed
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
@@ -18,7 +19,6 @@ from transformer_jax.models.transformer.config import (
 )
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, share
 from transformer_jax.models.transformer.schemes import Stack
-from transformer_jax.models.transformer.shapes import Batch, Params
 
 
 def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:

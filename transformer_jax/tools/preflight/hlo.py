@@ -85,7 +85,7 @@ class Module(NamedTuple):
 
 
 def parse(text: str) -> Module:
-    """Reads `compiled.as_text()`."""
+    """Reads what `as_text()` of a compiled function gives."""
     computations: dict[str, list[Instruction]] = {}
     roots: dict[str, Instruction] = {}
     entry = name = ""

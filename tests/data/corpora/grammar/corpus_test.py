@@ -172,7 +172,7 @@ def test_entropy_of_the_whole_grammar_fits_a_sample(many):
     # All their sources differ, so that the entropies of sentences add up.
     share = np.mean([not corpus.is_held_out(n) for n in corpus.numbers(0, range(len(many)))])
     error = 4 * (share * (1 - share) / len(many)) ** 0.5
-    assert np.exp(corpus.entropy()) / corpus.SIZE == pytest.approx(share, abs=error)
+    assert np.exp(corpus.entropy()) / corpus.SIZE == pytest.approx(share, abs=float(error))
 
 
 def test_test_split_begins_with_the_two_street_sentences():

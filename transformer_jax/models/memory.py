@@ -4,14 +4,14 @@ It is the Flax collection "memory", which a caller passes in and, where it is mu
 Every array has the rows of a batch first.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
-from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.stacks import Past
 
 
 class Memory(NamedTuple):
@@ -30,35 +30,36 @@ class Memory(NamedTuple):
 
     def before(
         self, tokens: Int[Array, "B T"], segments: Int[Array, "B T"], positions: Int[Array, "B T"]
-    ) -> tuple[Int[Array, "B T"], Int[Array, "B S"]]:
-        """What is read, where a row goes on after the last token, and the segments of all keys.
+    ) -> tuple[Int[Array, "B T"], Past]:
+        """The tokens that are read, where a row continues after the last one, and their past.
 
-        S is M + T. Only a row whose first token is not the first of a document sees its memory.
+        Only a row whose first token is not the first of a document sees its memory.
         """
-        goes_on = positions[:, 0] > 0
-        first = jnp.where(goes_on, self.last, tokens[:, 0])
-        memory = jnp.where(self.real & goes_on[:, None], segments[:, :1], 0)
-        keys = jnp.concatenate([memory, segments], axis=1)
-        return tokens.at[:, 0].set(first), keys
+        continues = positions[:, 0] > 0
+        first = jnp.where(continues, self.last, tokens[:, 0])
+        own = jnp.where(self.real & continues[:, None], segments[:, :1], 0)
+        return tokens.at[:, 0].set(first), Past(self.hidden, own)
 
+    @classmethod
     def after(
-        self,
+        cls,
+        past: Past,
         hidden: Float[Array, "L B M D"],
         targets: Int[Array, "B T"],
         segments: Int[Array, "B T"],
-        keys: Int[Array, "B S"],
     ) -> "Memory":
-        """What the next rows find. hidden: what the layers return; keys: as `before` has them."""
+        """What the next rows find. past: what the stack was given; hidden: what it returns."""
+        keys = jnp.concatenate([past.segments, segments], axis=1)
         real = (keys == segments[:, -1:]) & (keys > 0)
         hidden = jax.lax.stop_gradient(jnp.swapaxes(hidden, 0, 1))
-        new = Memory(hidden, real[:, targets.shape[1] :], targets[:, -1])
-        return Memory(*(constrain(x, "batch") for x in new))
+        new = cls(hidden, real[:, targets.shape[1] :], targets[:, -1])
+        return cls(*(constrain(x, "batch") for x in new))
 
 
 def shapes(
-    config: TransformerConfig, rows: int, length: int | None
+    config: Any, rows: int, length: int | None
 ) -> dict[str, jax.ShapeDtypeStruct] | tuple[()]:
-    """Those of the fields of `Memory`; () for a model without one.
+    """The shapes of the fields of `Memory`; () for a model without one.
 
     length: of its places, M; None: `config.memory_length`.
     """

@@ -1,0 +1,41 @@
+"""How a batch becomes vectors: INPUTS is the list of the ways, `config.inputs` names one.
+
+A row reads the columns of its own, has parameters of its own, and says which vectors belong to one
+text. All that follows (positions, dropout, masks, heads) is the same for every row.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+
+from transformer_jax.models.family import Batch
+from transformer_jax.models.layers.embeddings import TokenTable
+from transformer_jax.models.stacks import Vectors
+
+
+class Input(NamedTuple):
+    """One row.
+
+    Attributes:
+      module: (config, name) -> the module that has the parameters, named so in the model.
+      read: (module, batch) -> the vectors of the batch's inputs.
+    """
+
+    module: Callable[[Any, str], nn.Module]
+    read: Callable[[Any, Batch], Vectors]
+
+
+def token_table(config: Any, name: str) -> TokenTable:
+    """The module of one vector a token, which may also give the logits of tokens."""
+    scale, _, multiplier = config.multipliers
+    size = config.vocab_size, config.d_model
+    return TokenTable(*size, config.compute_dtype, scale, multiplier, name=name)
+
+
+def _look_up(table: TokenTable, batch: Batch) -> Vectors:
+    x = table.embed(batch["inputs"])
+    return Vectors(x, batch["inputs_segment_ids"], batch["inputs_positions"])
+
+
+INPUTS = {"tokens": Input(token_table, _look_up)}

@@ -1,0 +1,292 @@
+"""The stacks of recurrent models, over whole rows and one token at a time."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from transformer_jax.models.family import Batch, Params
+from transformer_jax.models.layers.dropout import Dropout
+from transformer_jax.models.layers.masks import segment_mask
+from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.settings import ARCHITECTURES, Stack
+from transformer_jax.models.recurrent.cells import State
+from transformer_jax.models.recurrent.config import RecurrentConfig
+from transformer_jax.models.recurrent.layers import (
+    INWARD,
+    XAVIER,
+    Attended,
+    Bidirectional,
+    Bottom,
+    Recurrent,
+)
+from transformer_jax.models.recurrent.tape import Reader, Tape
+from transformer_jax.models.stacks import Encoded, Past, Place, Vectors
+
+
+class Cache(NamedTuple):
+    """The state of each layer."""
+
+    layers: tuple[State | Tape, ...]
+
+    def enlarged(self, by: int) -> "Cache":
+        """With room for so many tokens more, where a layer keeps something of each."""
+        return Cache(tuple(x.enlarged(by) if isinstance(x, Tape) else x for x in self.layers))
+
+
+class Context(NamedTuple):
+    """What decoding keeps of each text: what is looked at, or the encoder's last states, if any."""
+
+    attended: Attended | None
+    states: Float[Array, "B C"] | None
+
+
+class Encoder(nn.Module):
+    """Layers of which some or all read in both directions.
+
+    Attributes:
+      entry: drops entries of the embeddings.
+    """
+
+    config: RecurrentConfig
+    entry: Dropout
+
+    def setup(self):
+        config = self.config
+        width = inputs = config.d_model
+        if config.architecture == "encoder_only":
+            width //= 2  # so that both directions make d_model
+        settings, layers = (width, config.compute_dtype, config.remat), []
+        for number in range(1, config.num_encoder_layers + 1):
+            both = config.both_ways(number)
+            kind = Bidirectional if both else Recurrent
+            layers.append(kind(config.row.cell, inputs, *settings, name=f"layer_{number}"))
+            inputs = (2 if both else 1) * width
+        self.layers = layers
+        self.dropout = Dropout(config.dropout_rate)
+
+    def __call__(self, inputs: Vectors, *, deterministic: bool) -> Float[Array, "B S C"]:
+        """See `stacks.Encoder`."""
+        segments, starts = inputs.segments, inputs.positions == 0
+        ends = jnp.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (0, 1)], constant_values=True)
+        x = self.entry(inputs.x, deterministic=deterministic)
+        for number, layer in enumerate(self.layers, 1):
+            if isinstance(layer, Bidirectional):
+                out = layer(x, starts, ends)
+            else:
+                out, *_ = layer(x, starts)
+            out = self.dropout(out, deterministic=deterministic)
+            x = _add_residual(self.config, number, x, out)
+        return x
+
+
+class Decoder(nn.Module):
+    """Layers in which no token sees a later one. `entry` as of `Encoder`."""
+
+    config: RecurrentConfig
+    entry: Dropout
+
+    def setup(self):
+        config, width = self.config, self.config.d_model
+        row, source = config.row, config.source_width or 0
+        settings = (width, config.compute_dtype)
+        layers = []
+        for number in range(1, config.num_decoder_layers + 1):
+            name, attends = f"layer_{number}", row.attends and number == 1
+            inputs = width if attends else width + source
+            if row.tape:
+                layers.append(Reader(width, *settings, name=name))
+            else:
+                attended = source if attends else None
+                layers.append(
+                    Recurrent(row.cell, inputs, *settings, config.remat, attended, name=name)
+                )
+        self.layers = layers
+        self.dropout = Dropout(config.dropout_rate)
+        axes, zeros = ("embed", "gates", "state"), nn.initializers.zeros
+        if row.bridge:
+            size = (source // 2, width)
+            self.bridge = parameter(self, "bridge", XAVIER, size, axes[::2], matrix=(1, 1))
+            self.bridge_bias = parameter(self, "bridge_bias", zeros, (width,), axes[2:])
+        if row.maxout:
+            size = (2 * width + source, 2, width)
+            self.readout = parameter(self, "readout", INWARD, size, axes, matrix=(1, 2))
+            self.readout_bias = parameter(self, "readout_bias", zeros, size[1:], axes[1:])
+
+    def __call__(
+        self,
+        inputs: Vectors,
+        encoded: Encoded | None = None,
+        past: Past | None = None,
+        *,
+        deterministic: bool,
+    ) -> tuple[Float[Array, "B T D"], None]:
+        """See `stacks.Decoder`. It remembers nothing of a past."""
+        del past
+        return self._run(inputs, encoded, deterministic)[0], None
+
+    def start(
+        self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
+    ) -> tuple[Context, Cache]:
+        """See `stacks.Decoder`."""
+        cache = Cache(tuple(layer.empty(rows, room) for layer in self.layers))
+        attended = contexts = None
+        if encoded is not None:
+            own = (encoded.segments > 0)[:, None]  # as one target token sees it
+            initial, attended, contexts = self._of_encoder(encoded, own)
+            if initial is not None:
+                bottom, *others = cache.layers
+                cache = Cache(((initial[:, 0], *bottom[1:]), *others))
+        if prompt is not None:
+            _, states = self._run(prompt, None, deterministic=True)
+            # The states of a prompt of no tokens are those before anything is read.
+            read = prompt.segments[:, -1] > 0
+            cache = jax.tree.map(
+                lambda x: jnp.where(jnp.expand_dims(read, range(1, x.ndim)), x, 0.0), states
+            ).enlarged(room - prompt.x.shape[1])
+        return Context(attended, None if contexts is None else contexts[:, 0]), cache
+
+    def step(
+        self, x: Float[Array, "N 1 D"], context: Context, cache: Cache, place: Place
+    ) -> tuple[Float[Array, "N 1 D"], Cache]:
+        """See `stacks.Decoder`; of one new token a row."""
+        x, found = x[:, 0], None
+        if context.states is not None:
+            found = jnp.repeat(context.states, x.shape[0] // context.states.shape[0], axis=0)
+
+        def advance(number, layer, x):
+            attended = context.attended if number == 0 else None
+            return layer.step(x, cache.layers[number], place, attended)
+
+        x, cache = self._layers(x, found, advance, deterministic=True)
+        return x[:, None], cache
+
+    def _run(
+        self, inputs: Vectors, encoded: Encoded | None, deterministic: bool
+    ) -> tuple[Float[Array, "B T D"], Cache]:
+        """What gives the next tokens of whole rows, and the states at their end.
+
+        States start anew where positions are 0 or less.
+        """
+        bottom = contexts = None
+        if encoded is not None:
+            own = segment_mask(inputs.segments, encoded.segments)
+            initial, attended, contexts = self._of_encoder(encoded, own)
+            bottom = Bottom(initial, attended, inputs.segments)
+
+        # A tape is read back to its text's first state.
+        begins = inputs.positions if self.config.row.tape else inputs.positions <= 0
+
+        def advance(number, layer, x):
+            return layer(x, begins, bottom if number == 0 else None)
+
+        x = self.entry(inputs.x, deterministic=deterministic)
+        return self._layers(x, contexts, advance, deterministic)
+
+    def _layers(
+        self,
+        x: Float[Array, "*B D"],
+        contexts: Float[Array, "*B C"] | None,
+        advance: Callable[..., Any],
+        deterministic: bool,
+    ) -> tuple[Float[Array, "*B D"], Cache]:
+        """All layers one after the other, and the states that they leave.
+
+        Args:
+          contexts: what an encoder says at each token; None where the bottom layer finds it.
+          advance: (number from 0, layer, its input) -> (output, what it found or None, state).
+        """
+        embeddings, states = x, []
+        for number, layer in enumerate(self.layers):
+            out, found, state = advance(number, layer, _with(x, contexts))
+            contexts = contexts if found is None else found
+            states.append(state)
+            out = self.dropout(out, deterministic=deterministic)
+            x = _add_residual(self.config, number + 1, x, out)
+        return self._read_out(x, embeddings, contexts), Cache(tuple(states))
+
+    def _of_encoder(
+        self, encoded: Encoded, own: Bool[Array, "B T S"]
+    ) -> tuple[Array | None, Attended | None, Array | None]:
+        """What target tokens get of their sources, where the row has it.
+
+        Returns the state (B, T, D) that the bottom layer starts from, what it looks at, and the
+        encoder's last states (B, T, C), which all layers see instead. own: each token's source.
+        """
+        row, initial, attended, contexts = self.config.row, None, None, None
+        if row.bridge:
+            _, backward = _last_states(encoded.output, own)
+            initial = jnp.tanh(self._affine(backward, self.bridge, self.bridge_bias))
+        if row.attends:
+            attended = self.layers[0].attend_to(encoded.output, encoded.segments)
+        else:
+            contexts = jnp.concatenate(_last_states(encoded.output, own), axis=-1)
+        return initial, attended, contexts
+
+    def _read_out(
+        self,
+        x: Float[Array, "*B D"],
+        embeddings: Float[Array, "*B D"],
+        contexts: Float[Array, "*B C"] | None,
+    ) -> Float[Array, "*B D"]:
+        if not self.config.row.maxout:
+            return x
+        x = _with(jnp.concatenate([x, embeddings], axis=-1), contexts)
+        return jnp.max(self._affine(x, self.readout, self.readout_bias), axis=-2)
+
+    def _affine(
+        self, x: Float[Array, "*B I"], kernel: Float[Array, "I *out"], bias: Float[Array, "*out"]
+    ) -> Float[Array, "..."]:
+        dtype = self.config.compute_dtype
+        product = functools.partial(jnp.tensordot, axes=1, preferred_element_type=jnp.float32)
+        out = product(x.astype(dtype), kernel.astype(dtype))
+        return out + jnp.expand_dims(bias, range(x.ndim - 1))
+
+
+def _add_residual(
+    config: RecurrentConfig, layer: int, x: Float[Array, "*B I"], out: Float[Array, "*B D"]
+) -> Float[Array, "*B D"]:
+    """A layer's output, with its input where this layer (from 1) has a residual connection."""
+    first = config.row.residual_from
+    return out if first is None or layer < first else x + out
+
+
+def _last_states(
+    output: Float[Array, "B S C"], own: Bool[Array, "B T S"]
+) -> tuple[Float[Array, "B T half_C"], Float[Array, "B T half_C"]]:
+    """The states with which both directions of an encoder end, as each target token sees them.
+
+    Forwards that is at the last token of its source, backwards at the first. own: the source.
+    """
+    first = jnp.argmax(own, axis=-1)
+    last = own.shape[-1] - 1 - jnp.argmax(own[..., ::-1], axis=-1)
+    forward, backward = jnp.split(output, 2, axis=-1)
+    return (
+        jnp.take_along_axis(forward, last[..., None], axis=1),
+        jnp.take_along_axis(backward, first[..., None], axis=1),
+    )
+
+
+def _with(x: Float[Array, "*B D"], contexts: Float[Array, "*B C"] | None) -> Float[Array, "*B E"]:
+    """Both side by side."""
+    return x if contexts is None else jnp.concatenate([x, contexts.astype(x.dtype)], axis=-1)
+
+
+def recurrent_stacks(config: RecurrentConfig) -> dict[Stack, Encoder | Decoder]:
+    """The stacks of a model (see `stacks.Stacks`), which drop entries of embeddings alike."""
+    entry = Dropout(config.embedding_dropout_rate, name="dropout")
+    kinds = {"encoder": Encoder, "decoder": Decoder}
+    names = ARCHITECTURES[config.architecture]
+    return {name: kinds[name](config, entry, name=name) for name in names}
+
+
+def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
+    """Draws the model's parameters, boxed with their logical axes.
+
+    Kernels that multiply a state are orthogonal, a matrix for each gate; others Xavier uniform.
+    """
+    return model.init(key, batch, deterministic=True)["params"]

@@ -1,0 +1,261 @@
+"""The architectures, once for all families: encoder-decoder, encoder-only, decoder-only.
+
+A model is made of a config, which says what its embeddings and its head are, and of the stacks that
+its family offers (see `stacks`).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.models.family import Batch, Outputs
+from transformer_jax.models.inputs import INPUTS, token_table
+from transformer_jax.models.layers.embeddings import (
+    TIED_EMBEDDINGS,
+    LogitsBias,
+    OutputProjection,
+    Unprojected,
+    shift_right,
+)
+from transformer_jax.models.layers.heads import HEADS, pool
+from transformer_jax.models.layers.masks import segment_mask
+from transformer_jax.models.layers.observe import observe, sums_of
+from transformer_jax.models.memory import Memory
+from transformer_jax.models.stacks import Encoded, Place, Prompts, Stacks, Vectors
+
+
+class Context(NamedTuple):
+    """What decoding keeps of the texts that it translates or continues.
+
+    own: what the decoder keeps (see `stacks.Decoder.start`).
+    """
+
+    own: Any
+    prompts: Prompts | None
+
+
+class Writer(nn.Module):
+    """What the architectures with a decoder share: it tells the token after those that it has read.
+
+    Each has a token `table` and a `decoder`.
+    """
+
+    config: Any
+    stacks: Stacks
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
+        """Float32 logits of `outputs`."""
+        return self.outputs(batch, deterministic=deterministic).arrays()
+
+    def step(
+        self,
+        context: Context,
+        cache: Any,
+        tokens: Int[Array, "N"],
+        index: Int[Array, ""],
+        ancestors: Int[Array, "B J _"] | None = None,
+    ) -> tuple[Float[Array, "N V"], Any]:
+        """Logits of the token after `tokens`, the `index`-th ones after what `start` has read.
+
+        N is the number of texts times hypotheses of each; those of one text are adjacent.
+
+        Args:
+          ancestors: the row of its text, from 0, that read each of these tokens of a hypothesis;
+            None: its own.
+        """
+        slot = index if context.prompts is None else context.prompts.width + index
+        x = self.table.embed(tokens[:, None])
+        place = Place(slot, context.prompts, ancestors)
+        x, cache = self.decoder.step(x, context.own, cache, place)
+        return self._next_tokens(x).logits()[:, 0], cache
+
+    def _next_tokens(self, x: Float[Array, "B T D"]) -> Unprojected:
+        observe(self, decoder_output=x)
+        projected = _logits(self, x)
+        if not self.config.logits_bias:
+            return projected
+        return projected._replace(bias=self.logits_bias())
+
+
+class EncoderDecoder(Writer):
+    """A decoder that looks at what an encoder made of its inputs (Vaswani et al. 2017)."""
+
+    def setup(self):
+        config = self.config
+        tied = TIED_EMBEDDINGS[config.tied_embeddings].tables
+        name = "embedding" if tied else "source_embedding"
+        self.source = INPUTS[config.inputs].module(config, name)
+        self.table = self.source if tied else token_table(config, "target_embedding")
+        _set_up_logits(self)
+        stacks = self.stacks(config)
+        self.encoder, self.decoder = stacks["encoder"], stacks["decoder"]
+
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
+        """What gives the logits of every target token, given the tokens before it.
+
+        Args:
+          batch: `inputs` (B, S) and `targets` (B, T), each with `_segment_ids` (0 is padding, the
+            examples of a packed row count from 1) and `_positions` (from 0 in each example).
+          deterministic: no dropout, and no "dropout" key needed.
+        """
+        encoded = _encode(self, batch, deterministic)
+        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
+        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
+        inputs = Vectors(self.table.embed(tokens), segments, positions)
+        x, _ = self.decoder(inputs, encoded, deterministic=deterministic)
+        return Outputs(self._next_tokens(x), sums_of(self))
+
+    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Context, Any]:
+        """Encodes the inputs, one example a row, for decoding at most max_length tokens.
+
+        Returns bos for each, the context, and a cache of max_length slots.
+        """
+        encoded = _encode(self, batch, True)
+        rows = encoded.output.shape[0]
+        own, cache = self.decoder.start(rows, max_length, encoded, None)
+        first = jnp.full((rows,), self.config.bos_id, jnp.int32)
+        return first, Context(own, None), cache
+
+
+class EncoderOnly(nn.Module):
+    """An encoder with one head (Devlin et al. 2019; Graves and Schmidhuber 2005)."""
+
+    config: Any
+    stacks: Stacks
+
+    def setup(self):
+        config, row = self.config, HEADS[self.config.head]
+        self.source = self.table = INPUTS[config.inputs].module(config, "embedding")
+        self.encoder = self.stacks(config)["encoder"]
+        multipliers = config.multipliers
+        self.head = row.module(
+            size=config.num_labels if row.labels else config.vocab_size,
+            dtype=config.compute_dtype,
+            norm=config.norm,
+            norm_epsilon=config.norm_epsilon,
+            dropout_rate=config.dropout_rate,
+            multiplier=multipliers.output if row.labels else multipliers.hidden,
+            name=row.name,
+        )
+        if not row.labels:
+            _set_up_logits(self, bias=False)
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
+        """Float32 logits of `outputs`."""
+        return self.outputs(batch, deterministic=deterministic).arrays()
+
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
+        """What gives the logits at every token of `inputs`: of tokens (V), or of labels (C).
+
+        Where the head is pooled they are the same at all tokens of a text. `batch` holds `inputs`
+        (B, T) with `_segment_ids` and `_positions`, as for the encoder-decoder.
+        """
+        x = _encode(self, batch, deterministic).output
+        if HEADS[self.config.head].pooled:
+            x = self._pool(x, batch)
+        project = functools.partial(_logits, self)
+        values = self.head(x, project, deterministic=deterministic)
+        return Outputs(values, sums_of(self))
+
+    def embed(self, batch: Batch) -> Float[Array, "B T D"]:
+        """At every token the vector of its whole text, pooled as `config.pooling` says."""
+        return self._pool(_encode(self, batch, True).output, batch)
+
+    def _pool(self, x: Float[Array, "B T D"], batch: Batch) -> Float[Array, "B T D"]:
+        segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
+        return pool(x, segment_mask(segments, segments), positions, self.config.pooling)
+
+
+class DecoderOnly(Writer):
+    """A language model: no token sees a later one (Radford et al. 2018; Mikolov et al. 2010)."""
+
+    def setup(self):
+        self.table = token_table(self.config, "embedding")
+        _set_up_logits(self)
+        self.decoder = self.stacks(self.config)["decoder"]
+
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
+        """What gives the logits of every token of `targets`, from those before it in its document.
+
+        `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as for the
+        encoder-decoder. Where the caller gives a `Memory`, rows continue those of the batch before.
+        """
+        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
+        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
+        memory, past = self._memory(), None
+        if memory is not None:
+            tokens, past = memory.before(tokens, segments, positions)
+        inputs = Vectors(self.table.embed(tokens), segments, positions)
+        x, hidden = self.decoder(inputs, past=past, deterministic=deterministic)
+        if past is not None and self.is_mutable_collection("memory"):
+            after = Memory.after(past, hidden, batch["targets"], segments)
+            for name, value in after._asdict().items():
+                self.put_variable("memory", name, value)
+        return Outputs(self._next_tokens(x), sums_of(self))
+
+    def _memory(self) -> Memory | None:
+        """What the caller gives as the collection "memory"; None: nothing."""
+        if not self.has_variable("memory", "hidden"):
+            return None
+        return Memory(*(self.get_variable("memory", name) for name in Memory._fields))
+
+    def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Context, Any]:
+        """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
+
+        A prompt begins with bos. Its last token is not read: the first step does that. Returns
+        these tokens, the context, and the cache of all others, of S - 1 + max_length slots. No
+        token looks back further than `config.context_length`, to what training never showed.
+        """
+        lengths = jnp.sum(batch["inputs_segment_ids"] > 0, axis=1)
+        rows, width = batch["inputs"].shape
+        # Prompts move to the right, so that what follows stands at one place in all rows.
+        padding = width - lengths
+        positions = jnp.arange(width)[None] - padding[:, None]
+        tokens = jnp.take_along_axis(batch["inputs"], jnp.maximum(positions, 0), axis=1)
+        prompt = None
+        if width > 1:
+            before = positions[:, :-1]
+            x = self.table.embed(tokens[:, :-1])
+            prompt = Vectors(x, (before >= 0).astype(jnp.int32), before)
+        own, cache = self.decoder.start(rows, width - 1 + max_length, None, prompt)
+        return tokens[:, -1], Context(own, Prompts(padding, jnp.int32(width - 1))), cache
+
+
+_SHAPES = {
+    "encoder_decoder": EncoderDecoder,
+    "encoder_only": EncoderOnly,
+    "decoder_only": DecoderOnly,
+}
+
+
+def model_of(stacks: Stacks) -> Callable[[Any], Any]:
+    """Makes models of a family: config -> the model of its architecture."""
+    return lambda config: _SHAPES[config.architecture](config, stacks)
+
+
+def _set_up_logits(model: Any, bias: bool = True) -> None:
+    """The modules of logits beside the token table; `bias`: where the config has one."""
+    config = model.config
+    if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
+        size = config.vocab_size, config.compute_dtype
+        model.logits = OutputProjection(*size, config.multipliers.output)
+    if bias and config.logits_bias:
+        model.logits_bias = LogitsBias(config.vocab_size)
+
+
+def _encode(model: Any, batch: Batch, deterministic: bool) -> Encoded:
+    """What the model's encoder makes of the inputs, each text seeing itself alone."""
+    inputs = INPUTS[model.config.inputs].read(model.source, batch)
+    x = model.encoder(inputs, deterministic=deterministic)
+    observe(model, encoder_output=x)
+    return Encoded(x, inputs.segments)
+
+
+def _logits(model: Any, x: Float[Array, "B T D"]) -> Unprojected:
+    """The projection to tokens, by the table or a kernel of its own."""
+    tied = TIED_EMBEDDINGS[model.config.tied_embeddings].logits
+    return model.table.project(x) if tied else model.logits(x)

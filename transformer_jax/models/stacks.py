@@ -1,0 +1,156 @@
+"""What stacks are called with, so that the architectures serve every family that offers some."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.models.layers.settings import Stack
+
+
+class Vectors(NamedTuple):
+    """The tokens of rows as vectors, and where they stand.
+
+    Attributes:
+      segments: the number of each token's text in its row, from 1; 0 is padding.
+      positions: of each token in its text, from 0; below 0 in the padding before a prompt.
+    """
+
+    x: Float[Array, "B T D"]
+    segments: Int[Array, "B T"]
+    positions: Int[Array, "B T"]
+
+
+class Encoded(NamedTuple):
+    """What leaves an encoder, and the number of each token's text in its row."""
+
+    output: Float[Array, "B S C"]
+    segments: Int[Array, "B S"]
+
+
+class Past(NamedTuple):
+    """What each layer read of the M tokens before a row, and their texts as the row counts them."""
+
+    hidden: Float[Array, "B L M D"]
+    segments: Int[Array, "B M"]
+
+
+class Prompts(NamedTuple):
+    """Where texts that are continued stand: they end side by side, with padding in front.
+
+    width: slots before the first token that is decoded; every hypothesis holds them itself.
+    """
+
+    padding: Int[Array, "B"]
+    width: Int[Array, ""]
+
+
+class Place(NamedTuple):
+    """Where new tokens stand in the slots of what their rows have read.
+
+    Rows are hypotheses, N; those of one of the B texts are adjacent.
+
+    Attributes:
+      slot: of the first new token.
+      prompts: None: all rows begin at slot 0, and are decoded from there on.
+      ancestors: the row of its text, from 0, that read each decoded token of a hypothesis; None:
+        its own.
+    """
+
+    slot: Int[Array, ""]
+    prompts: Prompts | None
+    ancestors: Int[Array, "B K J"] | None = None
+
+    def first(self, rows: int) -> Int[Array, "N"]:
+        """The slot where the text of each row begins."""
+        if self.prompts is None:
+            return jnp.zeros(rows, jnp.int32)
+        return jnp.repeat(self.prompts.padding, rows // self.prompts.padding.shape[0])
+
+    def positions(self, rows: int, count: int) -> Int[Array, "N T"]:
+        """The places of so many new tokens in their texts."""
+        slots = self.slot + jnp.arange(count)
+        return jnp.maximum(slots[None] - self.first(rows)[:, None], 0)
+
+    def seen(self, rows: int, count: int, slots: int, back: int | None) -> Bool[Array, "#N T S"]:
+        """Which of all slots so many new tokens see: those before them and their own.
+
+        back: how many they see at most where there is a prompt; None: all.
+        """
+        keys = jnp.arange(slots)[None]
+        distances = self.slot + jnp.arange(count)[:, None] - keys
+        seen = distances >= 0
+        if self.prompts is None:
+            return seen[None]
+        if back is not None:
+            seen = seen & (distances < back)
+        return seen[None] & (keys >= self.first(rows)[:, None])[:, None]
+
+    def parents(self) -> Int[Array, "B K"]:
+        """The row of its text, from 0, that read the decoded token before each new one, if any."""
+        assert self.ancestors is not None
+        index = self.slot if self.prompts is None else self.slot - self.prompts.width
+        return self.ancestors[:, :, jnp.maximum(index - 1, 0)]
+
+    def holders(self, slots: int) -> Int[Array, "B K S"]:
+        """The row of its text, from 0, that holds each slot of each hypothesis."""
+        assert self.ancestors is not None
+        if self.prompts is None:
+            return self.ancestors[:, :, :slots]
+        places = jnp.arange(slots) - self.prompts.width  # below 0: of the prompt
+        chosen = self.ancestors[:, :, jnp.clip(places, 0, self.ancestors.shape[2] - 1)]
+        own = jnp.arange(self.ancestors.shape[1])[None, :, None]
+        return jnp.where(places[None, None] < 0, own, chosen)
+
+
+class Encoder(Protocol):
+    """Layers in which all tokens of a text see each other."""
+
+    def __call__(self, inputs: Vectors, *, deterministic: bool) -> Float[Array, "B S C"]: ...
+
+
+class Decoder(Protocol):
+    """Layers in which no token sees a later one; they may look at an encoder's output."""
+
+    def __call__(
+        self,
+        inputs: Vectors,
+        encoded: Encoded | None = None,
+        past: Past | None = None,
+        *,
+        deterministic: bool,
+    ) -> tuple[Float[Array, "B T D"], Any]:
+        """All tokens of rows at once.
+
+        Returns what gives the next tokens, and what each layer has read last (L, B, M, D), where
+        there is a past.
+        """
+        ...
+
+    def start(
+        self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
+    ) -> tuple[Any, Any]:
+        """What decoding keeps of each text, and a cache of what has been read.
+
+        Args:
+          rows: B, each with one text.
+          room: slots of the cache, those of the prompts included.
+          prompt: what is read at once, from slot 0 on.
+        """
+        ...
+
+    def step(
+        self, x: Float[Array, "N T D"], context: Any, cache: Any, place: Place
+    ) -> tuple[Float[Array, "N T D"], Any]:
+        """New tokens: what gives the next ones, and the cache with them; no dropout.
+
+        context, cache: what `start` returned, the cache with the rows of each text repeated.
+        """
+        ...
+
+
+class Stacks(Protocol):
+    """Makes the stacks of a model in its `setup`, by their names, in its scope."""
+
+    def __call__(self, config: Any) -> Mapping[Stack, Any]: ...
