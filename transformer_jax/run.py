@@ -18,7 +18,7 @@ from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.devices.mesh import batch_sharding, local_rows
 from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.models.family import Batch, Model, Needs, Params, Role, roles
+from transformer_jax.models.family import Batch, Model, Params, Role, roles
 from transformer_jax.process import hosts
 from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.tasks.task import Task
@@ -72,7 +72,6 @@ class Run:
     Attributes:
       mesh: of the devices; the caller puts it in use (`devices.mesh.use`).
       task: what the model is trained for, and so what is scored and generated.
-      needs: what the model takes of memory.
       init: (key, batch) -> params, boxed with logical axes; runs the model in training mode.
       memory: (rows, length or None) -> the shapes of what the model keeps of a batch for the next;
         None: as in training.
@@ -86,7 +85,6 @@ class Run:
     task: Task
     data: Dataset
     model: Model
-    needs: Needs
     init: Callable[[Key[Array, ""], Batch], Params]
     memory: Callable[[int, int | None], Any]
     outputs: ApplyFn

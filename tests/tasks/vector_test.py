@@ -18,7 +18,6 @@ from transformer_jax.data.prepare.recipe import Column, Recipe
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family, Outputs
 from transformer_jax.models.layers.parameter import parameter
-from transformer_jax.process.machine import Need
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task, samples
 from transformer_jax.training.losses import means
@@ -62,27 +61,10 @@ class Linear(nn.Module):
         return Outputs(batch["inputs"] @ self.weight, {"size": (size, jnp.ones(()))})
 
 
-class Needs:
-    """Nothing worth counting."""
-
-    def __init__(self, config):
-        pass
-
-    def parameters(self):
-        return [Need("parameters", 0, 0, {})]
-
-    def constants(self, length):
-        return []
-
-    def activations(self, rows, lengths, *, training):
-        return []
-
-
 FAMILY = Family(
     config=Config,
     model=Linear,
     init=lambda model, key, batch: model.init(key, batch, deterministic=True)["params"],
-    needs=Needs,
 )
 
 # The task

@@ -25,7 +25,7 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
                 "only a model with model.architecture='encoder_only' embeds lines, and this is a "
                 f"{config.model.architecture!r}"
             )
-        memory.check(run, memory.embed)
+        memory.check(run, memory.embed(run))
         trained = restore.trained(config, run, workdir, checkpoint)
         run.data.warn_of_unknown_words(lines)
         vectors = trained.embed(lines) if lines else []

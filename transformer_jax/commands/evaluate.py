@@ -26,7 +26,7 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
         lock(workdir)
     before = read_results(workdir) if own else {}  # now, since a broken file is refused
     with built(config, workdir) as run:
-        memory.check(run, memory.evaluate)
+        memory.check(run, memory.evaluate(run))
         folders = restore.find(run, workdir, checkpoint)
         trained = restore.load(config, run, workdir, folders)
         split = run.data.split(name)

@@ -29,7 +29,7 @@ def generate(
         if task.results is None:
             raise ValueError(f"a model of {task.recipe.name} generates nothing; see --mode=embed")
         stream = task.stream if target == "-" and run.decode.method != "beam" else None
-        memory.check(run, memory.stream if stream else memory.generate)
+        memory.check(run, memory.generate(run, 1 if stream else None))
         trained = restore.trained(config, run, workdir, checkpoint)
         run.data.warn_of_unknown_words(lines)
         if stream:

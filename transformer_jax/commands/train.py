@@ -69,7 +69,7 @@ def train(config: Config, workdir: Path) -> int:
 
 def _train(config: Config, workdir: Path, run: Run) -> str:
     """Trains and scores; returns the status."""
-    memory.check(run, memory.train)
+    memory.check(run, memory.train(run))
     checkpoints = run.checkpoints(workdir)
     checkpoint = newest(config, run, workdir, checkpoints)
     # All data is read before anything is written, so that a mistake in it comes at once.
@@ -77,6 +77,9 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
     streams = run.train_streams()
     if hosts.is_first():
         print(report(run.data.summaries()), flush=True)
+    # Before there is a state, so that nothing is made in vain, and only where steps are left.
+    left = checkpoint is None or int(checkpoint.name) < run.train.steps
+    train_step = memory.compiled_step(run) if left else run.train_step()
     state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
         _save_vocabularies(run, workdir)
@@ -119,7 +122,7 @@ def _train(config: Config, workdir: Path, run: Run) -> str:
                 state,
                 mesh.place_ahead(streams, run.mesh),
                 settings=run.train,
-                train_step=run.train_step(),
+                train_step=train_step,
                 report=loop.Report(run.train, run.loss.means, log, seconds_at_peak(run)),
                 probes=probes(run, splits["validation"], config.optimizer),
                 save=save_checkpoint,

@@ -24,9 +24,8 @@ from transformer_jax.data.prepare.tokenizer import BOS_ID
 from transformer_jax.devices import chips, compiled
 from transformer_jax.devices.mesh import MeshSettings, make_mesh, use
 from transformer_jax.evaluation.decoder import DecodeSettings
-from transformer_jax.inspection import memory
 from transformer_jax.models import FAMILIES
-from transformer_jax.models.family import Family, Needs, with_memory
+from transformer_jax.models.family import Family, with_memory
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import machine
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
@@ -75,7 +74,6 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     _check_rows(config, task, model_config.longest_row)
     family = FAMILIES[config.model.family]
     _check_inspected(config, family)
-    _check_constants(config, task, family.needs(model_config))
     schedule, transform = _optimizer(config, lambda: run.roles)
     loss = _loss(config, task)
 
@@ -97,7 +95,6 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         task=task,
         data=data,
         model=model,
-        needs=family.needs(model_config),
         loss=loss,
         schedule=schedule,
         optimizer=transform,
@@ -315,14 +312,6 @@ def _check_rows(config: Config, task: Task, most: int | None) -> None:
                 f"{name} = {length} tokens need more than the model.max_length={most} learned "
                 "positions: raise model.max_length or shorten the rows"
             )
-
-
-def _check_constants(config: Config, task: Task, needs: Needs) -> None:
-    """Checks that what tracing the model makes fits into memory."""
-    kind = "row" if config.data.packing else "max"
-    names = [f"{kind}_{side}_length" for side in task.recipe.sides]
-    lengths = {f"data.{name}": config.data[name] for name in names}
-    memory.check_constants(needs.constants(max(lengths.values())), lengths)
 
 
 def _check_inspected(config: Config, family: Family) -> None:

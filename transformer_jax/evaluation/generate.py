@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
 from transformer_jax.data.prepare.recipe import Batch, NumberedBatch
+from transformer_jax.devices.memory import Checked
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import search
 from transformer_jax.evaluation.by_batch import fetch_examples
@@ -161,7 +162,7 @@ def decode_batch(
     """
     context, state = _begin(decoder, params, inputs, limit, room=rooms[0], length=rooms[-1])
     for room, larger in itertools.zip_longest(rooms, rooms[1:]):
-        state, done = _advance(params, context, state, keys, decoder=decoder, until=room)
+        state, done = _checked_advance(params, context, state, keys, decoder=decoder, until=room)
         if larger is None or bool(done):
             break
         state = _enlarge(state, larger - room)
@@ -197,6 +198,11 @@ def _advance(
     """The state when all sentences are done or have so many tokens, and whether all are done."""
     end = search.advance(state, decoder.extension(params, context, keys), until)
     return end, constrain(jnp.all(end.done))
+
+
+_checked_advance = Checked(
+    _advance, "decoding", "evaluate.batch_size, decode.beam_size or decode.num_samples"
+)
 
 
 @functools.partial(jax.jit, static_argnames="by")

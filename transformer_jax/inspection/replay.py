@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from transformer_jax.devices.mesh import Streams, place
+from transformer_jax.inspection.memory import compiled_step
 from transformer_jax.inspection.observed import (
     Observed,
     no_perturbations,
@@ -52,22 +53,20 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     None where everything stays finite. The state passed in is gone after the call.
     """
     model = run.model.clone(config=dataclasses.replace(run.model.config, dtype="float32"))
-    train_step = run.train_step(functools.partial(with_memory, model))
     left = step - int(state.step)
-    with (
-        # By default GPUs and TPUs multiply in lower precision.
-        jax.default_matmul_precision("highest"),
-        progress.bar("Training again", total=left, unit="steps") as advance,
-    ):
-        for _ in range(left):
-            batch = place(run.mesh, next(streams))
-            before = jax.tree.map(jnp.copy, state)  # the step takes its state
-            state, metrics = train_step(state, batch)
-            if not is_finite(metrics):
-                loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
-                parts = tensors(model, run.loss, run.optimizer, run.train, before, batch)
-                return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
-            advance(1)
+    # By default GPUs and TPUs multiply in lower precision.
+    with jax.default_matmul_precision("highest"):
+        train_step = compiled_step(run, run.train_step(functools.partial(with_memory, model)))
+        with progress.bar("Training again", total=left, unit="steps") as advance:
+            for _ in range(left):
+                batch = place(run.mesh, next(streams))
+                before = jax.tree.map(jnp.copy, state)  # the step takes its state
+                state, metrics = train_step(state, batch)
+                if not is_finite(metrics):
+                    loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
+                    parts = tensors(model, run.loss, run.optimizer, run.train, before, batch)
+                    return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
+                advance(1)
     return None
 
 

@@ -11,7 +11,7 @@ from absl import logging
 
 from transformer_jax.devices.mesh import Placed
 from transformer_jax.models.family import Batch, Sums
-from transformer_jax.process import hosts, progress
+from transformer_jax.process import hosts
 from transformer_jax.training.probe import Observation, Probe, is_due
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, StepFn, TrainSettings, is_finite
@@ -65,7 +65,6 @@ def fit(
       stop: asked after every step; once true, training saves and ends as "preempted".
     """
     step = int(state.step)
-    compiling = progress.phase("Compiling the training step")  # which its first call does
     try:
         with contextlib.closing(batches):
             while step < settings.steps:
@@ -75,9 +74,7 @@ def fit(
                 # A copy, since the step takes its state.
                 copied = any(probe.needs_before for probe in due)
                 before = jax.tree.map(jnp.copy, state.params) if copied else None
-                with compiling:
-                    state, metrics = train_step(state, batch)
-                compiling = contextlib.nullcontext()
+                state, metrics = train_step(state, batch)
                 report.add(Made(step, batch, metrics, streams))
 
                 last = step == settings.steps

@@ -22,7 +22,7 @@ def look(config: Config, workdir: Path, checkpoint: str | None, source: str, tar
     check_target(target)
     lines = read_lines(source)
     with built(config, workdir) as run:
-        memory.check(run, memory.generate if run.task.limit else memory.embed)
+        memory.check(run, memory.generate(run))
         trained = restore.trained(config, run, workdir, checkpoint)
         run.data.warn_of_unknown_words(lines)
         text = look_page.look(run, trained, lines, f"Attention of {workdir.name}")
