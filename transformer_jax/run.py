@@ -115,7 +115,7 @@ class Run:
         return state.StateMaker(
             self.init,
             self.optimizer,
-            metrics=(*self.task.metrics, *getattr(self.model, "sums", ()), "gradient_norm"),
+            metrics=(*self.task.metrics, *self.model.config.sums, "gradient_norm"),
             ema=self.train.ema_decay > 0,
             mesh=self.mesh,
             memory=self.memory(self.data.settings.batch_size, None),

@@ -116,7 +116,7 @@ def test_what_decoding_takes_at_least_is_less_than_what_is_compiled(compiled, mo
     assert program is not None and sum(sizes.values()) <= program.memory
 
 
-def test_the_compiled_step_is_refused_or_told_of_before_it_runs(limit, caplog):
+def test_the_compiled_step_is_refused_or_told_of_before_it_runs(limit, caplog, phases):
     """Attention weights of one row: only the compiled step holds them all."""
     run = make({"data.row_target_length": 3 * 10**5, "data.batch_size": 1, "data.streams": 1})
     memory.check(run, memory.train(run))
@@ -125,7 +125,9 @@ def test_the_compiled_step_is_refused_or_told_of_before_it_runs(limit, caplog):
     run = make({})
     limit(2**30, free=2**10)
     with use(run.mesh), caplog.at_level(logging.WARNING):
+        phases.clear()
         step = memory.compiled_step(run)
+    assert phases == ["Compiling the training step"]
     (record,) = caplog.records
     message = record.getMessage()
     assert "\n" not in message and "1.0 KiB free" in message and "data.batch_size=4" in message

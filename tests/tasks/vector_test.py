@@ -37,6 +37,7 @@ class Config:
     dtype: str
     longest_row = None
     profiled = False
+    sums = ("size",)
 
     def check_platform(self, platform):
         pass
@@ -47,7 +48,6 @@ class Config:
 
 class Linear(nn.Module):
     config: Any
-    sums = ("size",)
 
     def setup(self):
         zeros = nn.initializers.zeros

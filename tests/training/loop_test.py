@@ -445,11 +445,6 @@ def test_the_next_step_is_dispatched_before_the_last_one_is_read():
     assert events == [(d, 1), (d, 2), (r, 1), (r, 2), (d, 3), (d, 4), (r, 3), (r, 4)]
 
 
-def test_the_first_step_is_shown_to_be_compiled(phases):
-    fit(make_settings(evaluate_every=4))
-    assert phases == ["Compiling the training step"]
-
-
 def test_an_error_in_the_data_ends_training():
     class Broken(Streams):
         def get_state(self):

@@ -43,12 +43,12 @@ class Outputs(NamedTuple):
 class Model(Protocol):
     """A Flax module with a frozen config.
 
-    `outputs(batch, deterministic=)` are `Outputs`, of which a call gives `arrays`. Where the
-    batches before matter, the collection "memory" holds what `Family.memory` describes. A model
-    that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
-    `step(context, cache, tokens, index, ancestors)` -> (logits, cache), as `evaluation.search` asks
-    for it; `Cache.enlarged` has room for so many tokens more. One that embeds texts has
-    `embed(batch)` -> a vector at each token.
+    `outputs(batch, deterministic=)` are `Outputs`, of which a call gives `arrays`; `config.sums`
+    names their sums. Where the batches before matter, the collection "memory" holds what
+    `Family.memory` describes. A model that decodes also has `start(batch, max_length)` -> (first
+    tokens, context, cache) and `step(context, cache, tokens, index, ancestors)` -> (logits, cache),
+    as `evaluation.search` asks for it; `Cache.enlarged` has room for so many tokens more. One that
+    embeds texts has `embed(batch)` -> a vector at each token.
     """
 
     @property

@@ -63,8 +63,9 @@ class ModelConfig:
     dtype: str = "float32"
     remat: str = "none"
 
-    # A key of `INPUTS`.
+    # A key of `INPUTS`; and the names of the sums that layers add to the outputs.
     inputs = "tokens"
+    sums = ()
     # A bound of rows in tokens, measurements on the first batch, a bias of the logits; the norm of
     # a head.
     longest_row = None
