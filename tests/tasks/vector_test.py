@@ -38,6 +38,7 @@ class Config:
     longest_row = None
     profiled = False
     sums = ("size",)
+    num_encoder_layers = num_decoder_layers = 1
 
     def check_platform(self, platform):
         pass

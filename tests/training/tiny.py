@@ -98,8 +98,8 @@ def make_settings(**changes):
 
 
 def make_states(**changes):
-    settings: dict[str, Any] = dict(optimizer=OPTIMIZER, metrics=METRICS, ema=False, mesh=MESH)
-    return state.StateMaker(init, **(settings | changes))
+    settings: dict[str, Any] = dict(init=init, optimizer=OPTIMIZER, metrics=METRICS)
+    return state.StateMaker(**(settings | dict(ema=False, mesh=MESH) | changes))
 
 
 @functools.cache
