@@ -39,6 +39,7 @@ class Config:
     profiled = False
     sums = ("size",)
     num_encoder_layers = num_decoder_layers = 1
+    d_model = K
 
     def check_platform(self, platform):
         pass
