@@ -303,6 +303,11 @@ _ADDITIONS = {
         "a file beside it with `attend`; rules of the mesh if it shards anew",
     ),
     "a kind of position": ("models.layers.positions", "POSITIONS", ""),
+    "an input that is no token": (
+        "models.inputs",
+        "INPUTS",
+        "the columns that it reads, its parameters, and which vectors belong together",
+    ),
     "a norm": ("models.layers.norm", "NORMS", ""),
     "an activation": ("models.layers.feed_forward", "ACTIVATIONS", ""),
     "an optimizer": ("training.update_rules", "OPTIMIZERS", ""),

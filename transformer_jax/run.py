@@ -2,38 +2,40 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Int, Key
 
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.data.dataset import Dataset
+from transformer_jax.data.prepare.tokenizer import PAD_ID
 from transformer_jax.data.serve.streams import TrainStreams
-from transformer_jax.devices.mesh import batch_sharding, constrain, local_rows
-from transformer_jax.evaluation.search import IMPOSSIBLE, DecodeSettings
-from transformer_jax.evaluation.trained import (
-    EvalStep,
-    Trained,
-    make_eval_step,
-    make_predict_step,
+from transformer_jax.devices.mesh import batch_sharding, local_rows
+from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.models.family import (
+    Batch,
+    Family,
+    Model,
+    Outputs,
+    Params,
+    Role,
+    roles,
+    with_memory,
 )
-from transformer_jax.models.family import Family, Model, Needs, Role, roles, with_memory
 from transformer_jax.process import hosts
 from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import state, step
-from transformer_jax.training.losses import Batch, Loss
+from transformer_jax.training.losses import Loss
 from transformer_jax.training.state import State
 from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings
 from transformer_jax.training.update_rules import OptimizerSettings
-
-Params = PyTree[Float[Array, "..."]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,6 @@ class Run:
       as_json: the content of its config.json, to be saved; nothing is read out of it.
       mesh: of the devices; the caller puts it in use (`devices.mesh.use`).
       task: what the model is trained for, and so what is scored and generated.
-      needs: what the model takes of memory.
       loss: (outputs, batch) -> (loss sum, weight, sums).
       schedule, transform: made of `optimizer`.
       trackers: services that get the numbers of training too.
@@ -88,7 +89,6 @@ class Run:
     data: Dataset
     family: Family
     model: Model
-    needs: Needs
     loss: Loss
     optimizer: OptimizerSettings
     schedule: optax.Schedule
@@ -112,44 +112,12 @@ class Run:
 
     def outputs(
         self, params: Params, batch: Batch, rng: Key[Array, ""] | None, memory: Any
-    ) -> tuple[Any, Any]:
-        """What the loss reads, and the memory after the batch.
+    ) -> tuple[Outputs, Any]:
+        """The model's outputs, and the memory after the batch.
 
         rng: the key of dropout; None is deterministic.
         """
         return with_memory(self.model, params, batch, rng, memory)
-
-    def apply(self, params: Params, batch: Batch, rng: Key[Array, ""] | None) -> Any:
-        """Logits (B, T, V or C), without memory."""
-        outputs, _ = self.outputs(params, batch, rng, ())
-        return outputs.arrays()
-
-    def start(self, params: Params, batch: Batch, max_length: int) -> Any:
-        """What the model decodes from: the first tokens, what it reads at every step, its cache."""
-        return self.model.apply({"params": params}, batch, max_length, method="start")
-
-    def step(self, params: Params, *arguments: Any) -> Any:
-        """The model's next logits and cache (see `evaluation.search`)."""
-        return self.model.apply({"params": params}, *arguments, method="step")
-
-    @functools.cached_property
-    def eval_step(self) -> EvalStep:
-        """(params, batch, memory) -> what the loss reports and the memory after; compiled."""
-        return make_eval_step(self.loss, self.outputs)
-
-    @functools.cached_property
-    def predict_step(self) -> Callable[..., Int[Array, "B T"]]:
-        """(params, batch) -> the likeliest token or label at each token; compiled."""
-        return make_predict_step(self.apply)
-
-    @functools.cached_property
-    def embed_step(self) -> Callable[..., Float[Array, "B T D"]] | None:
-        """(params, batch) -> at each token the vector of its text; None: the model has none."""
-
-        def embed(params: Params, batch: Batch) -> Any:
-            return constrain(self.model.apply({"params": params}, batch, method="embed"))
-
-        return jax.jit(embed) if hasattr(self.model, "embed") else None
 
     def with_seed(self, seed: int | Int[Array, ""]) -> "Run":
         """The same with another seed, which may be traced; the step of one trains the others."""
@@ -169,7 +137,7 @@ class Run:
         return state.StateMaker(
             self.init,
             self.transform,
-            metrics=(*self.task.metrics, "gradient_norm"),
+            metrics=(*self.task.metrics, *self.model.config.sums, "gradient_norm"),
             ema=self.train.ema_decay > 0,
             mesh=self.mesh,
             memory=self.memory(self.data.settings.batch_size),
@@ -234,33 +202,30 @@ class Run:
             best_metric=self.checkpoint.best_metric,
         )
 
-    @functools.cached_property
-    def _writing_step(self) -> Callable[..., tuple]:
-        """`step`, whose logits leave out what is never written; always the same object."""
-        never = self.data.special.never
-        if not never:
-            return self.step
-
-        def step(*args: Any) -> tuple:
-            logits, cache = self.step(*args)
-            return logits.at[:, np.array(never)].set(IMPOSSIBLE), cache
-
-        return step
-
     def trained(self, params: Params) -> Trained:
         """What can be asked of these parameters, or of their shapes."""
         return Trained(
             params=params,
             data=self.data,
-            eval_step=self.eval_step,
+            model=self.model,
+            loss=self.loss,
+            prediction=self.task.predict,
             memory=lambda rows: self.memory(rows, self.evaluate.memory_length),
-            predict_step=self.predict_step,
-            embed_step=self.embed_step,
-            start=self.start,
-            step=self._writing_step,
-            limit=self.task.limit,
-            most_positions=self.model.config.longest_row,
-            decode=self.decode,
+            decoder=self._decoder(),
             seed=self.seed if self.decode.seed is None else self.decode.seed,
             bleu_tokenizer=self.evaluate.bleu_tokenizer,
+        )
+
+    def _decoder(self) -> Decoder | None:
+        """How the model writes; None: the task decodes nothing."""
+        if self.task.limit is None:
+            return None
+        special = self.data.special
+        return Decoder(
+            model=self.model,
+            settings=self.decode,
+            ends=special.ends,
+            pad=PAD_ID,
+            never=special.never,
+            limit=self.task.limit,
         )

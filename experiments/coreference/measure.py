@@ -123,14 +123,12 @@ def _ablated(
     """Scores of greedy translations."""
     changed = without_heads(params, stack, kind, taken) if taken else params
     trained = run.trained(changed)
-    greedy = dataclasses.replace(trained.decode, method="greedy", num_samples=1)
-    trained = dataclasses.replace(trained, decode=greedy)
+    greedy = dataclasses.replace(run.decode, method="greedy", num_samples=1)
     chosen: Mapping[str, list[str]] = {
         name: [split.examples[name][i] for i in range(sentences)]
         for name in ("source", "target", "pronoun")
     }
-    decoders = [run.data.tokenizer.decode] * sentences
-    texts = [text for (text,) in trained.texts(chosen["source"], decoders)]
+    texts = [text for (text,) in trained.writing(greedy).texts(chosen["source"])]
     right = [a == b for a, b in zip(texts, chosen["target"], strict=True)]
     return {
         "what": "ablation",

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 from transformer_jax.checkpoint.checkpoints import load_parameters, whole
 from transformer_jax.inspection.steps import is_kernel
 from transformer_jax.models import family
-from transformer_jax.models.family import Batch, Model, Params
+from transformer_jax.models.family import Batch, Model, Params, with_memory
 from transformer_jax.models.transformer.initialisation import initialise
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS
@@ -42,8 +42,7 @@ def trained(run: Run, workdir: Path) -> Params | None:
 
 def mean_loss(run: Run, model: Model, params: Params, batch: Batch) -> Float[Array, ""]:
     """The run's loss without dropout, nats a target."""
-
-    outputs = model.apply({"params": params}, batch, deterministic=True)
+    outputs, _ = with_memory(model, params, batch, None, ())
     loss_sum, weight, _ = run.loss(outputs, batch)
     return loss_sum / weight
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.harness.results import Row, group
-from transformer_jax.training.losses import PLATEAU_MARGIN
+from transformer_jax.tasks.tokens import PLATEAU_MARGIN
 
 # The largest loss, of the best one's multiples, that still lies near the optimum.
 _NEAR = 1.2

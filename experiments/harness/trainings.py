@@ -14,8 +14,8 @@ import jax
 
 from transformer_jax.data.prepare import recipe
 from transformer_jax.devices.mesh import place
-from transformer_jax.run import Params, Run
-from transformer_jax.training.losses import Batch
+from transformer_jax.models.family import Batch, Params
+from transformer_jax.run import Run
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.schedule import make_schedule
 from transformer_jax.training.state import State
@@ -45,18 +45,16 @@ class Trainings:
 
         @functools.partial(jax.jit, donate_argnums=0)
         def step(state: State, batch: Batch, learning_rate: Any) -> tuple[State, Metrics]:
-            settings = dataclasses.replace(run.optimizer, learning_rate=learning_rate)
-            schedule = make_schedule(settings)
+            own = dataclasses.replace(run.optimizer, learning_rate=learning_rate)
+            schedule = make_schedule(own)
             return train_step(
                 state,
                 batch,
+                settings=dataclasses.replace(run.train, log_every=1),
                 loss=run.loss,
                 apply=run.outputs,
-                optimizer=make_optimizer(settings, schedule, lambda: run.roles),
+                optimizer=make_optimizer(own, schedule, lambda: run.roles),
                 schedule=schedule,
-                accumulation_steps=run.train.accumulation_steps,
-                ema_decay=run.train.ema_decay,
-                log_every=1,
             )
 
         self._step = step

@@ -81,7 +81,7 @@ def _look(trainings: Trainings, state: State, batch: Any) -> dict[str, Any]:
     gradient_rms, update_rms: of the first block's first feed-forward matrix; of the gradients
       that Adam sees, by its second moments, and of its update before the learning rate.
     """
-    logits, stacks = observed.observe(trainings.run.model, state.params, batch)
+    outputs, stacks = observed.observe(trainings.run.model, state.params, batch)
     seen, kind = stacks["decoder"], "self_attention"
     query, key = seen.query_norm[kind], seen.key_norm[kind]
     alignment = jnp.abs(seen.largest_logit[kind]) / (query * key)
@@ -97,7 +97,7 @@ def _look(trainings: Trainings, state: State, batch: Any) -> dict[str, Any]:
         "query_norm": observed.mean_over_queries(seen, query)[0],
         "key_norm": observed.mean_over_queries(seen, key)[0],
         "alignment": observed.mean_over_queries(seen, alignment)[0],
-        "log_z": jnp.mean(jax.nn.logsumexp(logits, axis=-1), where=seen.real),
+        "log_z": jnp.mean(jax.nn.logsumexp(outputs.arrays(), axis=-1), where=seen.real),
         "gradient_rms": jnp.sqrt(jnp.mean(second)),
         "update_rms": jnp.sqrt(jnp.mean(jnp.square(update))),
     }

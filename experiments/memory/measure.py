@@ -14,7 +14,8 @@ from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.config.load import replace
-from transformer_jax.run import Params, Run
+from transformer_jax.models.family import Params
+from transformer_jax.run import Run
 
 
 def measure(
@@ -72,7 +73,8 @@ def _sliding(
             "targets_segment_ids": jnp.ones_like(targets),
             "targets_positions": jnp.broadcast_to(jnp.arange(targets.shape[1]), targets.shape),
         }
-        log_p = jax.nn.log_softmax(run.apply(params, batch, None)[:, -1])
+        outputs, _ = run.outputs(params, batch, None, ())
+        log_p = jax.nn.log_softmax(outputs.arrays()[:, -1])
         return -jnp.sum(jnp.take_along_axis(log_p, targets[:, -1:], axis=-1))
 
     def score() -> float:

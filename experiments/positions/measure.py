@@ -15,8 +15,8 @@ from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.data.corpora import bigram
 from transformer_jax.data.dataset import Dataset
-from transformer_jax.models.family import Batch
-from transformer_jax.run import Params, Run
+from transformer_jax.models.family import Batch, Params
+from transformer_jax.run import Run
 
 
 def measure(config: Config, workdir: Path, *, length: int) -> list[dict[str, Any]]:
@@ -46,7 +46,8 @@ def _losses(
     run: Run, params: Params, batch: Batch
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     """Sum of the losses at each position, and how many texts reach it."""
-    log_p = jax.nn.log_softmax(run.apply(params, batch, None))
+    outputs, _ = run.outputs(params, batch, None, ())
+    log_p = jax.nn.log_softmax(outputs.arrays())
     losses = -jnp.take_along_axis(log_p, batch["targets"][..., None], axis=-1)[..., 0]
     real = batch["targets_segment_ids"] > 0
     return jnp.sum(losses, axis=0, where=real), jnp.sum(real, axis=0, dtype=losses.dtype)

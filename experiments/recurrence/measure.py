@@ -12,7 +12,7 @@ from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.config.load import replace
-from transformer_jax.evaluation import scores as metrics
+from transformer_jax.evaluation import scores
 
 
 def measure(
@@ -71,14 +71,14 @@ def _by_length(config: Config, workdir: Path, bounds: Sequence[int]) -> list[dic
         if not len(members):
             continue
         hypotheses = [found[int(i)] for i in members]
-        right = [references[int(i)] for i in members]
-        bleu, _ = metrics.bleu(hypotheses, right, trained.bleu_tokenizer)
+        right = [[references[int(i)]] for i in members]
+        bleu = scores.bleu(hypotheses, right, trained.bleu_tokenizer)
         rows.append(
             {
                 "words": f"up to {bounds[number]}" if number < len(bounds) else "more",
                 "sentences": len(members),
-                "bleu": bleu,
-                "exact_match": metrics.exact_match(hypotheses, right),
+                "bleu": bleu["bleu"],
+                **scores.exact_match(hypotheses, right),
             }
         )
     return rows

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
 from transformer_jax.data.corpora import bigram
-from transformer_jax.training.losses import PLATEAU_MARGIN
+from transformer_jax.tasks.tokens import PLATEAU_MARGIN
 
 # Nats per word of a model that knows the chain of words, and nothing of the copy
 CHAIN = 2 * bigram.entropy()

@@ -12,7 +12,7 @@ from transformer_jax.config.load import flatten, load
 from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.settings import DataSettings
 from transformer_jax.devices.mesh import AXES, MeshSettings
-from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.models import FAMILIES
 from transformer_jax.training.step import TrainSettings
 from transformer_jax.training.update_rules import OptimizerSettings

@@ -1,9 +1,11 @@
 """A config becomes a Run, or one message before anything is read or compiled."""
 
+import functools
 import json
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -257,11 +259,12 @@ def test_the_model_answers_what_the_task_asks(folder, task):
     assert run.task is TASKS[task]
     batch = next(run.data.train_streams())
     params = _parameters(run, batch)
-    logits = jax.eval_shape(run.apply, params, batch, None)
+    given = jax.tree.map(jnp.asarray, batch)
+    outputs, _ = run.outputs(params, given, None, ())
+    logits = outputs.arrays()
     labels = {"classification": len(run.data.labels), "tagging": len(run.data.labels)}
     assert logits.shape[-1] == labels.get(task, run.data.tokenizer.vocab_size)
-    sums, _ = run.eval_step(params, batch, ())
-    loss, weight = sums["loss"]
+    loss, weight = run.loss(outputs, given)[2]["loss"]
     asked = batch["labels"] if task in labels else batch["targets"]
     assert int(weight) == np.sum(asked > 0) and np.isfinite(loss)
 
@@ -295,7 +298,7 @@ def test_a_saved_tokenizer_serves_without_the_training_data(folder):
 def test_dropout_follows_the_key_and_none_is_deterministic(folder):
     run = build(_config(folder, model__dropout_rate=0.5))
     batch = next(run.data.train_streams())
-    params, apply = _parameters(run, batch), jax.jit(run.apply)
+    params, apply = _parameters(run, batch), _logits(run)
     plain, first, second = (
         np.asarray(apply(params, batch, key))
         for key in (None, jax.random.key(1), jax.random.key(2))
@@ -339,10 +342,10 @@ def test_a_recurrent_model_does_every_task(folder, task):
     recurrence = RECURRENCES[CHANGES[task].get("model.architecture", "encoder_decoder")]
     run = build(_config(folder, task, **RECURRENT, model__recurrence=recurrence))
     assert run.model.config.recurrence == recurrence
-    found = jax.eval_shape(run.apply, run.abstract_state().params, run.abstract_batch(), None)
+    found = jax.eval_shape(_logits(run), run.abstract_state().params, run.abstract_batch(), None)
     outcomes = run.model.config.num_labels if run.data.labels else run.data.tokenizer.vocab_size
     assert found.shape[-1] == outcomes
-    assert (run.embed_step is None) == (recurrence != "lstm")
+    assert hasattr(run.model, "embed") == (recurrence == "lstm")
 
 
 def test_a_missing_run_to_start_from_is_told(folder):
@@ -361,7 +364,7 @@ def test_decoding_functions_agree_with_the_model(folder):
     run = build(_config(folder))
     batch, _ = run.data.split("test").batches[0]
     params = _parameters(run, batch)
-    expected = jax.jit(run.apply)(params, batch, None)[:, 0]
+    expected = _logits(run)(params, batch, None)[:, 0]
     np.testing.assert_allclose(_first_logits(run, params, batch), expected, atol=1e-5)
 
 
@@ -377,7 +380,7 @@ def test_a_prompt_is_continued_as_the_language_model_reads_it(folder):
         "targets_positions": np.arange(targets.size, dtype=np.int32)[None],
     }
     params = _parameters(run, row)
-    expected = jax.jit(run.apply)(params, row, None)[:, -1]
+    expected = _logits(run)(params, row, None)[:, -1]
     found = _first_logits(run, params, prompt)[:1]  # the other rows are padding
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -386,12 +389,18 @@ def _parameters(run, batch):
     return nn.meta.unbox(jax.jit(run.init)(jax.random.key(0), batch))
 
 
+def _logits(run):
+    """(params, batch, key of dropout or None) -> logits."""
+    return jax.jit(lambda *arguments: run.outputs(*arguments, ())[0].arrays())
+
+
 def _first_logits(run, params, batch):
     """Logits of the first token that is decoded."""
 
     def logits(params, batch):
-        first, context, cache = run.start(params, batch, 4)
-        return run.step(params, context, cache, first, np.int32(0))[0]
+        ask = functools.partial(run.model.apply, {"params": params})
+        first, context, cache = ask(batch, 4, method="start")
+        return ask(context, cache, first, np.int32(0), method="step")[0]
 
     return jax.jit(logits)(params, batch)
 

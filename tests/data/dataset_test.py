@@ -5,15 +5,22 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
-from tests.data.toy import source_settings
-from transformer_jax.data import splits, vocabularies
+from tests.data.datasets import (
+    LABELS,
+    PROMPTS,
+    SENTENCES,
+    SPLITS,
+    dataset,
+    make_settings,
+    rows_of,
+)
+from transformer_jax.data import splits
 from transformer_jax.data.corpora import bigram
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare import prepare
@@ -22,92 +29,12 @@ from transformer_jax.data.prepare.tokenizer import (
     EOS_ID,
     MASK,
     UNK_ID,
-    load_tokenizer,
     train_tokenizer,
 )
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import concatenate
-from transformer_jax.data.read.sources import LABELLED, PAIRS, TAGGED, TEXTS
-from transformer_jax.data.settings import DataSettings, Named, Part
+from transformer_jax.data.settings import Named, Part
 from transformer_jax.tasks import TASKS
-
-SPLITS = {"train": ("train",), "validation": ("validation",), "test": ("test",)}
-# The source of the columns that a task reads, and the folder with its files.
-SOURCE_OF = {
-    PAIRS: ("text", "pairs"),
-    TEXTS: ("text", "texts"),
-    LABELLED: ("labelled", "labelled"),
-    TAGGED: ("conll", "tagged"),
-}
-
-
-_WORDS = "a b c d e f g h".split()
-SENTENCES = {
-    split: [" ".join([split, *_WORDS[: 1 + n % 5]]) for n in range(size)]
-    for split, size in (("train", 13), ("validation", 5), ("test", 4))
-}
-# In turn; validation and test have one each that no other split has.
-LABELS = {"train": ["yes", "no"], "validation": ["yes", "maybe"], "test": ["no", "never"]}
-PROMPTS = ["train a b", "e", "train a b c d e f g h"]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A folder for each source, with the sentences and labels above."""
-    for _, name in SOURCE_OF.values():
-        (tmp_path / name).mkdir()
-    for split, sentences in SENTENCES.items():
-        pairs = [(text, LABELS[split][n % 2]) for n, text in enumerate(sentences)]
-        tagged = ["".join(f"{word} {tag}\n" for word in text.split()) for text, tag in pairs]
-        for name, lines in {
-            f"pairs/{split}.en": sentences,
-            f"pairs/{split}.de": [text.upper() for text in sentences],
-            f"texts/{split}": sentences,
-            f"labelled/{split}": [f"{label} {text}" for text, label in pairs],
-            f"tagged/{split}": tagged,
-        }.items():
-            (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    return tmp_path
-
-
-def _settings(folder, task, **changes):
-    recipe = TASKS[task].recipe
-    source, name = SOURCE_OF[recipe.reads]
-    settings = DataSettings(
-        source=source_settings(source, folder / name, cache_dir=str(folder / "cache")),
-        recipe=recipe,
-        splits=SPLITS,
-        mixture=(),
-        parts=(),
-        metrics=("exact_match",),
-        validation_size=0,
-        train_share=1.0,
-        tokenizer_kind="words",
-        tokenizer_vocab_size=200,
-        tokenizer_train_bytes=10**6,
-        workers=1,
-        model_vocab_size=None,
-        mask_rate=0.3,
-        mean_span_length=3.0,
-        longest={"source": 8, "target": 8},
-        rows={"source": 12, "target": 16},
-        packing=True,
-        contiguous=False,
-        batch_size=4,
-        streams=2,
-        seed=0,
-        evaluation_batch_size=3,
-        evaluation_readers=3,
-        tokenizer_file=None,
-        labels_file=None,
-    )
-    settings = dataclasses.replace(settings, **changes)
-    # As a config has it: without packing, a row is an example.
-    return settings if settings.packing else dataclasses.replace(settings, rows=settings.longest)
-
-
-def _dataset(folder, task="translation", **changes):
-    return Dataset(_settings(folder, task, **changes))
 
 
 def _train(data):
@@ -115,20 +42,9 @@ def _train(data):
     return concatenate(splits.all_pieces(data.settings, "train"))
 
 
-def _rows(batches, name="inputs"):
-    """The real tokens of every example, by its number."""
-    real = "targets_segment_ids" if name == "targets" else "inputs_segment_ids"
-    return {
-        int(number): row[segments > 0].tolist()
-        for batch, numbers in batches
-        for number, row, segments in zip(numbers, batch[name], batch[real], strict=True)
-        if number >= 0
-    }
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_a_split_has_every_example_once_by_its_number(folder, task):
-    data, recipe = _dataset(folder, task), TASKS[task].recipe
+    data, recipe = dataset(folder, task), TASKS[task].recipe
     own = [name for name, column in recipe.columns.items() if column.along is None]
     column = {"inputs": recipe.reads[0], "targets": recipe.reads[-1]}[own[-1]]
     for name in ("validation", "test"):
@@ -138,7 +54,7 @@ def test_a_split_has_every_example_once_by_its_number(folder, task):
         upper = [text.upper() for text in SENTENCES[name]]
         assert texts == (upper if column == "target" else SENTENCES[name])
         assert set(split.batches[0][0]) == set(recipe.batch_sides())
-        rows = _rows(split.batches, own[-1])
+        rows = rows_of(split.batches, own[-1])
         assert sorted(rows) == list(range(len(texts)))
         if recipe.draw is recipe.corrupt is None:  # else words are hidden
             assert [data.tokenizer.decode(rows[n]) for n in sorted(rows)] == [
@@ -156,18 +72,18 @@ def _known(tokenizer, text):
 
 
 def test_an_evaluation_masks_the_same_words_each_time(folder):
-    batches = [_dataset(folder, "masked_lm").split("test").batches for _ in range(2)]
+    batches = [dataset(folder, "masked_lm").split("test").batches for _ in range(2)]
     for (batch, _), (again, _) in zip(*batches, strict=True):
         np.testing.assert_array_equal(batch["inputs"], again["inputs"])
         np.testing.assert_array_equal(batch["targets"], again["targets"])
-    mask_id = _dataset(folder, "masked_lm").tokenizer.token_id(MASK)
-    assert any(mask_id in row for row in _rows(batches[0]).values())
+    mask_id = dataset(folder, "masked_lm").tokenizer.token_id(MASK)
+    assert any(mask_id in row for row in rows_of(batches[0]).values())
 
 
 @pytest.mark.parametrize("task", ["translation", "classification", "tagging"])
 def test_examples_that_are_held_out_are_the_last_of_train(folder, task):
-    whole = _train(_dataset(folder, task))
-    data = _dataset(folder, task, splits=SPLITS | {"validation": ()}, validation_size=6)
+    whole = _train(dataset(folder, task))
+    data = dataset(folder, task, splits=SPLITS | {"validation": ()}, validation_size=6)
     held_out = data.split("validation").examples
     train = _train(data)
     assert {key: train[key] + list(held_out[key]) for key in whole} == whole
@@ -176,21 +92,21 @@ def test_examples_that_are_held_out_are_the_last_of_train(folder, task):
 
 @pytest.mark.parametrize("task", ["translation", "tagging"])
 def test_a_share_of_train_is_spread_over_it_and_nothing_else_is_left_out(folder, task):
-    whole = _train(_dataset(folder, task))
-    data = _dataset(folder, task, train_share=0.25)
+    whole = _train(dataset(folder, task))
+    data = dataset(folder, task, train_share=0.25)
     train = _train(data)
     assert train == {key: values[3::4] for key, values in whole.items()}
     assert data.summaries()["train"].examples == len(next(iter(train.values())))
     assert len(data.split("test").examples[TASKS[task].recipe.reads[0]]) == len(SENTENCES["test"])
     with pytest.raises(ValueError, match=r"data.train_share=0.001 of \d+ examples"):
-        _ = _dataset(folder, task, train_share=0.001).tokenizer
+        _ = dataset(folder, task, train_share=0.001).tokenizer
 
 
 def test_characters_held_out_of_a_language_models_text_are_never_trained_on(folder):
     """Also where the cut falls into a document, and for the tokenizer."""
     whole = "".join(SENTENCES["train"])
     size = len(SENTENCES["train"][-1]) + 4
-    data = _dataset(
+    data = dataset(
         folder,
         "causal_lm",
         splits=SPLITS | {"validation": ()},
@@ -211,18 +127,18 @@ def test_characters_held_out_of_a_language_models_text_are_never_trained_on(fold
 
 
 def test_a_split_that_the_config_leaves_out_is_not_there(folder):
-    data = _dataset(folder, splits=SPLITS | {"test": ()})
+    data = dataset(folder, splits=SPLITS | {"test": ()})
     assert [name for name in SPLITS if data.has(name)] == ["train", "validation"]
     with pytest.raises(ValueError, match="data.test is empty"):
         data.split("test")
-    held_out = _dataset(folder, splits=SPLITS | {"validation": ()}, validation_size=2)
+    held_out = dataset(folder, splits=SPLITS | {"validation": ()}, validation_size=2)
     assert held_out.has("validation")
 
 
 def test_nothing_is_read_before_it_is_asked_for(folder):
     tokenizer = train_tokenizer("bytes", (), 0)
     tokenizer.save(folder / "tokenizer.json")
-    data = _dataset(folder / "nowhere", "causal_lm", tokenizer_file=folder / "tokenizer.json")
+    data = dataset(folder / "nowhere", "causal_lm", tokenizer_file=folder / "tokenizer.json")
     assert data.tokenizer.fingerprint == tokenizer.fingerprint
     assert data.batch_shapes()["targets"] == ((4, 16), "int32")
     data.prompts(["a"])
@@ -231,7 +147,7 @@ def test_nothing_is_read_before_it_is_asked_for(folder):
 
 
 def test_whatever_may_take_long_is_shown(folder, phases):
-    data = _dataset(folder)
+    data = dataset(folder)
     data.split("validation")
     data.train_streams()
     assert phases == [
@@ -242,102 +158,10 @@ def test_whatever_may_take_long_is_shown(folder, phases):
     ]
 
 
-@pytest.mark.parametrize("kind", ["words", "bytes"])
-def test_masked_language_modelling_trains_a_tokenizer_with_a_mask(folder, kind):
-    tokenizer = _dataset(folder, "masked_lm", tokenizer_kind=kind).tokenizer
-    assert tokenizer.token_id(MASK) == tokenizer.vocab_size - 1
-    assert _dataset(folder, "causal_lm", tokenizer_kind=kind).tokenizer.token_id(MASK) is None
-
-
-def test_a_tokenizer_is_trained_on_the_training_split_alone(folder):
-    """On both sides of translations, and on the words of tagged sentences."""
-
-    def knows(data, word):
-        return UNK_ID not in data.tokenizer.encode([word])[0]
-
-    for task in TASKS:
-        data = _dataset(folder, task)
-        assert knows(data, "train") and knows(data, "e") and not knows(data, "test")
-    assert knows(_dataset(folder), "TRAIN")
-
-
-def test_a_tokenizer_is_trained_once_for_its_texts_and_settings(folder, monkeypatch):
-    bpe: dict[str, Any] = dict(tokenizer_kind="bpe", tokenizer_vocab_size=30)
-    changes: list[tuple[str, dict[str, Any]]] = [
-        ("translation", bpe),
-        ("translation", bpe | {"tokenizer_vocab_size": 28}),
-        ("translation", bpe | {"splits": SPLITS | {"train": ("test",)}}),
-        ("causal_lm", bpe),
-        ("masked_lm", bpe),
-    ]
-    trained = [_dataset(folder, task, **change).tokenizer for task, change in changes]
-    assert len({tokenizer.fingerprint for tokenizer in trained}) == len(changes)
-    monkeypatch.delattr(vocabularies, "train_tokenizer")
-    again = [_dataset(folder, task, **change).tokenizer for task, change in changes]
-    assert [one.fingerprint for one in again] == [one.fingerprint for one in trained]
-
-
-def test_a_tokenizer_that_the_model_has_no_room_for_is_refused(folder):
-    size = _dataset(folder).tokenizer.vocab_size
-    assert _dataset(folder, model_vocab_size=size).tokenizer.vocab_size == size
-    with pytest.raises(ValueError, match=f"{size} tokens.*model.vocab_size={size - 1}"):
-        _ = _dataset(folder, model_vocab_size=size - 1).tokenizer
-
-
-def test_a_tokenizer_without_a_token_that_the_task_needs_is_refused(folder):
-    train_tokenizer("bytes", (), 0).save(folder / "tokenizer.json")
-    found = _dataset(folder, "causal_lm", tokenizer_file=folder / "tokenizer.json")
-    assert found.tokenizer.vocab_size == 260
-    with pytest.raises(
-        ValueError, match="'masked_lm' needs a tokenizer with 1 special tokens, such as .< mask >"
-    ):
-        _ = _dataset(folder, "masked_lm", tokenizer_file=folder / "tokenizer.json").tokenizer
-
-
-def test_a_missing_file_is_reported_before_a_tokenizer_is_trained(folder):
-    (folder / "pairs" / "test.de").unlink()
-    with pytest.raises(FileNotFoundError, match="test.de"):
-        _ = _dataset(folder).tokenizer
-
-
-@pytest.mark.parametrize("task", ["classification", "tagging"])
-def test_labels_are_those_of_all_splits_in_alphabetical_order(folder, task):
-    assert _dataset(folder, task).labels == ("maybe", "never", "no", "yes")
-    splits = SPLITS | {"test": ()}
-    assert _dataset(folder, task, splits=splits).labels == ("maybe", "no", "yes")
-
-
-def test_labels_of_a_work_directory_take_precedence_over_those_of_the_data(folder):
-    labels = ["yes", "no", "never", "maybe"]
-    (folder / "labels.json").write_text(json.dumps(labels))
-    data = _dataset(folder, "classification", labels_file=folder / "labels.json")
-    assert list(data.labels) == labels
-    found = {number: row[0] for number, row in _rows(data.split("test").batches, "labels").items()}
-    assert found == {n: 1 + labels.index(LABELS["test"][n % 2]) for n in range(4)}
-    # One that was not there when the model was trained.
-    (folder / "labels.json").write_text(json.dumps(labels[:2]))
-    data = _dataset(folder, "classification", labels_file=folder / "labels.json")
-    with pytest.raises(ValueError, match="'never'.*yes, no"):
-        data.split("test")
-
-
-def test_a_single_label_leaves_nothing_to_learn(folder):
-    for split in ("train", "validation", "test"):
-        (folder / "labelled" / f"one.{split}").write_text("yes a b\nyes b a\n")
-    splits = {split: (f"one.{split}",) for split in ("train", "validation", "test")}
-    with pytest.raises(ValueError, match="all labels of the data are 'yes'"):
-        _ = _dataset(folder, "classification", splits=splits).labels
-
-
-@pytest.mark.parametrize("task", ["translation", "causal_lm", "masked_lm"])
-def test_other_tasks_have_no_labels(folder, task):
-    assert _dataset(folder, task).labels == ()
-
-
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("task", TASKS)
 def test_training_batches_have_the_shapes_that_are_known_before(folder, task, packing):
-    data = _dataset(folder, task, packing=packing)
+    data = dataset(folder, task, packing=packing)
     batch = next(data.train_streams())
     forms = {name: (rows.shape, rows.dtype.name) for name, rows in batch.items()}
     assert forms == data.batch_shapes()
@@ -346,9 +170,9 @@ def test_training_batches_have_the_shapes_that_are_known_before(folder, task, pa
 
 def test_long_examples_are_left_out_of_training_and_counted_in_a_warning(folder, caplog):
     splits = SPLITS | {"validation": ("train",)}
-    data = _dataset(folder, splits=splits, longest={"source": 6, "target": 6})
+    data = dataset(folder, splits=splits, longest={"source": 6, "target": 6})
     long = sum(len(text.split()) > 5 for text in SENTENCES["train"])
-    assert len(_rows(data.split("validation").batches)) == len(SENTENCES["train"])
+    assert len(rows_of(data.split("validation").batches)) == len(SENTENCES["train"])
     assert f"validation: {long} of 13 examples" in caplog.text and "cut off" in caplog.text
     streams, most = data.train_streams(), 0
     for _ in range(10):
@@ -360,14 +184,14 @@ def test_long_examples_are_left_out_of_training_and_counted_in_a_warning(folder,
 @pytest.mark.parametrize("task", TASKS)
 def test_every_split_is_counted_whether_it_has_been_read_or_not(folder, task):
     """And once: what training has read is not read again."""
-    found = _dataset(folder, task).summaries()
+    found = dataset(folder, task).summaries()
     assert {split: one.examples for split, one in found.items()} == {
         split: len(sentences) for split, sentences in SENTENCES.items()
     }
     if TASKS[task].recipe.labels:
         assert found["test"].labels.keys() == set(LABELS["test"])
         assert sum("not in train" in line for line in likely_mistakes(found)) == 2
-    held_out = _dataset(
+    held_out = dataset(
         folder, task, splits=SPLITS | {"validation": (), "test": ()}, validation_size=6
     )
     held_out.train_streams()
@@ -379,7 +203,7 @@ def test_every_split_is_counted_whether_it_has_been_read_or_not(folder, task):
 
 def test_training_data_of_empty_lines_is_refused(folder):
     (folder / "pairs" / "train.de").write_text("\n" * 13)
-    data = _dataset(folder)
+    data = dataset(folder)
     with pytest.raises(ValueError, match="data.train: all 13 texts of 'target' are empty"):
         data.train_streams()
 
@@ -388,8 +212,8 @@ def test_training_data_of_empty_lines_is_refused(folder):
 def test_prompts_come_by_their_numbers_and_a_warning_counts_those_that_are_too_long(
     folder, caplog, task
 ):
-    data = _dataset(folder, task)
-    rows = _rows(data.prompts(PROMPTS))
+    data = dataset(folder, task)
+    rows = rows_of(data.prompts(PROMPTS))
     limits = data.settings.limits("truncate")
     expected, _ = TASKS[task].recipe.prompt(PROMPTS, data.tokenizer, data.labels, limits)
     assert [rows[n] for n in range(len(PROMPTS))] == expected["inputs"]
@@ -399,10 +223,10 @@ def test_prompts_come_by_their_numbers_and_a_warning_counts_those_that_are_too_l
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_prefix_stands_before_prompts_where_it_does_before_what_is_trained_on(folder, task):
-    plain = _dataset(folder, task)
+    plain = dataset(folder, task)
     source = dataclasses.replace(plain.settings.source, prefix="c c ")
-    prefixed = _dataset(folder, task, source=source)
-    lengths = [len(_rows(data.prompts(["a"]))[0]) for data in (plain, prefixed)]
+    prefixed = dataset(folder, task, source=source)
+    lengths = [len(rows_of(data.prompts(["a"]))[0]) for data in (plain, prefixed)]
     assert lengths[1] - lengths[0] == (0 if _train(prefixed) == _train(plain) else 2)
 
 
@@ -410,31 +234,12 @@ def test_prompts_that_fit_are_not_cut(folder, caplog):
     """The longest that training would take."""
     for task in TASKS:
         length = 7 if task in ("causal_lm", "translation") else 6
-        _dataset(folder, task).prompts([" ".join("a" * length)])
+        dataset(folder, task).prompts([" ".join("a" * length)])
     assert not caplog.text
 
 
-def test_unknown_words_of_prompts_are_counted_in_one_warning(folder, caplog):
-    data = _dataset(folder)
-    data.warn_of_unknown_words(["train a", "", "b <unk>"])
-    _dataset(folder, tokenizer_kind="bytes").warn_of_unknown_words(["purple"])
-    data.warn_of_unknown_words([])
-    assert not caplog.messages
-    data.warn_of_unknown_words(["train purple  a", "purple", "b cat\tdog"])
-    (message,) = caplog.messages
-    assert message.startswith("3 of 6 words, such as 'purple', are unknown")
-
-
 def test_no_prompts_make_no_batches(folder):
-    assert _dataset(folder).prompts([]) == []
-
-
-def test_a_saved_tokenizer_reads_the_same_prompts(folder):
-    data = _dataset(folder, "causal_lm")
-    data.tokenizer.save(folder / "tokenizer.json")
-    again = _dataset(folder / "nowhere", "causal_lm", tokenizer_file=folder / "tokenizer.json")
-    assert load_tokenizer(folder / "tokenizer.json").fingerprint == data.tokenizer.fingerprint
-    assert _rows(again.prompts(PROMPTS)) == _rows(data.prompts(PROMPTS))
+    assert dataset(folder).prompts([]) == []
 
 
 def _entropy(counts):
@@ -447,21 +252,21 @@ def test_unigram_entropy_is_that_of_the_targets_that_the_loss_counts(folder):
     ends = {"<eos>": len(sentences)}
     words = collections.Counter(word for text in sentences for word in text.split())
     # The German side, with its own words; eos is predicted, and never masked.
-    assert _dataset(folder).unigram_entropy == pytest.approx(_entropy(words | ends))
-    assert _dataset(folder, "causal_lm").unigram_entropy == pytest.approx(_entropy(words | ends))
-    assert _dataset(folder, "masked_lm").unigram_entropy == pytest.approx(_entropy(words))
+    assert dataset(folder).unigram_entropy == pytest.approx(_entropy(words | ends))
+    assert dataset(folder, "causal_lm").unigram_entropy == pytest.approx(_entropy(words | ends))
+    assert dataset(folder, "masked_lm").unigram_entropy == pytest.approx(_entropy(words))
     # Sentences that are left out of training do not count.
     short = [text for text in sentences if len(text.split()) < 4]
     words = collections.Counter(word for text in short for word in text.split())
     expected = _entropy(words | {"<eos>": len(short)})
-    cut = _dataset(folder, longest={"source": 8, "target": 4})
+    cut = dataset(folder, longest={"source": 8, "target": 4})
     assert 0 < len(short) < len(sentences) and cut.unigram_entropy == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("task", ["translation", "causal_lm", "masked_lm"])
 def test_unigram_entropy_is_that_of_an_epoch_of_batches(folder, task):
     """Counted token by token where the loss looks, with a mask that hides all that it may."""
-    data = _dataset(folder, task, packing=False, batch_size=13, streams=1, mask_rate=1.0)
+    data = dataset(folder, task, packing=False, batch_size=13, streams=1, mask_rate=1.0)
     batch = next(data.train_streams())
     real = batch["targets"] > 0
     assert _entropy(collections.Counter(batch["targets"][real].tolist())) == pytest.approx(
@@ -471,11 +276,11 @@ def test_unigram_entropy_is_that_of_an_epoch_of_batches(folder, task):
 
 @pytest.mark.parametrize("task", ["classification", "tagging"])
 def test_labels_have_no_unigram_entropy(folder, task):
-    assert _dataset(folder, task).unigram_entropy is None
+    assert dataset(folder, task).unigram_entropy is None
 
 
 def test_streams_and_unigram_entropy_read_the_training_data_once(folder):
-    data = _dataset(folder, "causal_lm")
+    data = dataset(folder, "causal_lm")
     first = next(data.train_streams())
     (folder / "texts" / "train").unlink()
     assert data.unigram_entropy is not None
@@ -484,7 +289,9 @@ def test_streams_and_unigram_entropy_read_the_training_data_once(folder):
 
 def test_rows_of_bigram_copy_are_16_words_and_their_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(bigram, "SPLITS", {"train": 12, "validation": 3, "test": 2})
-    settings = _settings(tmp_path, "causal_lm", packing=False, longest={"source": 8, "target": 32})
+    settings = make_settings(
+        tmp_path, "causal_lm", packing=False, longest={"source": 8, "target": 32}
+    )
     source = dataclasses.replace(settings.source, source="bigram_copy", dir="")
     data = Dataset(dataclasses.replace(settings, source=source))
     streams = data.train_streams()
@@ -492,7 +299,7 @@ def test_rows_of_bigram_copy_are_16_words_and_their_copy(tmp_path, monkeypatch):
     assert all(np.all(batch["targets_segment_ids"] == 1) for batch in epoch)
     assert all(np.all(batch["targets_positions"] == np.arange(32)) for batch in epoch)
     trained = np.concatenate([batch["targets"] for batch in epoch]).tolist()
-    scored = list(_rows(data.split("validation").batches, "targets").values())
+    scored = list(rows_of(data.split("validation").batches, "targets").values())
     for rows, split in ((trained, "train"), (scored, "validation")):
         text = [*data.tokenizer.encode([bigram.text(split)])[0], EOS_ID]
         assert sorted(rows) == sorted(text[start : start + 32] for start in range(0, len(text), 32))
@@ -504,13 +311,13 @@ def test_rows_of_bigram_copy_are_16_words_and_their_copy(tmp_path, monkeypatch):
 def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):
     """By another process as well: all that it knows is in the cache."""
     for task in TASKS:
-        first = _dataset(folder, task)
+        first = dataset(folder, task)
         batch, scored = next(first.train_streams()), first.split("test")
         summaries = first.summaries()
         with monkeypatch.context() as patch:
             patch.delattr(sources, "read")
             patch.setattr(prepare, "_made", None)
-            found = _dataset(folder, task)
+            found = dataset(folder, task)
             for name, rows in next(found.train_streams()).items():
                 np.testing.assert_array_equal(rows, batch[name])
             assert found.summaries() == summaries
@@ -521,34 +328,34 @@ def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):
 
 
 def test_files_that_have_changed_are_prepared_anew(folder):
-    before = _dataset(folder, "causal_lm").train_streams().fingerprint
+    before = dataset(folder, "causal_lm").train_streams().fingerprint
     path = folder / "texts" / "train"
     os.utime(path, ns=(10**18, 10**18))
-    assert _dataset(folder, "causal_lm").train_streams().fingerprint == before  # the same content
+    assert dataset(folder, "causal_lm").train_streams().fingerprint == before  # the same content
     path.write_text(path.read_text() + "more\n")
-    after = _dataset(folder, "causal_lm")
+    after = dataset(folder, "causal_lm")
     assert after.train_streams().fingerprint != before
     assert after.summaries()["train"].examples == len(SENTENCES["train"]) + 1
 
 
 def test_other_content_with_the_same_size_and_time_is_found_by_a_check(folder):
-    data, path = _dataset(folder, "causal_lm"), folder / "texts" / "test"
+    data, path = dataset(folder, "causal_lm"), folder / "texts" / "test"
     data.check()
     status = path.stat()
     path.write_text(path.read_text().replace("a", "z"))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(ValueError, match="data.test: the files have another content than .*delete"):
-        _dataset(folder, "causal_lm").check()
+        dataset(folder, "causal_lm").check()
 
 
 def test_places_with_a_token_and_examples_shared_with_train_are_counted(folder):
-    data = _dataset(folder, "causal_lm", packing=False)
+    data = dataset(folder, "causal_lm", packing=False)
     lengths = [len(text.split()) + 1 for text in SENTENCES["train"]]
     assert 0 < data.share_of_tokens(4 * 13) == pytest.approx(np.mean(lengths) / 8, rel=0.02)
     assert data.shared_with_train("test") == 0
     lines = [SENTENCES["train"][3], "test other", SENTENCES["train"][0]]
     (folder / "texts" / "test").write_text("\n".join(lines))
-    assert _dataset(folder, "causal_lm").shared_with_train("test") == 2
+    assert dataset(folder, "causal_lm").shared_with_train("test") == 2
 
 
 def test_examples_of_a_part_are_shared_with_the_training_split_of_any_part(folder):
@@ -561,17 +368,17 @@ def test_examples_of_a_part_are_shared_with_the_training_split_of_any_part(folde
     }
     for name, texts in lines.items():
         (folder / "texts" / name).write_text("\n".join(texts))
-    source = _settings(folder, "causal_lm").source
+    source = make_settings(folder, "causal_lm").source
 
     def part(name, train, test):
         return Named(name, source, {"train": train, "validation": (), "test": test}, 1.0, ())
 
     both = part("a", ("one",), ("of_one",)), part("b", ("two",), ("of_two",))
-    split = _dataset(folder, "causal_lm", parts=both).split("test")
+    split = dataset(folder, "causal_lm", parts=both).split("test")
     assert split.parts == {"a": range(3), "b": range(3, 5)}
     assert split.in_train().tolist() == [False, True, True, True, False]
     last = part("a", ("one",), ()), part("b", (), ("of_one", "of_two"))
-    split = _dataset(folder, "causal_lm", parts=last).split("test")
+    split = dataset(folder, "causal_lm", parts=last).split("test")
     assert split.parts == {"b": range(5)}
     assert split.in_train().tolist() == [False, False, True, True, False]
 
@@ -583,13 +390,13 @@ def _mixed(folder, **changes):
     (folder / "texts" / "b.txt").write_text("b b b\n" * 5)
     table = pyarrow.table({"text": ["c c"] * 7})
     parquet.write_table(table, folder / "texts" / "c.parquet")
-    source = _settings(folder, "causal_lm").source
+    source = make_settings(folder, "causal_lm").source
     formats = (("json", "a.json", 3.0), ("text", "b.*", 1), ("parquet", "c.parquet", 2))
     parts = [
         Part(dataclasses.replace(source, source=name), (file,), weight)
         for name, file, weight in formats
     ]
-    return _dataset(folder, "causal_lm", mixture=tuple(parts), **changes)
+    return dataset(folder, "causal_lm", mixture=tuple(parts), **changes)
 
 
 def test_sets_of_several_formats_are_mixed_by_weight(folder):

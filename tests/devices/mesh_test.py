@@ -18,10 +18,12 @@ from tests.devices.fakes import Device, devices
 from transformer_jax.devices.mesh import (
     AXES,
     MeshSettings,
+    batch_sharding,
     constrain,
     follow,
     local_rows,
     make_mesh,
+    place,
     place_ahead,
     shardings,
     spec,
@@ -34,6 +36,7 @@ from transformer_jax.models.layers.parameter import Boxed
 MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
 # Nothing is computed on it.
 CUBE: Any = AbstractMesh((2, 4, 2, 1), AXES)
+SQUARE: Any = AbstractMesh((2, 2, 1, 2), AXES)
 
 
 def sizes(data, fsdp, tensor, sequence, on=None):
@@ -225,6 +228,17 @@ def test_without_a_mesh_or_on_one_device_nothing_is_constrained():
 
 def test_one_host_holds_all_rows():
     assert local_rows(MESH, 6) == list(range(6))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "uint8", "bfloat16"])
+@pytest.mark.parametrize("shape", [(8,), (8, 6), (8, 6, 3), (8, 6, 2, 5)])
+def test_arrays_of_a_batch_are_sharded_by_rows_and_length_whatever_is_at_each_place(shape, dtype):
+    axes = PartitionSpec(*[("data", "fsdp"), ("sequence",), None, None][: len(shape)])
+    assert batch_sharding(SQUARE, shape).spec == axes
+    values = np.arange(np.prod(shape)).reshape(shape).astype(jnp.dtype(dtype))
+    placed = place(MESH, {"inputs": values})["inputs"]
+    assert placed.dtype == dtype
+    np.testing.assert_array_equal(placed, values)
 
 
 # The thread

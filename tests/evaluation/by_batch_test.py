@@ -1,6 +1,7 @@
 """Results are fetched one batch behind the devices, and counted once they are there."""
 
 import contextlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ def test_a_batch_is_fetched_once_the_next_is_on_its_way(monkeypatch):
 
     monkeypatch.setattr(jax, "device_get", device_get)
     monkeypatch.setattr(progress, "bar", bar)
-    batches = [(n, np.array([-1, n, -1, n][: n + 2])) for n in range(3)]
+    batches: Any = [(n, np.array([-1, n, -1, n][: n + 2])) for n in range(3)]
     assert fetch("Scoring", compute, batches) == [100, 101, 102]
     assert events == [
         4,

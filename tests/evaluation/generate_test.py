@@ -1,27 +1,31 @@
-"""Evaluation and generation with tiny functions in the place of a model."""
+"""Generation with pure functions in the place of a model: at once, and piece by piece."""
 
 import dataclasses
 import itertools
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.defaults import settings
+from tests.evaluation.fakes import (
+    BEAM,
+    BOS,
+    EOS,
+    PAD,
+    History,
+    Writer,
+    counting,
+    decoder,
+    of_source,
+    own_history,
+    padded,
+)
 from transformer_jax.evaluation import generate as evaluate
-from transformer_jax.evaluation.search import DecodeSettings
 
-PAD, EOS, BOS = 0, 1, 2
 VOCAB = 12
-BEAM = settings(DecodeSettings, "decode", beam_size=3, extra_length=2)
 GREEDY = dataclasses.replace(BEAM, method="greedy")
 SOURCES = [[3, 4, 5, EOS], [9, EOS], [7, 7, 8, 6, 3, EOS], [EOS], [4, 11, EOS]]
-
-
-def padded(rows, length):
-    return np.array([[*row, *[PAD] * (length - len(row))] for row in rows], np.int32)
 
 
 def batch_of(numbers, length):
@@ -37,17 +41,8 @@ def batch_of(numbers, length):
     return batch, np.array(numbers)
 
 
-class History(NamedTuple):
-    """A cache, of all that was read."""
-
-    tokens: Any
-
-    def enlarged(self, by):
-        return History(jnp.pad(self.tokens, [(0, 0), (0, by)]))
-
-
-class Copier:
-    """A "model" that prefers to copy its source, as pure functions; counts how often it is traced.
+class Copier(Writer):
+    """A "model" that prefers to copy its source; counts how often it is traced.
 
     After the source's row it goes on with the token params["end"].
     """
@@ -91,15 +86,6 @@ class Reader(Copier):
         return logits + jnp.repeat(context, len(tokens) // len(context), 0), History(history)
 
 
-def own_history(tokens, ancestors):
-    """What each hypothesis has read, from the rows of its sentence that hold it."""
-    if ancestors is None:
-        return tokens
-    ancestors = ancestors[:, :, : tokens.shape[1]]
-    rows = tokens.reshape(ancestors.shape)
-    return jnp.take_along_axis(rows, ancestors, axis=1).reshape(tokens.shape)
-
-
 def reader(seed, scale=1.0):
     random = np.random.default_rng(seed)
     prompt = scale * random.normal(size=(VOCAB, VOCAB))
@@ -107,32 +93,16 @@ def reader(seed, scale=1.0):
     return {"prompt": jnp.asarray(prompt), "places": jnp.asarray(places)}
 
 
-def of_source(tokens):
-    return tokens + BEAM.extra_length
-
-
-def arguments(model, settings, key, limit):
-    return {
-        "start": model.start,
-        "step": model.step,
-        "settings": settings,
-        "eos_ids": (EOS,),
-        "pad_id": PAD,
-        "key": jax.random.key(key),
-        "limit": limit,
-    }
-
-
 def generate(model, batches, *, params=None, settings=BEAM, key=0, limit=of_source):
-    settings = arguments(model, settings, key, limit)
-    return evaluate.generate(params or sure(), batches, **settings)
+    own = decoder(model, settings, limit)
+    return evaluate.generate(own, params or sure(), batches, jax.random.key(key))
 
 
 def pieces_of(model, batch, decode, *, params=None, settings=GREEDY, key=0, limit=of_source):
     """The pieces of text of each row that `stream` gives."""
     pieces = [[] for _ in range(len(batch[1]) * settings.num_samples)]
-    settings = arguments(model, settings, key, limit)
-    for row, text in evaluate.stream(params or sure(), batch, decode=decode, **settings):
+    own, key = decoder(model, settings, limit), jax.random.key(key)
+    for row, text in evaluate.stream(own, params or sure(), batch, key, decode):
         pieces[row].append(text)
     return pieces
 
@@ -150,6 +120,7 @@ def test_results_come_in_the_order_of_the_examples(method):
 
 
 def test_each_shape_of_inputs_is_compiled_once_over_all_calls():
+    """Whose decoders are equal: each call makes its own."""
     model = Copier()
     batches = [batch_of([2, 0, 4], 6), batch_of([3, 1, -1], 4), batch_of([1, 3, 4], 4)]
     generate(model, batches[:2])
@@ -161,6 +132,16 @@ def test_each_shape_of_inputs_is_compiled_once_over_all_calls():
     for batch in batches:
         pieces_of(model, batch, letters)
     assert model.traces == 6
+
+
+def test_what_is_never_written_makes_room_for_the_next_likeliest():
+    def written(never):
+        own, batches = decoder(Reader(), GREEDY, never=never), [batch_of([0, 1, 2, 3, 4], 6)]
+        texts = evaluate.generate(own, reader(1), batches, jax.random.key(0))
+        return {i for (ids,) in texts for i in ids}
+
+    likeliest = written(())
+    assert likeliest and not likeliest & written(tuple(likeliest)) and written(tuple(likeliest))
 
 
 @pytest.mark.parametrize("settings", [BEAM, GREEDY])
@@ -177,12 +158,12 @@ def test_a_result_is_as_long_as_its_own_prompt_allows(settings):
     numbered = (batch, np.arange(3))
     limits = [
         of_source,
-        lambda tokens: 4 - tokens,  # longest after the shortest prompt
-        lambda tokens: 2 * (tokens - 1),  # nothing after a prompt of one token
-        np.zeros_like,
+        lambda tokens, *_: 4 - tokens,  # longest after the shortest prompt
+        lambda tokens, *_: 2 * (tokens - 1),  # nothing after a prompt of one token
+        lambda tokens, *_: 0 * tokens,
     ]
     for limit in limits:
-        expected = [max(limit(len(row)) - 1, 0) for row in rows]
+        expected = [max(limit(len(row), BEAM.extra_length, None) - 1, 0) for row in rows]
         run = {"params": endless, "settings": settings, "limit": limit}
         results = generate(Copier(), [numbered], **run)
         assert [len(ids) for (ids,) in results] == expected
@@ -201,18 +182,9 @@ def test_room_that_is_made_as_it_is_needed_changes_nothing(method):
 
     def decoded(*rooms):
         calls = []
-        model = counting(Reader, calls)
+        own = decoder(counted(Reader, calls), settings)
         tokens = evaluate.decode_batch(
-            reader(3, 0.5),
-            inputs,
-            limit,
-            keys,
-            start=model.start,
-            step=model.step,
-            settings=settings,
-            rooms=rooms,
-            eos_ids=(EOS,),
-            pad_id=PAD,
+            reader(3, 0.5), inputs, limit, keys, decoder=own, rooms=rooms
         )
         jax.effects_barrier()
         return np.asarray(tokens), sorted(calls)
@@ -233,15 +205,11 @@ def test_rooms_double_up_to_the_length(length):
     assert all(larger <= 2 * room for room, larger in itertools.pairwise(rooms))
 
 
-def counting(model, calls):
-    """The model, which adds the index of each step that it takes to the calls."""
-
-    class Counting(model):
-        def step(self, params, context, cache, tokens, index, ancestors):
-            jax.debug.callback(lambda index: calls.append(int(index)), index)
-            return super().step(params, context, cache, tokens, index, ancestors)
-
-    return Counting()
+def counted(model, calls):
+    """A model that adds the index of each step that it takes to the calls."""
+    made = model()
+    made.step = counting(made.step, calls)
+    return made
 
 
 def test_rows_of_padding_do_not_prolong_decoding():
@@ -254,10 +222,10 @@ def test_rows_of_padding_do_not_prolong_decoding():
     ]
     for run in runs:
         calls = []
-        run(counting(Copier, calls), np.array([0, -1, -1]))
+        run(counted(Copier, calls), np.array([0, -1, -1]))
         jax.effects_barrier()
         assert sorted(calls) == [0, 1]
-        run(counting(Copier, calls), np.array([0, 1, 2]))
+        run(counted(Copier, calls), np.array([0, 1, 2]))
         jax.effects_barrier()
         assert len(calls) > 4
 
@@ -293,7 +261,7 @@ def test_a_stream_gives_what_generate_gives(method, num_samples, stop):
     ends = set()
     for seed in range(3):
         run = {"params": reader(seed, 0.5), "settings": settings, "key": seed}
-        run["limit"] = lambda tokens: 3 * (tokens - 1)  # the fourth may say nothing at all
+        run["limit"] = lambda tokens, *_: 3 * (tokens - 1)  # the fourth may say nothing at all
         batch, numbers = batch_of([0, 1, 2, 3, 4], 6)
         whole = generate(model, [(batch, numbers)], **run)
         texts = [evaluate.cut_at_stop(letters(ids), stop) for row in whole for ids in row]
@@ -360,7 +328,7 @@ def test_half_a_character_is_never_shown():
 def test_a_stop_text_saves_steps():
     endless = {"scale": jnp.float32(20.0), "end": jnp.int32(5)}
     calls = []
-    model = counting(Copier, calls)
+    model = counted(Copier, calls)
     settings = dataclasses.replace(GREEDY, stop=(letters([7, 7, 8]), letters([9])))
     batch = batch_of([1, 2, -1], 6)
     assert pieces_of(model, batch, letters, params=endless, settings=settings) == [[]] * 3

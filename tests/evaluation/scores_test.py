@@ -1,20 +1,36 @@
 """Scores against published ones of real systems, and against what must hold of any text."""
 
+import collections
 import gzip
 import itertools
 import math
 import os
 import pathlib
+import re
+import string
 
 import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from transformer_jax.data.corpora import grammar
-from transformer_jax.evaluation import scores as metrics
+from transformer_jax.evaluation import scores
+from transformer_jax.evaluation.scores import METRICS
 
 HYPOTHESES = ["Das Tier ist müde .", "Die Straße ist breit ."]
 REFERENCES = ["Das Tier war müde .", "Die Straße ist breit ."]
+PAIRS = [
+    ("the quick brown fox jumps over the lazy dog", "The quick brown dog jumps on the log."),
+    ("", "something"),
+    ("An apple, a day!", "apple day"),
+    ("same same different", "same other"),
+    ("308", "308 points"),
+]
+
+
+def alone(texts):
+    """One reference for each."""
+    return [[text] for text in texts]
 
 
 def real_data(*path):
@@ -39,67 +55,115 @@ def wnut17(name):
     return [[line.split("\t")[-1] for line in post] for post in posts]
 
 
-# sacreBLEU 2.6.0 on the command line, reference A.
+# sacreBLEU 2.6.0 on the command line: chrF by reference A, BLEU by A, C and D.
 @pytest.mark.parametrize(
-    ("system", "bleu", "chrf"),
+    ("system", "chrf", "bleu"),
     [
-        ("Online-W", 29.71, 60.22),
-        ("UEdin", 29.90, 59.47),
-        ("BUPT_rush", 26.36, 57.06),
-        ("ICL", 24.54, 55.19),
+        ("Online-W", 60.22, {"A": 29.71, "C": 41.35, "D": 40.38}),
+        ("UEdin", 59.47, {"A": 29.90, "C": 38.00, "D": 35.67}),
+        ("BUPT_rush", 57.06, {"A": 26.36, "C": 32.57, "D": 32.08}),
+        ("ICL", 55.19, {"A": 24.54, "C": 30.40, "D": 28.24}),
     ],
 )
-def test_real_systems_get_their_known_scores(system, bleu, chrf):
-    hypotheses, references = newstest2021(f"hyp.{system}"), newstest2021("ref.A")
-    score, signature = metrics.bleu(hypotheses, references, "13a")
-    assert score == pytest.approx(bleu, abs=0.005)
-    assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    score, signature = metrics.chrf(hypotheses, references)
-    assert score == pytest.approx(chrf, abs=0.005)
-    assert signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
-
-
-@pytest.mark.parametrize(
-    ("system", "bleu_c", "bleu_d"),
-    [
-        ("Online-W", 41.35, 40.38),
-        ("UEdin", 38.00, 35.67),
-        ("BUPT_rush", 32.57, 32.08),
-        ("ICL", 30.40, 28.24),
-    ],
-)
-def test_real_systems_get_their_known_scores_by_other_references(system, bleu_c, bleu_d):
+def test_real_systems_get_their_known_scores(system, chrf, bleu):
     hypotheses = newstest2021(f"hyp.{system}")
-    for reference, bleu in (("C", bleu_c), ("D", bleu_d)):
-        score, _ = metrics.bleu(hypotheses, newstest2021(f"ref.{reference}"), "13a")
-        assert score == pytest.approx(bleu, abs=0.005)
+    for reference, expected in bleu.items():
+        found = scores.bleu(hypotheses, alone(newstest2021(f"ref.{reference}")), "13a")
+        assert found["bleu"] == pytest.approx(expected, abs=0.005)
+        signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
+        assert found["bleu_signature"].startswith(signature)
+    found = scores.chrf(hypotheses, alone(newstest2021("ref.A")))
+    assert found["chrf"] == pytest.approx(chrf, abs=0.005)
+    signature = "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"
+    assert found["chrf_signature"].startswith(signature)
 
 
 @pytest.mark.parametrize(("system", "bleu"), [("Online-W", 26.25), ("ICL", 20.43)])
 def test_real_systems_get_their_known_scores_without_tokenising(system, bleu):
     hypotheses, references = newstest2021(f"hyp.{system}"), newstest2021("ref.A")
-    score, signature = metrics.bleu(hypotheses, references, "none")
-    assert score == pytest.approx(bleu, abs=0.005)
-    assert "|tok:none|" in signature
+    found = scores.bleu(hypotheses, alone(references), "none")
+    assert found["bleu"] == pytest.approx(bleu, abs=0.005)
 
 
-@pytest.mark.parametrize("tokenizer", ["13a", "none", "intl", "char"])
+@pytest.mark.parametrize("tokenizer", scores.BLEU_TOKENIZERS)
 def test_bleu_is_that_of_sacrebleu_for_every_tokenizer(tokenizer):
-    score, signature = metrics.bleu(HYPOTHESES, REFERENCES, tokenizer)
+    found = scores.bleu(HYPOTHESES, alone(REFERENCES), tokenizer)
     expected = BLEU(tokenize=tokenizer).corpus_score(HYPOTHESES, [REFERENCES]).score
-    assert score == expected and 0 < score < 100
-    assert f"|tok:{tokenizer}|" in signature
+    assert found["bleu"] == expected and 0 < expected < 100
+    assert f"|tok:{tokenizer}|" in found["bleu_signature"]
 
 
-def test_right_translations_get_the_highest_scores():
-    assert metrics.bleu(REFERENCES, REFERENCES, "13a")[0] == pytest.approx(100)
-    assert metrics.chrf(REFERENCES, REFERENCES)[0] == pytest.approx(100)
-    assert metrics.exact_match(REFERENCES, REFERENCES) == 1
+def test_exact_match_minds_all_but_outer_blanks_and_takes_any_reference():
+    hypotheses = ["a b", " a b\n", "a  b", "A b", "a b .", "b"]
+    references = [["a b"]] * 5 + [["x", "b"]]
+    assert scores.exact_match(hypotheses, references) == {"exact_match": 3 / 6}
 
 
-def test_exact_match_minds_all_but_outer_blanks():
-    hypotheses = ["a b", " a b\n", "a  b", "A b", "a b ."]
-    assert metrics.exact_match(hypotheses, ["a b"] * 5) == 2 / 5
+def published_f1(prediction, ground_truth):
+    """As evaluate-v1.1.py of SQuAD has it."""
+
+    def normalize_answer(s):
+        s = "".join(ch for ch in s.lower() if ch not in set(string.punctuation))
+        return " ".join(re.sub(r"\b(a|an|the)\b", " ", s).split())
+
+    prediction_tokens = normalize_answer(prediction).split()
+    ground_truth_tokens = normalize_answer(ground_truth).split()
+    common = collections.Counter(prediction_tokens) & collections.Counter(ground_truth_tokens)
+    num_same = sum(common.values())
+    if num_same == 0:
+        return 0
+    precision = 1.0 * num_same / len(prediction_tokens)
+    recall = 1.0 * num_same / len(ground_truth_tokens)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def test_rouge_gives_the_example_of_its_readme():
+    """google-research/rouge: RougeScorer(["rouge1", "rougeL"], use_stemmer=True)."""
+    (reference, hypothesis), *_ = PAIRS
+    found = scores.rouge([hypothesis], [[reference]])
+    # 6 of 8 and 9 words are shared, 5 in their order: P = 6/8, R = 6/9.
+    assert found["rouge1"] == pytest.approx(2 * 6 / (8 + 9))
+    assert found["rougeL"] == pytest.approx(2 * 5 / (8 + 9))
+    # "the quick" and "quick brown" of 7 and 8 pairs, "the" of the last being another pair.
+    assert found["rouge2"] == pytest.approx(2 * 2 / (7 + 8))
+    assert "rouge1_mean" not in found and "rouge-score" in found["rouge_signature"]
+
+
+def test_rouge_stems_words_and_takes_the_best_and_the_mean_of_the_references():
+    found = scores.rouge(["dogs barking"], [["dog barked", "cats"]])
+    assert found["rouge1"] == 1 and found["rouge1_mean"] == 0.5
+    one = scores.rouge(["dogs barking", "a cat"], [["dog barked"], ["a cow"]])
+    assert one["rougeL"] == pytest.approx((1 + 0.5) / 2)
+
+
+def test_squad_is_counted_as_its_script_does():
+    for reference, hypothesis in PAIRS:
+        assert scores.word_f1(hypothesis, reference) == pytest.approx(
+            published_f1(hypothesis, reference)
+        )
+    hypotheses = ["The 308!", "red", "blue whale"]
+    references = [["308 points", "308"], ["green"], ["a blue whale", "whale"]]
+    found = scores.squad(hypotheses, references)
+    assert found == {"f1": pytest.approx(2 / 3), "squad_exact_match": pytest.approx(2 / 3)}
+    partly = scores.squad(["blue whale"], [["whale shark", "a whale"]])
+    assert partly == {"f1": pytest.approx(2 / 3), "squad_exact_match": 0}
+
+
+def test_texts_are_normalised_as_squad_says():
+    assert scores.normalised(" The  cat's an Animal, a-b.") == "cats animal ab"
+    assert scores.normalised("theatre") == "theatre"  # an article is a whole word
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_each_metric_is_best_where_a_text_is_its_first_reference(name):
+    texts = ["the cat sat on the mat", "dogs bark at night in the rain"]
+    others = texts[::-1]
+    right = METRICS[name](texts, [[text] for text in texts], "13a")
+    wrong = METRICS[name](others, [[text] for text in texts], "13a")
+    for key, value in right.items():
+        if isinstance(value, float):
+            assert np.isclose(value, 100 if key in ("bleu", "chrf") else 1)
+            assert wrong[key] < value
 
 
 @pytest.mark.parametrize(
@@ -119,12 +183,12 @@ def test_exact_match_minds_all_but_outer_blanks():
     ],
 )
 def test_only_the_expected_pronoun_alone_is_right(hypothesis, right):
-    assert metrics.pronoun_accuracy([hypothesis], ["es"]) == right
+    assert scores.pronoun_accuracy([hypothesis], ["es"]) == right
 
 
 def test_sentences_without_a_pronoun_do_not_count():
     hypotheses = ["weil er müde war", "weil sie müde war", "weil sie müde waren"]
-    assert metrics.pronoun_accuracy(hypotheses, ["er", "es", ""]) == 1 / 2
+    assert scores.pronoun_accuracy(hypotheses, ["er", "es", ""]) == 1 / 2
 
 
 def test_every_reference_of_the_embedded_corpus_is_right_and_no_other_pronoun_is():
@@ -132,41 +196,42 @@ def test_every_reference_of_the_embedded_corpus_is_right_and_no_other_pronoun_is
     pronouns = [example["pronoun"] for example in examples]
     targets = [example["target"] for example in examples]
     assert set(pronouns) == {"er", "sie", "es", ""}
-    assert metrics.pronoun_accuracy(targets, pronouns) == 1
+    assert scores.pronoun_accuracy(targets, pronouns) == 1
     others = {"er": "sie", "sie": "es", "es": "er", "": ""}
-    assert metrics.pronoun_accuracy(targets, [others[pronoun] for pronoun in pronouns]) == 0
+    assert scores.pronoun_accuracy(targets, [others[pronoun] for pronoun in pronouns]) == 0
 
 
-@pytest.mark.parametrize(
-    "score",
-    [
-        lambda hypotheses, others: metrics.bleu(hypotheses, others, "13a"),
-        metrics.chrf,
-        metrics.exact_match,
-        metrics.pronoun_accuracy,
-        metrics.accuracy,
-        metrics.f1,
-        metrics.matthews,
-        metrics.span_f1,
-    ],
-)
+OF_TEXTS = {
+    name: lambda ours, theirs, score=score: score(ours, theirs, "13a")
+    for name, score in METRICS.items()
+}
+OF_LABELS = (scores.pronoun_accuracy, scores.label_scores, scores.matthews, scores.span_f1)
+
+
+@pytest.mark.parametrize("score", [*OF_TEXTS.values(), *OF_LABELS])
 def test_empty_and_unequal_lists_have_no_score(score):
     with pytest.raises(ValueError, match="empty"):
         score([], [])
     with pytest.raises(ValueError, match=r"2 \w+, but 1"):
-        score(["a", "b"], ["a"])
+        score(["a", "b"], [["a"]])
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_text_without_references_has_no_score(name):
+    with pytest.raises(ValueError, match="without references"):
+        OF_TEXTS[name](["a"], [[]])
 
 
 def test_pronoun_accuracy_needs_a_pronoun():
     with pytest.raises(ValueError, match="none of the sentences"):
-        metrics.pronoun_accuracy(["a"], [""])
+        scores.pronoun_accuracy(["a"], [""])
 
 
 # As the shared task published them (Derczynski et al. 2017, over all entities of the test set).
 @pytest.mark.parametrize(("system", "span_f1"), [("uh_ritual", 41.86), ("drexel_cci", 26.30)])
 def test_submissions_to_wnut_2017_get_their_published_scores(system, span_f1):
     expected = wnut17("emerging.test.annotated")
-    score = metrics.span_f1(wnut17(f"submissions/{system}"), expected)
+    score = scores.span_f1(wnut17(f"submissions/{system}"), expected)
     assert len(expected) == 1287
     assert 100 * score == pytest.approx(span_f1, abs=0.005)
 
@@ -197,12 +262,12 @@ def test_span_f1_of_random_tags_equals_a_slow_count_of_spans(seed):
     ours, theirs = span_set(predicted), span_set(expected)
     assert 0 < len(ours & theirs) < len(ours | theirs)
     wanted = 2 * len(ours & theirs) / (len(ours) + len(theirs))
-    assert metrics.span_f1(predicted, expected) == pytest.approx(wanted)
+    assert scores.span_f1(predicted, expected) == pytest.approx(wanted)
 
 
 def test_spans_end_with_their_sentence():
-    assert metrics.span_f1([["B-a"], ["I-a"]], [["B-a"], ["B-a"]]) == 1
-    assert metrics.span_f1([["B-a", "I-a"]], [["B-a", "B-a"]]) == 0
+    assert scores.span_f1([["B-a"], ["I-a"]], [["B-a"], ["B-a"]]) == 1
+    assert scores.span_f1([["B-a", "I-a"]], [["B-a", "B-a"]]) == 0
 
 
 @pytest.mark.parametrize(
@@ -215,16 +280,16 @@ def test_spans_end_with_their_sentence():
     ],
 )
 def test_span_f1_without_spans_is_0(predicted, expected):
-    assert metrics.span_f1(predicted, expected) == 0
+    assert scores.span_f1(predicted, expected) == 0
 
 
 def test_span_f1_is_of_bio_tags_and_sentences_of_equal_length():
     with pytest.raises(ValueError, match="'NOUN'"):
-        metrics.span_f1([["O"]], [["NOUN"]])
+        scores.span_f1([["O"]], [["NOUN"]])
     with pytest.raises(ValueError, match="'E-a'"):
-        metrics.span_f1([["E-a"]], [["O"]])
+        scores.span_f1([["E-a"]], [["O"]])
     with pytest.raises(ValueError, match="2 tags has 1"):
-        metrics.span_f1([["O"]], [["O", "O"]])
+        scores.span_f1([["O"]], [["O", "O"]])
 
 
 def label_case(seed):
@@ -243,20 +308,20 @@ def test_scores_of_labels_equal_their_definitions(seed):
     names = sorted({*predicted, *expected})
     ours = np.array([[label == name for name in names] for label in predicted], float)
     theirs = np.array([[label == name for name in names] for label in expected], float)
-    assert metrics.accuracy(predicted, expected) == pytest.approx((ours * theirs).sum() / len(ours))
     f1 = 2 * (ours * theirs).sum(axis=0) / (ours.sum(axis=0) + theirs.sum(axis=0))
-    assert metrics.f1(predicted, expected) == pytest.approx(f1.mean())
+    wanted = {"accuracy": (ours * theirs).sum() / len(ours), "f1": f1.mean()}
+    assert scores.label_scores(predicted, expected) == pytest.approx(wanted)
     # Gorodkin 2004: the correlation of two matrices of indicators.
     ours, theirs = ours - ours.mean(axis=0), theirs - theirs.mean(axis=0)
     matthews = (ours * theirs).sum() / np.sqrt((ours**2).sum() * (theirs**2).sum())
-    assert metrics.matthews(predicted, expected) == pytest.approx(matthews)
+    assert scores.matthews(predicted, expected) == pytest.approx(matthews)
 
 
 def test_what_is_not_predicted_is_wrong_but_no_class_of_its_own():
-    predicted, expected = ["a", metrics.NOTHING, "b"], ["a", "a", "b"]
-    assert metrics.accuracy(predicted, expected) == pytest.approx(2 / 3)
-    assert metrics.f1(predicted, expected) == pytest.approx((2 / 3 + 1) / 2)
-    assert metrics.f1([metrics.NOTHING], ["a"]) == 0
+    predicted, expected = ["a", scores.NOTHING, "b"], ["a", "a", "b"]
+    found = scores.label_scores(predicted, expected)
+    assert found == pytest.approx({"accuracy": 2 / 3, "f1": (2 / 3 + 1) / 2})
+    assert scores.label_scores([scores.NOTHING], ["a"]) == {"accuracy": 0, "f1": 0}
 
 
 @pytest.mark.parametrize(
@@ -264,29 +329,29 @@ def test_what_is_not_predicted_is_wrong_but_no_class_of_its_own():
     [(["a", "a"], ["a", "a"], 1.0), (["b", "b"], ["a", "a"], 0.0), (["a", "a"], ["a", "b"], 0.5)],
 )
 def test_labels_of_one_class_have_no_correlation(predicted, expected, accuracy):
-    assert metrics.accuracy(predicted, expected) == accuracy
-    assert 0 <= metrics.f1(predicted, expected) <= accuracy
-    assert metrics.matthews(predicted, expected) == 0
+    found = scores.label_scores(predicted, expected)
+    assert found["accuracy"] == accuracy >= found["f1"] >= 0
+    assert scores.matthews(predicted, expected) == 0
 
 
 def test_perplexity_of_words_counts_line_ends():
     nats = 6 * math.log(7)
-    assert metrics.word_perplexity(nats, ["a  b"]) == pytest.approx(7**2)
-    assert metrics.word_perplexity(nats, ["a b\nc d\n"]) == pytest.approx(7)
-    assert metrics.word_perplexity(nats, ["a b\nc d"]) == pytest.approx(7)
-    assert metrics.word_perplexity(nats, ["a b", "c", " "]) == pytest.approx(7)
+    assert scores.word_perplexity(nats, ["a  b"]) == pytest.approx(7**2)
+    assert scores.word_perplexity(nats, ["a b\nc d\n"]) == pytest.approx(7)
+    assert scores.word_perplexity(nats, ["a b\nc d"]) == pytest.approx(7)
+    assert scores.word_perplexity(nats, ["a b", "c", " "]) == pytest.approx(7)
 
 
 def test_perplexity_of_words_is_the_same_however_a_text_is_cut_into_lines():
     text = " \n = a = \n \n b c d , e \n \n"
     lines = text.removesuffix("\n").split("\n")
-    assert metrics.word_perplexity(20.0, [text]) == metrics.word_perplexity(20.0, lines)
+    assert scores.word_perplexity(20.0, [text]) == scores.word_perplexity(20.0, lines)
 
 
 def test_perplexity_of_words_overflows_to_infinity_and_needs_words():
-    assert metrics.word_perplexity(1e9, ["a"]) == math.inf
+    assert scores.word_perplexity(1e9, ["a"]) == math.inf
     with pytest.raises(ValueError, match="empty list of texts"):
-        metrics.word_perplexity(1.0, [])
+        scores.word_perplexity(1.0, [])
 
 
 # Merity et al. 2016, table 1.
@@ -294,6 +359,6 @@ def test_perplexity_of_words_overflows_to_infinity_and_needs_words():
 def test_wikitext2_has_its_published_number_of_words(split, tokens):
     with gzip.open(real_data("wikitext2", f"{split}.txt.gz"), "rt", encoding="utf-8") as file:
         text = file.read()
-    assert metrics.word_perplexity(tokens, [text]) == pytest.approx(math.e, rel=1e-9)
+    assert scores.word_perplexity(tokens, [text]) == pytest.approx(math.e, rel=1e-9)
     lines = text.removesuffix("\n").split("\n")
-    assert metrics.word_perplexity(tokens, lines) == pytest.approx(math.e, rel=1e-9)
+    assert scores.word_perplexity(tokens, lines) == pytest.approx(math.e, rel=1e-9)

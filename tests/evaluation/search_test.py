@@ -3,6 +3,7 @@
 The model keeps the history in its cache, so that ancestors that are wrong change the result.
 """
 
+import dataclasses
 import functools
 import math
 import re
@@ -13,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.defaults import settings
+from tests.evaluation.fakes import BEAM, BOS, EOS, PAD, counting, own_history
+from tests.evaluation.fakes import padded as rows_padded
 from transformer_jax.evaluation import search as decode
 
-PAD, EOS, BOS = 0, 1, 2
 VOCAB = 5
 LENGTH = 5
 
@@ -41,14 +42,6 @@ def first_tokens(bias):
 
 def empty_cache(batch_size):
     return jnp.zeros((batch_size, LENGTH), jnp.int32)
-
-
-def own_history(cache, ancestors):
-    """What each hypothesis has read, from the rows of its sentence that hold it."""
-    if ancestors is None:
-        return cache
-    rows = cache.reshape(*ancestors.shape[:2], LENGTH)
-    return jnp.take_along_axis(rows, ancestors, axis=1).reshape(cache.shape)
 
 
 def make_step(tables, bias):
@@ -115,18 +108,17 @@ def slow_beam_search(tables, bias, limit, alpha, beam_size, ends=(EOS,)):
 
 
 def padded(sequence):
-    return [*sequence, *[PAD] * (LENGTH - len(sequence))]
+    (row,) = rows_padded([sequence], LENGTH)
+    return row
 
 
 @functools.partial(jax.jit, static_argnames=("beam_size", "alpha", "num_results", "ends"))
 def search(tables, bias, limit, *, beam_size, alpha, num_results=None, ends=(EOS,)):
-    step = make_step(tables, bias)
-    return search_by(
-        step, bias, limit, beam_size=beam_size, alpha=alpha, num_results=num_results, ends=ends
-    )
+    step, num_results = make_step(tables, bias), num_results or beam_size
+    return search_by(step, bias, limit, beam_size, alpha, num_results, ends)
 
 
-def search_by(step, bias, limit, *, beam_size, alpha, num_results, ends=(EOS,)):
+def search_by(step, bias, limit, beam_size, alpha, num_results, ends=(EOS,)):
     start = decode.begin_beams(
         first_tokens(bias),
         empty_cache(bias.shape[0]),
@@ -134,9 +126,9 @@ def search_by(step, bias, limit, *, beam_size, alpha, num_results, ends=(EOS,)):
         num_results=num_results,
         length=LENGTH,
         limit=limit,
-        pad_id=PAD,
+        pad=PAD,
     )
-    extend = functools.partial(decode.extend_beams, step=step, length_penalty=alpha, eos_ids=ends)
+    extend = functools.partial(decode.extend_beams, step=step, length_penalty=alpha, ends=ends)
     end = in_two_parts(start, extend)
     return Decoded(end.finished_tokens, end.finished_scores)
 
@@ -148,10 +140,10 @@ def complete(tables, bias, limit, choose, num_results, ends=(EOS,)):
         num_results=num_results,
         length=LENGTH,
         limit=limit,
-        pad_id=PAD,
+        pad=PAD,
     )
     step = make_step(tables, bias)
-    extend = functools.partial(decode.extend, step=step, choose=choose, eos_ids=ends, pad_id=PAD)
+    extend = functools.partial(decode.extend, step=step, choose=choose, ends=ends, pad=PAD)
     end = in_two_parts(start, extend)
     results = (bias.shape[0], num_results)
     return Decoded(end.tokens.reshape(*results, LENGTH), end.scores.reshape(results))
@@ -241,14 +233,8 @@ def test_early_stop_saves_steps():
     tables, bias = np.zeros((LENGTH, VOCAB, VOCAB), np.float32), np.zeros((2, VOCAB), np.float32)
     tables[0, BOS, 3], tables[1, 3, EOS] = 20.0, 40.0
     calls = []
-    step = make_step(tables, bias)
-
-    def counted(cache, tokens, index, ancestors):
-        jax.debug.callback(lambda index: calls.append(int(index)), index)
-        return step(cache, tokens, index, ancestors)
-
-    limit = jnp.full((2,), LENGTH)
-    search_by(counted, bias, limit, beam_size=2, alpha=0.6, num_results=1)
+    step = counting(make_step(tables, bias), calls)
+    search_by(step, bias, jnp.full((2,), LENGTH), 2, 0.6, 1)
     jax.effects_barrier()
     assert sorted(calls) == [0, 1]
 
@@ -405,4 +391,4 @@ def test_a_sample_is_that_of_its_sentence_and_key():
 )
 def test_settings_that_do_not_go_together_are_named(name, value):
     with pytest.raises(ValueError, match=rf"decode\.{name} .*{re.escape(str(value))}"):
-        settings(decode.DecodeSettings, "decode", **{name: value})
+        dataclasses.replace(BEAM, **{name: value})

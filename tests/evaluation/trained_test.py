@@ -1,20 +1,20 @@
-"""A trained model asked with tiny functions in the place of its own: means, classes, vectors."""
+"""What is asked of pure functions in the place of a model: means, classes, vectors."""
 
 import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.evaluation.trained import (
-    Trained,
-    make_eval_step,
-    make_predict_step,
-    mean_losses,
-)
+from tests.evaluation.fakes import Function
+from transformer_jax.evaluation.trained import Trained
+from transformer_jax.tasks.tokens import labels, likeliest_labels
+from transformer_jax.training.cross_entropy import LossSettings
+from transformer_jax.training.losses import Loss, means_of_tokens
 
-CLASSES = 4
+CLASSES = "wxyz"
 # By the number of the example: its tokens, and its labels (class + 1; 0 where there is none).
 TOKENS = [[2, 7, 8, 1], [2, 9, 1], [2, 5, 5, 6, 1], [2, 1]]
 LABELS = [[0, 3, 1, 0], [0, 4, 0], [0, 1, 0, 2, 0], [0, 0]]
@@ -38,76 +38,80 @@ def another_way():
     return [batch_of([1, 3, 0, 2], 5)]
 
 
-def class_of_token(params, batch, rng):
+def class_of_token(params, batch, memory):
     """Logits that make the class of a token (token + params) modulo the number of classes."""
-    assert rng is None
-    return jax.nn.one_hot((batch["inputs"] + params) % CLASSES, CLASSES)
+    return jax.nn.one_hot((batch["inputs"] + params) % len(CLASSES), len(CLASSES)), memory
 
 
-def trained(params, batches=(), **functions):
+def trained(params, model, batches=(), **fields):
     """A model that reads these batches whatever lines come in."""
-    names = (
-        "data eval_step memory predict_step embed_step start step limit most_positions decode seed"
+    data = types.SimpleNamespace(
+        prompts=lambda lines: batches,
+        settings=types.SimpleNamespace(evaluation_batch_size=1),
+        labels=CLASSES,
     )
-    fields = dict.fromkeys([*names.split(), "bleu_tokenizer"])
-    data = types.SimpleNamespace(prompts=lambda lines: batches)
-    return Trained(**(fields | {"params": params, "data": data} | functions))  # pyright: ignore
+    names = "loss prediction memory decoder seed bleu_tokenizer".split()
+    given = dict.fromkeys(names) | {"memory": lambda rows: ()} | fields
+    return Trained(params=params, data=data, model=model, **given)  # pyright: ignore
 
 
 @pytest.mark.parametrize("batches", [one_way, another_way])
-def test_predictions_are_of_the_labelled_places_in_the_order_of_the_examples(batches):
-    predict_step = make_predict_step(class_of_token)
-    predicted = trained(1, predict_step=predict_step).predict(batches())
+def test_labels_are_of_the_labelled_places_in_the_order_of_the_examples(batches):
+    own = trained(1, Function(class_of_token), prediction=likeliest_labels)
     expected = [
-        [(token + 1) % CLASSES for token, label in zip(tokens, labels, strict=True) if label]
-        for tokens, labels in zip(TOKENS, LABELS, strict=True)
+        [CLASSES[(token + 1) % 4] for token, label in zip(tokens, own_labels, strict=True) if label]
+        for tokens, own_labels in zip(TOKENS, LABELS, strict=True)
     ]
-    assert predicted == expected
-    assert [len(row) for row in predicted] == [2, 1, 2, 0]
+    assert labels(own, batches()) == expected
+    assert [len(row) for row in expected] == [2, 1, 2, 0]
+    assert labels(own, []) == []
 
 
-def test_a_predict_step_is_compiled_once_per_shape():
+def test_what_is_asked_is_compiled_once_per_shape():
+    """By whoever asks: all that have equal models."""
     shapes = []
 
-    def apply(params, batch, rng):
+    def compute(params, batch, memory):
         shapes.append(batch["inputs"].shape)
-        return class_of_token(params, batch, rng)
+        return class_of_token(params, batch, memory)
 
-    predict_step = make_predict_step(apply)
-    for _ in range(2):
-        trained(1, predict_step=predict_step).predict(one_way())
+    for params in (1, 2):
+        trained(params, Function(compute), prediction=likeliest_labels).predict(one_way())
     assert shapes == [(3, 6), (3, 4)]
-
-
-def test_nothing_is_predicted_of_no_batches():
-    assert trained(1, predict_step=make_predict_step(class_of_token)).predict([]) == []
 
 
 @pytest.mark.parametrize("batches", [one_way, another_way])
 def test_vectors_come_in_the_order_of_the_examples(batches):
     """Each vector is that of the row's first token; the others hold what must not be read."""
 
-    def embed_step(params, batch):
-        total = jnp.sum(batch["inputs"], axis=1, keepdims=True)
-        vectors = params * jnp.stack([total, -total], axis=-1)
-        return jnp.where(jnp.arange(batch["inputs"].shape[1])[None, :, None] == 0, vectors, 999)
+    class Model(NamedTuple):
+        def apply(self, variables, batch, *, method):
+            assert method == "embed"
+            total = jnp.sum(batch["inputs"], axis=1, keepdims=True)
+            vectors = variables["params"] * jnp.stack([total, -total], axis=-1)
+            return jnp.where(jnp.arange(batch["inputs"].shape[1])[None, :, None] == 0, vectors, 999)
 
-    vectors = trained(jnp.float32(0.5), batches(), embed_step=embed_step).embed(["any"])
+    vectors = trained(jnp.float32(0.5), Model(), batches()).embed(["any"])
     expected = [[sum(tokens) / 2, -sum(tokens) / 2] for tokens in TOKENS]
     np.testing.assert_array_equal(vectors, np.array(expected, np.float32))
-
-
-def test_vectors_need_lines():
     with pytest.raises(ValueError, match="no lines"):
-        trained(0.0, embed_step=lambda params, batch: jnp.zeros((1, 1, 1))).embed([])
+        trained(0.5, Model()).embed([])
 
 
-def loss(outputs, batch):
+def losses(params, compute, batches, memory=lambda rows: ()):
+    split = types.SimpleNamespace(batches=list(batches))
+    return trained(params, Function(compute), loss=LOSS, memory=memory).losses(split)  # pyright: ignore
+
+
+def distance(outputs, batch, settings):
     """Mean distance of the prediction from y, over the rows with a weight."""
-    error = jnp.abs(outputs - batch["y"])
+    error = jnp.abs(outputs.values - batch["y"])
     weight = jnp.sum(batch["weights"])
     total = jnp.sum(error * batch["weights"])
     return total, weight, {"loss": (total, weight), "token_loss": (2 * total, weight)}
+
+
+LOSS = Loss(distance, None, means_of_tokens, LossSettings(0.0, 0.0))
 
 
 def test_evaluation_does_not_depend_on_how_batches_are_cut():
@@ -119,35 +123,21 @@ def test_evaluation_does_not_depend_on_how_batches_are_cut():
         for rows in np.split(np.arange(12), 12 // size):
             yield {"x": x[rows], "y": y[rows], "weights": weights[rows]}, rows
 
-    eval_step = make_eval_step(
-        loss, lambda params, batch, rng, memory: (params * batch["x"], memory)
-    )
+    def compute(params, batch, memory):
+        return params * batch["x"], memory
+
     expected = np.mean(np.abs(3 * x[:10].astype(np.float64) - y[:10]))
     for size in (12, 4, 3, 1):
-        result = mean_losses(jnp.float32(3), batches(size), eval_step)
+        result = losses(jnp.float32(3), compute, batches(size))
         assert set(result) == {"loss", "token_loss", "perplexity"}
         assert result["loss"] == pytest.approx(expected, rel=1e-6)
         assert result["perplexity"] == pytest.approx(np.exp(2 * expected), rel=1e-5)
 
 
-def test_an_eval_step_is_compiled_once_per_shape():
-    traces = []
-
-    def apply(params, batch, rng, memory):
-        traces.append(batch["x"].shape)
-        return batch["x"], memory
-
-    eval_step = make_eval_step(loss, apply)
-    for size in (4, 2, 4, 2):
-        batch = {name: np.ones((size,), np.float32) for name in ("x", "y", "weights")}
-        mean_losses(0.0, [(batch, np.arange(size))], eval_step)
-    assert traces == [(4,), (2,)]
-
-
 def test_what_a_batch_leaves_is_there_for_the_next():
     """Each batch is scored by the sum of all before it, which begins at 0."""
 
-    def apply(params, batch, rng, memory):
+    def compute(params, batch, memory):
         return memory["sum"], {"sum": memory["sum"] + batch["x"]}
 
     batches = [
@@ -155,10 +145,10 @@ def test_what_a_batch_leaves_is_there_for_the_next():
         for x in (1.0, 2.0, 4.0)
     ]
     memory = {"sum": jax.ShapeDtypeStruct((1,), jnp.float32)}
-    found = mean_losses(0.0, batches, make_eval_step(loss, apply), memory)
+    found = losses(jnp.float32(0), compute, batches, lambda rows: memory)
     assert found["loss"] == pytest.approx((0 + 1 + 3) / 3)
 
 
 def test_evaluation_needs_batches():
     with pytest.raises(ValueError, match="no batches"):
-        mean_losses(0.0, [], lambda params, batch, memory: ({}, memory))
+        losses(0.0, class_of_token, [])

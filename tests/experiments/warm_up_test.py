@@ -17,7 +17,7 @@ from experiments.warm_up import measure, report, sweep
 from tests.experiments import tiny
 from transformer_jax.config.build import build
 from transformer_jax.inspection.sharpness import threshold
-from transformer_jax.training.losses import PLATEAU_MARGIN
+from transformer_jax.tasks.tokens import PLATEAU_MARGIN
 
 STEPS, BURN_IN, RATE = 14, 2, 0.01
 ENTROPY = 3.3

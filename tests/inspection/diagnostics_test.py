@@ -28,6 +28,7 @@ from transformer_jax.inspection.observed import (
 )
 from transformer_jax.inspection.steps import update
 from transformer_jax.tasks import TASKS
+from transformer_jax.training.cross_entropy import LossSettings
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])
@@ -43,7 +44,7 @@ def test_training_can_log_the_diagnostics_of_every_shape(shape, qk_norm):
         "decoder_only": "causal_lm",
         "masked_tokens": "masked_lm",
     }.get(shape, "tagging")
-    loss = functools.partial(TASKS[task].loss, label_smoothing=0.0, z_loss=0.0)
+    loss = TASKS[task].bound_loss(LossSettings(0.0, 0.0))
     diagnose = functools.partial(diagnostics.diagnose, make(config), loss, tiny.roles(config))
     found = jax.eval_shape(diagnose, params, params, batch)
     expected = {}

@@ -10,30 +10,23 @@ import numpy as np
 import optax
 import pytest
 
-from tests.defaults import train_settings
 from tests.models import tiny
-from transformer_jax.devices.mesh import MeshSettings, make_mesh
+from tests.training.tiny import make_settings, make_states
 from transformer_jax.inspection import replay
-from transformer_jax.models.family import parameter_name, with_memory
+from transformer_jax.models.family import Outputs, parameter_name, with_memory
 from transformer_jax.models.memory import shapes
+from transformer_jax.tasks import TASKS
 from transformer_jax.training import state as train_state
-from transformer_jax.training.cross_entropy import METRICS
-from transformer_jax.training.losses import next_token_loss
+from transformer_jax.training.cross_entropy import LossSettings
 from transformer_jax.training.step import make_train_step
 
-LOSS = functools.partial(next_token_loss, label_smoothing=0.0, z_loss=0.0)
+LOSS = TASKS["translation"].bound_loss(LossSettings(0.0, 0.0))
 SGD: optax.GradientTransformation = optax.sgd(0.1)
 MOST = float(np.finfo(np.float32).max)
 
 
-def make_settings(accumulation_steps=1):
-    return train_settings(steps=9, accumulation_steps=accumulation_steps, log_every=1)
-
-
-def make_state(params, optimizer: optax.GradientTransformation = SGD) -> Any:
-    mesh = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
-    metrics = (*METRICS, "gradient_norm")
-    states = train_state.StateMaker(lambda *_: params, optimizer, metrics, ema=False, mesh=mesh)
+def make_state(params, optimizer=SGD) -> Any:
+    states = make_states(init=lambda *_: params, optimizer=optimizer)
     return states.create(jax.random.key(0), {})
 
 
@@ -42,16 +35,9 @@ def make_batch(config, rows=2):
     return tiny.read_by(config, tiny.pack([[pair] for pair in pairs]))
 
 
-def found(
-    config,
-    params,
-    batch=None,
-    *,
-    optimizer: optax.GradientTransformation = SGD,
-    accumulation_steps=1,
-):
+def found(config, params, batch=None, *, optimizer=SGD, accumulation_steps=1):
     """The name of the first tensor that is not finite, without its counts."""
-    settings = make_settings(accumulation_steps)
+    settings = make_settings(accumulation_steps=accumulation_steps)
     state = make_state(params, optimizer)
     model, batch = tiny.model(config), batch or make_batch(config)
     found = replay.first_non_finite(replay.tensors(model, LOSS, optimizer, settings, state, batch))
@@ -68,20 +54,18 @@ def changed(params, path, change):
     return jax.tree_util.tree_map_with_path(at, params)
 
 
-def layer_times(layer, factor):
-    def change(leaf):
-        leaf[layer - 1] *= factor
+def of_layer(layer, change):
+    """The change of one layer of a leaf."""
+
+    def changed(leaf):
+        leaf[layer - 1] = change(leaf[layer - 1])
         return leaf
 
-    return change
+    return changed
 
 
-def layer_is(layer, value):
-    def change(leaf):
-        leaf[layer - 1] = value
-        return leaf
-
-    return change
+def large(leaf):
+    return 1e25 * leaf
 
 
 PRE_LN = dict(residual="pre_ln", tied_embeddings="none")
@@ -91,7 +75,7 @@ PRE_LN = dict(residual="pre_ln", tied_embeddings="none")
     ("parameters", "expected"),
     [
         (
-            {"encoder/feed_forward/up_bias": layer_is(2, np.nan)},
+            {"encoder/feed_forward/up_bias": of_layer(2, lambda leaf: np.nan * leaf)},
             "parameter encoder/feed_forward/up_bias",
         ),
         (
@@ -99,21 +83,21 @@ PRE_LN = dict(residual="pre_ln", tied_embeddings="none")
             "decoder/layer 1/self_attention/input",
         ),
         (
-            {f"encoder/self_attention/{name}": layer_times(2, 1e25) for name in ("query", "key")},
+            {f"encoder/self_attention/{name}": of_layer(2, large) for name in ("query", "key")},
             "encoder/layer 2/self_attention/largest attention logits",
         ),
         (
-            {f"decoder/cross_attention/{name}": layer_times(1, 1e25) for name in ("query", "key")},
+            {f"decoder/cross_attention/{name}": of_layer(1, large) for name in ("query", "key")},
             "decoder/layer 1/cross_attention/largest attention logits",
         ),
         (
-            {f"decoder/feed_forward/{name}": layer_times(2, 1e25) for name in ("up", "down")},
+            {f"decoder/feed_forward/{name}": of_layer(2, large) for name in ("up", "down")},
             "decoder/layer 2/feed_forward/branch",
         ),
         (
             # Both branches are finite, their sum is not.
             {
-                f"encoder/{name}": layer_is(2, 0.6 * MOST * np.eye(16)[0])
+                f"encoder/{name}": of_layer(2, lambda leaf: 0.6 * MOST * np.eye(16)[0])
                 for name in ("self_attention/output_bias", "feed_forward/down_bias")
             },
             "encoder/layer 2/feed_forward/output",
@@ -152,7 +136,7 @@ def test_the_layer_is_that_at_which_ever_longer_models_begin_to_overflow():
     config = tiny.config(**sizes, num_decoder_layers=3)
     params = tiny.random_parameters(config)
     for name in ("value", "output"):
-        params = changed(params, f"decoder/self_attention/{name}", layer_times(2, 1e25))
+        params = changed(params, f"decoder/self_attention/{name}", of_layer(2, large))
     batch = make_batch(config)
     overflowing = []
     for layers in (1, 2, 3):
@@ -171,11 +155,8 @@ def test_of_micro_batches_the_one_that_overflows_is_named():
     batch["inputs"][batch["inputs"] == rare] = 5
     batch["inputs"][2, 0] = rare
 
-    def large(table):
-        table[rare] = MOST
-        return table
-
-    params = changed(tiny.random_parameters(config), "source_embedding/table", large)
+    table = of_layer(rare + 1, lambda row: 0 * row + MOST)
+    params = changed(tiny.random_parameters(config), "source_embedding/table", table)
     expected = "encoder/layer 1/self_attention/input"
     assert found(config, params, batch, accumulation_steps=2) == f"micro-batch 2 of 2: {expected}"
 
@@ -186,7 +167,7 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
     params, batch = tiny.random_parameters(config), make_batch(config)
 
     def mean_loss(params):
-        loss, weight, _ = LOSS(tiny.logits(config, params, batch), batch)
+        loss, weight, _ = LOSS(Outputs(tiny.logits(config, params, batch)), batch)
         return loss / weight
 
     gradient = tiny.flat(jax.device_get(jax.jit(jax.grad(mean_loss))(params)))
@@ -201,12 +182,13 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
     assert found(config, params, batch, optimizer=optimizer) == f"update of parameter {first}"
 
 
-def assert_of_the_step(parts, settings, apply, state, batch):
-    """That the training step has the loss, the gradient and the new parameters of these parts."""
+def assert_of_the_step(model, settings, state, batch):
+    """That the training step has the loss, gradient and new parameters of its parts, returned."""
+    parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
     step = make_train_step(
         settings,
         loss=LOSS,
-        apply=apply,
+        apply=functools.partial(with_memory, model),
         optimizer=SGD,
         schedule=lambda count: jnp.float32(0.1),
         layout=train_state.layout(state),
@@ -216,12 +198,13 @@ def assert_of_the_step(parts, settings, apply, state, batch):
     np.testing.assert_allclose(parts["gradient norm"], metrics["gradient_norm"], rtol=1e-4)
     for path, leaf in tiny.flat(after.params).items():
         np.testing.assert_allclose(parts[f"new parameter {path}"], leaf, rtol=1e-4, atol=1e-5)
+    return parts
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
 def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read(accumulation_steps):
     config = tiny.config(architecture="decoder_only", positions="relative", memory_length=3)
-    model, settings = tiny.model(config), make_settings(accumulation_steps)
+    model, settings = tiny.model(config), make_settings(accumulation_steps=accumulation_steps)
     batch = make_batch(config)
     batch["targets_positions"] = batch["targets_positions"] + 2 * (batch["targets_segment_ids"] > 0)
     rng, kept = np.random.default_rng(0), shapes(config, len(batch["targets"]), None)
@@ -230,23 +213,16 @@ def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read(accumulation_s
     )
     memory |= {"real": jnp.ones_like(memory["real"]), "last": jnp.full_like(memory["last"], 5)}
     state = dataclasses.replace(make_state(tiny.random_parameters(config)), memory=memory)
-    parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
-    assert_of_the_step(parts, settings, functools.partial(with_memory, model), state, batch)
+    assert_of_the_step(model, settings, state, batch)
 
 
 @pytest.mark.long
 def test_the_parts_are_those_of_the_training_step():
     """Gradients, updates and new parameters, under dropout and cut into micro-batches."""
     config = tiny.config(**PRE_LN, dropout_rate=0.3, attention_dropout_rate=0.1)
-    model, settings = tiny.model(config), make_settings(2)
+    model, settings = tiny.model(config), make_settings(accumulation_steps=2)
     state, batch = make_state(tiny.random_parameters(config)), make_batch(config)
-    parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
-
-    def apply(params, batch, rng, memory) -> Any:
-        rngs = {"dropout": rng}
-        return model.apply({"params": params}, batch, deterministic=False, rngs=rngs), memory
-
-    assert_of_the_step(parts, settings, apply, state, batch)
+    parts = assert_of_the_step(model, settings, state, batch)
     first, second = "micro-batch 1 of 2: ", "micro-batch 2 of 2: "
     names = [name.removeprefix(first) for name in parts if name.startswith(first)]
     assert names == [name.removeprefix(second) for name in parts if name.startswith(second)]

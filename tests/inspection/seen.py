@@ -6,13 +6,14 @@ import jax
 
 from tests.models import tiny
 from transformer_jax.inspection.observed import observe, output_gradient_norms
-from transformer_jax.models.family import roles
-from transformer_jax.training.losses import next_token_loss
+from transformer_jax.models.family import Outputs, roles
+from transformer_jax.tasks import TASKS
+from transformer_jax.training.cross_entropy import LossSettings
 
 POST_LN = tiny.config("post_ln")
 ADMIN = tiny.config("admin", architecture="decoder_only", norm="rms_norm")
 PRE_LN = tiny.config("pre_ln", architecture="decoder_only")
-LOSS = functools.partial(next_token_loss, label_smoothing=0.1, z_loss=0.0)
+LOSS = TASKS["translation"].bound_loss(LossSettings(0.1, 0.0))
 
 
 def make(config):
@@ -45,7 +46,7 @@ def sublayers(config, stack):
 
 
 def mean_loss(logits, batch):
-    total, weight, _ = LOSS(logits, batch)
+    total, weight, _ = LOSS(Outputs(logits), batch)
     return total / weight
 
 

@@ -67,10 +67,10 @@ def test_a_full_beam_finds_what_brute_force_does(name):
     inputs = tiny.pack([[(source, source)] for source in sources], 4, 4)
     first, context, cache = call(prompts(config, inputs), 3, method="start")
     beams = search.begin_beams(
-        first, cache, beam_size=20, length=3, limit=jnp.array([3, 3]), pad_id=0
+        first, cache, beam_size=20, num_results=20, length=3, limit=jnp.array([3, 3]), pad=0
     )
     step = functools.partial(call, context, method="step")
-    extend = functools.partial(search.extend_beams, step=step, length_penalty=0.6, eos_ids=(1,))
+    extend = functools.partial(search.extend_beams, step=step, length_penalty=0.6, ends=(1,))
     beams = jax.jit(functools.partial(search.advance, extend=extend, until=3))(beams)
 
     sequences = [

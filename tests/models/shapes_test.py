@@ -30,8 +30,8 @@ class Layer(nn.Module):
     @nn.compact
     def __call__(self, x, number, real):
         scale = parameter(self, "scale", nn.initializers.ones, x.shape[-1:], ("embed",))
-        add_sum(self, "tokens", jnp.sum(real), real.size)
-        add_sum(self, "size", jnp.sum(jnp.square(scale)), 1.0)
+        add_sum(self, "tokens", jnp.sum(real), jnp.asarray(real.size))
+        add_sum(self, "size", jnp.sum(jnp.square(scale)), jnp.ones(()))
         return x * scale[None, None], None
 
 
@@ -48,7 +48,7 @@ class Toy(nn.Module):
         return x if self.is_encoder else (x, None)
 
 
-def toy(config):
+def toy(config) -> Any:
     return {name: Toy(name == "encoder", config.remat, name=name) for name in tiny.stacks(config)}
 
 

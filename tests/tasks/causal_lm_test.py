@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 
@@ -44,11 +43,10 @@ def test_words_that_the_tokenizer_does_not_know_leave_no_perplexity_a_word(made)
 
 
 def test_the_likeliest_continuation_is_what_one_finds_token_by_token(made):
-    """With `apply` alone, which has no cache, reading the whole text again for each token."""
+    """Without a cache, reading the whole text again for each token."""
     run, params = made("causal_lm")
     run = decoding(run, method="greedy")
     prompts = ["a b", "d e", ""]
-    apply = jax.jit(run.apply)
     for prompt, (found,) in zip(prompts, results(run, params, prompts), strict=True):
         (ids,) = run.data.tokenizer.encode([prompt])
         length = len(ids)
@@ -60,7 +58,7 @@ def test_the_likeliest_continuation_is_what_one_finds_token_by_token(made):
                 "targets_segment_ids": np.ones_like(row),
                 "targets_positions": np.arange(16, dtype=np.int32)[None],
             }
-            token = int(np.argmax(apply(params, batch, None)[0, len(ids)]))
+            token = int(np.argmax(log_probabilities(run, params, batch)[0, len(ids)]))
             if token == EOS_ID:
                 break
             ids.append(token)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tests.tasks.small import ALONE, LINES, decoding, log_probabilities, results, score
-from transformer_jax.tasks import classification
 
 
 def test_a_class_is_the_likeliest_one_of_the_text(made):
@@ -27,10 +26,3 @@ def test_scores_of_classes_are_of_what_the_model_says_of_the_texts(made):
     assert scores["accuracy"] == pytest.approx(np.mean(right))
     assert {"accuracy", "f1", "matthews"} == scores.keys()
     assert samples[0] == (split.examples["text"][0], split.examples["label"][0], found[0])
-
-
-def test_classifications_are_scored_under_flat_names():
-    scores = classification.score(["a", "b", "b", "a"], ["a", "b", "a", "b"])
-    assert scores == {"accuracy": 0.5, "f1": 0.5, "matthews": 0.0}
-    right = classification.score(["a", "b"], ["a", "b"])
-    assert right == {"accuracy": 1.0, "f1": 1.0, "matthews": 1.0}

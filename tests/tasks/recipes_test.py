@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 
 from tests.data.made import make_arrays
 from tests.data.numbered import unpack
+from tests.training.reference import SETTINGS
 from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, MASK, train_tokenizer
 from transformer_jax.data.serve import rows
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 from transformer_jax.data.serve.streams import shuffled_streams
+from transformer_jax.models.family import Outputs
 from transformer_jax.tasks import TASKS
 
 BYTES = train_tokenizer("bytes", [], 0)
@@ -177,6 +180,7 @@ def test_padding_weighs_nothing_in_the_loss(task):
         corrupt=corrupt_of(row.recipe),
     )
     ((batch, numbers),) = batches
+    given: Any = batch
     assert (numbers < 0).any()
     name, column = list(row.recipe.columns.items())[-1]
     real = batch[f"{column.along or name}_segment_ids"] > 0
@@ -185,7 +189,7 @@ def test_padding_weighs_nothing_in_the_loss(task):
     @jax.jit
     def measured(outputs):
         def loss(outputs):
-            value, weight, sums = row.loss(outputs, batch, label_smoothing=0.1, z_loss=0.01)
+            value, weight, sums = row.bound_loss(SETTINGS)(Outputs(outputs), given)
             return value, (weight, sums)
 
         return jax.value_and_grad(loss, has_aux=True)(outputs)

@@ -100,7 +100,8 @@ def decoding(run, **changes):
 
 def log_probabilities(run, params, batch):
     """What the model says of every token or label, (B, T, _)."""
-    logits = np.asarray(jax.jit(run.apply)(params, batch, None), np.float64)
+    outputs, _ = jax.jit(run.outputs)(params, batch, None, ())
+    logits = np.asarray(outputs.arrays(), np.float64)
     return logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
 
 

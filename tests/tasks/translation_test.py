@@ -1,13 +1,12 @@
 """Translations of lines and splits, and their scores."""
 
-import functools
+import dataclasses
 
 import numpy as np
 import pytest
 
 from tests.tasks.small import ALONE, LINES, decoding, results, score
-from transformer_jax.evaluation import scores as metrics
-from transformer_jax.tasks import translation
+from transformer_jax.evaluation.scores import chrf
 
 
 def test_a_translation_does_not_depend_on_the_lines_beside_it(made):
@@ -39,19 +38,19 @@ def test_scores_of_translations_are_of_one_translation_each(made):
     assert scores["exact_match"] == pytest.approx(np.mean(right))
     assert samples[0][2] == once[0][0]
     ours = [text for (text,) in once]
-    chrf, other = (metrics.chrf(ours, split.examples[side])[0] for side in ("target", "source"))
-    assert scores["chrf"] == pytest.approx(chrf) and chrf != other
+    target, source = (
+        chrf(ours, [[text] for text in split.examples[side]])["chrf"]
+        for side in ("target", "source")
+    )
+    assert scores["chrf"] == pytest.approx(target) and target != source
 
 
-def test_translations_are_scored_under_flat_names():
-    hypotheses = ["Das Tier war müde , weil es lief .", "Ein Hund"]
-    references = ["Das Tier war müde , weil es lief .", "Ein Hund bellt"]
-    score = functools.partial(translation.score, bleu_tokenizer="none")
-    scores = score(hypotheses, references, ["es", ""])
-    signatures = {"bleu_signature", "chrf_signature"}
-    assert set(scores) == {"bleu", "chrf", "exact_match", "pronoun_accuracy"} | signatures
-    assert 0 < scores["bleu"] < 100 and 0 < scores["chrf"] < 100
-    assert (scores["exact_match"], scores["pronoun_accuracy"]) == (0.5, 1.0)
-    assert "tok:none" in scores["bleu_signature"]
-    for pronouns in (None, ["", ""]):
-        assert "pronoun_accuracy" not in score(hypotheses, references, pronouns)
+def test_pronouns_are_scored_where_a_sentence_has_one(made):
+    run, params = made("translation")
+    split, names = run.data.split("test"), {"bleu", "chrf", "exact_match"}
+    names |= {"bleu_signature", "chrf_signature"}
+    for pronouns, more in ((["es", *[""] * 6], {"pronoun_accuracy"}), ([""] * 7, set())):
+        examples = {**split.examples, "pronoun": pronouns}
+        scores, _ = score(run, params, dataclasses.replace(split, examples=examples))
+        assert scores.keys() == names | more and 0 <= scores.get("pronoun_accuracy", 0) <= 1
+    assert f"tok:{run.evaluate.bleu_tokenizer}" in scores["bleu_signature"]

@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from tests.training.reference import V, make_case, reference
+from tests.training.reference import SETTINGS, V, make_case, reference
 from transformer_jax.models.layers import embeddings
 from transformer_jax.models.layers.embeddings import CHUNKS, Unprojected
-from transformer_jax.training.cross_entropy import cross_entropy
+from transformer_jax.training.cross_entropy import LossSettings, cross_entropy
 
 
-@pytest.mark.parametrize("label_smoothing, z_loss", [(0.0, 0.0), (0.1, 0.0), (0.3, 1e-2)])
-def test_equals_the_reference(label_smoothing, z_loss):
+@pytest.mark.parametrize("settings", [(0.0, 0.0), (0.1, 0.0), (0.3, 1e-2)])
+def test_equals_the_reference(settings):
     logits, targets, weights = make_case()
     targets[0, 0] = np.argmax(logits[0, 0])  # at least one is right
-    settings = dict(label_smoothing=label_smoothing, z_loss=z_loss)
-    sums = cross_entropy(logits, targets, weights, **settings)
-    expected = reference(logits, targets, weights, **settings)
+    sums = cross_entropy(logits, targets, weights, LossSettings(*settings))
+    expected = reference(logits, targets, weights, *settings)
     assert sums.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(sums[name], value, rtol=1e-5, err_msg=name)
@@ -31,8 +30,7 @@ def test_gradient_equals_finite_differences(name):
     logits, targets, weights = make_case()
 
     def value(logits):
-        settings = dict(label_smoothing=0.2, z_loss=0.05)
-        return cross_entropy(logits, targets, weights, **settings)[name]
+        return cross_entropy(logits, targets, weights, LossSettings(0.2, 0.05))[name]
 
     check_grads(value, (logits,), order=1, modes=["rev"], rtol=2e-2, atol=2e-2)
 
@@ -47,8 +45,7 @@ def test_gradient_equals_automatic_differentiation():
         return jnp.sum(weights * (-jnp.sum(wanted * log_p, axis=-1) + 0.01 * z**2))
 
     def ours(logits):
-        settings = dict(label_smoothing=0.1, z_loss=0.01)
-        return cross_entropy(logits, targets, weights, **settings)["loss"]
+        return cross_entropy(logits, targets, weights, SETTINGS)["loss"]
 
     np.testing.assert_allclose(
         jax.grad(ours)(logits), jax.grad(plain)(logits), rtol=1e-4, atol=1e-6
@@ -58,8 +55,7 @@ def test_gradient_equals_automatic_differentiation():
 def test_large_logits_stay_finite():
     logits = jnp.full((1, 1, V), -1e4).at[0, 0, 2].set(1e4)
     targets, weights = jnp.array([[2]]), jnp.ones((1, 1))
-    settings = dict(label_smoothing=0.0, z_loss=0.0)
-    sums = cross_entropy(logits, targets, weights, **settings)
+    sums = cross_entropy(logits, targets, weights, LossSettings(0.0, 0.0))
     assert sums == {"loss": 0.0, "token_loss": 0.0, "accuracy": 1.0}
 
 
@@ -82,7 +78,7 @@ def sums_and_gradient(outputs, weights):
     targets = jnp.asarray(np.random.default_rng(3).integers(V, size=(ROWS, LENGTH)))
 
     def loss(outputs):
-        sums = cross_entropy(outputs, targets, weights, label_smoothing=0.1, z_loss=0.01)
+        sums = cross_entropy(outputs, targets, weights, SETTINGS)
         return 3.0 * sums["loss"], sums
 
     (_, sums), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(outputs)
@@ -124,7 +120,7 @@ def test_tokens_without_a_weight_are_computed_in_no_more_than_their_chunk(monkey
 
     def loss(x):
         outputs = Unprojected(x, random(V, D))
-        return cross_entropy(outputs, targets, weights, label_smoothing=0.1, z_loss=0.0)["loss"]
+        return cross_entropy(outputs, targets, weights, LossSettings(0.1, 0.0))["loss"]
 
     # A chunk holds 4 tokens, which are the chosen ones.
     x = jnp.where(weights[..., None] > 0, random(CHUNKS, 4, D), jnp.nan)
@@ -140,7 +136,7 @@ def test_large_logits_are_never_held_whole():
     targets, weights = jnp.zeros((rows, length), jnp.int32), jnp.ones((rows, length))
 
     def loss(outputs):
-        return cross_entropy(outputs, targets, weights, label_smoothing=0.1, z_loss=0.0)["loss"]
+        return cross_entropy(outputs, targets, weights, LossSettings(0.1, 0.0))["loss"]
 
     found: Any = jax.jit(jax.grad(loss)).lower(outputs).compile().memory_analysis()
     assert found.temp_size_in_bytes < 4 * rows * length * vocab_size / 2

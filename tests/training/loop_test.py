@@ -16,6 +16,7 @@ from tests.training.tiny import (
     apply,
     assert_trees_equal,
     make_batch,
+    make_loss,
     make_settings,
     make_state,
     make_states,
@@ -26,6 +27,7 @@ from tests.training.tiny import (
     with_dropout,
 )
 from transformer_jax.devices.mesh import place_ahead
+from transformer_jax.models.family import Outputs
 from transformer_jax.training import cross_entropy, loop
 from transformer_jax.training import state as train_state
 from transformer_jax.training.probe import Observation, Probe
@@ -119,7 +121,7 @@ def fit(
         place_ahead(streams or Streams(), MESH),
         settings=settings,
         train_step=train_step or loop_step(settings),
-        report=loop.Report(settings, log, seconds_at_peak),
+        report=loop.Report(settings, LOSS.means, log, seconds_at_peak),
         probes=(*probes, validation),
         save=saved,
         stop=stop,
@@ -283,12 +285,12 @@ def test_parameters_that_are_not_finite_are_never_saved_though_the_loss_still_wa
 
 
 def first_bias(params, batch, rng, memory):
-    return params["logits"]["bias"][0], memory
+    return Outputs(params["logits"]["bias"][0]), memory
 
 
-def value_loss(outputs, batch):
+def value_loss(outputs, batch, settings):
     """The loss is what the batch says, whatever the parameters are."""
-    values = batch["values"] + 0.0 * outputs
+    values = batch["values"] + 0.0 * outputs.values
     loss_sum, weight = jnp.sum(values), jnp.float32(values.size)
     return loss_sum, weight, dict.fromkeys(cross_entropy.METRICS, (loss_sum, weight))
 
@@ -307,7 +309,7 @@ class Values(Streams):
 
 def fit_values(values, state=None, position=0, **arguments):
     settings = make_settings(steps=len(values), log_every=50)
-    step = make_step(settings, first_bias, value_loss)
+    step = make_step(settings, first_bias, make_loss(value_loss))
     streams = Values(values, position)
     return fit(settings, state, streams, train_step=step, **arguments)
 
@@ -441,11 +443,6 @@ def test_the_next_step_is_dispatched_before_the_last_one_is_read():
     fit(settings, train_step=watched, log=log)
     d, r = "dispatched", "read"
     assert events == [(d, 1), (d, 2), (r, 1), (r, 2), (d, 3), (d, 4), (r, 3), (r, 4)]
-
-
-def test_the_first_step_is_shown_to_be_compiled(phases):
-    fit(make_settings(evaluate_every=4))
-    assert phases == ["Compiling the training step"]
 
 
 def test_an_error_in_the_data_ends_training():

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.training.cross_entropy import METRICS
+from transformer_jax.training.cross_entropy import METRICS, LossSettings
 
 B, T, V = 2, 5, 7
+SETTINGS = LossSettings(label_smoothing=0.1, z_loss=0.01)
 
 
 def make_case(seed=0) -> tuple[Any, Any, Any]:

@@ -16,6 +16,7 @@ from tests.training.tiny import (
     apply,
     assert_trees_equal,
     make_batch,
+    make_loss,
     make_settings,
     make_state,
     make_states,
@@ -187,3 +188,38 @@ def test_the_moving_average_is_the_recursion_and_training_does_not_see_it(decay)
         alone.params,
     )
     assert alone.ema_params is None
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_loss_may_be_divided_by_totals_of_the_whole_batch(parts):
+    """And the sums of layers are logged with its own."""
+
+    def share(outputs, batch, settings):
+        wanted = jnp.sum(jnp.square(outputs.values), axis=(1, 2)) / batch["total"][:, 0]
+        weight = jnp.sum(1 / batch["rows"])
+        return jnp.sum(wanted), weight, {"loss": (jnp.sum(wanted), weight)}
+
+    def totals(batch):
+        real = batch["targets_segment_ids"]
+        return {"total": jnp.full((B, 1), jnp.sum(real)), "rows": jnp.full((B, 1), len(real))}
+
+    def with_sums(params, batch, rng, memory):
+        outputs, _ = apply(params, batch, rng, memory)
+        rows = jnp.float32(len(batch["inputs"]))
+        return outputs._replace(sums={"balance": (2 * rows, rows)}), memory
+
+    batch, names = make_batch(4), ("loss", "balance", "gradient_norm")
+    state = make_states(metrics=names).create(jax.random.key(0), batch)
+    step = make_train_step(
+        make_settings(accumulation_steps=parts),
+        loss=make_loss(share, totals),
+        apply=with_sums,
+        optimizer=OPTIMIZER,
+        schedule=SCHEDULE,
+        layout=train_state.layout(state),
+    )
+    values = with_sums(state.params, batch, None, ())[0].values
+    expected = jnp.sum(jnp.square(values)) / batch["targets_segment_ids"].sum()
+    _, metrics = step(state, batch)
+    np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-5)
+    assert metrics["window"]["balance"] == (2 * B, B)

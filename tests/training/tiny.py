@@ -10,14 +10,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.defaults import optimizer_settings, train_settings
 from transformer_jax.devices.mesh import MeshSettings, make_mesh
-from transformer_jax.models.family import Role
+from transformer_jax.models.family import Outputs, Role
 from transformer_jax.training import cross_entropy, losses, optimizer, state, step
 from transformer_jax.training.schedule import make_schedule
 
 B, T, V, D = 4, 6, 9, 5
-LOSS = functools.partial(losses.next_token_loss, label_smoothing=0.1, z_loss=0.0)
+SETTINGS = cross_entropy.LossSettings(label_smoothing=0.1, z_loss=0.0)
+
+
+def make_loss(function, totals=None):
+    return losses.Loss(function, totals, losses.means_of_tokens, SETTINGS)
+
+
+LOSS = make_loss(losses.next_token_loss)
 METRICS = (*cross_entropy.METRICS, "gradient_norm")
-SETTINGS = optimizer_settings(
+OF_OPTIMIZER = optimizer_settings(
     name="adamw",
     schedule="inverse_sqrt",
     learning_rate=0.05,
@@ -26,10 +33,10 @@ SETTINGS = optimizer_settings(
     weight_decay=0.01,
     clip_norm=1.0,
 )
-SCHEDULE = make_schedule(SETTINGS)
+SCHEDULE = make_schedule(OF_OPTIMIZER)
 MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
 OPTIMIZER = optimizer.make_optimizer(
-    SETTINGS,
+    OF_OPTIMIZER,
     SCHEDULE,
     lambda: {
         "table": Role((1, 1), True, False),
@@ -51,7 +58,8 @@ def apply(params, batch, rng, memory, dropout_rate=0.0):
     x = params["table"][batch["inputs"]]
     if dropout_rate:
         x = x * jax.random.bernoulli(rng, 1 - dropout_rate, x.shape)
-    return x @ params["logits"]["kernel"] + params["logits"]["bias"][None, None], memory
+    logits = x @ params["logits"]["kernel"] + params["logits"]["bias"][None, None]
+    return Outputs(logits), memory
 
 
 def rate(step):
@@ -75,8 +83,9 @@ def make_settings(**changes):
 
 
 def make_states(**changes):
-    settings: dict[str, Any] = dict(optimizer=OPTIMIZER, metrics=METRICS, ema=False, mesh=MESH)
-    return state.StateMaker(init, **(settings | changes))
+    settings: dict[str, Any] = dict(init=init, optimizer=OPTIMIZER, metrics=METRICS)
+    settings |= dict(ema=False, mesh=MESH)
+    return state.StateMaker(**(settings | changes))
 
 
 @functools.cache

@@ -23,9 +23,9 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
 
 
 def _phases(run: Run) -> memory.Phases:
-    if run.embed_step is None:
+    if not hasattr(run.model, "embed"):
         raise ValueError(
             "only a model with model.architecture='encoder_only' embeds lines, and this is a "
             f"{run.model.config.architecture!r}"
         )
-    return memory.embed
+    return memory.embed(run)

@@ -21,7 +21,7 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
     if stored:
         lock(workdir)
     before = read_results(workdir) if own else {}  # now, since a broken file is refused
-    with opened(config, workdir, checkpoint, lambda run: memory.evaluate) as (run, trained, step):
+    with opened(config, workdir, checkpoint, memory.evaluate) as (run, trained, step):
         split = run.data.split(name)
         with progress.phase(f"Scoring the {name} split"):
             scores, samples = run.task.score(trained, split)

@@ -28,7 +28,7 @@ def generate(
             raise ValueError(
                 f"a model of {run.task.recipe.name} generates nothing; see --mode=embed"
             )
-        return memory.stream if _stream(run, target) else memory.generate
+        return memory.generate(run, 1 if _stream(run, target) else None)
 
     with opened_for_lines(config, workdir, checkpoint, source, target, phases) as opened:
         run, trained, lines = opened

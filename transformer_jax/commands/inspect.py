@@ -40,7 +40,11 @@ def inspect(config: Config, workdir: Path | None) -> int:
         traced = run.train_step().trace(run.abstract_state(), run.abstract_batch())
         flops = product_flops(traced)
         print(f"\nMatrix products of one training step: {flops:.3e} FLOPs")
-        print("\nMemory, estimated:", *memory.table(run), sep="\n  ")
+        print(
+            "\nMemory at least, by shapes (--mode=preflight compiles the steps):",
+            *memory.table(run),
+            sep="\n  ",
+        )
         print(f"\n{_data(run)}")
         return 0
 

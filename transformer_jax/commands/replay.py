@@ -34,7 +34,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
             raise ValueError(
                 f"--mode=replay needs a --step=N of 1 to {run.train.steps}, got {step}"
             )
-        memory.check(run, memory.replay)
+        memory.check(run, memory.replay(run))
         checkpoints = run.checkpoints(workdir)
         before = [saved for saved in checkpoints.steps() if saved < step]
         newest = checkpoints.find(before[-1]) if before else None

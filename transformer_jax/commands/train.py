@@ -39,7 +39,7 @@ from transformer_jax.runs.workdir import (
     read_metrics,
     read_results,
 )
-from transformer_jax.training import loop, losses
+from transformer_jax.training import loop
 from transformer_jax.training.state import State
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": interrupt.EXIT_STATUS}
@@ -49,7 +49,7 @@ def train(config: Config, workdir: Path) -> int:
     """Trains, or continues training, in a work directory; then scores the test split.
 
     A run that has made all its steps ends as "finished", "plateaued" or "diverged" (see
-    `losses.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
+    `Task.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
     "preempted"; a value that is not finite ends it as "diverged", and a rerun continues from the
     last checkpoint before.
     """
@@ -68,7 +68,7 @@ def train(config: Config, workdir: Path) -> int:
 
 def _train(run: Run, workdir: Path) -> str:
     """Trains and scores; returns the status."""
-    memory.check(run, memory.train)
+    memory.check(run, memory.train(run))
     checkpoints = run.checkpoints(workdir)
     checkpoint = newest(run, workdir, checkpoints)
     # All data is read before anything is written, so that a mistake in it comes at once.
@@ -76,6 +76,9 @@ def _train(run: Run, workdir: Path) -> str:
     streams = run.train_streams()
     if hosts.is_first():
         print(report(run.data.summaries()), flush=True)
+    # Before there is a state, so that nothing is made in vain, and only where steps are left.
+    left = checkpoint is None or int(checkpoint.name) < run.train.steps
+    train_step = memory.compiled_step(run) if left else run.train_step()
     state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
         _save_vocabularies(run, workdir)
@@ -118,8 +121,8 @@ def _train(run: Run, workdir: Path) -> str:
                 state,
                 mesh.place_ahead(streams, run.mesh),
                 settings=run.train,
-                train_step=run.train_step(),
-                report=loop.Report(run.train, log, seconds_at_peak(run)),
+                train_step=train_step,
+                report=loop.Report(run.train, run.loss.means, log, seconds_at_peak(run)),
                 probes=probes(run, splits["validation"]),
                 save=save_checkpoint,
                 stop=stop,
@@ -133,7 +136,8 @@ def _train(run: Run, workdir: Path) -> str:
                 status = "preempted"  # after the last step: the rerun scores
         # From here on a signal ends the process at once, since the rerun scores too.
         if status == "finished":
-            status, grounds = _judge(run, outcome.state)
+            means = run.loss.means(outcome.state.window)
+            status, grounds = run.task.judge(means, run.trained(outcome.state.params))
             log.results(grounds)
             _score(run, workdir, splits, log)
         log.results({"status": status})
@@ -170,18 +174,6 @@ def _prospect(checkpoints: Checkpoints) -> str:
         "the step under way is finished and saved first. A second signal ends the run at once, and "
         f"the same command then continues from step {checkpoints.newest_step()}."
     )
-
-
-def _judge(run: Run, state: State) -> tuple[str, dict[str, float]]:
-    """The status of a run that has made all its steps, and what it rests on."""
-    token_loss = losses.means(state.window)["token_loss"]
-    grounds = {"train/token_loss": token_loss}
-    entropy = run.data.unigram_entropy
-    if entropy is None:
-        return "finished", grounds
-    vocab_size = run.model.config.vocab_size
-    status = losses.judge(token_loss, unigram_entropy=entropy, vocab_size=vocab_size)
-    return status, grounds | {"unigram_entropy": entropy}
 
 
 def _save_vocabularies(run: Run, workdir: Path) -> None:

@@ -6,7 +6,6 @@ anything is compiled. What costs (reading, tokenising) happens when it is first 
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,14 +23,14 @@ from transformer_jax.data.prepare.tokenizer import BOS_ID
 from transformer_jax.data.settings import DataSettings
 from transformer_jax.devices import compiled
 from transformer_jax.devices.mesh import MeshSettings, make_mesh, use
-from transformer_jax.evaluation.search import DecodeSettings
-from transformer_jax.inspection import memory
+from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import machine
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
 from transformer_jax.tasks.task import Task
+from transformer_jax.training.cross_entropy import LossSettings
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.schedule import make_schedule
 from transformer_jax.training.step import TrainSettings
@@ -66,10 +65,6 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     model_config.check_platform(mesh.devices.flat[0].platform)
     _check_rows(data.settings, decode, task, model_config.longest_row)
     _check_inspected(train, config.model.family)
-    memory.check_constants(
-        family.needs(model_config).constants(max(_lengths(data.settings).values())),
-        _lengths(data.settings),
-    )
     optimizer = optimizer_settings(config)
     schedule = make_schedule(optimizer)
     transform = make_optimizer(optimizer, schedule, lambda: run.roles)
@@ -90,10 +85,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         data=data,
         family=family,
         model=family.model(model_config),
-        needs=family.needs(model_config),
-        loss=functools.partial(
-            task.loss, label_smoothing=config.task.label_smoothing, z_loss=config.task.z_loss
-        ),
+        loss=task.bound_loss(LossSettings(config.task.label_smoothing, config.task.z_loss)),
         optimizer=optimizer,
         schedule=schedule,
         transform=transform,
@@ -249,7 +241,7 @@ def _check_best(
 ) -> None:
     """Checks that the best parameters will be found: measured by a known metric, and saved."""
     best = checkpoint.best_metric
-    known = [f"validation/{name}" for name in (*task.metrics, "perplexity")]
+    known = [f"validation/{name}" for name in task.measured]
     if best not in ("", *known):
         raise ValueError(
             f"checkpoint.best_metric={best!r} is not measured in training; expected one of "

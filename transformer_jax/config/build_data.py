@@ -15,7 +15,7 @@ from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.data.serve.mixture import counts_of
 from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
-from transformer_jax.evaluation.answer_scores import METRICS
+from transformer_jax.evaluation.scores import METRICS
 from transformer_jax.models import FAMILIES
 from transformer_jax.runs.workdir import CONFIG, LABELS, TOKENIZER
 from transformer_jax.tasks.task import Task

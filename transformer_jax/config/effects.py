@@ -14,7 +14,7 @@ from transformer_jax.config.kinds import show
 from transformer_jax.config.load import changes, flatten
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
 from transformer_jax.data.read.sources import SOURCES
-from transformer_jax.evaluation.search import METHODS
+from transformer_jax.evaluation.decoder import METHODS
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.settings import ARCHITECTURES

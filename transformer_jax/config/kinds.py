@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from transformer_jax.config.bounds import bounds
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
 from transformer_jax.data.read.sources import SOURCES
+from transformer_jax.evaluation.decoder import METHODS
 from transformer_jax.evaluation.scores import BLEU_TOKENIZERS
-from transformer_jax.evaluation.search import METHODS
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.recurrent import config as recurrent
 from transformer_jax.models.transformer import config as transformer

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from transformer_jax.data.prepare.recipe import NumberedBatch
 from transformer_jax.process import progress
 
+# (a batch, the numbers of the examples in its rows) -> arrays on the devices
+Compute = Callable[[Any, Int[np.ndarray, "B"]], Any]
 
-def fetch(
-    what: str,
-    compute: Callable[[Any, Int[np.ndarray, "B"]], Any],
-    batches: Sequence[tuple[Any, Int[np.ndarray, "B"]]],
-) -> list[Any]:
+
+def fetch(what: str, compute: Compute, batches: Sequence[NumberedBatch]) -> list[Any]:
     """What `compute` makes of each batch and its examples' numbers (-1: none), on the host.
 
     A batch's results are fetched once the next batch is on its way, so that the devices never wait.
@@ -31,3 +31,12 @@ def fetch(
             fetched.append(jax.device_get(result))
             advance(count)
     return fetched
+
+
+def fetch_examples(what: str, compute: Compute, batches: Sequence[NumberedBatch]) -> list[Any]:
+    """The rows of what `compute` makes, one an example, in the order of their numbers."""
+    examples = {}
+    for arrays, (_, numbers) in zip(fetch(what, compute, batches), batches, strict=True):
+        for row in np.flatnonzero(numbers >= 0).tolist():
+            examples[int(numbers[row])] = jax.tree.map(lambda array, row=row: array[row], arrays)
+    return [examples[number] for number in range(len(examples))]

@@ -1,18 +1,30 @@
 """Scores of texts and labels on the host, by well-known libraries.
 
-scikit-learn, and seqeval which is built on it, are imported where they are called: that takes as
-long as importing JAX, and most runs do without them.
+A text may be right in several ways: it has one reference or more. All scores raise ValueError where
+there is nothing to score, where a text has no reference, and where what is scored and what is
+expected differ in number.
+
+scikit-learn, seqeval which is built on it, and rouge-score, which brings NLTK along, are imported
+where they are called: that takes as long as importing JAX, and most runs do without them.
 """
 
+import collections
 import re
-from collections.abc import Sequence
+import string
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-# Those of sacreBLEU: how WMT does it, text that is tokenised already, other scripts, characters.
+# Of each text, all that are right.
+References = Sequence[Sequence[str]]
+Scores = dict[str, Any]
+
+# sacreBLEU's names: as WMT does it, text that is tokenised already (by blanks), other scripts,
+# characters.
 BLEU_TOKENIZERS = ("13a", "none", "intl", "char")
 
 # In the place of a label: nothing was predicted here, which is wrong whatever was expected.
@@ -21,42 +33,122 @@ NOTHING = ""
 # German pronouns of the third person; which one stands for "it" depends on gender and case.
 PRONOUNS = frozenset({"er", "sie", "es", "ihn", "ihm", "ihr", "ihnen"})
 
+_ROUGE = ("rouge1", "rouge2", "rougeL")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = set(string.punctuation)
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str) -> tuple[float, str]:
-    """Corpus BLEU, 0 to 100, and sacreBLEU's signature (Post 2018, arXiv 1804.08771).
+
+def bleu(hypotheses: Sequence[str], references: References, tokenizer: str) -> Scores:
+    """Corpus BLEU by the first references, with sacreBLEU (Post 2018, arXiv 1804.08771).
 
     Args:
-      tokenizer: sacreBLEU's name: "13a", "none" (split on blanks), "intl", "char".
+      tokenizer: one of `BLEU_TOKENIZERS`.
 
-    Raises:
-      ValueError: no sentences, or not one reference for each hypothesis.
+    Returns:
+      "bleu", 0 to 100, and "bleu_signature".
     """
     # force: text that looks tokenised is meant to (it changes a warning, not the score).
-    return _corpus_score(BLEU(tokenize=tokenizer, force=True), hypotheses, references)
+    return _corpus_score("bleu", BLEU(tokenize=tokenizer, force=True), hypotheses, references)
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """Corpus chrF2, 0 to 100, and sacreBLEU's signature (Popovic 2015). Raises as `bleu`."""
-    return _corpus_score(CHRF(), hypotheses, references)
+def chrf(hypotheses: Sequence[str], references: References) -> Scores:
+    """Corpus chrF2 by the first references, with sacreBLEU (Popovic 2015).
+
+    Returns:
+      "chrf", 0 to 100, and "chrf_signature".
+    """
+    return _corpus_score("chrf", CHRF(), hypotheses, references)
 
 
 def _corpus_score(
-    metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
-) -> tuple[float, str]:
-    _check("hypotheses", hypotheses, "references", references)
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return float(score), str(metric.get_signature())
+    name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: References
+) -> Scores:
+    _check_texts(hypotheses, references)
+    firsts = [texts[0] for texts in references]
+    score = metric.corpus_score(list(hypotheses), [firsts]).score
+    return {name: float(score), f"{name}_signature": str(metric.get_signature())}
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Fraction of hypotheses that equal their reference, blanks at both ends aside.
-
-    Raises:
-      ValueError: no sentences, or not one reference for each hypothesis.
-    """
-    _check("hypotheses", hypotheses, "references", references)
+def exact_match(hypotheses: Sequence[str], references: References) -> Scores:
+    """ "exact_match": the fraction that equals a reference, blanks at both ends aside."""
+    _check_texts(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
-    return sum(h.strip() == r.strip() for h, r in pairs) / len(hypotheses)
+    return {
+        "exact_match": _mean(
+            ours.strip() in [text.strip() for text in texts] for ours, texts in pairs
+        )
+    }
+
+
+def rouge(hypotheses: Sequence[str], references: References) -> Scores:
+    """ROUGE-1, ROUGE-2 and ROUGE-L of whole texts (Lin 2004) by Google's rouge-score.
+
+    Words are stemmed (Porter), as by ROUGE-1.5.5 with -m. They are made of a-z and 0-9 alone: what
+    other letters divide or make up counts for nothing, so that only English is scored as expected.
+
+    Returns:
+      F1, 0 to 1, means over the texts: "rouge1", "rouge2" and "rougeL" with the best of each text's
+      references; where some have several, also "rouge1_mean" ... over them; "rouge_signature".
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    _check_texts(hypotheses, references)
+    scorer = RougeScorer(_ROUGE, use_stemmer=True)
+    # (texts, references) F1 by name
+    values: dict[str, list[list[float]]] = {name: [] for name in _ROUGE}
+    for hypothesis, texts in zip(hypotheses, references, strict=True):
+        scores = [scorer.score(text, hypothesis) for text in texts]
+        for name in _ROUGE:
+            values[name].append([score[name].fmeasure for score in scores])
+    result: Scores = {name: _mean(map(max, rows)) for name, rows in values.items()}
+    if any(len(texts) > 1 for texts in references):
+        result |= {f"{name}_mean": _mean(map(np.mean, rows)) for name, rows in values.items()}
+    version = metadata.version("rouge-score")
+    return result | {"rouge_signature": f"rouge-score:{version}|stemmer:yes"}
+
+
+def squad(hypotheses: Sequence[str], references: References) -> Scores:
+    """F1 of words and exact match as SQuAD 1.1 counts them (Rajpurkar et al. 2016).
+
+    Both compare normalised texts (see `normalised`) and take the best of the references.
+
+    Returns:
+      "f1" and "squad_exact_match", 0 to 1, means over the texts.
+    """
+    _check_texts(hypotheses, references)
+    pairs = list(zip(hypotheses, references, strict=True))
+    return {
+        "f1": _mean(max(word_f1(ours, text) for text in texts) for ours, texts in pairs),
+        "squad_exact_match": _mean(
+            normalised(ours) in map(normalised, texts) for ours, texts in pairs
+        ),
+    }
+
+
+def normalised(text: str) -> str:
+    """Lower case, without punctuation (ASCII) and articles, single blanks between words."""
+    letters = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", letters).split())
+
+
+def word_f1(hypothesis: str, reference: str) -> float:
+    """F1 of the words of two normalised texts, each as often as it occurs."""
+    ours, theirs = normalised(hypothesis).split(), normalised(reference).split()
+    shared = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(ours), shared / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+# (hypotheses, references, sacreBLEU's tokenizer) -> scores by name
+METRICS: dict[str, Callable[[Sequence[str], References, str], Scores]] = {
+    "exact_match": lambda ours, theirs, _: exact_match(ours, theirs),
+    "bleu": bleu,
+    "chrf": lambda ours, theirs, _: chrf(ours, theirs),
+    "rouge": lambda ours, theirs, _: rouge(ours, theirs),
+    "squad": lambda ours, theirs, _: squad(ours, theirs),
+}
 
 
 def pronoun_accuracy(hypotheses: Sequence[str], pronouns: Sequence[str]) -> float:
@@ -70,47 +162,36 @@ def pronoun_accuracy(hypotheses: Sequence[str], pronouns: Sequence[str]) -> floa
       pronouns: the one that each hypothesis should have; sentences with "" do not count.
 
     Raises:
-      ValueError: no sentence has a pronoun, or not one entry for each hypothesis.
+      ValueError: no sentence has a pronoun.
     """
     _check("hypotheses", hypotheses, "pronouns", pronouns)
     pairs = [(h, p) for h, p in zip(hypotheses, pronouns, strict=True) if p]
     if not pairs:
         raise ValueError("no pronoun accuracy: none of the sentences has a pronoun")
-    return sum(_pronouns(h) == [p.lower()] for h, p in pairs) / len(pairs)
+    words = (re.findall(r"\w+", hypothesis.lower()) for hypothesis, _ in pairs)
+    found = ([word for word in row if word in PRONOUNS] for row in words)
+    return _mean(ours == [p.lower()] for ours, (_, p) in zip(found, pairs, strict=True))
 
 
-def _pronouns(sentence: str) -> list[str]:
-    return [word for word in re.findall(r"\w+", sentence.lower()) if word in PRONOUNS]
+def label_scores(predicted: Sequence[str], expected: Sequence[str]) -> Scores:
+    """Scores of labels, as fractions.
 
-
-def accuracy(predicted: Sequence[str], expected: Sequence[str]) -> float:
-    """Fraction of labels that are right.
-
-    Raises:
-      ValueError: no labels, or not one expected for each that is predicted.
+    Returns:
+      "accuracy", of the labels that are right, and the macro-averaged "f1": the mean over all
+      labels that are predicted or expected. One that is only expected, or only predicted, has 0.
     """
-    from sklearn.metrics import accuracy_score
-
-    _check("labels", predicted, "expected labels", expected)
-    return float(accuracy_score(expected, predicted))
-
-
-def f1(predicted: Sequence[str], expected: Sequence[str]) -> float:
-    """Macro-averaged F1, 0 to 1: the mean over all labels that are predicted or expected.
-
-    A label that is only expected, or only predicted, has F1 0. Raises as `accuracy`.
-    """
-    from sklearn.metrics import f1_score
+    from sklearn.metrics import accuracy_score, f1_score
 
     _check("labels", predicted, "expected labels", expected)
     labels = sorted({*predicted, *expected} - {NOTHING})
-    return float(f1_score(expected, predicted, labels=labels, average="macro"))
+    f1 = f1_score(expected, predicted, labels=labels, average="macro")
+    return {"accuracy": float(accuracy_score(expected, predicted)), "f1": float(f1)}
 
 
 def matthews(predicted: Sequence[str], expected: Sequence[str]) -> float:
     """Matthews correlation of labels, -1 to 1 (of several classes: Gorodkin 2004, R_K).
 
-    0 where all that is predicted, or all that is expected, is one label. Raises as `accuracy`.
+    0 where all that is predicted, or all that is expected, is one label.
     """
     from sklearn.metrics import matthews_corrcoef
 
@@ -132,8 +213,7 @@ def span_f1(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]
     are no spans at all.
 
     Raises:
-      ValueError: no sentences, not one of `expected` for each of `predicted` with as many tags, or
-        a tag of another scheme.
+      ValueError: sentences of different lengths, or a tag of another scheme.
     """
     from seqeval.metrics import f1_score
 
@@ -161,15 +241,21 @@ def word_perplexity(total_nats: float, texts: Sequence[str]) -> float:
     Raises:
       ValueError: there are no words.
     """
-    words = sum(len(text.split()) + _line_ends(text) for text in texts)
+    words = sum(len(text.split()) + text.removesuffix("\n").count("\n") + 1 for text in texts)
     if not words:
         raise ValueError("no perplexity a word of an empty list of texts")
     with np.errstate(over="ignore"):
         return float(np.exp(np.float64(total_nats) / words))
 
 
-def _line_ends(text: str) -> int:
-    return text.removesuffix("\n").count("\n") + 1
+def _mean(values: Iterable[Any]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _check_texts(hypotheses: Sequence[str], references: References) -> None:
+    _check("hypotheses", hypotheses, "texts with references", references)
+    if not all(references):
+        raise ValueError("no score of a text without references")
 
 
 def _check(name: str, scored: Sequence[Any], expected_name: str, expected: Sequence[Any]) -> None:

@@ -14,7 +14,6 @@ probability of a whole sequence, and a sentence's result depends on no other row
 limit of 0 decodes nothing. What is read before anything is decoded, `first`, is in no result.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -25,13 +24,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-# The settings that each method reads and not every other one does.
-METHODS = {
-    "beam": ("beam_size", "length_penalty"),
-    "greedy": (),
-    "sample": ("num_samples", "temperature", "top_k", "top_p", "seed"),
-}
-
 # The log probability of what cannot be. Finite, so that no inf - inf makes a NaN.
 IMPOSSIBLE = -1e9
 
@@ -40,37 +32,9 @@ Cache = PyTree[Shaped[Array, "N ..."]]
 Ancestors = Int[Array, "B K T"]
 # (cache, tokens (N,), number of tokens decoded before (), ancestors) -> (logits (N, V), cache). A
 # row without ancestors continues itself.
-StepFn = Callable[[Cache, Array, Array, Ancestors | None], tuple[Array, Cache]]
+NextLogits = Callable[[Cache, Array, Array, Ancestors | None], tuple[Array, Cache]]
 # (logits (N, V), number of tokens decoded before ()) -> tokens (N,)
 ChooseFn = Callable[[Array, Array], Array]
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodeSettings:
-    """How to decode: `config.decode`. Raises ValueError where its settings do not go together.
-
-    seed: what sampling draws by; None: the run's.
-    """
-
-    method: str
-    beam_size: int
-    length_penalty: float
-    extra_length: int
-    num_samples: int
-    stop: tuple[str, ...]
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int | None
-
-    def __post_init__(self):
-        if self.num_samples > 1 and self.method != "sample":
-            raise ValueError(
-                f"decode.num_samples is 1 where nothing is drawn, got {self.num_samples} with "
-                f'decode.method="{self.method}"; set decode.method="sample"'
-            )
-        if "" in self.stop:
-            raise ValueError(f"decode.stop has no empty text in it, got {self.stop!r}")
 
 
 def greedy(logits: Float[Array, "N V"], index: Int[Array, ""]) -> Int[Array, "N"]:
@@ -162,7 +126,7 @@ def begin(
     num_results: int,
     length: int,
     limit: Int[Array, "B"],
-    pad_id: int,
+    pad: int,
 ) -> Hypotheses:
     """`num_results` empty hypotheses of each sentence, in adjacent rows.
 
@@ -175,14 +139,14 @@ def begin(
         cache=_repeat(cache, num_results),
         limit=limit,
         last=jnp.repeat(first.astype(jnp.int32), num_results),
-        tokens=jnp.full((rows, length), pad_id, jnp.int32),
+        tokens=jnp.full((rows, length), pad, jnp.int32),
         scores=jnp.zeros((rows,), jnp.float32),
         done=limit < 1,
     )
 
 
 def extend(
-    hypotheses: Hypotheses, step: StepFn, choose: ChooseFn, *, eos_ids: tuple[int, ...], pad_id: int
+    hypotheses: Hypotheses, step: NextLogits, choose: ChooseFn, *, ends: tuple[int, ...], pad: int
 ) -> Hypotheses:
     """Each hypothesis that is not done by one token, `last`; the others by padding.
 
@@ -192,10 +156,10 @@ def extend(
     logits, cache = step(hypotheses.cache, hypotheses.last, index, None)
     logits = logits.astype(jnp.float32)
     token = choose(logits, index).astype(jnp.int32)
-    token = jnp.where(index + 1 >= hypotheses.limit, eos_ids[0], token)
+    token = jnp.where(index + 1 >= hypotheses.limit, ends[0], token)
     logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
     log_prob = logit - jax.nn.logsumexp(logits, axis=-1)
-    token = jnp.where(done, pad_id, token)
+    token = jnp.where(done, pad, token)
     return Hypotheses(
         index=index + 1,
         cache=cache,
@@ -203,7 +167,7 @@ def extend(
         last=token,
         tokens=hypotheses.tokens.at[:, index].set(token),
         scores=jnp.where(done, hypotheses.scores, hypotheses.scores + log_prob),
-        done=done | _is_any(token, eos_ids),
+        done=done | _is_any(token, ends),
     )
 
 
@@ -230,16 +194,15 @@ def begin_beams(
     cache: Cache,
     *,
     beam_size: int,
+    num_results: int,
     length: int,
     limit: Int[Array, "B"],
-    pad_id: int,
-    num_results: int | None = None,
+    pad: int,
 ) -> Beams:
     """Empty beams, of which one starts: the others of its sentence would be its copies.
 
-    num_results: R, the results of each sentence (None: `beam_size`). The rest as of `begin`.
+    num_results: R, the results of each sentence. The rest as of `begin`.
     """
-    num_results = beam_size if num_results is None else num_results
     batch_size = first.shape[0]
     limit = jnp.minimum(limit, length)
     log_probs = jnp.where(jnp.arange(beam_size) == 0, 0.0, IMPOSSIBLE).astype(jnp.float32)
@@ -249,16 +212,16 @@ def begin_beams(
         ancestors=jnp.zeros((batch_size, beam_size, length), jnp.int32),
         limit=limit,
         last=jnp.tile(first.astype(jnp.int32)[:, None], (1, beam_size)),
-        tokens=jnp.full((batch_size, beam_size, length), pad_id, jnp.int32),
+        tokens=jnp.full((batch_size, beam_size, length), pad, jnp.int32),
         log_probs=jnp.tile(log_probs, (batch_size, 1)),
-        finished_tokens=jnp.full((batch_size, num_results, length), pad_id, jnp.int32),
+        finished_tokens=jnp.full((batch_size, num_results, length), pad, jnp.int32),
         finished_scores=jnp.full((batch_size, num_results), -jnp.inf, jnp.float32),
         done=limit < 1,
     )
 
 
 def extend_beams(
-    beams: Beams, step: StepFn, *, length_penalty: float, eos_ids: tuple[int, ...]
+    beams: Beams, step: NextLogits, *, length_penalty: float, ends: tuple[int, ...]
 ) -> Beams:
     """Keeps the K likeliest growing hypotheses of each sentence, longer by one token.
 
@@ -280,16 +243,16 @@ def extend_beams(
     ancestors = beams.ancestors.at[:, :, index].set(jnp.arange(beam_size)[None])
     logits, cache = step(beams.cache, beams.last.reshape(-1), index, ancestors)
     is_last = index + 1 == beams.limit
-    log_probs, ids = _continuations(logits, is_last, beam_size, eos_ids)
+    log_probs, ids = _continuations(logits, is_last, beam_size, ends)
 
     # Of (E + 1) K candidates at most E K end (one a beam and eos), which leaves K to continue.
     width = ids.shape[-1]
     log_probs = (beams.log_probs[:, :, None] + log_probs).reshape(batch_size, -1)
-    log_probs, chosen = lax.top_k(log_probs, (1 + len(eos_ids)) * beam_size)
+    log_probs, chosen = lax.top_k(log_probs, (1 + len(ends)) * beam_size)
     ids = jnp.take_along_axis(ids.reshape(batch_size, -1), chosen, axis=1)
     parents = chosen // width
     tokens = _take_rows(beams.tokens, parents).at[:, :, index].set(ids)
-    is_eos = _is_any(ids, eos_ids)
+    is_eos = _is_any(ids, ends)
 
     finishes = (is_eos & (log_probs > IMPOSSIBLE / 2))[:, :beam_size] & ~beams.done[:, None]
     # A strong negative penalty takes real scores below `IMPOSSIBLE`.
@@ -325,7 +288,7 @@ def advance(start: Searched, extend: Callable[[Searched], Searched], until: int)
 
 
 def _continuations(
-    logits: Float[Array, "N V"], is_last: Bool[Array, "B"], beam_size: int, eos_ids: tuple[int, ...]
+    logits: Float[Array, "N V"], is_last: Bool[Array, "B"], beam_size: int, ends: tuple[int, ...]
 ) -> tuple[Float[Array, "B K W"], Int[Array, "B K W"]]:
     """Log probabilities and ids of each beam's W likeliest tokens: enough for K that are not eos.
 
@@ -334,18 +297,17 @@ def _continuations(
     logits = logits.astype(jnp.float32).reshape(is_last.shape[0], beam_size, -1)
     normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     by_row = logits.reshape(-1, logits.shape[-1])
-    width = min(beam_size + len(eos_ids), logits.shape[-1])
-    values, ids = (
-        found.reshape(*normaliser.shape[:2], width) for found in likeliest(by_row, width)
-    )
-    only_eos = jnp.full_like(values, IMPOSSIBLE).at[:, :, 0].set(logits[:, :, eos_ids[0]])
+    width = min(beam_size + len(ends), logits.shape[-1])
+    beams = (is_last.shape[0], beam_size, width)
+    values, ids = (array.reshape(beams) for array in likeliest(by_row, width))
+    only_eos = jnp.full_like(values, IMPOSSIBLE).at[:, :, 0].set(logits[:, :, ends[0]])
     is_last = is_last[:, None, None]
     log_probs = jnp.where(is_last, only_eos, values) - normaliser
-    return log_probs, jnp.where(is_last, eos_ids[0], ids)
+    return log_probs, jnp.where(is_last, ends[0], ids)
 
 
-def _is_any(ids: Int[Array, "..."], wanted: tuple[int, ...]) -> Bool[Array, "..."]:
-    return functools.reduce(jnp.logical_or, [ids == one for one in wanted])
+def _is_any(ids: Int[Array, "..."], ends: tuple[int, ...]) -> Bool[Array, "..."]:
+    return functools.reduce(jnp.logical_or, [ids == end for end in ends])
 
 
 def _take_rows(tokens: Int[Array, "B J T"], rows: Int[Array, "B K"]) -> Int[Array, "B K T"]:

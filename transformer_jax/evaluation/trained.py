@@ -1,8 +1,8 @@
-"""A trained model to ask: parameters, compiled functions, data and how to decode."""
+"""A trained model to ask: its parameters, its data, its loss and how it writes."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,91 +11,117 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.data.dataset import Dataset, Split
-from transformer_jax.data.prepare.tokenizer import PAD_ID
+from transformer_jax.data.prepare.recipe import NumberedBatch
+from transformer_jax.devices.memory import Checked
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import generate
-from transformer_jax.evaluation.by_batch import fetch
-from transformer_jax.evaluation.generate import Batch, LimitFn, NumberedBatch, StartFn, StepFn
-from transformer_jax.evaluation.search import DecodeSettings
-from transformer_jax.training.losses import Loss, Sums, means
-from transformer_jax.training.step import ApplyFn
+from transformer_jax.evaluation.by_batch import fetch, fetch_examples
+from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
+from transformer_jax.models.family import Batch, Model, Outputs, Params, Sums, with_memory
+from transformer_jax.training.losses import Loss
 
-# params, batch, memory -> sums, and the memory after it
-EvalStep = Callable[[Any, Batch, Any], tuple[Sums, Any]]
-
-
-def make_eval_step(loss: Loss, apply: ApplyFn) -> EvalStep:
-    """The sums that the loss reports of a batch without dropout; compiled once per shape."""
-
-    def eval_step(params: Any, batch: Any, memory: Any) -> tuple[Sums, Any]:
-        outputs, memory = apply(params, batch, None, memory)
-        _, _, sums = loss(outputs.values, batch)
-        return jax.tree.map(constrain, sums), memory
-
-    return jax.jit(eval_step)
+# (outputs, their batch) -> arrays whose rows are the batch's
+Predict = Callable[[Outputs, Batch], Any]
 
 
-def make_predict_step(
-    apply: Callable[..., Float[Array, "B T _"]],
-) -> Callable[[Any, Batch], Int[Array, "B T"]]:
-    """The likeliest class at every token, without dropout; compiled once per shape of a batch."""
+@functools.partial(Checked, what="scoring", settings="evaluate.batch_size")
+@functools.partial(jax.jit, static_argnames=("model", "loss"))
+def eval_step(
+    params: Params, batch: Batch, memory: Any, *, model: Model, loss: Loss
+) -> tuple[Sums, Any]:
+    """What the loss reports of a batch without dropout, and the memory after it."""
+    outputs, memory = with_memory(model, params, batch, None, memory)
+    _, _, sums = loss(outputs, batch)
+    return jax.tree.map(constrain, sums), memory
 
-    def predict_step(params: Any, batch: Any) -> Int[Array, "B T"]:
-        return constrain(jnp.argmax(apply(params, batch, None), axis=-1))
 
-    return jax.jit(predict_step)
+@functools.partial(Checked, what="predicting", settings="evaluate.batch_size")
+@functools.partial(jax.jit, static_argnames=("model", "predict"))
+def predict_step(params: Params, batch: Batch, *, model: Model, predict: Predict) -> Any:
+    """What is predicted of a batch without dropout."""
+    outputs, _ = with_memory(model, params, batch, None, ())
+    return jax.tree.map(constrain, predict(outputs, batch))
+
+
+@functools.partial(Checked, what="embedding", settings="evaluate.batch_size")
+@functools.partial(jax.jit, static_argnames="model")
+def embed_step(params: Params, batch: Batch, *, model: Model) -> Float[Array, "B T D"]:
+    """At each token the vector of its text."""
+    vectors: Any = model.apply({"params": params}, batch, method="embed")
+    return constrain(vectors)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:
     """Parameters of a run, and all that it takes to ask them something.
 
+    What is asked is compiled once per shape of a batch, for all that have equal models and losses.
+
     Attributes:
       params: in the structure of the model.
-      eval_step, predict_step: see `make_eval_step` and `make_predict_step`.
+      prediction: what the task predicts from outputs.
       memory: rows -> the shapes of what the model keeps of a batch for the next when it is scored.
-      embed_step: (params, batch) -> at each token the vector of its text (B, T, D); None where the
-        model has none.
-      start, step: what decoding needs of the model (see `generate`).
-      limit: (tokens of prompts, extra_length, most positions) -> most tokens that follow.
-      most_positions: learned positions of the model; None: no bound.
+      decoder: how the model writes; None: it does not.
       seed: what sampling draws by.
       bleu_tokenizer: sacreBLEU's.
     """
 
-    params: Any
+    params: Params
     data: Dataset
-    eval_step: EvalStep
+    model: Model
+    loss: Loss
+    prediction: Predict
     memory: Callable[[int], Any]
-    predict_step: Callable[[Any, Batch], Int[Array, "B T"]]
-    embed_step: Callable[[Any, Batch], Float[Array, "B T D"]] | None
-    start: StartFn
-    step: StepFn
-    limit: Callable[..., Int[np.ndarray, "B"]] | None
-    most_positions: int | None
-    decode: DecodeSettings
+    decoder: Decoder | None
     seed: int
     bleu_tokenizer: str
 
+    @property
+    def writer(self) -> Decoder:
+        """The decoder of a model that writes."""
+        assert self.decoder is not None  # only tasks that decode ask
+        return self.decoder
+
+    def writing(self, settings: DecodeSettings) -> "Trained":
+        """The same, which writes by other settings."""
+        return dataclasses.replace(
+            self, decoder=dataclasses.replace(self.writer, settings=settings)
+        )
+
     def losses(self, split: Split) -> dict[str, float]:
-        """Means over all batches of a split (see `mean_losses`)."""
-        memory = self.memory(self.data.settings.evaluation_batch_size)
-        return mean_losses(self.params, split.batches, self.eval_step, memory)
+        """Means over all batches of a split, so that it does not matter how these are cut.
 
-    def predict(self, batches: Iterable[NumberedBatch]) -> list[list[int]]:
-        """The predicted class (from 0) at every place that has a label, by example.
+        Sums are added up in float64 on the host.
 
-        batches: with `labels`, one example a row. Of a label only matters whether it is 0.
+        Raises:
+          ValueError: there are no batches, or nothing in them that has a weight.
         """
-        batches = list(batches)
-        steps = fetch("Predicting", lambda batch, _: self.predict_step(self.params, batch), batches)
-        predicted = {}
-        for classes, (batch, numbers) in zip(steps, batches, strict=True):
-            rows = zip(numbers.tolist(), classes, np.asarray(batch["labels"]), strict=True)
-            predicted |= {
-                number: row[label > 0].tolist() for number, row, label in rows if number >= 0
-            }
-        return [predicted[number] for number in range(len(predicted))]
+        shapes = self.memory(self.data.settings.evaluation_batch_size)
+        memory = jax.tree.map(
+            lambda leaf: constrain(jnp.zeros(leaf.shape, leaf.dtype), "batch"), shapes
+        )
+
+        def score(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Sums:
+            nonlocal memory
+            sums, memory = eval_step(self.params, batch, memory, model=self.model, loss=self.loss)
+            return sums
+
+        parts = fetch("Scoring", score, split.batches)
+        if not parts:
+            raise ValueError("nothing to evaluate on: there are no batches")
+
+        def add_up(*values: float) -> float:
+            return np.sum(values, dtype=np.float64)
+
+        return self.loss.means(jax.tree.map(add_up, *parts))
+
+    def predict(self, batches: Iterable[NumberedBatch]) -> list[Any]:
+        """What is predicted of each example, as its row of each array."""
+
+        def predict(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Any:
+            return predict_step(self.params, batch, model=self.model, predict=self.prediction)
+
+        return fetch_examples("Predicting", predict, list(batches))
 
     def embed(self, lines: Sequence[str]) -> Float[np.ndarray, "N D"]:
         """The vector of each line.
@@ -103,34 +129,36 @@ class Trained:
         Raises:
           ValueError: there are no lines.
         """
-        assert self.embed_step is not None  # the command asks only models that have vectors
-        embed_step, batches = self.embed_step, self.data.prompts(lines)
+        batches = self.data.prompts(lines)
         if not batches:
             raise ValueError("nothing to embed: there are no lines")
-        # The vector stands at each token of its text; the first is taken.
-        steps = fetch("Embedding", lambda batch, _: embed_step(self.params, batch)[:, 0], batches)
-        vectors = np.concatenate([np.asarray(rows, np.float32) for rows in steps])
-        numbers = np.concatenate([numbers for _, numbers in batches])
-        # Rows of padding have -1, so that they come first.
-        return vectors[np.argsort(numbers)][np.sum(numbers < 0) :]
+
+        def embed(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Float[Array, "B D"]:
+            # The vector stands at each token of its text; the first is taken.
+            return embed_step(self.params, batch, model=self.model)[:, 0]
+
+        return np.stack(fetch_examples("Embedding", embed, batches)).astype(np.float32)
 
     def generate(self, batches: Iterable[NumberedBatch]) -> list[list[list[int]]]:
         """Token ids that follow each example, `decode.num_samples` times (see `generate`)."""
-        return generate.generate(
-            self.params, batches, settings=self.decode, **self._model(), **self._bounds()
-        )
+        return generate.generate(self.writer, self.params, batches, jax.random.key(self.seed))
 
     def texts(
-        self, lines: Sequence[str], decoders: Sequence[Callable[[list[int]], str]]
+        self,
+        lines: Sequence[str],
+        decode: Sequence[Callable[[list[int]], str]] | None = None,
     ) -> list[list[str]]:
         """What follows each line as texts, which `decode.stop` ends.
 
-        decoders: ids -> text, for each line.
+        decode: ids -> text, for each line; None: the tokenizer's.
         """
-        found = self.generate(self.data.prompts(lines))
+        decode = decode or [self.data.tokenizer.decode] * len(lines)
+        stop = self.writer.settings.stop
         return [
-            [generate.cut_at_stop(decode(ids), self.decode.stop) for ids in samples]
-            for decode, samples in zip(decoders, found, strict=True)
+            [generate.cut_at_stop(text_of(ids), stop) for ids in samples]
+            for text_of, samples in zip(
+                decode, self.generate(self.data.prompts(lines)), strict=True
+            )
         ]
 
     def stream(
@@ -139,75 +167,5 @@ class Trained:
         """What follows a line, as (sample, new text) when it comes; `number` decides the draws."""
         ((batch, _),) = self.data.prompts([line])
         alone = {name: rows[:1] for name, rows in batch.items()}, np.array([number])
-        return generate.stream(
-            self.params,
-            alone,
-            settings=self.decode,
-            decode=decode,
-            **self._model(),
-            **self._bounds(),
-        )
-
-    def decoding(self) -> tuple[Callable[..., Any], tuple]:
-        """The compiled function that decodes, and the shapes of a batch of the longest prompts.
-
-        It shows what decoding costs; `params` may be shapes.
-        """
-        settings = self.data.settings
-        rows, width = settings.evaluation_batch_size, settings.max_prompt_length
-        names = ("inputs", "inputs_segment_ids", "inputs_positions")
-        inputs = {name: jax.ShapeDtypeStruct((rows, width), "int32") for name in names}
-        keys = jax.eval_shape(
-            lambda: jax.random.split(jax.random.key(0), rows * self.decode.num_samples)
-        )
-        longest = int(np.max(self.most_written(np.arange(1, width + 1))))
-        decode = functools.partial(
-            generate.decode_batch, settings=self.decode, rooms=(longest,), **self._model()
-        )
-        limits = jax.ShapeDtypeStruct((rows,), "int32")
-        return jax.jit(decode), (self.params, inputs, limits, keys)
-
-    def _model(self) -> dict[str, Any]:
-        """What decoding needs of the model."""
-        ends = self.data.special.ends
-        return {"start": self.start, "step": self.step, "eos_ids": ends, "pad_id": PAD_ID}
-
-    def _bounds(self) -> dict[str, Any]:
-        """What decoding draws with, and where it ends."""
-        limit: LimitFn = self.most_written
-        return {"key": jax.random.key(self.seed), "limit": limit}
-
-    def most_written(self, prompt_tokens: Int[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
-        """How many tokens are written at most after prompts of so many, what ends them included."""
-        assert self.limit is not None  # only tasks that decode ask
-        return self.limit(prompt_tokens, self.decode.extra_length, self.most_positions)
-
-
-def mean_losses(
-    params: Any, batches: Iterable[NumberedBatch], eval_step: EvalStep, memory: Any = ()
-) -> dict[str, float]:
-    """Means over all batches, so that it does not matter how these are cut.
-
-    Sums are added up in float64 on the host. `memory`: the shapes of what the model keeps of one
-    batch for the next, rows first.
-
-    Raises:
-      ValueError: there are no batches, or nothing in them that has a weight.
-    """
-    memory = jax.tree.map(
-        lambda leaf: constrain(jnp.zeros(leaf.shape, leaf.dtype), "batch"), memory
-    )
-
-    def score(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Sums:
-        nonlocal memory
-        sums, memory = eval_step(params, batch, memory)
-        return sums
-
-    parts: list[Mapping[str, Any]] = fetch("Scoring", score, list(batches))
-    if not parts:
-        raise ValueError("nothing to evaluate on: there are no batches")
-
-    def add_up(*values: float) -> float:
-        return np.sum(values, dtype=np.float64)
-
-    return means(jax.tree.map(add_up, *parts))
+        key = jax.random.key(self.seed)
+        return generate.stream(self.writer, self.params, alone, key, decode)

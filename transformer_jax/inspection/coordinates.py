@@ -94,13 +94,13 @@ def grown(slopes: Curves) -> dict[str, float]:
 
 def _activations(model: Model, params: Params, batch: Batch) -> dict[str, tuple[Array, Array]]:
     """Each activation, and which of its tokens are real."""
-    logits, observed = observe(model, params, batch)
+    outputs, observed = observe(model, params, batch)
     activations = {}
     for stack, seen in observed.items():
         activations[f"{stack} input"] = seen.inputs[0], seen.real
         activations[f"{stack} output"] = seen.final, seen.real
     *_, last = observed.values()
-    return activations | {"logits": (logits, last.real)}
+    return activations | {"logits": (outputs.arrays(), last.real)}
 
 
 def _mean_size(x: Float[Array, "B T _"], real: Bool[Array, "B T"]) -> Float[Array, ""]:

@@ -21,6 +21,7 @@ from transformer_jax.inspection.observed import (
 )
 from transformer_jax.inspection.steps import update
 from transformer_jax.models.family import Batch, Model, Params, Role
+from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.models.transformer.config import scheme
 from transformer_jax.models.transformer.schemes import Stack
 from transformer_jax.training.losses import Loss
@@ -39,16 +40,20 @@ def diagnose(
     "decoder/update_rms", "decoder/update_angle", "decoder/self_attention/entropy",
     "decoder/self_attention/largest_logit", ".../query_norm", ".../key_norm" (L,); and
     "decoder/output_change" () by this step, with a size of 1. "log_z" () is the mean of the log of
-    the sum of the exponentials of logits. All but the update's and the output change are of the
-    parameters before the step, without dropout, on the first `ROWS` rows of the batch.
+    the sum of the exponentials of logits, where the head gives logits. All but the update's and the
+    output change are of the parameters before the step, without dropout, on the first `ROWS` rows
+    of the batch.
     """
     batch = jax.tree.map(lambda rows: rows[:ROWS], batch)
-    logits, observed = observe(model, before, batch)
+    outputs, observed = observe(model, before, batch)
     _, moved = observe(model, after, batch)
     gradient_norms = output_gradient_norms(model, loss, before, batch)
     updates = update(before, after, roles)
     *_, last = observed.values()
-    measured = {"log_z": jnp.mean(jax.nn.logsumexp(logits, axis=-1), where=last.real)}
+    measured = {}
+    if isinstance(outputs.values, Unprojected):
+        log_z = jax.nn.logsumexp(outputs.arrays(), axis=-1)
+        measured["log_z"] = jnp.mean(log_z, where=last.real)
     for stack, seen in observed.items():
         measured |= {
             f"{stack}/branch_variance": branch_variance(seen),

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_jax.models.family import Batch, Model, Params
+from transformer_jax.models.family import Batch, Model, Outputs, Params
 from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
 from transformer_jax.models.transformer.residual import variance
 from transformer_jax.models.transformer.schemes import Kind, Stack
@@ -53,8 +53,8 @@ def observe(
     rng: Key[Array, ""] | None = None,
     perturbations: Any = None,
     memory: Any = (),
-) -> tuple[Float[Array, "B T _"], dict[Stack, Observed]]:
-    """One forward pass: the logits, and what each stack showed.
+) -> tuple[Outputs, dict[Stack, Observed]]:
+    """One forward pass: the outputs, and what each stack showed.
 
     Args:
       rng: the key of dropout; None is deterministic.
@@ -66,15 +66,16 @@ def observe(
     variables = {"params": params, "memory": memory} if memory else {"params": params}
     if perturbations is not None:
         variables["perturbations"] = perturbations
-    logits, shown = model.apply(
+    outputs, shown = model.apply(
         variables,
         batch,
         deterministic=rng is None,
         rngs={} if rng is None else {"dropout": rng},
+        method="outputs",
         mutable=["intermediates"],
     )
     intermediates, config = shown["intermediates"], model.config
-    return logits, {
+    return outputs, {
         stack: _observed(config, stack, intermediates, batch) for stack in stacks(config)
     }
 
@@ -153,7 +154,8 @@ def output_gradient_norms(
 
     def mean_loss(perturbations):
         variables = {"params": params, "perturbations": perturbations}
-        loss_sum, weight, _ = loss(model.apply(variables, batch, deterministic=True), batch)
+        outputs = model.apply(variables, batch, deterministic=True, method="outputs")
+        loss_sum, weight, _ = loss(outputs, batch)
         return loss_sum / weight
 
     gradients = jax.grad(mean_loss)(no_perturbations(model, params, batch))

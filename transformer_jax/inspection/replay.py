@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from transformer_jax.devices.mesh import Streams, place
+from transformer_jax.inspection.memory import compiled_step
 from transformer_jax.inspection.observed import (
     Observed,
     no_perturbations,
@@ -52,22 +53,20 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     None where everything stays finite. The state passed in is gone after the call.
     """
     model = run.model.clone(config=dataclasses.replace(run.model.config, dtype="float32"))
-    train_step = run.train_step(functools.partial(with_memory, model))
     left = step - int(state.step)
-    with (
-        # By default GPUs and TPUs multiply in lower precision.
-        jax.default_matmul_precision("highest"),
-        progress.bar("Training again", total=left, unit="steps") as advance,
-    ):
-        for _ in range(left):
-            batch = place(run.mesh, next(streams))
-            before = jax.tree.map(jnp.copy, state)  # the step takes its state
-            state, metrics = train_step(state, batch)
-            if not is_finite(metrics):
-                loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
-                parts = tensors(model, run.loss, run.transform, run.train, before, batch)
-                return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
-            advance(1)
+    # By default GPUs and TPUs multiply in lower precision.
+    with jax.default_matmul_precision("highest"):
+        train_step = compiled_step(run, run.train_step(functools.partial(with_memory, model)))
+        with progress.bar("Training again", total=left, unit="steps") as advance:
+            for _ in range(left):
+                batch = place(run.mesh, next(streams))
+                before = jax.tree.map(jnp.copy, state)  # the step takes its state
+                state, metrics = train_step(state, batch)
+                if not is_finite(metrics):
+                    loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
+                    parts = tensors(model, run.loss, run.transform, run.train, before, batch)
+                    return BadStep(int(state.step), loss, gradient_norm, first_non_finite(parts))
+                advance(1)
     return None
 
 
@@ -96,7 +95,8 @@ def tensors(
     yield from _by_path("parameter", hosts.whole(state.params))
 
     count = settings.accumulation_steps
-    parts = micro_batches(batch, state.dropout_key, state.memory, count)
+    whole = loss.with_totals(batch)
+    parts = micro_batches(whole, state.dropout_key, state.memory, count)
     sums = []
     for number in range(count):
         part, key, memory = jax.tree.map(lambda rows, number=number: rows[number], parts)
@@ -121,7 +121,7 @@ class _Seen(NamedTuple):
     """What the passes of a micro-batch showed; the loss and its gradients are sums over tokens."""
 
     observed: dict[Stack, Observed]
-    outputs: Any  # the model's
+    outputs: Any  # the model's, as arrays
     loss_sum: Float[Array, ""]
     weight: Float[Array, ""]
     output_gradients: dict[Stack, Float[Array, "n B T D"]]  # with respect to sublayers' outputs
@@ -135,7 +135,7 @@ def _examine(
     def summed(params, perturbations):
         outputs, observed = observe(model, params, batch, key, perturbations, memory)
         loss_sum, weight, _ = loss(outputs, batch)
-        return loss_sum, (weight, outputs, observed)
+        return loss_sum, (weight, outputs.arrays(), observed)
 
     differentiate = jax.value_and_grad(summed, argnums=(0, 1), has_aux=True)
     (loss_sum, (weight, outputs, observed)), (gradient, perturbed) = differentiate(

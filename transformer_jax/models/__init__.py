@@ -4,11 +4,9 @@ from transformer_jax.models import memory
 from transformer_jax.models.family import Family
 from transformer_jax.models.recurrent import stacks as recurrent
 from transformer_jax.models.recurrent.config import RecurrentConfig
-from transformer_jax.models.recurrent.needs import RecurrentNeeds
 from transformer_jax.models.shapes import model_of
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.initialisation import initialise
-from transformer_jax.models.transformer.needs import TransformerNeeds
 from transformer_jax.models.transformer.stacks import transformer_stacks
 
 FAMILIES = {
@@ -16,7 +14,6 @@ FAMILIES = {
         config=TransformerConfig,
         model=model_of(transformer_stacks),
         init=initialise,
-        needs=TransformerNeeds,
         memory=memory.shapes,
         inspected=True,
     ),
@@ -24,6 +21,5 @@ FAMILIES = {
         config=RecurrentConfig,
         model=model_of(recurrent.recurrent_stacks),
         init=recurrent.initialise,
-        needs=RecurrentNeeds,
     ),
 }

@@ -1,7 +1,7 @@
 """What a family of models is: how one is configured, built, initialised and called."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.models.layers.observe import SUMS
 from transformer_jax.models.layers.parameter import Boxed, Share
-from transformer_jax.process.machine import Need
 
 # The columns of a batch by their names, rows first
 Batch = dict[str, Shaped[Array, "B ..."]]
@@ -44,12 +43,12 @@ class Outputs(NamedTuple):
 class Model(Protocol):
     """A Flax module with a frozen config.
 
-    `outputs(batch, deterministic=)` are `Outputs`, of which a call gives `arrays`. Where the
-    batches before matter, the collection "memory" holds what `Family.memory` describes. A model
-    that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
-    `step(context, cache, tokens, index, ancestors)` -> (logits, cache), as `evaluation.search` asks
-    for it; `Cache.enlarged` has room for so many tokens more. One that embeds texts has
-    `embed(batch)` -> a vector at each token.
+    `outputs(batch, deterministic=)` are `Outputs`, of which a call gives `arrays`; `config.sums`
+    names their sums. Where the batches before matter, the collection "memory" holds what
+    `Family.memory` describes. A model that decodes also has `start(batch, max_length)` -> (first
+    tokens, context, cache) and `step(context, cache, tokens, index, ancestors)` -> (logits, cache),
+    as `evaluation.search` asks for it; `Cache.enlarged` has room for so many tokens more. One that
+    embeds texts has `embed(batch)` -> a vector at each token.
     """
 
     @property
@@ -64,32 +63,6 @@ class Model(Protocol):
     def __call__(self, batch: Batch, *, deterministic: bool) -> PyTree[Array]: ...
 
 
-class Needs(Protocol):
-    """What a model takes of memory, by arithmetic on its config: nothing is traced for it.
-
-    `lengths` are tokens of a row by side, "source" and "target"; a model reads those of its own.
-    """
-
-    def parameters(self) -> list[Need]: ...
-
-    def constants(self, length: int) -> list[Need]:
-        """Arrays that tracing the model makes, for rows of this length."""
-        ...
-
-    def activations(self, rows: int, lengths: Mapping[str, int], *, training: bool) -> list[Need]:
-        """Of the forward pass, or with `training` what the backward pass needs too."""
-        ...
-
-    def decoding(
-        self, rows: int, hypotheses: int, prompt: int, length: int, *, room: int, beam: bool
-    ) -> list[Need]:
-        """Decoding `length` tokens after prompts of `prompt` tokens, several hypotheses of each.
-
-        room: tokens that there is room for at first.
-        """
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Family:
     """One row of FAMILIES.
@@ -101,14 +74,12 @@ class Family:
       memory: (config, rows, length or None) -> the shapes of what a model keeps of one batch for
         the next, zeros at first, rows as the first axis; () where it keeps nothing. `length`: as of
         evaluate.memory_length.
-      needs: config -> what the model takes of memory.
       inspected: whether diagnostics and replay know what its models show of their inside.
     """
 
     config: type[Any]
     model: Callable[[Any], Model]
     init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]]
-    needs: Callable[[Any], Needs]
     memory: Callable[[Any, int, int | None], Any] = lambda config, rows, length: ()
     inspected: bool = False
 

@@ -1,13 +1,13 @@
-"""Memory and cores: what this machine has of them, and what a thing takes. Knows no JAX."""
+"""Memory and cores: what this machine has of them. Knows no JAX."""
 
 import contextlib
 import ctypes
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # Of mallopt, in the GNU C library's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -19,18 +19,6 @@ class Memory(NamedTuple):
 
     whole: float
     free: float
-
-
-class Need(NamedTuple):
-    """Bytes of memory that one thing takes, on all devices together.
-
-    least: what it takes for certain. likely: an estimate. settings: those that decide it.
-    """
-
-    name: str
-    least: float
-    likely: float
-    settings: Mapping[str, Any]
 
 
 def memory(root: Path = Path("/")) -> Memory:
@@ -80,6 +68,21 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
             given_back = sum(map(int, re.findall(pattern, statistics, re.MULTILINE)))
             if limit.isdecimal():
                 yield int(limit), int(used) - given_back
+
+
+def check_constant(name: str, number: int, cure: str) -> None:
+    """Raises ValueError where an array of so many bytes is too large to be part of a program.
+
+    It is there four times while the program is compiled: NumPy's, JAX's, and two of the compiler.
+
+    cure: what makes it smaller.
+    """
+    needed, whole = 4 * number, memory().whole
+    if needed > whole:
+        raise ValueError(
+            f"this machine has {size(whole)} of memory, too little to compile {name} with "
+            f"{size(needed)}. {cure}"
+        )
 
 
 def cores() -> int:

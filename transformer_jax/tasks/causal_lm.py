@@ -4,15 +4,14 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Int
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import pieces
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation import scores as metrics
-from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.evaluation.decoder import DecodeSettings, Lengths
+from transformer_jax.evaluation.scores import word_perplexity
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.task import Sample, Scores, Task, spread
 from transformer_jax.training.losses import next_token_loss
@@ -20,28 +19,20 @@ from transformer_jax.training.losses import next_token_loss
 _SAMPLE_TOKENS = 64  # of a sample at most, a quarter of them its prompt
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Documents with eos, cut into consecutive pieces; so nothing is too long."""
-    del labels
     documents = ([*ids, tokenizer.special.eos] for ids in tokenizer.encode(examples["text"]))
     return {"targets": pieces(documents, limits.target)}, 0
 
 
-def _prompt(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Prompts behind bos, cut at their beginning: what is near counts most."""
-    del labels
     rows, most = tokenizer.encode(lines), limits.target - 1
     inputs = [[tokenizer.special.bos, *ids[-most:]] for ids in rows]
     return {"inputs": inputs}, sum(len(ids) > most for ids in rows)
 
 
-def _limit(
-    prompt_tokens: Int[np.ndarray, "B"], extra_length: int, most_positions: int | None
-) -> Int[np.ndarray, "B"]:
+def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:
     """`extra_length`, or as many as there are positions for."""
     if most_positions is None:
         return np.full_like(prompt_tokens, extra_length)
@@ -52,10 +43,10 @@ def _limit(
 def _losses(trained: Trained, split: Split) -> dict[str, float]:
     """The means, and the perplexity a word where the tokenizer knows every word."""
     means, texts = trained.losses(split), split.examples["text"]
-    tokens = sum(np.sum(batch["targets_segment_ids"] > 0) for batch, _ in split.batches)
     if not _has_unknown(split, trained.data.tokenizer.special.unk):
+        tokens = sum(np.sum(batch["targets_segment_ids"] > 0) for batch, _ in split.batches)
         nats = means["token_loss"] * float(tokens)
-        means["word_perplexity"] = metrics.word_perplexity(nats, texts)
+        means["word_perplexity"] = word_perplexity(nats, texts)
     return means
 
 
@@ -92,8 +83,8 @@ def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     references = [
         tokenizer.decode(row)[len(prompt) :] for row, prompt in zip(ids, prompts, strict=True)
     ]
-    settings, _ = _scored(trained.decode, trained.data.settings.longest["target"])
-    outputs = _continuations(dataclasses.replace(trained, decode=settings), prompts)
+    settings, _ = _scored(trained.writer.settings, trained.data.settings.longest["target"])
+    outputs = _continuations(trained.writing(settings), prompts)
     return {}, [
         (prompt, reference, text)
         for prompt, reference, (text,) in zip(prompts, references, outputs, strict=True)
@@ -104,8 +95,8 @@ def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
     """Each line with its continuations. On an empty line a text begins."""
     if not lines:
         return []
-    found = _continuations(trained, lines)
-    return [[line + text for text in texts] for line, texts in zip(lines, found, strict=True)]
+    written = zip(lines, _continuations(trained, lines), strict=True)
+    return [[line + text for text in texts] for line, texts in written]
 
 
 def _continuations(trained: Trained, prompts: Sequence[str]) -> list[list[str]]:
@@ -132,7 +123,7 @@ def _stream(trained: Trained, line: str, number: int) -> Iterator[str]:
         if row == 0:
             yield text
         others[row] = others.get(row, "") + text
-    for row in range(1, trained.decode.num_samples):
+    for row in range(1, trained.writer.settings.num_samples):
         yield f"\n{line}{others.get(row, '')}"
     yield "\n"
 

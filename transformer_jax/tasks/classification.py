@@ -3,19 +3,18 @@
 from collections.abc import Sequence
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import between, label_number, labelled, numbered
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation import scores as metrics
+from transformer_jax.evaluation.scores import label_scores, matthews
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.tasks.task import Sample, Scores, Task, of_full_lines, samples
+from transformer_jax.tasks import tokens
+from transformer_jax.tasks.task import Sample, Scores, Task, samples
 from transformer_jax.training.losses import label_loss
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Texts between bos and eos, and the label of each at its bos."""
     sentences, numbers = tokenizer.encode(examples["text"]), numbered(labels)
     places = [
@@ -25,42 +24,25 @@ def _encode(
     return labelled(sentences, places, limits, tokenizer.special)
 
 
-def _prompt(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Texts between bos and eos, each with any label at its bos: there one is to be predicted."""
-    del labels
     inputs, too_long = between(tokenizer.encode(lines), limits.source, tokenizer.special)
     return {"inputs": inputs, "labels": [[1] + [0] * (len(ids) - 1) for ids in inputs]}, too_long
 
 
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
-    labels = [trained.data.labels[label] for (label,) in trained.predict(split.batches)]
+    """The "accuracy", the macro "f1" and the "matthews" correlation."""
+    labels = [label for (label,) in tokens.labels(trained, split.batches)]
     expected = split.examples["label"]
-    return score(labels, expected), samples(split.examples["text"], expected, labels)
-
-
-def score(predicted: Sequence[str], labels: Sequence[str]) -> Scores:
-    """Scores of the labels of texts: "accuracy", macro "f1" and "matthews" correlation.
-
-    Raises:
-      ValueError: no labels, or lists of different lengths.
-    """
-    return {
-        "accuracy": metrics.accuracy(predicted, labels),
-        "f1": metrics.f1(predicted, labels),
-        "matthews": metrics.matthews(predicted, labels),
-    }
+    scores = label_scores(labels, expected) | {"matthews": matthews(labels, expected)}
+    return scores, samples(split.examples["text"], expected, labels)
 
 
 def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
     """The label of each line."""
-
-    def labels(full: Sequence[str]) -> list[list[str]]:
-        predicted = trained.predict(trained.data.prompts(full))
-        return [[trained.data.labels[label]] for (label,) in predicted]
-
-    return of_full_lines(lines, labels)
+    return tokens.of_full_lines(
+        lines, lambda full: tokens.labels(trained, trained.data.prompts(full))
+    )
 
 
 TASK = Task(
@@ -74,6 +56,7 @@ TASK = Task(
     ),
     heads={"encoder_only": "classes"},
     loss=label_loss,
+    predict=tokens.likeliest_labels,
     score=_score,
     results=_results,
 )

@@ -5,35 +5,35 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Array, Float, Int64
+from jaxtyping import Int64
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Batch as HostBatch
-from transformer_jax.data.prepare.recipe import Column, Drawing, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import (
+    Batch,
+    Column,
+    Drawing,
+    Encoding,
+    Labels,
+    Limits,
+    Recipe,
+)
 from transformer_jax.data.prepare.tokenizer import MASK, Tokenizer
 from transformer_jax.data.prepare.transforms import between, pieces
 from transformer_jax.data.read.examples import Examples
 from transformer_jax.evaluation.trained import Trained
+from transformer_jax.tasks import tokens
 from transformer_jax.tasks.task import Sample, Scores, Task
-from transformer_jax.training.losses import Batch, Result, chosen_loss
-
-_SAMPLES = 4
+from transformer_jax.training.losses import masked_token_loss
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Pieces of documents between bos and eos; so nothing is too long."""
-    del labels
     rows = pieces(tokenizer.encode(examples["text"]), limits.source - 2)
     return {"inputs": between(rows, limits.source, tokenizer.special)[0]}, 0
 
 
-def _prompt(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Lines between bos and eos, to be embedded."""
-    del labels
     inputs, too_long = between(tokenizer.encode(lines), limits.source, tokenizer.special)
     return {"inputs": inputs}, too_long
 
@@ -59,7 +59,7 @@ class Masking:
         """The tokens that a random one is drawn from."""
         return np.setdiff1d(np.arange(self.vocab_size), self.special)
 
-    def __call__(self, batch: HostBatch, rng: np.random.Generator) -> HostBatch:
+    def __call__(self, batch: Batch, rng: np.random.Generator) -> Batch:
         """The batch with its "inputs" masked, and "targets" of their shape.
 
         These hold the original token where it is to be predicted, else 0. Examples may be padded or
@@ -90,29 +90,14 @@ def _masking(tokenizer: Tokenizer, drawing: Drawing) -> Masking:
     return Masking(drawing.mask_rate, mask_id, never, tuple(sorted(special)), tokenizer.vocab_size)
 
 
-def _loss(
-    logits: Float[Array, "B T V"], batch: Batch, *, label_smoothing: float, z_loss: float
-) -> Result:
-    """Cross-entropy of the tokens that were chosen for masking; their number is the weight."""
-    targets = batch["targets"]
-    return chosen_loss(
-        logits, targets, targets != 0, label_smoothing=label_smoothing, z_loss=z_loss
-    )
-
-
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """No scores but the losses; as samples, what the model puts in the place of masked tokens."""
-    batch, numbers = split.batches[len(split.batches) // 2]
-    batch = {name: rows[:_SAMPLES] for name, rows in batch.items()}
-    asked = batch["targets"] > 0
-    predicted = trained.predict_step(trained.params, batch)
-    decode = trained.data.tokenizer.decode
-    originals = np.where(asked, batch["targets"], batch["inputs"])
-    filled = np.where(asked, predicted, batch["inputs"])
-    rows = range(int(np.sum(numbers[:_SAMPLES] >= 0)))
-    return {}, [
-        (decode(batch["inputs"][row]), decode(originals[row]), decode(filled[row])) for row in rows
-    ]
+    decode, samples = trained.data.tokenizer.decode, []
+    for example, predicted in tokens.few_predicted(trained, split):
+        shown, targets = example["inputs"], example["targets"]
+        original, filled = (np.where(targets > 0, ids, shown) for ids in (targets, predicted))
+        samples.append((decode(shown), decode(original), decode(filled)))
+    return {}, samples
 
 
 TASK = Task(
@@ -129,7 +114,7 @@ TASK = Task(
         predicted="inputs",
     ),
     heads={"encoder_only": "masked_tokens"},
-    loss=_loss,
+    loss=masked_token_loss,
     score=_score,
     settings=("task.mask_rate",),
 )

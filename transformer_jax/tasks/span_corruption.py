@@ -11,24 +11,21 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Drawing, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Drawing, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import pieces, prompt_sources
 from transformer_jax.data.read.examples import Examples
 from transformer_jax.evaluation.trained import Trained
+from transformer_jax.tasks import tokens
 from transformer_jax.tasks.task import Sample, Scores, Task
 from transformer_jax.training.losses import next_token_loss
 
 # What stands for the first span of a text, the second ...: as many as T5 has.
 SENTINELS = tuple(f"< extra_id_{number} >" for number in range(100))
-_SAMPLES = 4
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Pieces of documents; with eos, what becomes of one is not longer than sources may be."""
-    del labels
     return {"text": pieces(tokenizer.encode(examples["text"]), limits.source - 1)}, 0
 
 
@@ -115,16 +112,12 @@ def _corrupt(tokenizer: Tokenizer, drawing: Drawing) -> Spans:
 
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """No scores but the losses; as samples, each token's likeliest after the right ones before."""
-    batch, numbers = split.batches[len(split.batches) // 2]
-    batch = {name: rows[:_SAMPLES] for name, rows in batch.items()}
-    predicted = np.asarray(trained.predict_step(trained.params, batch))
-    decode = trained.data.tokenizer.decode
-    lengths = np.sum(batch["targets_segment_ids"] > 0, axis=1)
-    return {}, [
-        (decode(batch["inputs"][row]), decode(batch["targets"][row]), decode(predicted[row, :end]))
-        for row, end in enumerate(lengths)
-        if numbers[row] >= 0
-    ]
+    decode, samples = trained.data.tokenizer.decode, []
+    for example, predicted in tokens.few_predicted(trained, split):
+        end = np.sum(example["targets_segment_ids"] > 0)
+        texts = example["inputs"], example["targets"], predicted[:end]
+        samples.append(tuple(map(decode, texts)))
+    return {}, samples
 
 
 TASK = Task(

@@ -6,19 +6,18 @@ import re
 from collections.abc import Sequence
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import label_number, labelled, numbered
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation import scores as metrics
+from transformer_jax.evaluation.scores import NOTHING, is_span_tag, label_scores, span_f1
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.tasks.task import Sample, Scores, Task, of_full_lines, samples
+from transformer_jax.tasks import tokens
+from transformer_jax.tasks.task import Sample, Scores, Task, samples
 from transformer_jax.training.losses import label_loss
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Sentences between bos and eos, and the tag of each word at its first token."""
     sentences, places, numbers = [], [], numbered(labels)
     encoded = tokenizer.encode_words(examples["words"])
@@ -31,9 +30,7 @@ def _encode(
     return labelled(sentences, places, limits, tokenizer.special)
 
 
-def _prompt(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Lines of words separated by blanks, each word with any tag, to be predicted."""
     words = [re.findall(r"[^ \t]+", line) for line in lines]  # as in CoNLL files
     examples = {"words": words, "tags": [[labels[0]] * len(row) for row in words]}
@@ -41,7 +38,7 @@ def _prompt(
 
 
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
-    tags = _named(trained, trained.predict(split.batches))
+    tags = tokens.labels(trained, split.batches)
     words, expected = split.examples["words"], split.examples["tags"]
     texts = ([" ".join(row) for row in rows] for rows in (words, expected, tags))
     return score(tags, expected), samples(*texts)
@@ -66,14 +63,11 @@ def score(predicted: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> 
     filled = [_filled(ours, len(theirs)) for ours, theirs in zip(predicted, expected, strict=True)]
     words = list(itertools.chain(*filled))
     expected_words = list(itertools.chain(*expected))
-    scores: Scores = {
-        "accuracy": metrics.accuracy(words, expected_words),
-        "f1": metrics.f1(words, expected_words),
-        "exact_match": sum(map(operator.eq, filled, expected)) / len(expected),
-    }
-    if all(map(metrics.is_span_tag, {*words, *expected_words} - {metrics.NOTHING})):
-        outside = [["O" if tag == metrics.NOTHING else tag for tag in row] for row in filled]
-        scores["span_f1"] = metrics.span_f1(outside, expected)
+    scores = label_scores(words, expected_words)
+    scores["exact_match"] = sum(map(operator.eq, filled, expected)) / len(expected)
+    if all(map(is_span_tag, {*words, *expected_words} - {NOTHING})):
+        outside = [["O" if tag == NOTHING else tag for tag in row] for row in filled]
+        scores["span_f1"] = span_f1(outside, expected)
     return scores
 
 
@@ -81,21 +75,16 @@ def _filled(predicted: Sequence[str], words: int) -> list[str]:
     """The predicted tags of one sentence, made as many as it has words."""
     if len(predicted) > words:
         raise ValueError(f"{len(predicted)} tags predicted for a sentence of {words} words")
-    return [*predicted, *[metrics.NOTHING] * (words - len(predicted))]
-
-
-def _named(trained: Trained, predicted: list[list[int]]) -> list[list[str]]:
-    return [[trained.data.labels[label] for label in labels] for labels in predicted]
+    return [*predicted, *[NOTHING] * (words - len(predicted))]
 
 
 def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
     """The tags of each line's words, separated by blanks."""
 
     def tags(full: Sequence[str]) -> list[list[str]]:
-        predicted = trained.predict(trained.data.prompts(full))
-        return [[" ".join(row)] for row in _named(trained, predicted)]
+        return [[" ".join(row)] for row in tokens.labels(trained, trained.data.prompts(full))]
 
-    return of_full_lines(lines, tags)
+    return tokens.of_full_lines(lines, tags)
 
 
 TASK = Task(
@@ -109,6 +98,7 @@ TASK = Task(
     ),
     heads={"encoder_only": "tags"},
     loss=label_loss,
+    predict=tokens.likeliest_labels,
     score=_score,
     results=_results,
 )

@@ -4,30 +4,27 @@ As in T5 (Raffel et al. 2020, arXiv 1910.10683): a prefix says what is asked, so
 do several things. Parts of the data are mixed by weight and scored apart.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe, Rows
+from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import paired, prompt_sources
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.evaluation.answer_scores import METRICS, References
-from transformer_jax.evaluation.search import DecodeSettings
+from transformer_jax.evaluation.decoder import Lengths
+from transformer_jax.evaluation.scores import METRICS, References
 from transformer_jax.evaluation.trained import Trained
-from transformer_jax.tasks.task import Sample, Scores, Task, samples, written
+from transformer_jax.tasks import tokens
+from transformer_jax.tasks.task import Sample, Scores, Task, samples
 from transformer_jax.training.losses import next_token_loss
 
 
-def _encode(
-    examples: Examples, tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Inputs and targets, each with eos. Of several right targets the first is learned."""
-    del labels
     sources = tokenizer.encode(examples["source"])
     targets = tokenizer.encode([references[0] for references in map(_all, examples["target"])])
     return paired(sources, targets, limits, tokenizer.special.eos)
@@ -38,25 +35,15 @@ def _all(target: str | Sequence[str]) -> Sequence[str]:
     return [target] if isinstance(target, str) else target
 
 
-def _limit(
-    prompt_tokens: Int[np.ndarray, "B"], extra_length: int, most_positions: int | None
-) -> Int[np.ndarray, "B"]:
+def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:
     """`extra_length`, or as many as there are positions for: an answer may be short."""
     most = extra_length if most_positions is None else min(extra_length, most_positions)
     return np.full_like(prompt_tokens, most)
 
 
-def _scored(decode: DecodeSettings, longest_prompt: int) -> tuple[DecodeSettings, int]:
-    """One answer to every source."""
-    return dataclasses.replace(decode, num_samples=1), longest_prompt
-
-
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """The scores of all parts, with and without what training has seen (see `score`)."""
-    settings, _ = _scored(trained.decode, trained.data.settings.max_prompt_length)
-    once = dataclasses.replace(trained, decode=settings)
-    decode = trained.data.tokenizer.decode
-    hypotheses = [decode(ids) for (ids,) in once.generate(split.batches)]
+    hypotheses = tokens.one_text_each(trained, split)
     references = list(map(_all, split.examples["target"]))
     try:
         seen = split.in_train()
@@ -137,8 +124,8 @@ TASK = Task(
     heads={"encoder_decoder": "tokens"},
     loss=next_token_loss,
     score=_score,
-    results=written,
+    results=tokens.written,
     limit=_limit,
-    scored=_scored,
+    scored=tokens.one_each,
     settings=("data.parts", "evaluate.metrics", "evaluate.bleu_tokenizer"),
 )

@@ -14,13 +14,18 @@ from transformer_jax.models.layers.embeddings import CHUNKS, Unprojected, chunks
 METRICS = ("loss", "token_loss", "accuracy")
 
 
+class LossSettings(NamedTuple):
+    """What the config says of losses, `config.task`'s part of it."""
+
+    label_smoothing: float
+    z_loss: float
+
+
 def cross_entropy(
     logits: Float[Array, "B T V"] | Unprojected,
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
-    *,
-    label_smoothing: float,
-    z_loss: float,
+    settings: LossSettings,
 ) -> dict[str, Float[Array, ""]]:
     """Weighted sums over all tokens, in nats, under the names of `METRICS`.
 
@@ -34,7 +39,6 @@ def cross_entropy(
     token_loss: -log p(target). exp of its mean is the perplexity.
     accuracy: 1 where no token is likelier than the target.
     """
-    settings = _Settings(label_smoothing, z_loss)
     if isinstance(logits, Unprojected):
         if chunks(_bytes(logits)) > 1:
             return _in_chunks(settings, logits, targets, weights)
@@ -42,13 +46,8 @@ def cross_entropy(
     return _plain(settings, logits, targets, weights)
 
 
-class _Settings(NamedTuple):
-    label_smoothing: float
-    z_loss: float
-
-
 def _plain(
-    settings: _Settings,
+    settings: LossSettings,
     logits: Float[Array, "*B V"],
     targets: Int[Array, "*B"],
     weights: Float[Array, "*B"],
@@ -111,7 +110,7 @@ def _bytes(logits: Unprojected) -> float:
 # a chunk are there (as in Liger Kernel, Hsu et al. 2024): no product is computed twice.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _in_chunks(
-    settings: _Settings,
+    settings: LossSettings,
     logits: Unprojected,
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
@@ -134,7 +133,7 @@ _in_chunks.defvjp(_in_chunks_forward, _in_chunks_backward)
 
 
 def _scan(
-    settings: _Settings,
+    settings: LossSettings,
     logits: Unprojected,
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
@@ -189,7 +188,7 @@ def _scan(
 
 
 def _chunk(
-    settings: _Settings,
+    settings: LossSettings,
     part: Unprojected,
     targets: Int[Array, "P S k"],
     weights: Float[Array, "P S k"],

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from absl import logging
 
 from transformer_jax.devices.mesh import Placed
-from transformer_jax.process import hosts, progress
-from transformer_jax.training.losses import Batch, means
+from transformer_jax.models.family import Batch, Sums
+from transformer_jax.process import hosts
 from transformer_jax.training.probe import Observation, Probe, is_due
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, StepFn, TrainSettings, is_finite
@@ -65,7 +65,6 @@ def fit(
       stop: asked after every step; once true, training saves and ends as "preempted".
     """
     step = int(state.step)
-    compiling = progress.phase("Compiling the training step")  # which its first call does
     try:
         with contextlib.closing(batches):
             while step < settings.steps:
@@ -75,9 +74,7 @@ def fit(
                 # A copy, since the step takes its state.
                 copied = any(probe.needs_before for probe in due)
                 before = jax.tree.map(jnp.copy, state.params) if copied else None
-                with compiling:
-                    state, metrics = train_step(state, batch)
-                compiling = contextlib.nullcontext()
+                state, metrics = train_step(state, batch)
                 report.add(Made(step, batch, metrics, streams))
 
                 last = step == settings.steps
@@ -122,13 +119,23 @@ class Report:
     and "spike/deviation" that it is compared with, and the log keeps its batch.
     """
 
-    def __init__(self, settings: TrainSettings, log: Log, seconds_at_peak: float | None = None):
-        """seconds_at_peak: what the model's FLOPs of a step take at the devices' peak.
+    def __init__(
+        self,
+        settings: TrainSettings,
+        means: Callable[[Sums], dict[str, float]],
+        log: Log,
+        seconds_at_peak: float | None = None,
+    ):
+        """Begins with no step.
 
-        Its share of the time that a step took is logged as "time/model_flops_utilization" (None: it
-        is not known).
+        Args:
+          means: the sums of a logging window -> the numbers that its line of the log holds.
+          seconds_at_peak: what the model's FLOPs of a step take at the devices' peak. Its share of
+            the time that a step took is logged as "time/model_flops_utilization" (None: it is not
+            known).
         """
         self._settings = settings
+        self._means = means
         self._log = log
         self._seconds_at_peak = seconds_at_peak
         self._newest: Made | None = None  # while nothing of it is read
@@ -178,7 +185,7 @@ class Report:
             values["time/model_flops_utilization"] = share
         self._restart_clock()
         return values | {
-            **_prefixed("train", means(metrics["window"])),
+            **_prefixed("train", self._means(metrics["window"])),
             "train/learning_rate": float(metrics["learning_rate"]),
             "time/seconds": now - self._started,
             "time/tokens_per_second": tokens_per_second,

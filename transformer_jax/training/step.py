@@ -9,18 +9,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key, Shaped
 
 from transformer_jax.devices import compiler
 from transformer_jax.devices.mesh import constrain
-from transformer_jax.training.losses import Batch, Loss, Sums
+from transformer_jax.models.family import Batch, Outputs, Params, Sums
+from transformer_jax.training.losses import Loss
 from transformer_jax.training.state import State
 
 # A spread is known once there are so many recent losses.
 FEWEST_RECENT = 32
 
 # params, batch, key of dropout (None: deterministic), memory -> outputs, and the memory after it
-ApplyFn = Callable[[Any, Batch, Key[Array, ""] | None, Any], tuple[Any, Any]]
+ApplyFn = Callable[[Params, Batch, Key[Array, ""] | None, Any], tuple[Outputs, Any]]
 Metrics = dict[str, Any]
 StepFn = Callable[[State, Batch], tuple[State, Metrics]]
 
@@ -54,13 +55,11 @@ def make_train_step(
     """
     step = functools.partial(
         train_step,
+        settings=settings,
         loss=loss,
         apply=apply,
         optimizer=optimizer,
         schedule=schedule,
-        accumulation_steps=settings.accumulation_steps,
-        ema_decay=settings.ema_decay,
-        log_every=settings.log_every,
     )
     return jax.jit(
         step,
@@ -75,23 +74,22 @@ def train_step(
     state: State,
     batch: Batch,
     *,
+    settings: TrainSettings,
     loss: Loss,
     apply: ApplyFn,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
-    accumulation_steps: int,
-    ema_decay: float,
-    log_every: int,
 ) -> tuple[State, Metrics]:
     """One update of the parameters, by the gradient of the mean loss of the global batch.
 
     Sums over micro-batches are divided once, by the weight of the whole batch, so that the update
     does not depend on `accumulation_steps` (dropout apart: each micro-batch has a key of its own).
+    The loss knows the totals of the whole batch at each of them.
 
     With `ema_decay` the state's moving average takes in the new parameters: ema <- d ema + (1 - d)
     params, d = min(ema_decay, (1 + n) / (10 + n)), where n updates have been made before this one.
 
-    Returns the next state, and as metrics the `loss`, `weight` (target tokens), `gradient_norm`
+    Returns the next state, and as metrics the `loss`, `weight` (as target tokens), `gradient_norm`
     (before clipping) and `learning_rate` of this step; `finite_parameters`, whether the new ones
     are; `recent_median` and `recent_deviation`, the `spread` of the losses before this one; and
     `window`: name -> (sum, weight) since the last multiple of `log_every`.
@@ -100,13 +98,19 @@ def train_step(
       ValueError: when the rows of the batch cannot be cut into `accumulation_steps` equal parts.
     """
 
-    def summed(params: Any, batch: Batch, rng: Key[Array, ""], memory: Any) -> tuple[Array, Any]:
+    def summed(params: Params, batch: Batch, rng: Key[Array, ""], memory: Any) -> tuple[Array, Any]:
         outputs, memory = apply(params, batch, rng, memory)
-        loss_sum, weight, sums = loss(outputs.values, batch)
-        return loss_sum, ((loss_sum, weight, sums), memory)
+        result = loss(outputs, batch)
+        return result[0], (result, memory)
 
+    log_every, ema_decay = settings.log_every, settings.ema_decay
     gradient_sum, (loss_sum, weight, sums), memory = _summed_gradient(
-        summed, state.params, batch, state.dropout_key, state.memory, accumulation_steps
+        summed,
+        state.params,
+        loss.with_totals(batch),
+        state.dropout_key,
+        state.memory,
+        settings.accumulation_steps,
     )
     gradient = jax.tree.map(lambda g: g / weight, gradient_sum)
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
@@ -171,19 +175,19 @@ def _all_finite(tree: Any) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
-def _moving_average(state: State, params: Any, decay: float) -> Any:
+def _moving_average(state: State, params: Params, decay: float) -> Params:
     share = jnp.maximum(1 - decay, 9 / (10 + state.step))  # of the new parameters, 1 - d
     return optax.incremental_update(params, state.ema_params, share)
 
 
 def _summed_gradient(
     loss: Callable,
-    params: Any,
+    params: Params,
     batch: Batch,
     rng: Key[Array, ""],
     memory: Any,
     accumulation_steps: int,
-) -> tuple[Any, tuple[Array, Array, Sums], Any]:
+) -> tuple[Params, tuple[Array, Array, Sums], Any]:
     """Gradient of the summed loss, the sums, and the memory of all rows, over all micro-batches."""
     gradient = jax.grad(loss, has_aux=True)
     if accumulation_steps == 1:
@@ -203,7 +207,7 @@ def _summed_gradient(
 
 def micro_batches(
     batch: Batch, rng: Key[Array, ""], memory: Any, parts: int
-) -> tuple[dict[str, Int[Array, "parts rows _"]], Key[Array, "parts"], Any]:
+) -> tuple[dict[str, Shaped[Array, "parts rows ..."]], Key[Array, "parts"], Any]:
     """A batch cut into equal parts, and the dropout key and the memory of each.
 
     One part has the step's own key. Raises ValueError where the rows cannot be cut.

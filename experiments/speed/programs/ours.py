@@ -15,6 +15,7 @@ from transformer_jax.config import build
 from transformer_jax.config.load import load
 from transformer_jax.data.prepare import tokenizer
 from transformer_jax.devices.mesh import place, place_ahead
+from transformer_jax.evaluation.decoder import Decoder
 from transformer_jax.evaluation.generate import generate
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import TOKENIZER
@@ -94,18 +95,17 @@ def _decode(run: Run, *, tokens: int) -> Work:
         ),
     }
 
+    decoder = Decoder(
+        model=run.model,
+        settings=run.decode,
+        ends=(-1,),  # no token, so that the limit alone ends a sentence
+        pad=-2,
+        never=(),
+        limit=lambda lengths, *_: np.full_like(lengths, tokens),
+    )
+
     def work() -> None:
-        found = generate(
-            params,
-            [(prompts, rows)],
-            start=run.start,
-            step=run.step,
-            settings=run.decode,
-            eos_ids=(-1,),  # no token, so that the limit alone ends a sentence
-            pad_id=-2,
-            key=jax.random.key(0),
-            limit=lambda lengths: np.full_like(lengths, tokens),
-        )
+        found = generate(decoder, params, [(prompts, rows)], jax.random.key(0))
         lengths = {len(ids) + 1 for ids in itertools.chain(*found)}
         assert lengths == {tokens}, f"{lengths} tokens instead of {tokens}"
 

@@ -88,7 +88,8 @@ def _loss(run, params):
     """Nats a token of the validation split, by its definition."""
     losses, count = 0.0, 0
     for batch, _ in run.data.split("validation").batches:
-        log_p = jax.nn.log_softmax(run.apply(params, batch, None))
+        outputs, _ = run.outputs(params, batch, None, ())
+        log_p = jax.nn.log_softmax(outputs.arrays())
         picked = np.take_along_axis(np.asarray(log_p), batch["targets"][..., None], axis=-1)[..., 0]
         real = batch["targets_segment_ids"] > 0
         losses, count = losses - picked[real].sum(), count + real.sum()

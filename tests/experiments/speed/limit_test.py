@@ -14,8 +14,11 @@ LONGER = {"data.max_source_length": 10, "data.row_source_length": 10}
 @pytest.mark.parametrize("changes", [LONGER, tiny.DECODER], ids=["encoder_decoder", "decoder_only"])
 def test_a_step_takes_three_times_the_products_of_the_forward_pass(changes, tmp_path):
     run = tiny.run(changes, tmp_path)
-    forward = jax.make_jaxpr(lambda params, batch: run.apply(params, batch, None))
-    traced = forward(run.abstract_state().params, run.abstract_batch())
+
+    def forward(params, batch):
+        return run.outputs(params, batch, None, ())[0].arrays()
+
+    traced = jax.make_jaxpr(forward)(run.abstract_state().params, run.abstract_batch())
     assert limit.step(tiny.config(changes)) == 3 * _operations(traced.jaxpr)
 
 

@@ -112,7 +112,7 @@ def test_deepnorm_has_the_published_constants(architecture, layers, stack, alpha
     attention = [kind for kind in depth(config, stack).kinds if kind != "feed_forward"]
     scaled = [(kind, name) for kind in attention for name in ("value", "output")]
     for kind, name in [*scaled, ("feed_forward", "up"), ("feed_forward", "down")]:
-        gain = gain_at(config, stack, kind, name)
+        gain = np.broadcast_to(gain_at(config, stack, kind, name), max(layers))
         assert_to_three_places(gain, np.full(max(layers), beta)[: len(gain)])
     for kind in attention:
         assert all(draw_gain(config, (stack, kind, name)) is None for name in ("query", "key"))

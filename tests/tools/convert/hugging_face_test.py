@@ -208,7 +208,7 @@ def _ours(workdir, batch, changes=None):
     config = load(str(workdir / "config.json"), changes or {})
     with jax.default_matmul_precision("highest"), built(config, workdir) as run:
         params = _parameters(run, workdir)
-        return np.asarray(run.apply(params, batch, None)), run.model.config.bos_id
+        return np.asarray(run.outputs(params, batch, None, ())[0].arrays()), run.model.config.bos_id
 
 
 def _parameters(run, workdir):

@@ -15,7 +15,7 @@ from transformer_jax.tools.preflight import hlo
 _PROGRAM = """
 import json, jax, jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
-from transformer_jax.preflight import hlo
+from transformer_jax.tools.preflight import hlo
 
 mesh = jax.make_mesh((2, 4), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
 

@@ -62,13 +62,13 @@ def test_splash_is_refused_where_there_is_no_tpu():
 # Compiles one step and tells what it exchanges, and the bytes of its arguments and parameters.
 SCRIPT = """
 import json, sys, jax
-from transformer_jax import overrides
-from transformer_jax.build import build
-from transformer_jax.preflight.program import compile_step
-from transformer_jax.preflight.report import target
+from transformer_jax.config.build import build
+from transformer_jax.config.load import load
+from transformer_jax.tools.preflight.program import compile_step
+from transformer_jax.tools.preflight.report import target
 
 of = target("v5e-4")
-run = build(overrides.load(sys.argv[1], json.loads(sys.argv[2])), None, of.devices)
+run = build(load(sys.argv[1], json.loads(sys.argv[2])), None, of.devices)
 program = compile_step(run, of.memory)
 exchanges = [[found.kind, found.axes] for found in program.exchanges]
 parameters = sum(leaf.size * 4 for leaf in jax.tree.leaves(run.abstract_state().params))

@@ -11,8 +11,8 @@ from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, Small
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.evaluation import trained
+from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
 from transformer_jax.evaluation.generate import generate
-from transformer_jax.evaluation.search import DecodeSettings
 from transformer_jax.inspection import diagnostics
 from transformer_jax.training import state as train_state
 
@@ -37,25 +37,20 @@ def on(name, run, compute):
 
 def written(run, params):
     """What beam search writes; the second batch has three rows, which no mesh divides evenly."""
-    model = run.model
     prompts = small.batch("encoder_decoder", 7)
     batches = [
         ({name: rows[:count] for name, rows in prompts.items()}, np.arange(start, start + count))
         for start, count in ((0, ROWS), (ROWS, 3))
     ]
-    return generate(
-        params,
-        batches,
-        start=lambda params, batch, length: model.apply(
-            {"params": params}, batch, length, method="start"
-        ),
-        step=lambda params, *rest: model.apply({"params": params}, *rest, method="step"),
+    decoder = Decoder(
+        model=run.model,
         settings=BEAM,
-        eos_ids=(1,),
-        pad_id=0,
-        key=jax.random.key(3),
-        limit=lambda tokens: np.full_like(tokens, 6),
+        ends=(1,),
+        pad=0,
+        never=(),
+        limit=lambda tokens, *_: np.full_like(tokens, 6),
     )
+    return generate(decoder, params, batches, jax.random.key(3))
 
 
 @pytest.mark.parametrize(
@@ -77,10 +72,9 @@ def test_scores_and_predictions_are_the_same_and_whole_on_every_device():
     run, batch = Small("encoder_only"), small.batch("encoder_only", 5)
 
     def compute(params):
-        eval_step = trained.make_eval_step(run.loss, run.outputs)
-        predict_step = trained.make_predict_step(run.apply)
-        sums, _ = eval_step(params, batch, ())
-        found = sums, predict_step(params, batch)
+        sums, _ = trained.eval_step(params, batch, (), model=run.model, loss=run.loss)
+        predict = run.task.predict
+        found = sums, trained.predict_step(params, batch, model=run.model, predict=predict)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)
 

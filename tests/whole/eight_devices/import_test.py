@@ -36,4 +36,4 @@ def _logits(workdir, folder, mesh):
             "targets_segment_ids": np.ones(shape, np.int32),
             "targets_positions": np.broadcast_to(np.arange(6, dtype=np.int32), shape),
         }
-        return np.asarray(run.apply(params, batch, None))
+        return np.asarray(run.outputs(params, batch, None, ())[0].arrays())

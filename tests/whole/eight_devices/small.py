@@ -14,9 +14,11 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.models import family
 from transformer_jax.models.family import roles
 from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.task import Task
 from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 from transformer_jax.training import step as train
+from transformer_jax.training.losses import Loss
 from transformer_jax.training.state import State
 
 MESHES = {
@@ -96,12 +98,13 @@ class Small:
     def outputs(self, params, batch, rng, memory) -> Any:
         return family.with_memory(self.model, params, batch, rng, memory)
 
-    def apply(self, params, batch, rng) -> Any:
-        found, _ = self.outputs(params, batch, rng, ())
-        return found.logits()
+    @property
+    def task(self) -> Task:
+        return TASKS[_TASKS[self.shape]]
 
-    def loss(self, outputs, batch) -> Any:
-        return TASKS[_TASKS[self.shape]].loss(outputs, batch, label_smoothing=0.1, z_loss=0.0)
+    @property
+    def loss(self) -> Loss:
+        return self.task.bound_loss(cross_entropy.LossSettings(0.1, 0.0))
 
     def new(self, mesh: jax.sharding.Mesh) -> State:
         """The state before the first step."""

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import ml_dtypes  # noqa: F401  # by which NumPy knows "bfloat16"
 import numpy as np
@@ -18,6 +18,8 @@ TooLong = Literal["drop", "truncate"]
 Rows = list[list[int]]  # the token ids of each example
 # By column, the rows of all examples: ids, or arrays of shape (length, *Column.shape).
 Encoded = Mapping[str, Sequence[Any]]
+Encoding = tuple[Encoded, int]  # and how many examples were too long
+Labels = tuple[str, ...]
 Batch = dict[str, Shaped[np.ndarray, "B ..."]]
 # A batch and the number of the example in each of its rows; -1 marks a row of padding.
 NumberedBatch = tuple[Batch, Int64[np.ndarray, " B"]]
@@ -104,20 +106,32 @@ class Drawing(NamedTuple):
     training: bool
 
 
-# What is drawn anew for every batch, such as masks. It draws token by token from the generator, so
-# that padding at the end of a row, packed or not, changes nothing before it. A frozen dataclass, as
-# its fields are part of a fingerprint.
-Draw = Callable[[Batch, np.random.Generator], Batch]
-# What makes the columns of a batch from an example, drawn anew every epoch; a frozen dataclass too.
-Corrupt = Callable[
-    [Mapping[str, Shaped[np.ndarray, "..."]], np.random.Generator],
-    dict[str, Shaped[np.ndarray, "..."]],
-]
-# (examples, tokenizer, labels, limits) -> rows by column, number of examples that were too long.
-# The tokenizer is None where the recipe is not tokenized.
-Encode = Callable[[Examples, Any, tuple[str, ...], Limits], tuple[Encoded, int]]
-# (lines, tokenizer, labels, limits) -> rows by column, one a line; number of lines too long
-Prompt = Callable[[Sequence[str], Any, tuple[str, ...], Limits], tuple[Encoded, int]]
+class Draw(Protocol):
+    """What is drawn anew for every batch, such as masks.
+
+    A frozen dataclass, since its fields are part of a fingerprint. Takes a batch (packed, padded or
+    both) and a generator from which it draws token by token, so that padding at the end of a row
+    changes nothing before it.
+    """
+
+    def __call__(self, batch: Batch, rng: np.random.Generator) -> Batch: ...
+
+
+class Corrupt(Protocol):
+    """What makes the columns of a batch from an example, drawn anew every epoch.
+
+    A frozen dataclass, since its fields are part of a fingerprint.
+    """
+
+    def __call__(
+        self, example: Mapping[str, Shaped[np.ndarray, "..."]], rng: np.random.Generator
+    ) -> dict[str, Shaped[np.ndarray, "..."]]: ...
+
+
+# (examples, tokenizer or None where the recipe is not tokenized, labels, limits) -> encoding
+Encode = Callable[[Examples, Any, Labels, Limits], Encoding]
+# (lines, tokenizer or None, labels, limits) -> encoding, one row a line
+Prompt = Callable[[Sequence[str], Any, Labels, Limits], Encoding]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Sequence
 
-from transformer_jax.data.prepare.recipe import Limits, Rows
+from transformer_jax.data.prepare.recipe import Encoding, Labels, Limits, Rows
 from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer
 
 
@@ -20,7 +20,7 @@ def pieces(documents: Iterable[list[int]], length: int) -> Rows:
     ]
 
 
-def numbered(labels: tuple[str, ...]) -> dict[str, int]:
+def numbered(labels: Labels) -> dict[str, int]:
     """The labels by name, counted from 1."""
     return {label: number for number, label in enumerate(labels, 1)}
 
@@ -39,9 +39,7 @@ def between(rows: Rows, most: int, ids: SpecialIds) -> tuple[Rows, int]:
     return [[ids.bos, *row[:room], ids.eos] for row in rows], too_long
 
 
-def labelled(
-    sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds
-) -> tuple[dict[str, Rows], int]:
+def labelled(sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds) -> Encoding:
     """Sentences between bos and eos, with their labels from bos on.
 
     Args:
@@ -60,7 +58,7 @@ def labelled(
     return {"inputs": inputs, "labels": labels}, fits.count(False)
 
 
-def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> tuple[dict[str, Rows], int]:
+def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
     """Sources and targets, each with eos.
 
     A pair is too long where one of its sides is. A target that is cut does not end there, so it
@@ -83,10 +81,9 @@ def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> tuple[dict
 
 
 def prompt_sources(
-    lines: Sequence[str], tokenizer: Tokenizer, labels: tuple[str, ...], limits: Limits
-) -> tuple[dict[str, Rows], int]:
+    lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits
+) -> Encoding:
     """Sources with eos, cut at their end (a `recipe.Prompt`)."""
-    del labels
     rows = tokenizer.encode(lines)
     too_long = sum(len(ids) >= limits.source for ids in rows)
     return {"inputs": with_eos(rows, limits.source, tokenizer.special.eos)}, too_long

@@ -19,6 +19,7 @@ from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.embeddings import look_up
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.process.machine import check_constant
 
 
 class Rotation(NamedTuple):
@@ -120,6 +121,12 @@ class Positions(nn.Module):
             table = parameter(self, "table", init, size, axes, matrix=(1, 1), role="embedding")
             x = x + look_up(table, positions)
         if row.vectors:
+            check_constant(
+                "the table of positions",
+                4 * length * d_model,
+                f"Lower model.d_model={d_model}, or the lengths in data that make rows of "
+                f"{length} tokens",
+            )
             x = x + jnp.asarray(row.vectors(length, d_model))[positions]
         if self.norm:
             x = Norm(self.norm, self.norm_epsilon, name="norm")(x)

@@ -62,8 +62,9 @@ class ModelConfig:
     dtype: str
     remat: str
 
-    # A key of `INPUTS`.
+    # A key of `INPUTS`; and the names of the sums that layers add to the outputs.
     inputs = "tokens"
+    sums = ()
     # A bound of rows in tokens, and measurements on the first batch.
     longest_row = None
     profiled = False

@@ -18,7 +18,7 @@ from transformer_jax.models.transformer.config import (
     stacks,
 )
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, share
-from transformer_jax.models.transformer.schemes import Stack, by_sublayer
+from transformer_jax.models.transformer.schemes import Stack
 
 
 def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
@@ -68,7 +68,8 @@ def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
 def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndarray, "*L"] | None:
     """The factor on the draw of the parameter at a path, as ("encoder", "feed_forward", "up").
 
-    One for each layer of a stacked kernel, one for the whole token table; None where it is 1.
+    One for the whole token table, and one for all layers or each of them of a stacked kernel; None
+    where it is 1.
     """
     if path[-1] == "table" and path[0].endswith("embedding"):
         stack = "decoder" if path[0] == "target_embedding" else stacks(config)[0]
@@ -79,7 +80,10 @@ def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndar
         if path[0] == stack and row.gain is not None:
             kind, name = path[1], "/".join(path[1:])
             if any(fnmatch.fnmatchcase(name, glob) for glob in row.gained):
-                return by_sublayer(row.gain, at)[:, [*at.kinds].index(kind)]
+                gain = np.asarray(row.gain(at), np.float32)
+                return (
+                    np.broadcast_to(gain, at.shape)[:, at.kinds.index(kind)] if gain.ndim else gain
+                )
     return None
 
 

@@ -23,7 +23,7 @@ from transformer_jax.models.transformer.config import (
     depth,
     scheme,
 )
-from transformer_jax.models.transformer.schemes import ResidualScheme, Stack, by_sublayer
+from transformer_jax.models.transformer.schemes import ResidualScheme, Stack
 
 
 class Scales(NamedTuple):
@@ -41,11 +41,11 @@ class Scales(NamedTuple):
         """The scales of all sublayers of a stack, (L, kinds)."""
         row, at = scheme(config, stack), depth(config, stack)
         skip, branch = (
-            jnp.asarray(by_sublayer(formula, at)) if formula else None
+            jnp.broadcast_to(jnp.asarray(formula(at), jnp.float32), at.shape) if formula else None
             for formula in (row.skip, row.branch)
         )
-        normed = None if row.first_post_norm else jnp.asarray(at.one_by_one() > 1)
-        return cls(skip, branch, normed)
+        all_normed = jnp.ones(at.shape, bool)
+        return cls(skip, branch, None if row.first_post_norm else all_normed.at[0, 0].set(False))
 
     def at(self, index: int) -> "Scales":
         """The scales of the sublayer `index`, where self holds one layer's."""

@@ -11,10 +11,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from transformer_jax.models.layers.settings import Stack
+from transformer_jax.process.machine import check_constant
 
 Kind = Literal["self_attention", "cross_attention", "feed_forward"]
 
@@ -41,9 +43,10 @@ class Depth:
         """Residual sublayers of this stack: two a layer, or three with cross-attention."""
         return self.layers * len(self.kinds)
 
-    def one_by_one(self) -> Float[np.ndarray, "L kinds"]:
-        """The number of each sublayer, from 1, in the order in which they run."""
-        return np.arange(1, self.sublayers + 1).reshape(self.layers, len(self.kinds))
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers, and sublayers of each."""
+        return self.layers, len(self.kinds)
 
 
 # Depth -> one value, or an array that broadcasts to (L, kinds).
@@ -148,10 +151,17 @@ def _layer_scale(depth: Depth) -> float:
     return 0.1 if depth.layers <= 18 else 1e-5 if depth.layers <= 24 else 1e-6
 
 
-def _keel_skip(depth: Depth) -> Float[np.ndarray, "L kinds"]:
+def _keel_skip(depth: Depth) -> Float[Array, "L 1"]:
     """n of n sublayers; 1 in the first layer."""
-    first = np.arange(depth.layers)[:, None] == 0
-    return np.where(first, 1.0, float(depth.sublayers))
+    first = jnp.arange(depth.layers)[:, None] == 0
+    return jnp.where(first, 1.0, float(depth.sublayers))
+
+
+def _ds_init_gain(depth: Depth) -> Float[np.ndarray, "L 1"]:
+    """l^(-1/2) in layer l."""
+    cure = f"Lower model.num_layers={depth.layers}"
+    check_constant("a factor of each layer", 8 * depth.layers, cure)
+    return np.arange(1, depth.layers + 1)[:, None] ** -0.5
 
 
 SCHEMES: dict[str, ResidualScheme] = {
@@ -212,7 +222,7 @@ SCHEMES: dict[str, ResidualScheme] = {
     # takes the fourth root.
     "ds_init": ResidualScheme(
         post_norm=True,
-        gain=lambda depth: np.arange(1, depth.layers + 1)[:, None] ** -0.5,
+        gain=_ds_init_gain,
         gained=_ALL,
     ),
     # Dey et al. 2025 (2505.01618, CompleteP), section 3; Yang et al. 2023 (2310.02244) with an
@@ -229,5 +239,4 @@ SCHEMES: dict[str, ResidualScheme] = {
 
 def by_sublayer(formula: Formula, depth: Depth) -> Float[np.ndarray, "L kinds"]:
     """A formula's value for each sublayer, float32."""
-    size = (depth.layers, len(depth.kinds))
-    return np.broadcast_to(np.asarray(formula(depth), np.float32), size)
+    return np.broadcast_to(np.asarray(formula(depth), np.float32), depth.shape)

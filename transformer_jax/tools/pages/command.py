@@ -7,7 +7,6 @@ from transformer_jax.commands.input_output import write
 from transformer_jax.commands.opening import opened_for_lines
 from transformer_jax.inspection import memory
 from transformer_jax.process import hosts
-from transformer_jax.run import Run
 from transformer_jax.tools.pages import look as look_page
 
 
@@ -17,14 +16,10 @@ def look(config: Config, workdir: Path, checkpoint: str | None, source: str, tar
     Raises:
       ValueError: there are no lines.
     """
-    with opened_for_lines(config, workdir, checkpoint, source, target, _phases) as opened:
+    with opened_for_lines(config, workdir, checkpoint, source, target, memory.generate) as opened:
         run, trained, lines = opened
         text = look_page.look(run, trained, lines, f"Attention of {workdir.name}")
     write(target, text)
     if target != "-" and hosts.is_first():
         print(f"The page is {target} ({len(text.encode()) / 1e6:.1f} MB)")
     return 0
-
-
-def _phases(run: Run) -> memory.Phases:
-    return memory.generate if run.task.limit else memory.embed

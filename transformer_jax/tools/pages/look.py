@@ -73,11 +73,11 @@ def _texts(run: Run, trained: Trained, lines: Sequence[str]) -> list[Text]:
     architecture = run.model.config.architecture
     if architecture == "encoder_only":
         return [Text(line, ids, None) for line, ids in zip(lines, prompts, strict=True)]
-    once = dataclasses.replace(trained, decode=dataclasses.replace(trained.decode, num_samples=1))
-    written = [ids for (ids,) in once.generate(batches)]
+    once = dataclasses.replace(trained.writer.settings, num_samples=1)
+    written = [ids for (ids,) in trained.writing(once).generate(batches)]
     texts = []
     for line, prompt, ids in zip(lines, prompts, written, strict=True):
-        most = int(trained.most_written(np.array([len(prompt)]))[0])
+        most = int(trained.writer.most_written(np.array([len(prompt)]))[0])
         # What ends for lack of room does not end by a choice of the model.
         ended = [run.data.special.eos] * (len(ids) + 1 < most)
         if architecture == "encoder_decoder":

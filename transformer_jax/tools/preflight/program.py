@@ -1,14 +1,17 @@
 """What one program of a run takes of a device, by compiling it: memory, work, exchanges."""
 
 import dataclasses
+import functools
 import re
 import time
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer_jax.devices.chips import Peak
 from transformer_jax.devices.mesh import use
+from transformer_jax.evaluation.generate import decode_batch
 from transformer_jax.inspection.flops import product_flops
 from transformer_jax.run import Run
 from transformer_jax.tools.preflight import explain, hlo
@@ -86,8 +89,17 @@ def compile_decoding(run: Run, memory: float) -> Program | None:
     """
     if run.task.limit is None:
         return None
-    decode, arguments = run.trained(run.abstract_state().params).decoding()
-    return _compile(run, decode, arguments, memory)
+    settings, params = run.data.settings, run.abstract_state().params
+    decoder = run.trained(params).writer
+    rows, width = settings.evaluation_batch_size, settings.max_prompt_length
+    names = ("inputs", "inputs_segment_ids", "inputs_positions")
+    inputs = {name: jax.ShapeDtypeStruct((rows, width), "int32") for name in names}
+    count = rows * decoder.settings.num_samples
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), count))
+    longest = int(np.max(decoder.most_written(np.arange(1, width + 1))))
+    decode = jax.jit(functools.partial(decode_batch, decoder=decoder, rooms=(longest,)))
+    limits = jax.ShapeDtypeStruct((rows,), "int32")
+    return _compile(run, decode, (params, inputs, limits, keys), memory)
 
 
 def _compile(run: Run, function: Any, arguments: tuple, memory: float) -> Program:

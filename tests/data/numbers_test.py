@@ -1,0 +1,172 @@
+"""Tasks without tokens: columns of any shape and dtype go the whole way from files to batches."""
+
+import dataclasses
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from tests.data.datasets import SPLITS, dataset, rows_of
+from tests.data.numbered import assert_same
+from transformer_jax.data.prepare.recipe import Column, Recipe
+from transformer_jax.data.prepare.summary import report
+from transformer_jax.data.read.sources import NUMBERS
+
+SIZES = {"train": 40, "validation": 5, "test": 7}
+
+
+def vectors(split):
+    """Sequences of one to five vectors, and for each sequence two numbers."""
+    draw = np.random.default_rng(len(split))
+    return [
+        {"text": draw.normal(size=(1 + n % 5, 3)).tolist(), "label": [n / 4, len(split)]}
+        for n in range(SIZES[split])
+    ]
+
+
+def encode(examples, tokenizer, labels, limits):
+    """Vectors as float32 and, coarser, as bytes; the numbers that are asked for, once."""
+    assert tokenizer is None and labels == ()
+    given = [np.asarray(value[: limits.source]) for value in examples["features"]]
+    too_long = sum(len(value) > limits.source for value in examples["features"])
+    return {
+        "inputs": given,
+        "coarse": [(128 + 16 * value).clip(0, 255).astype(np.uint8) for value in given],
+        "places": [[[n, len(value)] for n in range(len(value))] for value in given],
+        "values": [[value] for value in examples["values"]],
+    }, too_long
+
+
+def prompt(lines, tokenizer, labels, limits):
+    return {"inputs": [json.loads(line)[: limits.source] for line in lines]}, 0
+
+
+COLUMNS = {
+    "inputs": Column("source", shape=(3,), dtype="float32"),
+    "coarse": Column("source", along="inputs", shape=(3,), dtype="uint8"),
+    "places": Column("source", along="inputs", shape=(2,)),
+    "values": Column("target", shape=(2,), dtype="bfloat16"),
+}
+RECIPE = Recipe(
+    name="regression",
+    reads=NUMBERS,
+    columns=COLUMNS,
+    encode=encode,
+    prompt=prompt,
+    tokenized=False,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Jitter:
+    """Moves the inputs in training, in place of an augmentation."""
+
+    size: float
+
+    def __call__(self, example, rng):
+        noise = self.size * rng.normal(size=example["inputs"].shape)
+        return example | {"inputs": (example["inputs"] + noise).astype(np.float32)}
+
+
+AUGMENTED = dataclasses.replace(
+    RECIPE, encoded=COLUMNS, corrupt=lambda tokenizer, drawing: Jitter(0.1 * drawing.training)
+)
+
+
+@pytest.fixture(autouse=True)
+def files(folder):
+    for split in SPLITS:
+        lines = "\n".join(map(json.dumps, vectors(split)))
+        (folder / "numbers" / split).write_text(lines)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_training_batches_have_the_forms_that_are_known_before_and_hold_the_numbers(
+    folder, packing
+):
+    data = dataset(folder, RECIPE, packing=packing, streams=1, batch_size=40)
+    batch = next(data.train_streams())
+    forms = {name: (rows.shape, rows.dtype.name) for name, rows in batch.items()}
+    assert forms == data.batch_shapes()
+    places = [(batch[f"{name}_segment_ids"] > 0) for name in ("inputs", "values")]
+    seen = dict(zip(batch["values"][places[1]][:, 0].tolist(), itertools.count(), strict=False))
+    given = {np.float32(x) for row in vectors("train") for vector in row["text"] for x in vector}
+    assert set(batch["inputs"][places[0]].ravel()) <= given and len(seen) > 1
+    assert not any(batch[name][~places[0]].any() for name in ("inputs", "coarse", "places"))
+    # What lies along the inputs stands beside them.
+    expected = (128 + 16 * batch["inputs"][places[0]].astype(float)).clip(0, 255)
+    assert np.abs(batch["coarse"][places[0]] - expected).max() < 1.01
+    positions = batch["inputs_positions"][places[0]]
+    np.testing.assert_array_equal(batch["places"][places[0]][:, 0], positions)
+
+
+def test_every_example_is_scored_once_by_its_number(folder):
+    split = dataset(folder, RECIPE).split("test")
+    assert {name: list(rows) for name, rows in split.examples.items()} == {
+        column: [row[field] for row in vectors("test")]
+        for column, field in zip(NUMBERS, ("text", "label"), strict=True)
+    }
+    for number, row in rows_of(split.batches).items():
+        np.testing.assert_array_equal(row, np.float32(vectors("test")[number]["text"]))
+    assert len(rows_of(split.batches)) == SIZES["test"]
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_augmented_streams_resume_to_the_bit_and_nothing_is_augmented_in_an_evaluation(
+    folder, packing
+):
+    data = dataset(folder, AUGMENTED, packing=packing)
+    streams, again = data.train_streams(), data.train_streams()
+    batches = [next(streams) for _ in range(12)]
+    state = json.loads(json.dumps(streams.get_state()))
+    again.set_state(state)
+    assert_same(next(again), next(streams))
+    moved = np.concatenate([batch["inputs"].ravel() for batch in batches])
+    given = [x for row in vectors("train") for vector in row["text"] for x in vector]
+    assert not set(moved[moved != 0]) & set(np.float32(given))
+    plain, augmented = (
+        dataset(folder, recipe).split("test").batches for recipe in (RECIPE, AUGMENTED)
+    )
+    for (batch, _), (expected, _) in zip(augmented, plain, strict=True):
+        assert_same(batch, expected)
+
+
+def test_no_tokenizer_is_made_and_nobody_asks_for_one(folder, caplog):
+    data = dataset(folder, RECIPE, longest={"source": 4, "target": 8})
+    summaries = data.summaries()
+    assert {split: found.examples for split, found in summaries.items()} == SIZES
+    assert summaries["train"].tokens is None and summaries["train"].lengths["target"] == (1, 1, 1)
+    assert "token" not in report(summaries) and "<unk>" not in report(summaries)
+    assert "train: 8 of 40 examples" in caplog.text and "max_source_length" in caplog.text
+    data.warn_of_unknown_words(["1 2"])
+    assert (data.labels, data.unigram_entropy, data.vocab_size) == ((), None, 0)
+    assert data.tokenizer_fingerprint == dataset(folder, AUGMENTED).tokenizer_fingerprint
+    data.check()
+    assert data.shared_with_train("test") == 0 < data.share_of_tokens(9)
+    with pytest.raises(ValueError, match="'regression' reads numbers, and has no tokenizer"):
+        _ = data.tokenizer
+    assert {path.name for path in (folder / "cache").iterdir()} == {"sets"}
+
+
+def test_prompts_are_read_as_the_recipe_says(folder):
+    ((batch, numbers),) = dataset(folder, RECIPE).prompts(["[[1, 2, 3]]", "[]", "[[0.5, 0, 1]]"])
+    assert (batch["inputs"].dtype, batch["inputs"].shape) == (np.float32, (3, 8, 3))
+    rows = rows_of([(batch, numbers)])
+    assert rows == {0: [[1, 2, 3]], 1: [], 2: [[0.5, 0, 1]]}
+
+
+def test_prepared_sets_are_found_again_unless_a_column_has_another_form(folder):
+    found = dataset(folder, RECIPE).train_streams().fingerprint
+    assert dataset(folder, RECIPE).train_streams().fingerprint == found
+    halves = COLUMNS | {"inputs": Column("source", shape=(3,), dtype="float16")}
+    other = dataset(folder, dataclasses.replace(RECIPE, columns=halves))
+    assert other.train_streams().fingerprint != found
+    assert next(other.train_streams())["inputs"].dtype == np.float16
+
+
+def test_numbers_of_another_shape_are_refused_by_the_column_and_the_value(folder):
+    rows = [*vectors("train"), {"text": [[7, 8]], "label": [0, 0]}]
+    (folder / "numbers" / "train").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=r"'inputs' .*: expected arrays of shape \(3,\), .*7"):
+        dataset(folder, RECIPE).train_streams()

@@ -1,0 +1,135 @@
+"""The tokenizer and the labels of a data set, for every task."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.data.datasets import (
+    LABELS,
+    PROMPTS,
+    SPLITS,
+    dataset,
+    rows_of,
+)
+from transformer_jax.data import vocabularies
+from transformer_jax.data.prepare.tokenizer import (
+    MASK,
+    UNK_ID,
+    load_tokenizer,
+    train_tokenizer,
+)
+from transformer_jax.tasks import TASKS
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes"])
+def test_masked_language_modelling_trains_a_tokenizer_with_a_mask(folder, kind):
+    tokenizer = dataset(folder, "masked_lm", tokenizer_kind=kind).tokenizer
+    assert tokenizer.token_id(MASK) == tokenizer.vocab_size - 1
+    assert dataset(folder, "causal_lm", tokenizer_kind=kind).tokenizer.token_id(MASK) is None
+
+
+def test_a_tokenizer_is_trained_on_the_training_split_alone(folder):
+    """On both sides of translations, and on the words of tagged sentences."""
+
+    def knows(data, word):
+        return UNK_ID not in data.tokenizer.encode([word])[0]
+
+    for task in TASKS:
+        data = dataset(folder, task)
+        assert knows(data, "train") and knows(data, "e") and not knows(data, "test")
+    assert knows(dataset(folder), "TRAIN")
+
+
+def test_a_tokenizer_is_trained_once_for_its_texts_and_settings(folder, monkeypatch):
+    bpe: dict[str, Any] = dict(tokenizer_kind="bpe", tokenizer_vocab_size=30)
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("translation", bpe),
+        ("translation", bpe | {"tokenizer_vocab_size": 28}),
+        ("translation", bpe | {"splits": SPLITS | {"train": ("test",)}}),
+        ("causal_lm", bpe),
+        ("masked_lm", bpe),
+    ]
+    trained = [dataset(folder, task, **change).tokenizer for task, change in changes]
+    assert len({tokenizer.fingerprint for tokenizer in trained}) == len(changes)
+    monkeypatch.delattr(vocabularies, "train_tokenizer")
+    again = [dataset(folder, task, **change).tokenizer for task, change in changes]
+    assert [one.fingerprint for one in again] == [one.fingerprint for one in trained]
+
+
+def test_a_tokenizer_that_the_model_has_no_room_for_is_refused(folder):
+    size = dataset(folder).tokenizer.vocab_size
+    assert dataset(folder, model_vocab_size=size).tokenizer.vocab_size == size
+    with pytest.raises(ValueError, match=f"{size} tokens.*model.vocab_size={size - 1}"):
+        _ = dataset(folder, model_vocab_size=size - 1).tokenizer
+
+
+def test_a_tokenizer_without_a_token_that_the_task_needs_is_refused(folder):
+    train_tokenizer("bytes", (), 0).save(folder / "tokenizer.json")
+    found = dataset(folder, "causal_lm", tokenizer_file=folder / "tokenizer.json")
+    assert found.tokenizer.vocab_size == 260
+    with pytest.raises(
+        ValueError, match="'masked_lm' needs a tokenizer with 1 special tokens, such as .< mask >"
+    ):
+        _ = dataset(folder, "masked_lm", tokenizer_file=folder / "tokenizer.json").tokenizer
+
+
+def test_a_missing_file_is_reported_before_a_tokenizer_is_trained(folder):
+    (folder / "pairs" / "test.de").unlink()
+    with pytest.raises(FileNotFoundError, match="test.de"):
+        _ = dataset(folder).tokenizer
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging"])
+def test_labels_are_those_of_all_splits_in_alphabetical_order(folder, task):
+    assert dataset(folder, task).labels == ("maybe", "never", "no", "yes")
+    splits = SPLITS | {"test": ()}
+    assert dataset(folder, task, splits=splits).labels == ("maybe", "no", "yes")
+
+
+def test_labels_of_a_work_directory_take_precedence_over_those_of_the_data(folder):
+    labels = ["yes", "no", "never", "maybe"]
+    (folder / "labels.json").write_text(json.dumps(labels))
+    data = dataset(folder, "classification", labels_file=folder / "labels.json")
+    assert list(data.labels) == labels
+    found = {
+        number: row[0] for number, row in rows_of(data.split("test").batches, "labels").items()
+    }
+    assert found == {n: 1 + labels.index(LABELS["test"][n % 2]) for n in range(4)}
+    # One that was not there when the model was trained.
+    (folder / "labels.json").write_text(json.dumps(labels[:2]))
+    data = dataset(folder, "classification", labels_file=folder / "labels.json")
+    with pytest.raises(ValueError, match="'never'.*yes, no"):
+        data.split("test")
+
+
+def test_a_single_label_leaves_nothing_to_learn(folder):
+    for split in ("train", "validation", "test"):
+        (folder / "labelled" / f"one.{split}").write_text("yes a b\nyes b a\n")
+    splits = {split: (f"one.{split}",) for split in ("train", "validation", "test")}
+    with pytest.raises(ValueError, match="all labels of the data are 'yes'"):
+        _ = dataset(folder, "classification", splits=splits).labels
+
+
+@pytest.mark.parametrize("task", ["translation", "causal_lm", "masked_lm"])
+def test_other_tasks_have_no_labels(folder, task):
+    assert dataset(folder, task).labels == ()
+
+
+def test_unknown_words_of_prompts_are_counted_in_one_warning(folder, caplog):
+    data = dataset(folder)
+    data.warn_of_unknown_words(["train a", "", "b <unk>"])
+    dataset(folder, tokenizer_kind="bytes").warn_of_unknown_words(["purple"])
+    data.warn_of_unknown_words([])
+    assert not caplog.messages
+    data.warn_of_unknown_words(["train purple  a", "purple", "b cat\tdog"])
+    (message,) = caplog.messages
+    assert message.startswith("3 of 6 words, such as 'purple', are unknown")
+
+
+def test_a_saved_tokenizer_reads_the_same_prompts(folder):
+    data = dataset(folder, "causal_lm")
+    data.tokenizer.save(folder / "tokenizer.json")
+    again = dataset(folder / "nowhere", "causal_lm", tokenizer_file=folder / "tokenizer.json")
+    assert load_tokenizer(folder / "tokenizer.json").fingerprint == data.tokenizer.fingerprint
+    assert rows_of(again.prompts(PROMPTS)) == rows_of(data.prompts(PROMPTS))

@@ -1,0 +1,60 @@
+"""What tasks over tokens and labels share."""
+
+import math
+import types
+
+import pytest
+
+from transformer_jax.tasks.tokens import judge, of_full_lines
+
+FEW = "a b", " ", "c", ""
+
+
+def trained(entropy, vocab_size=32):
+    config = types.SimpleNamespace(vocab_size=vocab_size)
+    return types.SimpleNamespace(
+        data=types.SimpleNamespace(unigram_entropy=entropy),
+        model=types.SimpleNamespace(config=config),
+    )
+
+
+@pytest.mark.parametrize(
+    ("token_loss", "status"),
+    [
+        (0.0, "finished"),
+        (2.89, "finished"),
+        (2.91, "plateaued"),
+        (math.log(32) + 0.99, "plateaued"),
+        (math.log(32) + 1.01, "diverged"),
+        (math.inf, "diverged"),
+        (math.nan, "diverged"),
+    ],
+)
+def test_a_run_is_judged_by_what_a_uniform_guess_or_frequencies_alone_would_lose(
+    token_loss, status
+):
+    found, grounds = judge({"token_loss": token_loss}, trained(3.0))  # pyright: ignore
+    assert found == status
+    expected = {"train/token_loss": token_loss, "unigram_entropy": 3.0}
+    assert grounds == pytest.approx(expected, nan_ok=True)
+
+
+def test_where_labels_are_predicted_there_is_no_plateau():
+    assert judge({"token_loss": 9.0}, trained(None)) == (  # pyright: ignore
+        "finished",
+        {"train/token_loss": 9.0},
+    )
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_lines_of_blanks_have_empty_results_and_are_not_asked(count):
+    asked = []
+
+    def results(lines):
+        asked.extend(lines)
+        return [[line.upper()] * count for line in lines]
+
+    found = of_full_lines(FEW, results, count)
+    assert found == [["A B"] * count, [""] * count, ["C"] * count, [""] * count]
+    assert asked == ["a b", "c"]
+    assert of_full_lines([" "], results, count) == [[""] * count] and len(asked) == 2

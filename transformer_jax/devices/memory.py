@@ -1,0 +1,111 @@
+"""Memory of devices: how much there is, and which programs and arrays are refused for it."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+from jax.core import Tracer
+from jax.sharding import Mesh
+
+from transformer_jax.process import machine
+
+
+class Need(NamedTuple):
+    """Bytes that one thing takes on all devices together, and the settings to lower for it."""
+
+    name: str
+    size: float
+    settings: str
+
+
+class Place(NamedTuple):
+    """Memory that programs share, in bytes. share: how much of what all devices take lies in it."""
+
+    name: str
+    whole: float
+    free: float
+    share: float
+
+    def refusal(self, what: str, needs: Sequence[Need]) -> str | None:
+        """Says that there is less memory than `what` needs; None where there is enough."""
+        return self._objection(f"{what} needs at least", needs, self.whole, "")
+
+    def warning(self, what: str, needs: Sequence[Need]) -> str | None:
+        """Says that less memory is free than `what` needs; None where enough is."""
+        end = " free, so it may be killed"
+        return self._objection(f"{what} probably needs", needs, self.free, end)
+
+    def _objection(self, start: str, needs: Sequence[Need], room: float, end: str) -> str | None:
+        needed = self.share * sum(need.size for need in needs)
+        if needed <= room:
+            return None
+        part = max(needs, key=lambda need: need.size)
+        return (
+            f"{start} {machine.size(needed)} of memory, and {self.name} has {machine.size(room)}"
+            f"{end}. Largest part: {part.name}, {machine.size(self.share * part.size)}. "
+            f"Lower {part.settings}"
+        )
+
+
+def place(mesh: Mesh) -> Place | None:
+    """Where the devices of this process have their memory; None where nobody says how much."""
+    device = mesh.local_devices[0]
+    if device.platform == "cpu":
+        whole, free = machine.memory()
+        return Place("this machine", whole, free, len(mesh.local_devices) / mesh.size)
+    statistics = device.memory_stats() or {}
+    if "bytes_limit" not in statistics:
+        return None
+    whole = statistics["bytes_limit"]
+    name = f"each device ({device.device_kind})"
+    return Place(name, whole, whole - statistics.get("bytes_in_use", 0), 1 / mesh.size)
+
+
+def check_program(what: str, compiled: Any, settings: str, *, held: bool) -> None:
+    """Warns where a program for the mesh in use needs more memory than is free.
+
+    Args:
+      what: what it does.
+      settings: those to lower.
+      held: whether its arguments are in memory already.
+
+    Raises:
+      ValueError: it needs more than there is.
+    """
+    mesh = jax.sharding.get_mesh()
+    if mesh.empty or (where := place(mesh)) is None:
+        return
+    used = compiled.memory_analysis()
+    made = used.temp_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
+    needs = [
+        Need("arguments", mesh.size * used.argument_size_in_bytes, settings),
+        Need("what is computed", mesh.size * made, settings),
+    ]
+    if message := where.refusal(what, needs):
+        raise ValueError(message)
+    if message := where.warning(what, needs[held:]):
+        logging.warning("%s", message)
+
+
+class Checked:
+    """A jitted function each of whose programs `check_program` sees before it runs.
+
+    The first argument of a call is held. Which program runs depends on the others and on options.
+    """
+
+    def __init__(self, function: Any, what: str, settings: str):
+        self._function = function
+        self._what = what
+        self._settings = settings
+        self._seen: set[Any] = set()
+
+    def __call__(self, held: Any, *arguments: Any, **options: Any) -> Any:
+        leaves = jax.tree.leaves(arguments)
+        program = (*map(np.shape, leaves), *options.items())
+        if program not in self._seen and not any(isinstance(x, Tracer) for x in leaves):
+            compiled = self._function.lower(held, *arguments, **options).compile()
+            check_program(self._what, compiled, self._settings, held=True)
+            self._seen.add(program)
+        return self._function(held, *arguments, **options)
