@@ -68,7 +68,8 @@ def main(argv: list[str], changes: list[str]) -> int:
     except Exception as error:
         # With --verbosity=1 also where it came from.
         logging.debug("The error below was raised here:", exc_info=True)
-        print(f"error: {re.sub(_LONG, _shortened, _message(error))}", file=sys.stderr)
+        message = re.sub(_LONG, lambda word: kinds.shorten(word[0]), _message(error))
+        print(f"error: {message}", file=sys.stderr)
         # The checkpoint and the cache, which name their folder, have told what to do.
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
             print("Free some disk space and run the same command again.", file=sys.stderr)
@@ -107,10 +108,6 @@ def _keep_traceback() -> str:
             file.write(text)
         return f"The traceback is in {file.name}"
     return "--verbosity=1 shows the traceback"
-
-
-def _shortened(word: re.Match) -> str:
-    return kinds.shorten(word[0])
 
 
 def _check_flags(words: list[str], changes: list[str]) -> None:

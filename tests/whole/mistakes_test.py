@@ -15,85 +15,86 @@ from transformer_jax.run import Run
 
 NEW = "--config=@/run.json --workdir=@/new"
 RUN = "--workdir=@/run"
+LINES = f"{RUN} --mode=generate --input=@/t"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parts"),
+    ("flags", "changes", "parts"),
     [
-        ("--config=nowhere.py", ["nowhere.py"]),
-        ("", ["--config"]),
-        ("--config=@/run.json", ["--workdir"]),
-        (f"{NEW} train", ["'train'"]),
-        ("--config= --workdir=@/new", ["--config= is empty"]),
-        (f"{RUN} --mode=generate --input=@/t --output=", ["--output= is empty"]),
-        ("--mode=keys --config.seed=1", ["--mode=keys", "--config.seed=1"]),
-        ("--mode=configs --workdir=@/run", ["--mode=configs", "--workdir"]),
+        ("--config=nowhere.py", "", "nowhere.py"),
+        ("", "", "--config"),
+        ("--config=@/run.json", "", "--workdir"),
+        (f"{NEW} train", "", "'train'"),
+        ("--config= --workdir=@/new", "", "--config= is empty"),
+        (f"{LINES} --output=", "", "--output= is empty"),
+        ("--mode=keys", "seed=1", "--mode=keys | --config.seed=1"),
+        ("--mode=configs --workdir=@/run", "", "--mode=configs | --workdir"),
         (
-            f"{NEW} --config.optimizer.decay_steps=3 --config.data.packing=false",
-            ["optimizer.decay_steps=3 has no effect", "'constant'", "'warmup_stable_decay'"],
+            NEW,
+            "optimizer.decay_steps=3 data.packing=false",
+            "optimizer.decay_steps=3 has no effect | 'constant' | 'warmup_stable_decay'",
         ),
         (
-            f"{RUN} --mode=generate --config.decode.temperature=0.1 --config.decode.top_k=5",
-            ["decode.temperature=0.1 and decode.top_k=5 have no effect", "'beam'", "'sample'"],
+            f"{RUN} --mode=generate",
+            "decode.temperature=0.1 decode.top_k=5",
+            "decode.temperature=0.1 and decode.top_k=5 have no effect | 'beam' | 'sample'",
         ),
-        (f"--config=@/run.json --workdir=@/new{'w' * 5000}", ["www", "characters)"]),
+        (f"--config=@/run.json --workdir=@/new{'w' * 5000}", "", "www | characters)"),
         (
-            f"{NEW} --config.train.evaluate_every=3 --config.checkpoint.every=2",
-            ["train.evaluate_every=3", "checkpoint.every=2"],
+            NEW,
+            "train.evaluate_every=3 checkpoint.every=2",
+            "train.evaluate_every=3 | checkpoint.every=2",
         ),
-        (f"{NEW} --config.train.diagnostics_every=-1", ["train.diagnostics_every=-1"]),
-        (f"{NEW} --config.data.train=('none',)", ["none.en"]),
-        (f"{NEW} --config.data.test=('none',)", ["none.en"]),
-        (f"{NEW} --config.optimizer.clip_norm=-1", ["optimizer.clip_norm=-1"]),
+        (NEW, "data.train=('none',)", "none.en"),
+        (NEW, "data.test=('none',)", "none.en"),
+        (NEW, "optimizer.clip_norm=-1", "optimizer.clip_norm=-1"),
         (
-            f"{NEW} --config.optimizer.groups=(('nowhere/*',0.1,0.0),)",
-            ["optimizer.groups", "'nowhere/*'", "--mode=inspect"],
+            NEW,
+            "optimizer.groups=(('nowhere/*',0.1,0.0),)",
+            "optimizer.groups | 'nowhere/*' | --mode=inspect",
         ),
-        (f"{NEW} --config.checkpoint.every=-1", ["checkpoint.every=-1"]),
+        (NEW, "checkpoint.best_metric=x", "checkpoint.best_metric='x' | validation/loss"),
+        (NEW, "checkpoint.init_from=@/none", "checkpoint.init_from | /none"),
+        (NEW, "model.d_model=9", "model.d_model=9"),
+        (NEW, "model.vocab_size=5", "model.vocab_size=5"),
         (
-            f"{NEW} --config.checkpoint.best_metric=x",
-            ["checkpoint.best_metric='x'", "validation/loss"],
+            NEW,
+            "task.name=tagging",
+            "task.name='tagging' | 'encoder_decoder' | to 'encoder_only' | None",
         ),
-        (f"{NEW} --config.checkpoint.init_from=@/none", ["checkpoint.init_from", "/none"]),
-        (f"{NEW} --config.model.d_model=9", ["model.d_model=9"]),
-        (f"{NEW} --config.model.vocab_size=5", ["model.vocab_size=5"]),
+        (f"{NEW} --mode=generate --input=@/t", "", "/new"),
+        (f"{NEW} --mode=replay --step=1", "", "/new | train there first"),
+        ("--config=@/run.json --workdir=@/t", "", "/t is not a folder"),
+        (RUN, "seed=4", "seed: 3 -> 4"),
+        (RUN, "modle.d_model=4", "modle.d_model | model.d_model"),
+        (RUN, "train.steps=few", "train.steps | 'few'"),
+        (f"{RUN} --checkpoint=best", "", "--mode=train | --checkpoint"),
+        (f"{RUN} --step=4", "", "--mode=train | --step"),
+        (f"{RUN} --mode=generate --input=@/none.txt", "", "none.txt"),
+        (f"{RUN} --mode=generate --input=@/latin.txt", "", "latin.txt:2: not UTF-8"),
+        (f"{RUN} --mode=generate --input=@/t.gz", "", "t.gz: looks like gzip"),
         (
-            f"{NEW} --config.task.name=tagging",
-            ["task.name='tagging'", "'encoder_decoder'", "to 'encoder_only'", "None"],
+            LINES,
+            "decode.num_samples=2",
+            "decode.num_samples=2 | no effect | decode.method='beam' | 'sample'",
         ),
-        (f"{NEW} --mode=generate --input=@/t", ["/new"]),
-        (f"{NEW} --mode=replay --step=1", ["/new", "train there first"]),
-        ("--config=@/run.json --workdir=@/t", ["/t is not a folder"]),
-        (f"{RUN} --config.seed=4", ["seed: 3 -> 4"]),
-        (f"{RUN} --config.modle.d_model=4", ["modle.d_model", "model.d_model"]),
-        (f"{RUN} --config.train.steps=few", ["train.steps", "'few'"]),
-        (f"{RUN} --checkpoint=best", ["--mode=train", "--checkpoint"]),
-        (f"{RUN} --step=4", ["--mode=train", "--step"]),
-        (f"{RUN} --mode=generate --input=@/none.txt", ["none.txt"]),
-        (f"{RUN} --mode=generate --input=@/latin.txt", ["latin.txt:2: not UTF-8"]),
-        (f"{RUN} --mode=generate --input=@/t.gz", ["t.gz: looks like gzip"]),
-        (
-            f"{RUN} --mode=generate --input=@/t --config.decode.num_samples=2",
-            ["decode.num_samples=2", "no effect", "decode.method='beam'", "'sample'"],
-        ),
-        (
-            f"{RUN} --mode=generate --input=@/t --output=@/none/out.txt",
-            ["--output=", "/none; make it first"],
-        ),
-        (f"{RUN} --mode=embed --input=@/t --output=@", ["--output=", "is a folder"]),
-        (f"{RUN} --mode=evaluate --checkpoint=5", ["5", "2, 4, 6"]),
-        (f"{RUN} --mode=evaluate --checkpoint=@/x", ["/x"]),
-        (f"{RUN} --mode=replay", ["--step=N", "1 to 6"]),
-        (f"{RUN} --mode=replay --step=7", ["--step=N", "1 to 6", "7"]),
+        (f"{LINES} --output=@/none/out.txt", "", "--output= | /none; make it first"),
+        (f"{RUN} --mode=embed --input=@/t --output=@", "", "--output= | is a folder"),
+        (f"{RUN} --mode=evaluate --checkpoint=5", "", "5 | 2, 4, 6"),
+        (f"{RUN} --mode=evaluate --checkpoint=@/x", "", "/x"),
+        (f"{RUN} --mode=replay", "", "--step=N | 1 to 6"),
+        (f"{RUN} --mode=replay --step=7", "", "--step=N | 1 to 6 | 7"),
     ],
 )
-def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, arguments, parts):
+def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, flags, changes, parts):
+    """changes: of the config. parts: what the message has in it."""
     (folder / "latin.txt").write_bytes(b"a\n\xe4\n")
     (folder / "t").write_text("a\n")
     (folder / "t.gz").write_bytes(gzip.compress(b"a\n"))
     before = files(folder / "run")
-    message = message_of(folder, capsys, arguments)
-    assert all(part in message for part in parts), message
+    arguments = [flags, *(f"--config.{change}" for change in changes.split())]
+    message = message_of(folder, capsys, " ".join(arguments))
+    assert all(part in message for part in parts.split(" | ")), message
     assert len(message) < 1000
     assert files(folder / "run") == before
 

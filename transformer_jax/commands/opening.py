@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from configs.default import Config
 from transformer_jax.commands import restore
@@ -18,22 +18,14 @@ from transformer_jax.runs import workdir as work
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, read_results
 
 
-class Opened(NamedTuple):
-    """A run whose mesh is in use, and one of its checkpoints. step: the name of its folder."""
-
-    run: Run
-    trained: Trained
-    step: str
-
-
 @contextlib.contextmanager
 def opened(
     config: Config,
     workdir: Path,
     checkpoint: str | None,
     phases: Callable[[Run], memory.Phases] | None = None,
-) -> Iterator[Opened]:
-    """The run of a trained work directory, and what can be asked of one of its checkpoints.
+) -> Iterator[tuple[Run, Trained, str]]:
+    """The run of a trained work directory, what a checkpoint of it answers, and its folder.s name.
 
     Args:
       checkpoint: as of `restore.find`.
@@ -49,7 +41,7 @@ def opened(
         if phases is not None:
             memory.check(run, phases(run))
         folders = restore.find(run, workdir, checkpoint)
-        yield Opened(run, restore.load(run, workdir, folders), folders[0].stem)
+        yield run, restore.load(run, workdir, folders), folders[0].stem
 
 
 @contextlib.contextmanager

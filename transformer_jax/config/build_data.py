@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare.recipe import SIDES, Side
 from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.read.sources import SOURCES
-from transformer_jax.data.serve.mixture import counts_of
 from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
 from transformer_jax.evaluation.scores import METRICS
 from transformer_jax.models import FAMILIES
@@ -208,7 +206,6 @@ def _check_parts(config: Config) -> None:
                 f"data.parts: the name {name!r} of row {number} is empty, has a slash, or is that "
                 "of another row"
             )
-    _check_weights("data.parts", [weight for _, weight, *_ in data.parts])
     parts = [_named(config, *row) for row in data.parts]
     for split in SPLITS[:2]:
         held_out = split == "validation" and data.validation_size
@@ -239,16 +236,8 @@ def _check_mixture(config: Config) -> None:
                 f"data.mixture: the source {source!r} of row {number} is not one of "
                 f"{', '.join(SOURCES)}"
             )
-    _check_weights("data.mixture", [weight for *_, weight in config.data.mixture])
     if config.data.validation_size:
         raise ValueError(
             f"data.validation_size={config.data.validation_size} cannot be held out of a mixture: "
             "name a data.validation"
         )
-
-
-def _check_weights(key: str, weights: Sequence[float]) -> None:
-    try:
-        counts_of(weights)
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None

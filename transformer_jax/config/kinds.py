@@ -80,14 +80,10 @@ def parse(kind: Kind, text: str) -> object:
         return text
     if kind.type is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
-    # float() itself takes "1e5", and "inf", which `check` refuses; int() keeps all digits.
-    readers = (ast.literal_eval,) if kind.type is tuple else (int, float)
-    for read in readers:
-        try:
-            return read(text)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            pass  # these five are what literal_eval raises
-    return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text  # these five are what literal_eval raises
 
 
 def check(key: str, kind: Kind, value: Any) -> Any:

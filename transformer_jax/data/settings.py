@@ -5,6 +5,7 @@ from pathlib import Path
 
 from transformer_jax.data.prepare.recipe import Limits, Recipe, Side, TooLong
 from transformer_jax.data.read.examples import SourceSettings
+from transformer_jax.data.serve.mixture import counts_of
 
 SPLITS = ("train", "validation", "test")
 
@@ -56,6 +57,9 @@ class DataSettings:
       evaluation_readers: rows of those of `split` that read contiguous text; others are padding. So
         a score does not depend on how many rows the devices can share.
       tokenizer_file, labels_file: used where they exist, instead of the training data.
+
+    Raises:
+      ValueError: a weight of the mixture or of the parts is none.
     """
 
     source: SourceSettings
@@ -84,6 +88,13 @@ class DataSettings:
     evaluation_readers: int
     tokenizer_file: Path | None
     labels_file: Path | None
+
+    def __post_init__(self):
+        for key, sets in ("data.mixture", self.mixture), ("data.parts", self.parts):
+            try:
+                counts_of([part.weight for part in sets])
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from None
 
     def limits(self, too_long: TooLong) -> Limits:
         """Most places of an example."""
