@@ -171,7 +171,8 @@ def test_entropy_counts_the_sentences_that_are_not_held_out(monkeypatch):
 
 def test_entropy_of_the_whole_grammar_fits_a_sample(many):
     # All their sources differ, so that the entropies of sentences add up.
-    share = np.mean([not corpus.is_held_out(n) for n in corpus.numbers(0, range(len(many)))])
+    kept = [not corpus.is_held_out(n) for n in corpus.numbers(0, range(len(many)))]
+    share = float(np.mean(kept))
     error = 4 * (share * (1 - share) / len(many)) ** 0.5
     assert np.exp(corpus.entropy()) / corpus.SIZE == pytest.approx(share, abs=float(error))
 
