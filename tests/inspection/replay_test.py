@@ -25,7 +25,7 @@ SGD: optax.GradientTransformation = optax.sgd(0.1)
 MOST = float(np.finfo(np.float32).max)
 
 
-def make_state(params, optimizer=SGD) -> Any:
+def make_state(params, optimizer: optax.GradientTransformation = SGD) -> Any:
     states = make_states(init=lambda *_: params, optimizer=optimizer)
     return states.create(jax.random.key(0), {})
 
@@ -35,7 +35,14 @@ def make_batch(config, rows=2):
     return tiny.read_by(config, tiny.pack([[pair] for pair in pairs]))
 
 
-def found(config, params, batch=None, *, optimizer=SGD, accumulation_steps=1):
+def found(
+    config,
+    params,
+    batch=None,
+    *,
+    optimizer: optax.GradientTransformation = SGD,
+    accumulation_steps=1,
+):
     """The name of the first tensor that is not finite, without its counts."""
     settings = make_settings(accumulation_steps=accumulation_steps)
     state = make_state(params, optimizer)
