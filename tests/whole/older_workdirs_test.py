@@ -1,4 +1,4 @@
-"""Work directories of an earlier version (commit 91d694e): they evaluate, generate, embed and resume.
+"""Work directories of commit 91d694e: this version evaluates, generates, embeds and resumes them.
 
 Each folder in `workdirs` holds what that version made of it in expected.json: the scores of both
 splits, results of lines by flags, and the records of five more steps. Of a checkpoint's files the
