@@ -13,8 +13,9 @@ def test_sizes_are_means_over_real_tokens():
     before, after = (tiny.random_parameters(POST_LN, seed) for seed in (0, 1))
     found = coordinates.sizes(make(POST_LN), before, after, batch)
     look = observe_function(POST_LN)
-    (old_logits, olds), (logits, news) = look(before, batch), look(after, batch)
-    pairs = {"logits": (old_logits, logits, batch["targets_segment_ids"] > 0)}
+    (old_outputs, olds), (outputs, news) = look(before, batch), look(after, batch)
+    real = batch["targets_segment_ids"] > 0
+    pairs = {"logits": (old_outputs.arrays(), outputs.arrays(), real)}
     for stack, seen in news.items():
         real = seen.real
         pairs[f"{stack} input"] = olds[stack].inputs[0], seen.inputs[0], real
