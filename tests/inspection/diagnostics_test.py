@@ -70,11 +70,11 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
     found = jax.jit(diagnose)(before, after, batch)
 
     look = observe_function(POST_LN)
-    (logits, olds), (_, news) = look(before, packed), look(after, packed)
+    (outputs, olds), (_, news) = look(before, packed), look(after, packed)
     norms, _ = gradient_function()(before, packed)
     updates = update(before, after, roles)
     real = packed["targets_segment_ids"] > 0
-    expected = {"log_z": np.mean(jax.nn.logsumexp(logits, axis=-1)[real])}
+    expected = {"log_z": np.mean(jax.nn.logsumexp(outputs.arrays(), axis=-1)[real])}
     for stack, old in olds.items():
         expected |= {
             f"{stack}/branch_variance": branch_variance(old),

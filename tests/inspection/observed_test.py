@@ -35,7 +35,8 @@ from transformer_jax.models.transformer import residual
 
 
 def test_observing_changes_no_logits_and_numbers_sublayers_as_they_run():
-    params, logits, observed = seen(PRE_LN)
+    params, outputs, observed = seen(PRE_LN)
+    logits = outputs.arrays()
     expected = tiny.apply_function(PRE_LN)(params, tiny.packed_batch())
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
     shown = jax.device_get(observed["decoder"])
