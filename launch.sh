@@ -213,11 +213,13 @@ case $command in
     quickstart | experiment) ;;
     *)
         # The modes of the command line, as their table has them.
-        modes=$(sed -n 's/^    "\([a-z_]*\)": Command(.*/\1/p' \
-            "$repository/transformer_jax/commands/__init__.py")
-        [[ $'\n'$modes$'\n' == *$'\n'$command$'\n'* ]] || fail "unknown command '$command': \
-expected ${modes//$'\n'/, }, compare, report, tensorboard, experiment, tpu, test or setup, or none \
-for the quickstart. See launch.sh --help."
+        modes='' row='^    "([a-z_]+)": Command\('
+        while IFS= read -r line; do
+            [[ ! $line =~ $row ]] || modes+="${BASH_REMATCH[1]}, "
+        done <"$repository/transformer_jax/commands/__init__.py"
+        [[ ", $modes" == *", $command, "* ]] || fail "unknown command '$command': expected \
+${modes}compare, report, tensorboard, experiment, tpu, test or setup, or none for the quickstart. \
+See launch.sh --help."
         ;;
 esac
 if [[ -z $device ]]; then
