@@ -19,7 +19,8 @@ _REFRESH_SECONDS = 1.0
 
 # What tqdm fills in, on a terminal and elsewhere.
 _METER = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-_PLAIN = "{desc}: {n:,} of {total:,} {unit}{postfix}, {remaining} left"
+_PLAIN = "{desc}: {n:,} of {total:,} {unit}{postfix}"
+_LEFT = ", {remaining} left"
 
 _lock = threading.RLock()
 _under_way: list["Bar"] = []  # the last one is shown
@@ -126,7 +127,7 @@ class Bar:
             ncols=columns and columns - 1,
             prefix=self._what,
             unit=self._unit,
-            bar_format=_METER if columns else _PLAIN,
+            bar_format=_METER if columns else _PLAIN + _LEFT * (self.done < self._total),
             postfix=self._note,
             initial=self._first,
         )

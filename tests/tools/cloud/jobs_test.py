@@ -8,7 +8,8 @@ def test_one_host_that_ssh_does_not_reach_is_tried_again_alone(cloud):
     refusal = "refuse 'ssh: connect to host 10.0.0.3 port 22: Connection refused'"
     ssh = f"[[ $worker != 2 || $(count ssh) -gt 2 ]] || {refusal}"
     status, out = cloud.launch(accelerator="v5e-16", ON_SSH=ssh)
-    assert status == 0 and out.count("Trying again on host 2: ERROR: (gcloud) ssh: connect") == 2
+    assert status == 0, out
+    assert out.count("Trying again on host 2: ERROR: (gcloud) ssh: connect") == 2
     assert [len(cloud.calls("ssh", f"--worker={n}")) for n in range(4)] == [1, 1, 3, 1]
 
     status, out = cloud.launch(accelerator="v5e-16", ON_SSH=f"[[ $worker != 2 ]] || {refusal}")

@@ -19,7 +19,9 @@ SHIPPED = (
     ".gitignore",
     "launch.sh",
     "transformer_jax/__init__.py",
-    "transformer_jax/tools/preflight/__init__.py",
+    "transformer_jax/commands/__init__.py",
+    "transformer_jax/tools/__init__.py",
+    "transformer_jax/devices/__init__.py",
     "transformer_jax/devices/chips.py",
     *(
         f"transformer_jax/tools/cloud/{path.name}"

@@ -8,7 +8,7 @@
 # LAUNCH is gs://BUCKET/FOLDER/launch. LAUNCH/ATTEMPT gets log-WORKER, every SECONDS, and exit-WORKER:
 # the number of the host, exit status, and the status of the run in FOLDER.
 set -euo pipefail
-cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../../.."
 state=$HOME/transformer_jax
 mount=$HOME/bucket
 
