@@ -49,10 +49,17 @@ class _Writer:
     """Writes three tokens and has room for so many, the end included."""
 
     room: int
-    decode: _Decode
+    settings: _Decode
+
+    @property
+    def writer(self):
+        return self
+
+    def writing(self, settings):
+        return dataclasses.replace(self, settings=settings)
 
     def generate(self, batches):
-        return [[[5, 6, 7]] * self.decode.num_samples]
+        return [[[5, 6, 7]] * self.settings.num_samples]
 
     def most_written(self, prompt_tokens):
         return np.full_like(prompt_tokens, self.room)
