@@ -188,8 +188,6 @@ def test_a_model_without_memory_keeps_nothing():
     [
         (dict(architecture="encoder_decoder"), "'decoder_only', got 'encoder_decoder'"),
         (dict(positions="sinusoidal"), "'relative' or 'distance', got 'sinusoidal'"),
-        (dict(memory_length=-1), "memory_length=-1 is negative"),
-        (dict(max_distance=0), "max_distance=0 must be at least 1"),
         (dict(attention_score="additive"), "attention_score='additive'"),
     ],
 )
