@@ -12,11 +12,10 @@ from transformer_jax.config.load import replace
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection import coordinates
 from transformer_jax.models import FAMILIES
+from transformer_jax.models.family import Batch, Params
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import progress
 from transformer_jax.process.tables import aligned
-from transformer_jax.run import Params
-from transformer_jax.training.losses import Batch
 from transformer_jax.training.schedule import peak_rate
 
 _STEPS = 10

@@ -25,7 +25,7 @@ def opened(
     checkpoint: str | None,
     phases: Callable[[Run], memory.Phases] | None = None,
 ) -> Iterator[tuple[Run, Trained, str]]:
-    """The run of a trained work directory, what a checkpoint of it answers, and its folder.s name.
+    """The run of a trained work directory, what a checkpoint of it answers, and its folder's name.
 
     Args:
       checkpoint: as of `restore.find`.

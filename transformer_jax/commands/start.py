@@ -16,8 +16,9 @@ from transformer_jax.config.load import load
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics
+from transformer_jax.models.family import Params
 from transformer_jax.process import hosts, progress
-from transformer_jax.run import Params, Run
+from transformer_jax.run import Run
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,

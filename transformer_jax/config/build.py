@@ -180,12 +180,6 @@ def _context_length(config: Config, data: DataSettings) -> int:
     return 1 + (config.model.memory_length if length is None else length)
 
 
-def _lengths(data: DataSettings) -> dict[str, int]:
-    """Places of a training row, by the settings that say so."""
-    kind = "row" if data.packing else "max"
-    return {f"data.{kind}_{side}_length": data.rows[side] for side in data.recipe.sides}
-
-
 def _check_mesh(data: DataSettings, train: TrainSettings, mesh: Mesh) -> None:
     """Checks that the devices can share a training batch evenly."""
     parts, steps = mesh.shape["data"] * mesh.shape["fsdp"], train.accumulation_steps
@@ -196,7 +190,7 @@ def _check_mesh(data: DataSettings, train: TrainSettings, mesh: Mesh) -> None:
             f"devices (mesh.data={mesh.shape['data']} * mesh.fsdp={mesh.shape['fsdp']}): make them "
             "a multiple, or set mesh.data to fewer devices"
         )
-    for name, length in _lengths(data).items():
+    for name, length in data.row_settings.items():
         if length % mesh.shape["sequence"]:
             raise ValueError(
                 f"{name}={length} tokens cannot be dealt out evenly to mesh.sequence="
@@ -211,7 +205,7 @@ def _check_rows(data: DataSettings, decode: DecodeSettings, task: Task, most: in
     """
     if most is None:
         return
-    lengths = _lengths(data)
+    lengths = data.row_settings
     if task.limit is not None:
         prompt = f"data.max_{data.recipe.prompt_side}_length"
         longest = task.limit(np.array([data.max_prompt_length]), decode.extra_length, most)

@@ -1,7 +1,6 @@
 """What a setting may be: its type, and the table that lists its choices."""
 
 import ast
-import contextlib
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -81,11 +80,13 @@ def parse(kind: Kind, text: str) -> object:
         return text
     if kind.type is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
-    for number in (int, float) if kind.type in (int, float) else ():
-        with contextlib.suppress(ValueError):
-            return number(text)  # as "007" too, which is no literal
+    if kind.type in (int, float):
+        try:
+            return int(text)
+        except ValueError:
+            pass
     try:
-        return ast.literal_eval(text)
+        return float(text) if kind.type in (int, float) else ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text  # these five are what literal_eval raises
 

@@ -110,6 +110,12 @@ class DataSettings:
         return self.longest[self.recipe.prompt_side]
 
     @property
+    def row_settings(self) -> dict[str, int]:
+        """Places of a training row by the keys that say so, as {"data.row_source_length": 256}."""
+        kind = "row" if self.packing else "max"
+        return {f"data.{kind}_{side}_length": self.rows[side] for side in self.recipe.sides}
+
+    @property
     def cache(self) -> Path:
         """Where tokenizers, labels and prepared sets are kept."""
         return Path(self.source.cache_dir).expanduser()

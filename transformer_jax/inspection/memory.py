@@ -192,9 +192,7 @@ def _decoding(run: Run, decode: DecodeSettings, prompt: int, rows: int) -> Itera
 def _batch_settings(run: Run) -> str:
     """The settings that decide the size of a training batch."""
     data = run.data.settings
-    kind = "row" if data.packing else "max"
-    lengths = {f"data.{kind}_{side}_length": data.rows[side] for side in data.recipe.sides}
-    return _largest({"data.batch_size": data.batch_size, **lengths})
+    return _largest({"data.batch_size": data.batch_size, **data.row_settings})
 
 
 def _largest(settings: Mapping[str, Any]) -> str:

@@ -5,7 +5,8 @@ import jax
 from transformer_jax.data.dataset import Split
 from transformer_jax.inspection.diagnostics import diagnose
 from transformer_jax.inspection.sharpness import make_sharpness
-from transformer_jax.run import Params, Run
+from transformer_jax.models.family import Params
+from transformer_jax.run import Run
 from transformer_jax.runs.log import Texts
 from transformer_jax.training.probe import Probe
 

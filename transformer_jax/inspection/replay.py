@@ -20,12 +20,12 @@ from transformer_jax.inspection.observed import (
     output_gradients,
     sublayers,
 )
-from transformer_jax.models.family import Model, parameter_name, with_memory
+from transformer_jax.models.family import Batch, Model, Params, parameter_name, with_memory
 from transformer_jax.models.transformer.config import TransformerConfig, stacks
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.process import hosts, progress
-from transformer_jax.run import Params, Run
-from transformer_jax.training.losses import Batch, Loss
+from transformer_jax.run import Run
+from transformer_jax.training.losses import Loss
 from transformer_jax.training.state import State
 from transformer_jax.training.step import TrainSettings, is_finite, micro_batches
 

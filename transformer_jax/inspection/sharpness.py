@@ -14,9 +14,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from transformer_jax.devices.mesh import constrain
-from transformer_jax.models.family import with_memory
+from transformer_jax.models.family import Batch, with_memory
 from transformer_jax.run import Run
-from transformer_jax.training.losses import Batch
 from transformer_jax.training.optimizer import adam_preconditioner
 from transformer_jax.training.state import State
 

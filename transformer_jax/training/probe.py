@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, PyTree
 
-from transformer_jax.training.losses import Batch
+from transformer_jax.models.family import Batch
 from transformer_jax.training.state import State
 
 

@@ -13,8 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.devices.mesh import batch_sharding, follow, shardings
-from transformer_jax.models.family import parameter_name
-from transformer_jax.training.losses import Batch, Sums
+from transformer_jax.models.family import Batch, Sums, parameter_name
 
 # key, batch -> parameters, whose leaves may be boxed with their logical axes
 Init = Callable[[Key[Array, ""], Batch], Any]
