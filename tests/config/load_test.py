@@ -113,7 +113,7 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
         ("seed=1e30", ["seed=1e+30", "[0, 4294967295]"]),
         ("mesh.data=1e12", ["mesh.data=1000000000000", "2147483647]"]),
         (f"train.steps={'9' * 400}", ["train.steps=999", "... (400 characters)"]),
-        (f"train.steps={'9' * 5000}", ["train.steps='999", "... (5,002 characters)"]),
+        (f"train.steps={'9' * 5000}", ["train.steps=inf", "whole number"]),
         (f"optimizer.learning_rate={'9' * 400}", ["optimizer.learning_rate=999", "finite number"]),
         ("optimizer.learning_rate=1e39", ["optimizer.learning_rate=1e+39", "at most 3.4e+38"]),
         ("data.train={[]:1}", ["data.train", "'{[]:1}'", "tuple of texts"]),
