@@ -48,7 +48,8 @@ def written(path: Path) -> frozenset[str]:
 
 @functools.cache
 def all_written() -> frozenset[str]:
-    return frozenset().union(*map(written, FILES), dir(builtins), config_names(), OUTSIDE)
+    files = [*FILES, Path(default.__file__)]
+    return frozenset().union(*map(written, files), dir(builtins), config_names(), OUTSIDE)
 
 
 @functools.cache
