@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
@@ -51,6 +52,12 @@ class DecodeSettings:
             )
         if "" in self.stop:
             raise ValueError(f"decode.stop has no empty text in it, got {self.stop!r}")
+
+
+def prompt_shapes(rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of the inputs that `Decoder.begin` reads, of prompts of so many tokens."""
+    names = ("inputs", "inputs_segment_ids", "inputs_positions")
+    return {name: jax.ShapeDtypeStruct((rows, length), "int32") for name in names}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

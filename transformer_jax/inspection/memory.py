@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from transformer_jax.data.serve.rows import PACKING_BINS
 from transformer_jax.devices.memory import Need, check_program, place
-from transformer_jax.evaluation.decoder import DecodeSettings
+from transformer_jax.evaluation.decoder import DecodeSettings, prompt_shapes
 from transformer_jax.evaluation.generate import rooms_of
 from transformer_jax.process import machine, progress, tables
 from transformer_jax.run import Run
@@ -182,8 +182,7 @@ def _decoding(run: Run, decode: DecodeSettings, prompt: int, rows: int) -> Itera
             room, *_ = rooms_of(length)
             return run.model.apply({"params": params}, inputs, room, method="start")
 
-        names = ("inputs", "inputs_segment_ids", "inputs_positions")
-        inputs = {name: jax.ShapeDtypeStruct((rows, prompt), "int32") for name in names}
+        inputs = prompt_shapes(rows, prompt)
         _, context, cache = jax.eval_shape(start, run.abstract_state().params, inputs)
         size = _bytes(context) + hypotheses * _bytes(cache)
         yield Need("decoding cache", size, _largest(settings))

@@ -11,6 +11,7 @@ import numpy as np
 
 from transformer_jax.devices.chips import Peak
 from transformer_jax.devices.mesh import use
+from transformer_jax.evaluation.decoder import prompt_shapes
 from transformer_jax.evaluation.generate import decode_batch
 from transformer_jax.inspection.flops import product_flops
 from transformer_jax.run import Run
@@ -92,8 +93,7 @@ def compile_decoding(run: Run, memory: float) -> Program | None:
     settings, params = run.data.settings, run.abstract_state().params
     decoder = run.trained(params).writer
     rows, width = settings.evaluation_batch_size, settings.max_prompt_length
-    names = ("inputs", "inputs_segment_ids", "inputs_positions")
-    inputs = {name: jax.ShapeDtypeStruct((rows, width), "int32") for name in names}
+    inputs = prompt_shapes(rows, width)
     count = rows * decoder.settings.num_samples
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), count))
     longest = int(np.max(decoder.most_written(np.arange(1, width + 1))))
