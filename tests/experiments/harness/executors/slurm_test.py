@@ -164,7 +164,7 @@ COMMAND = """
 import sys
 from experiments import run
 from experiments.harness.executors import slurm
-from transformer_jax import interrupt
+from transformer_jax.process import interrupt
 interrupt.install()
 slurm._POLL_SECONDS = 0.2
 sys.exit(run.main(sys.argv[1:]))
