@@ -19,7 +19,7 @@ from typing import Any
 
 from configs import default
 from transformer_jax.config import load as overrides
-from transformer_jax.config import meanings as comments
+from transformer_jax.tools.show import meanings as comments
 from transformer_jax.config.kinds import CHOICES
 from transformer_jax.data.read import sources
 from transformer_jax.models.recurrent import config as recurrent

@@ -42,7 +42,7 @@ COMMANDS = {
     "generate": Command("commands.generate:generate", ("checkpoint", "input", "output")),
     "embed": Command("commands.embed:embed", ("checkpoint", "input", "output")),
     "look": Command("tools.pages.command:look", ("checkpoint", "input", "output")),
-    "inspect": Command("commands.inspect:inspect", needs_workdir=False),
+    "inspect": Command("tools.show.inspect:inspect", needs_workdir=False),
     "check_parameterization": Command(
         "commands.check_parameterization:check_parameterization",
         needs_workdir=False,
@@ -58,6 +58,6 @@ COMMANDS = {
         needs_workdir=False,
         joins_hosts=False,
     ),
-    "configs": Command("commands.configs:configs", joins_hosts=False, words=True),
-    "keys": Command("commands.keys:keys", joins_hosts=False, words=True),
+    "configs": Command("tools.show.configs:configs", joins_hosts=False, words=True),
+    "keys": Command("tools.show.keys:keys", joins_hosts=False, words=True),
 }

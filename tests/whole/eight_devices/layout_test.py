@@ -12,7 +12,7 @@ from configs import default
 from tests.models import tiny
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, SIZES, Small
-from transformer_jax.commands.inspect import inspect
+from transformer_jax.tools.show.inspect import inspect
 from transformer_jax.config.load import load
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.models.layers import embeddings

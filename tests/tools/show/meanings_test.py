@@ -3,7 +3,7 @@
 from ml_collections import ConfigDict
 
 from configs import default
-from transformer_jax.config import meanings
+from transformer_jax.tools.show import meanings
 from transformer_jax.config.load import flatten
 
 

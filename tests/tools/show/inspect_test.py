@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from transformer_jax.commands.inspect import inspect
+from transformer_jax.tools.show.inspect import inspect
 from transformer_jax.config.load import load
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from transformer_jax.config.load import CONFIGS
-from transformer_jax.config.meanings import docstring
+from transformer_jax.tools.show.meanings import docstring
 
 
 def configs(words: Sequence[str]) -> int:

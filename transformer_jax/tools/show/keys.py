@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 from transformer_jax.config.load import nearest
-from transformer_jax.config.meanings import Setting, settings
+from transformer_jax.tools.show.meanings import Setting, settings
 
 
 def keys(words: Sequence[str]) -> int:
