@@ -19,12 +19,12 @@ from typing import Any
 
 from configs import default
 from transformer_jax.config import load as overrides
-from transformer_jax.tools.show import meanings as comments
 from transformer_jax.config.kinds import CHOICES
 from transformer_jax.data.read import sources
 from transformer_jax.models.recurrent import config as recurrent
 from transformer_jax.models.transformer import parameterizations, schemes
 from transformer_jax.tasks import TASKS
+from transformer_jax.tools.show import meanings as comments
 
 ROOT = Path(__file__).resolve().parents[1]
 VERDICTS = ("held", "held in part", "not seen", "contradicted")

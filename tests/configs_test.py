@@ -11,9 +11,9 @@ from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.data.corpora import bigram
 from transformer_jax.data.prepare import tokenizer
-from transformer_jax.devices import chips
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.tasks.span_corruption import SENTINELS
+from transformer_jax.tools import accelerators
 
 FILES = sorted(
     path for path in (Path(__file__).parents[1] / "configs").glob("*.py") if path.stem[0] != "_"
@@ -52,7 +52,7 @@ def test_the_slice_that_a_config_is_meant_for_exists_and_its_header_names_it(pat
     topology = load(str(path)).mesh.topology
     if topology:
         header = ast.get_docstring(ast.parse(path.read_text())) or ""
-        assert chips.parse(topology).name in header
+        assert accelerators.parse(topology).name in header
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

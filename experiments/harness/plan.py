@@ -14,7 +14,7 @@ from transformer_jax import tasks
 from transformer_jax.config import build, effects
 from transformer_jax.config import load as overrides
 from transformer_jax.data.prepare import tokenizer
-from transformer_jax.devices.mesh import MeshSettings
+from transformer_jax.devices.mesh import AXES, least_devices
 from transformer_jax.runs.workdir import LABELS, TOKENIZER, write_atomically
 
 
@@ -57,8 +57,8 @@ def check(run: Run, folder: Path) -> build.Run:
             extra_tokens = task.recipe.extra_tokens
             tokenizer.train_tokenizer("bytes", (), 0, extra_tokens).save(workdir / TOKENIZER)
             effects.check(run.resolved, run.overrides)
-            mesh = MeshSettings(**run.resolved.mesh.to_dict())
-            built = build.build(run.resolved, workdir, jax.devices()[:1] * mesh.least)
+            mesh = [run.resolved.mesh[axis] for axis in AXES]
+            built = build.build(run.resolved, workdir, jax.devices()[:1] * least_devices(mesh))
             if run.measure is not None:
                 measure: Callable = part(folder, "measure").measure
                 inspect.signature(measure).bind(run.resolved, workdir, **run.measure)

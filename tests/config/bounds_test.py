@@ -11,7 +11,7 @@ from transformer_jax.config.bounds import BOUNDS, LARGEST, Interval
 from transformer_jax.config.load import flatten, load
 from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.settings import DataSettings
-from transformer_jax.devices.mesh import AXES, MeshSettings
+from transformer_jax.devices.mesh import AXES
 from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.models import FAMILIES
 from transformer_jax.training.step import TrainSettings
@@ -82,7 +82,6 @@ SETTINGS = [
     run.EvaluateSettings,
     DataSettings,
     DecodeSettings,
-    MeshSettings,
     OptimizerSettings,
     SourceSettings,
     TrainSettings,

@@ -106,7 +106,6 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
         (f"{LEARNED} model.max_length=15", "data.row_target_length = 16 .*model.max_length=15"),
         (f"{LEARNED} model.max_length=20", "decode.extra_length, = 58 .*model.max_length=20"),
         (f"{LEARNED} {DECODER} model.max_length=15", "row_target_length = 16 .*max_length=15"),
-        ("mesh.topology=xyz", "mesh.topology: 'xyz' .*v5e-16"),
         ("mesh.tensor=0", "mesh.tensor=0 is neither a number of devices nor -1"),
         ("checkpoint.average_last=9", "checkpoint.average_last=9 .*keep_last=5"),
         (f"{BEST} checkpoint.best_metric=", 'checkpoint="best" needs a checkpoint.best_metric'),

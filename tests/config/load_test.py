@@ -111,6 +111,7 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
         ("model.residual=None", ["model.residual", "'pre_ln'"]),
         ("model.head_dim=wide", ["model.head_dim", "whole number or None"]),
         ("seed=1e30", ["seed=1e+30", "[0, 4294967295]"]),
+        ("mesh.topology=xyz", ["mesh.topology='xyz'", "'v5e-16'"]),
         ("mesh.data=1e12", ["mesh.data=1000000000000", "2147483647]"]),
         (f"train.steps={'9' * 400}", ["train.steps=999", "... (400 characters)"]),
         (f"train.steps={'9' * 5000}", ["train.steps=inf", "whole number"]),

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax.devices.memory import Checked, Need, Place, place
-from transformer_jax.devices.mesh import MeshSettings, make_mesh, use
+from transformer_jax.devices.mesh import make_mesh, use
 from transformer_jax.process import machine
 from transformer_jax.process.machine import Memory
 
-MESH = make_mesh(MeshSettings(data=1, fsdp=1, tensor=1, sequence=1, topology=""), jax.devices())
+MESH = make_mesh((1, 1, 1, 1), jax.devices())
 GIB = 2**30
 
 

@@ -17,7 +17,6 @@ from tests.defaults import make_optimizer
 from tests.devices.fakes import Device, devices
 from transformer_jax.devices.mesh import (
     AXES,
-    MeshSettings,
     batch_sharding,
     constrain,
     follow,
@@ -33,15 +32,14 @@ from transformer_jax.devices.mesh import (
 from transformer_jax.models.family import parameter_name, roles
 from transformer_jax.models.layers.parameter import Boxed
 
-MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
+MESH = make_mesh((1, 1, 1, 1), jax.devices())
 # Nothing is computed on it.
 CUBE: Any = AbstractMesh((2, 4, 2, 1), AXES)
 SQUARE: Any = AbstractMesh((2, 2, 1, 2), AXES)
 
 
 def sizes(data, fsdp, tensor, sequence, on=None):
-    settings = MeshSettings(data, fsdp, tensor, sequence, "")
-    return make_mesh(settings, on or devices(8)).devices.shape
+    return make_mesh((data, fsdp, tensor, sequence), on or devices(8)).devices.shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +74,7 @@ def test_an_axis_may_be_the_rest_of_the_devices(settings, expected):
 
 
 def test_named_sizes_take_the_first_devices():
-    mesh = make_mesh(MeshSettings(1, 2, 1, 1, ""), devices(8))
+    mesh = make_mesh((1, 2, 1, 1), devices(8))
     assert [device.id for device in mesh.devices.flat] == [0, 1]
 
 
@@ -96,7 +94,7 @@ def test_sizes_that_do_not_fit_are_refused(settings, message):
 
 
 def test_only_data_reaches_across_slices():
-    mesh = make_mesh(MeshSettings(-1, 2, 2, 1, ""), TWO_SLICES)
+    mesh = make_mesh((-1, 2, 2, 1), TWO_SLICES)
     slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
     assert mesh.devices.shape == (4, 2, 2, 1)
     assert slices[:2].tolist() == np.zeros((2, 2, 2, 1)).tolist()

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax.devices.mesh import MeshSettings, make_mesh
+from transformer_jax.devices.mesh import make_mesh
 from transformer_jax.training.state import (
     RECENT,
     Parameter,
@@ -17,7 +17,7 @@ from transformer_jax.training.state import (
 )
 
 METRICS = ("loss", "gradient_norm")
-MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
+MESH = make_mesh((1, 1, 1, 1), jax.devices())
 
 
 class Model(nn.Module):

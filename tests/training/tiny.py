@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.defaults import optimizer_settings, train_settings
-from transformer_jax.devices.mesh import MeshSettings, make_mesh
+from transformer_jax.devices.mesh import make_mesh
 from transformer_jax.models.family import Outputs, Role
 from transformer_jax.training import cross_entropy, losses, optimizer, state, step
 from transformer_jax.training.schedule import make_schedule
@@ -34,7 +34,7 @@ OF_OPTIMIZER = optimizer_settings(
     clip_norm=1.0,
 )
 SCHEDULE = make_schedule(OF_OPTIMIZER)
-MESH = make_mesh(MeshSettings(1, 1, 1, 1, ""), jax.devices())
+MESH = make_mesh((1, 1, 1, 1), jax.devices())
 OPTIMIZER = optimizer.make_optimizer(
     OF_OPTIMIZER,
     SCHEDULE,

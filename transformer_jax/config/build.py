@@ -22,7 +22,7 @@ from transformer_jax.config.load import identity
 from transformer_jax.data.prepare.tokenizer import BOS_ID
 from transformer_jax.data.settings import DataSettings
 from transformer_jax.devices import compiled
-from transformer_jax.devices.mesh import MeshSettings, make_mesh, use
+from transformer_jax.devices.mesh import AXES, make_mesh, use
 from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family
@@ -55,7 +55,8 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     decode = DecodeSettings(**config.decode)
     task = tasks.choose(config.task.name, config.model.architecture)
     _check_best(train, checkpoint, evaluate, task)
-    mesh = make_mesh(MeshSettings(**config.mesh), jax.devices() if devices is None else devices)
+    sizes = [config.mesh[axis] for axis in AXES]
+    mesh = make_mesh(sizes, jax.devices() if devices is None else devices)
     parts = mesh.shape["data"] * mesh.shape["fsdp"]
     data = build_data.dataset(config, task, workdir, parts)
     _check_mesh(data.settings, train, mesh)

@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -45,6 +46,8 @@ ROWS = {
     "data.mixture": (("json", "~/web", "part-*.json", 3.0),),
     "data.parts": (("reverse", 1.0, "data.source_language=de", "data.target_language=en"),),
 }
+# The keys whose texts have a form, and what is of that form; "" is free.
+FORMS = {"mesh.topology": (r"(\d+x)?[a-z0-9]+-\d+", "a TPU's accelerator type, as 'v5e-16'")}
 _OPEN = {"data.parts": 2}  # the rows that have any number of texts behind so many items
 _MAX_FLOAT32 = 3.4e38
 _EXPECTED = {
@@ -108,6 +111,8 @@ def check(key: str, kind: Kind, value: Any) -> Any:
         raise ValueError(f"{key}={show(value)} is not {expected}{unset}")
     if kind.type in (int, float) and not (allowed := bounds(key, kind.type)).holds(fitted):
         raise ValueError(f"{key}={show(value)} is not {allowed}")
+    if key in FORMS and fitted and not re.fullmatch(FORMS[key][0], fitted):
+        raise ValueError(f"{key}={show(value)} is not {FORMS[key][1]}")
     for name in fitted if kind.type is tuple else (fitted,):
         if key in CHOICES and name not in CHOICES[key]:
             choices = ", ".join(map(repr, CHOICES[key]))

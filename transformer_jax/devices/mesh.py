@@ -5,7 +5,6 @@ dimension that does not divide stays whole.
 """
 
 import contextlib
-import dataclasses
 import math
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -18,8 +17,6 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
-
-from transformer_jax.devices import chips
 
 # From the axis with the least exchange to the one with the most, whose neighbours are close.
 AXES = ("data", "fsdp", "tensor", "sequence")
@@ -53,69 +50,43 @@ class Streams(Protocol):
 Placed = tuple[dict[str, jax.Array], dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class MeshSettings:
-    """`config.mesh`: how many devices each axis has; -1 on one of them means the rest.
-
-    topology: what preflight compiles for; nothing else reads it.
-
-    Raises:
-      ValueError: a size is none, several are the rest, or there is no such topology.
-    """
-
-    data: int
-    fsdp: int
-    tensor: int
-    sequence: int
-    topology: str
-
-    def __post_init__(self):
-        for axis, size in zip(AXES, self.sizes, strict=True):
-            if size < 1 and size != -1:
-                raise ValueError(f"mesh.{axis}={size} is neither a number of devices nor -1")
-        if self.sizes.count(-1) > 1:
-            rest = " and ".join(f"mesh.{axis}" for axis in AXES if getattr(self, axis) == -1)
-            raise ValueError(f"{rest} are -1, but only one axis can be the rest of the devices")
-        if self.topology:
-            try:
-                chips.parse(self.topology)
-            except ValueError as error:
-                raise ValueError(f"mesh.topology: {error}") from error
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """In the order of `AXES`."""
-        return self.data, self.fsdp, self.tensor, self.sequence
-
-    @property
-    def least(self) -> int:
-        """How many devices the mesh needs, or a multiple of it where one axis is the rest."""
-        return math.prod(size for size in self.sizes if size != -1)
+def least_devices(sizes: Sequence[int]) -> int:
+    """How many devices a mesh needs, or a multiple of it where one axis (-1) is the rest."""
+    return math.prod(size for size in sizes if size != -1)
 
 
-def make_mesh(settings: MeshSettings, devices: Sequence[Any]) -> Mesh:
+def make_mesh(sizes: Sequence[int], devices: Sequence[Any]) -> Mesh:
     """The mesh of these devices, or of the first of them where no axis is the rest.
 
     Where there are several TPU slices, only `data` reaches across them.
 
+    Args:
+      sizes: `config.mesh`: how many devices each of `AXES` has; -1 on one of them means the rest.
+
     Raises:
-      ValueError: the sizes do not fit the number of devices or of slices.
+      ValueError: a size is none, several are the rest, or they do not fit the number of devices or
+        of slices.
     """
-    asked = ", ".join(
-        f"mesh.{axis}={size}" for axis, size in zip(AXES, settings.sizes, strict=True)
-    )
-    rest = len(devices) // settings.least
-    if rest == 0 or (-1 in settings.sizes and len(devices) % settings.least):
-        raise ValueError(
-            f"{asked}: {settings.least} devices do not fit into the {len(devices)} at hand, "
-            f"{devices[0].device_kind}; choose sizes whose product "
-            f"{'divides' if -1 in settings.sizes else 'is at most'} {len(devices)}"
+    settings = [f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True)]
+    for setting, size in zip(settings, sizes, strict=True):
+        if size < 1 and size != -1:
+            raise ValueError(f"{setting} is neither a number of devices nor -1")
+    if sizes.count(-1) > 1:
+        rest = " and ".join(
+            f"mesh.{axis}" for axis, size in zip(AXES, sizes, strict=True) if size == -1
         )
-    sizes = tuple(rest if size == -1 else size for size in settings.sizes)
+        raise ValueError(f"{rest} are -1, but only one axis can be the rest of the devices")
+    asked, least = ", ".join(settings), least_devices(sizes)
+    rest = len(devices) // least
+    if rest == 0 or (-1 in sizes and len(devices) % least):
+        raise ValueError(
+            f"{asked}: {least} devices do not fit into the {len(devices)} at hand, "
+            f"{devices[0].device_kind}; choose sizes whose product "
+            f"{'divides' if -1 in sizes else 'is at most'} {len(devices)}"
+        )
+    sizes = tuple(rest if size == -1 else size for size in sizes)
     devices = devices[: math.prod(sizes)]
-    if jax.process_count() > 1 and {d.process_index for d in devices} != set(
-        range(jax.process_count())
-    ):
+    if set(range(jax.process_count())) - {device.process_index for device in devices}:
         raise ValueError(
             f"{asked} leaves hosts without a device: give one axis the rest of the devices (-1)"
         )

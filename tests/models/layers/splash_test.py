@@ -71,7 +71,7 @@ import functools, jax
 from tests.models.layers import splash_test as s
 from transformer_jax.devices import mesh as sharding
 
-mesh = sharding.make_mesh(sharding.MeshSettings(2, 1, 2, 2, ""), jax.devices())
+mesh = sharding.make_mesh((2, 1, 2, 2), jax.devices())
 interpreted = functools.partial(s.splash_attention, interpret=True)
 for arguments in (s.case(256, 256, True), s.case(256, 128, False)):
     expected = s.loss_and_gradients(s.plain, *arguments)

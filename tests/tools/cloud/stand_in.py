@@ -21,6 +21,7 @@ SHIPPED = (
     "transformer_jax/__init__.py",
     "transformer_jax/commands/__init__.py",
     "transformer_jax/tools/__init__.py",
+    "transformer_jax/tools/accelerators.py",
     "transformer_jax/devices/__init__.py",
     "transformer_jax/devices/chips.py",
     *(

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from transformer_jax.tools.show.inspect import inspect
 from transformer_jax.config.load import load
+from transformer_jax.tools.show.inspect import inspect
 
 
 def test_each_parameter_is_shown_with_what_its_parameterisation_gives_it(tmp_path, capsys):

@@ -3,8 +3,8 @@
 from ml_collections import ConfigDict
 
 from configs import default
-from transformer_jax.tools.show import meanings
 from transformer_jax.config.load import flatten
+from transformer_jax.tools.show import meanings
 
 
 def test_every_key_is_found_with_its_default_and_a_meaning():

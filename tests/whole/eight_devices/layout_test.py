@@ -12,11 +12,11 @@ from configs import default
 from tests.models import tiny
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, SIZES, Small
-from transformer_jax.tools.show.inspect import inspect
 from transformer_jax.config.load import load
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.models.layers import embeddings
 from transformer_jax.tools.preflight import hlo
+from transformer_jax.tools.show.inspect import inspect
 from transformer_jax.training import state as train_state
 
 FSDP, TENSOR = 4, 2
@@ -25,7 +25,7 @@ RUN = Small("encoder_decoder", "admin")
 
 @pytest.fixture(scope="module")
 def mesh():
-    return sharding.make_mesh(sharding.MeshSettings(1, FSDP, TENSOR, 1, ""), jax.devices())
+    return sharding.make_mesh((1, FSDP, TENSOR, 1), jax.devices())
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ _SIDES = {
 
 
 def mesh(name: str) -> jax.sharding.Mesh:
-    return sharding.make_mesh(sharding.MeshSettings(*MESHES[name], ""), jax.devices())
+    return sharding.make_mesh(MESHES[name], jax.devices())
 
 
 def batch(shape: str, number: int) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.devices import chips
+from transformer_jax.tools import accelerators
 from transformer_jax.tools.cloud.gcloud import call
 from transformer_jax.tools.cloud.launch import Launch, Stop
 
@@ -96,10 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _slice(accelerator: str) -> tuple[Lent, chips.Slice]:
+def _slice(accelerator: str) -> tuple[Lent, accelerators.Slice]:
     """The slice of an accelerator type. Raises Stop for one that cannot be launched."""
     try:
-        slice = chips.parse(accelerator)
+        slice = accelerators.parse(accelerator)
     except ValueError as error:
         raise Stop(f"--accelerator: {error}") from error
     if slice.generation not in _LENT:

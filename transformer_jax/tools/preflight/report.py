@@ -12,12 +12,12 @@ from typing import Any
 
 import jax
 
-from transformer_jax.devices import chips
-from transformer_jax.devices.chips import Peak
+from transformer_jax.devices.chips import Peak, local_peak
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.inspection.flops import model_flops
 from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.run import Run
+from transformer_jax.tools import accelerators
 from transformer_jax.tools.preflight import explain, topology
 from transformer_jax.tools.preflight.program import (
     Program,
@@ -54,11 +54,11 @@ def target(accelerator: str) -> Target:
       RuntimeError: libtpu is not installed.
     """
     if accelerator:
-        of = chips.parse(accelerator)
+        of = accelerators.parse(accelerator)
         return Target(str(of), topology.devices(of), of.memory, of.peak)
     devices = jax.devices()
     name = f"this machine: {len(devices)} device{'s' * (len(devices) > 1)} {devices[0].device_kind}"
-    peak = chips.local_peak(devices[0])
+    peak = local_peak(devices[0])
     return Target(name, devices, topology.local_memory(devices[0]), peak)
 
 

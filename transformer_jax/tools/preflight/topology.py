@@ -7,11 +7,11 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from transformer_jax.devices import chips
 from transformer_jax.process import machine
+from transformer_jax.tools import accelerators
 
 
-def devices(of: chips.Slice) -> list[Any]:
+def devices(of: accelerators.Slice) -> list[Any]:
     """Devices that can be compiled for, without having them.
 
     Raises:
