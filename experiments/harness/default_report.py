@@ -6,8 +6,8 @@ from pathlib import Path
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
-from transformer_jax.process import tables
 from transformer_jax.runs.workdir import scores
+from transformer_jax.tools.reports.records import short_names
 
 _SEED = "seed"  # the label over which scores are averaged
 _CURVES = {"train": "train/token_loss", "validation": "validation/token_loss"}
@@ -29,7 +29,7 @@ def report(runs: Sequence[Finished], out: Path, sweep: str) -> str:
     results.write_csv(out / f"{sweep}.csv", rows)
     settings = [label for label in labels if label != _SEED]
     groups = results.group(rows, *settings)
-    short = tables.short_names([dict(zip(settings, values, strict=True)) for values in groups])
+    short = short_names([dict(zip(settings, values, strict=True)) for values in groups])
     names = {values: name or sweep for values, name in zip(groups, short, strict=True)}
     numbers = {
         f"{sweep}/{score}/{names[values]}": _mean(members, score)

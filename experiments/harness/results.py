@@ -24,9 +24,9 @@ from transformer_jax.runs.workdir import (
     CONFIG,
     read_metrics,
     read_results,
-    series,
     write_atomically,
 )
+from transformer_jax.tools.reports.records import series
 
 # Labels and measured values by column.
 Row = dict[str, Any]

@@ -1,7 +1,7 @@
-"""Values, columns and tables as people read them in a terminal."""
+"""Values and tables as people read them in a terminal."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -22,20 +22,3 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}" if abs(value) >= 10 else f"{value:.4f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns in which the rows differ, in order of appearance; a missing value is None."""
-    columns = dict.fromkeys(column for row in rows for column in row)
-    return [name for name in columns if any(row.get(name) != rows[0].get(name) for row in rows)]
-
-
-def short_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells the rows apart: "VALUE" where one column does, else "NAME=VALUE NAME=VALUE".
-
-    Empty for rows that are alike.
-    """
-    columns = differing(rows)
-    if len(columns) == 1:
-        return [str(row.get(columns[0])) for row in rows]
-    return [" ".join(f"{name}={row.get(name)}" for name in columns) for row in rows]

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -185,13 +185,6 @@ def read_samples(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is broken ({error}): remove it") from error
     return records
-
-
-def series(metrics: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[Any]]:
-    """The steps at which a number was logged, and its values; NaN where it was not finite."""
-    points = [(record["step"], record[name]) for record in metrics if name in record]
-    steps = [step for step, _ in points]
-    return steps, [math.nan if value is None else value for _, value in points]
 
 
 def merged(results: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

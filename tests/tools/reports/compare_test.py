@@ -201,3 +201,13 @@ def test_a_folder_that_is_not_a_run_stops_no_other(call, runs, tmp_path, undrawn
     status, rows, text = call(runs[0], tmp_path / "here")
     assert status == 0 and rows["status"][1:] == ["finished"]
     assert "here is not a run" in text
+
+
+def test_names_are_what_differs():
+    rows = [{"scheme": scheme, "layers": 6} for scheme in ("admin", "post_ln")]
+    assert records.differing(rows) == ["scheme"]
+    assert records.short_names(rows) == ["admin", "post_ln"]
+    rows.append({"scheme": "admin", "layers": 18})
+    assert records.short_names(rows)[1:] == ["scheme=post_ln layers=6", "scheme=admin layers=18"]
+    assert records.differing([{"a": 1}, {}]) == ["a"]
+    assert records.short_names([{"a": 1}]) == [""]

@@ -17,9 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.process import tables
-from transformer_jax.runs.workdir import series
 from transformer_jax.tools.reports import figures
-from transformer_jax.tools.reports.records import Record, config_rows, gather, names, score_rows
+from transformer_jax.tools.reports.records import (
+    Record,
+    config_rows,
+    gather,
+    names,
+    score_rows,
+    series,
+)
 
 # Without label smoothing and z-loss, so that runs which differ in these can be compared.
 _CURVES = {"training": "train/token_loss", "validation": "validation/token_loss"}

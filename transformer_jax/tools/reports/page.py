@@ -8,10 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.process import tables
-from transformer_jax.runs.workdir import REPLAY, SAMPLES, read_samples, series
+from transformer_jax.runs.workdir import REPLAY, SAMPLES, read_samples
 from transformer_jax.tools.pages.page import numbers, page
-from transformer_jax.tools.reports.records import Record, config_rows, names, read_json, score_rows
+from transformer_jax.tools.reports.records import (
+    Record,
+    config_rows,
+    differing,
+    names,
+    read_json,
+    score_rows,
+    series,
+    short_names,
+)
 
 # What two runs may differ in and still be seeds of one.
 _SEED = ("seed", "data.dir", "data.cache_dir", "data.workers")
@@ -95,13 +103,13 @@ def outcome(run: Record) -> list[str]:
 
 def _groups(runs: Sequence[Record], called: Sequence[str]) -> list[dict[str, Any]]:
     """The runs by what differs in their configs besides the seed, in order of first appearance."""
-    keys = [key for key in tables.differing([run.config for run in runs]) if key not in _SEED]
+    keys = [key for key in differing([run.config for run in runs]) if key not in _SEED]
     members: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         members.setdefault(json.dumps([run.config.get(key) for key in keys]), []).append(number)
     groups = list(members.values())
     shared = [_shared_labels(runs, group, keys) for group in groups]
-    found = tables.short_names(shared) if len(groups) > 1 else []
+    found = short_names(shared) if len(groups) > 1 else []
     if len(set(found)) < len(groups) or not all(0 < len(name) <= _LONGEST for name in found):
         found = [called[group[0]] for group in groups]
     return [

@@ -5,8 +5,9 @@ Runs may be in any state: still training, stopped, failed, diverged or finished.
 
 import itertools
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ def _flatten(config: Mapping[str, Any], section: str = "") -> dict[str, Any]:
 def names(runs: Sequence[Record]) -> list[str]:
     """The shortest names that tell the runs apart: labels of experiments, or the ends of paths."""
     labels = [run.labels for run in runs]
-    names = tables.short_names(labels) if all(labels) else []
+    names = short_names(labels) if all(labels) else []
     depths = itertools.count(1)
     while len(set(names)) < len(runs) or not all(names):
         depth = next(depths)
@@ -105,7 +106,7 @@ def names(runs: Sequence[Record]) -> list[str]:
 
 def config_rows(runs: Sequence[Record]) -> list[list[str]]:
     """A row for each key whose value is not the same in all runs."""
-    keys = sorted(tables.differing([run.config for run in runs]))
+    keys = sorted(differing([run.config for run in runs]))
     rows = [[key, *(str(run.config.get(key)) for run in runs)] for key in keys]
     return rows or [["(the same config)"]] * (len(runs) > 1)
 
@@ -135,3 +136,27 @@ def facts(run: Record) -> dict[str, str]:
     }
     found = scores(logged | run.results).items()
     return facts | {name: tables.cell(value) for name, value in found}
+
+
+def series(metrics: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[Any]]:
+    """The steps at which a number was logged, and its values; NaN where it was not finite."""
+    points = [(record["step"], record[name]) for record in metrics if name in record]
+    steps = [step for step, _ in points]
+    return steps, [math.nan if value is None else value for _, value in points]
+
+
+def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns in which the rows differ, in order of appearance; a missing value is None."""
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return [name for name in columns if any(row.get(name) != rows[0].get(name) for row in rows)]
+
+
+def short_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells the rows apart: "VALUE" where one column does, else "NAME=VALUE NAME=VALUE".
+
+    Empty for rows that are alike.
+    """
+    columns = differing(rows)
+    if len(columns) == 1:
+        return [str(row.get(columns[0])) for row in rows]
+    return [" ".join(f"{name}={row.get(name)}" for name in columns) for row in rows]
