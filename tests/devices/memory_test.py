@@ -30,15 +30,11 @@ def test_what_is_too_large_names_its_largest_part_and_what_to_lower():
     """Devices share what all of them need."""
     here = Place("each device", whole=4 * GIB, free=2 * GIB, share=0.5)
     needs = [Need("small", 1 * GIB, "a=1"), Need("large", 2.5 * GIB, "b=2")]
-    assert here.refusal("training", needs) is None and here.warning("training", needs) is None
-    needs.append(Need("more", 1 * GIB, "c=3"))
-    assert "needs 2.2 GiB" in str(here.warning("training", needs)).replace(
-        "probably needs", "needs"
-    )
-    needs.append(Need("largest", 4 * GIB, "d=4"))
+    assert here.refusal("training", needs) is None and here.needed(needs) == 1.75 * GIB
+    needs.append(Need("largest", 5 * GIB, "c=3"))
     assert here.refusal("training", needs) == (
         "training needs at least 4.2 GiB of memory, and each device has 4.0 GiB. "
-        "Largest part: largest, 2.0 GiB. Lower d=4"
+        "Largest part: largest, 2.5 GiB. Lower c=3"
     )
 
 

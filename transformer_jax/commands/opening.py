@@ -41,7 +41,7 @@ def opened(
         if phases is not None:
             memory.check(run, phases(run))
         folders = restore.find(run, workdir, checkpoint)
-        yield run, restore.load(run, workdir, folders), folders[0].stem
+        yield run, restore.trained(run, workdir, folders), folders[0].stem
 
 
 @contextlib.contextmanager

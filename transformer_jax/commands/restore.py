@@ -10,18 +10,12 @@ from transformer_jax.checkpoint.checkpoints import (
     restore,
     whole,
 )
-from transformer_jax.config.load import identity, refused
-from transformer_jax.config.load import load as load_config
+from transformer_jax.config.load import identity, load, refused
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.process import progress
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
-
-
-def trained(run: Run, workdir: Path, which: str | None) -> Trained:
-    """What can be asked of the checkpoints that `find` finds. Raises what both functions raise."""
-    return load(run, workdir, find(run, workdir, which))
 
 
 def find(run: Run, workdir: Path, which: str | None) -> list[Path]:
@@ -45,7 +39,7 @@ def find(run: Run, workdir: Path, which: str | None) -> list[Path]:
     return folders
 
 
-def load(run: Run, workdir: Path, folders: list[Path]) -> Trained:
+def trained(run: Run, workdir: Path, folders: list[Path]) -> Trained:
     """What can be asked of the mean of these checkpoints, which `check` has compared.
 
     Raises:
@@ -102,7 +96,7 @@ def check(run: Run, workdir: Path, folder: Path) -> None:
         )
     tokenizer = run.data.tokenizer_fingerprint
     own = folder.parent.resolve() == (workdir / CHECKPOINTS).resolve()
-    changes = refused(identity(load_config(str(folder / CONFIG))), run.identity)
+    changes = refused(identity(load(str(folder / CONFIG))), run.identity)
     changes = [line for line in changes if own or line.startswith("model.")]
     if changes:
         what, mend, details = CONFIG, f"copy {folder / CONFIG} there", "\n  ".join(["", *changes])

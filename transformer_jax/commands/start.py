@@ -9,14 +9,13 @@ import jax.numpy as jnp
 from absl import logging
 
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
-from transformer_jax.checkpoint.init_from import InitReport, format_report, init_from
+from transformer_jax.checkpoint.init_from import format_report, init_from
 from transformer_jax.commands.opening import save
 from transformer_jax.commands.restore import check, resume
 from transformer_jax.config.load import load
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import diagnostics
-from transformer_jax.models.family import Params
 from transformer_jax.process import hosts, progress
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import (
@@ -67,7 +66,16 @@ def begin(run: Run, streams: TrainStreams, workdir: Path | None = None) -> State
     with progress.phase("Initialising the model"):
         state = drawn = run.new_state(batch)
     if run.checkpoint.init_from:
-        params, report = _from_other(run, drawn.params)
+        rows = run.parameter_table()
+        params, report = init_from(
+            run.checkpoint.init_from,
+            drawn.params,
+            tokenizer=run.data.tokenizer_fingerprint,
+            labels=run.data.labels,
+            token_paths={row.path for row in rows if "vocab" in row.axes},
+            label_paths={row.path for row in rows if "labels" in row.axes},
+            factor_paths={path for path, role in run.roles.items() if role.factor},
+        )
         # A copy for the moving average: the training step donates both.
         ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
         state = dataclasses.replace(state, params=params, ema_params=ema_params)
@@ -80,19 +88,6 @@ def begin(run: Run, streams: TrainStreams, workdir: Path | None = None) -> State
         profile = diagnostics.profile(run.model, drawn.params, batch, key)
         save(workdir / PROFILE, json.dumps(profile, indent=1))
     return state
-
-
-def _from_other(run: Run, drawn: Params) -> tuple[Params, InitReport]:
-    rows = run.parameter_table()
-    return init_from(
-        run.checkpoint.init_from,
-        drawn,
-        tokenizer=run.data.tokenizer_fingerprint,
-        labels=run.data.labels,
-        token_paths={row.path for row in rows if "vocab" in row.axes},
-        label_paths={row.path for row in rows if "labels" in row.axes},
-        factor_paths={path for path, role in run.roles.items() if role.factor},
-    )
 
 
 def _tell_of_lost_records(workdir: Path, restored: Restored) -> None:

@@ -158,7 +158,7 @@ def _beginning(run: Run, state: State) -> dict[str, Any]:
 
 def _score(run: Run, workdir: Path, splits: dict[str, Split], log: RunLog) -> None:
     """Scores the splits with the parameters that `evaluate.checkpoint` names."""
-    trained = restore.trained(run, workdir, None)
+    trained = restore.trained(run, workdir, restore.find(run, workdir, None))
     last = list(splits)[-1]
     for name, split in splits.items():
         with progress.phase(f"Scoring the {name} split"):

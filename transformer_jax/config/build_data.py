@@ -48,7 +48,7 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
     settings = DataSettings(
         source=whole.source,
         mixture=tuple(_part(whole.source, *row) for row in mixture),
-        parts=tuple(_named(config, *row) for row in parts) if _in_parts(task) else (),
+        parts=tuple(_named(config, *row) for row in parts) if "data.parts" in task.settings else (),
         metrics=whole.metrics,
         recipe=task.recipe,
         splits=whole.splits,
@@ -75,11 +75,6 @@ def _goes_on(config: Config) -> bool:
     """Whether rows go on where those of the batch before ended: the model keeps what it read."""
     keeps = "memory_length" in FAMILIES[config.model.family].reads
     return keeps and config.model.memory_length > 0
-
-
-def _in_parts(task: Task) -> bool:
-    """Whether the data may consist of parts."""
-    return "data.parts" in task.settings
 
 
 def _named(config: Config, name: str, weight: float, *changes: str) -> Named:
@@ -182,7 +177,7 @@ def _check_splits(config: Config, task: Task) -> None:
     """Checks that there is something to train, validate and test with."""
     data = config.data
     _check_mixture(config)
-    if _in_parts(task) and data.parts:
+    if "data.parts" in task.settings and data.parts:
         _check_parts(config)
         return
     if not data.train and not data.mixture:

@@ -102,7 +102,7 @@ def check(key: str, kind: Kind, value: Any) -> Any:
     """
     if value is None and kind.may_be_none:
         return None
-    fitted = _fitted(key, kind, value)
+    fitted = _fitted(key, kind.type, value)
     if fitted is None:
         rows = f"rows, as {ROWS[key]!r}" if key in ROWS else "texts, as ('train',)"
         expected = _EXPECTED.get(kind.type, f"a tuple of {rows}")
@@ -120,25 +120,19 @@ def check(key: str, kind: Kind, value: Any) -> Any:
     return fitted
 
 
-def _fitted(key: str, kind: Kind, value: Any) -> Any:
+def _fitted(key: str, kind: type, value: Any) -> Any:
     """The value in this type; None where it has another."""
-    if kind.type in (int, float):
-        return _number(kind.type, value)
-    if kind.type is tuple and isinstance(value, tuple | list):
-        items = tuple(_row(key, item) if key in ROWS else item for item in value)
-        return (
-            items
-            if all(isinstance(item, tuple if key in ROWS else str) for item in items)
-            else None
-        )
+    if kind is tuple and isinstance(value, tuple | list):
+        items = tuple(_row(key, item) if key in ROWS else _item(str, item) for item in value)
+        return None if None in items else items
     # The text 'None' as a folder or a name is a slip of whoever meant to unset it.
-    if not isinstance(value, kind.type) or (value == "None" and key not in CHOICES):
-        return None
-    return value
+    return None if value == "None" and key not in CHOICES else _item(kind, value)
 
 
-def _number(kind: type, value: Any) -> Any:
-    """The value as a number of this kind, None where it is none."""
+def _item(kind: type, value: Any) -> Any:
+    """The value as one of this kind, None where it is none."""
+    if kind not in (int, float):
+        return value if isinstance(value, kind) else None
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     if kind is int and (isinstance(value, int) or (math.isfinite(value) and value == int(value))):
@@ -150,14 +144,12 @@ def _number(kind: type, value: Any) -> Any:
 
 def _row(key: str, value: Any) -> tuple | None:
     """A row of such a key's in the types of its example, None where it does not fit."""
-    example = ROWS[key][0]
-    if key in _OPEN and isinstance(value, tuple | list):
-        first = _OPEN[key]
-        example = example[:first] + ("",) * (len(value) - first)
-    if not isinstance(value, tuple | list) or len(value) != len(example):
+    kinds = [type(item) for item in ROWS[key][0]]
+    if not isinstance(value, tuple | list):
         return None
-    row = tuple(
-        item if isinstance(like, str) and isinstance(item, str) else _number(type(like), item)
-        for like, item in zip(example, value, strict=True)
-    )
+    if key in _OPEN:
+        kinds = kinds[: _OPEN[key]] + [str] * (len(value) - _OPEN[key])
+    if len(value) != len(kinds):
+        return None
+    row = tuple(_item(kind, item) for kind, item in zip(kinds, value, strict=True))
     return None if None in row else row

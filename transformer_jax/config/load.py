@@ -35,8 +35,8 @@ Schema = Mapping[str, Kind]
 CONFIGS = Path(default.__file__).parent
 # How ConfigDict's message on a key that is not there begins.
 _MISTYPED = r"(?:Key )?[\"'](\w+)[\"']"
-# What a rerun in the same work directory may change. Data of another content in another folder is
-# refused by its fingerprint. A name that ends in a dot is a whole section.
+# How the keys begin that a rerun in the same work directory may change. Data of another content in
+# another folder is refused by its fingerprint.
 FREE_TO_CHANGE = (
     "train.log_every",
     "train.evaluate_every",
@@ -83,12 +83,14 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
     except (ArithmeticError, TypeError) as error:
         message = f"{error!r} in what it derives by get_ref"
         raise ValueError(f"config file {config_file}: {message}") from error
-    return FrozenConfigDict(_nest(_check_all(schema, flat)))
+    return replace(default.get_config(), _check_all(schema, flat))
 
 
 def replace(config: Config, changes: Mapping[str, Any]) -> Config:
-    """The config with other values, by dotted key; they are not checked."""
-    return FrozenConfigDict(_nest(flatten(config) | dict(changes)))
+    """The config with other values, by dotted key; their types alone are checked."""
+    changed = ConfigDict(config)
+    changed.update_from_flattened_dict(changes)
+    return FrozenConfigDict(changed)
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -141,12 +143,7 @@ def difference(config: Config, other: Config) -> list[str]:
 def identity(config: Config) -> dict[str, Any]:
     """Returns what a run is, by dotted key: what differs from the default and may not change."""
     differing = changes(default.get_config(), config).items()
-    return {key: value for key, (_, value) in differing if not is_free(key)}
-
-
-def is_free(key: str) -> bool:
-    """Whether a rerun in the same work directory may change this key."""
-    return any(key == name or (name[-1] == "." and key.startswith(name)) for name in FREE_TO_CHANGE)
+    return {key: value for key, (_, value) in differing if not key.startswith(FREE_TO_CHANGE)}
 
 
 def check_workdir(saved: Config, config: Config) -> None:
@@ -177,7 +174,7 @@ def refused(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
 
 def to_json(config: Config | Mapping[str, Any]) -> str:
     """Returns the config as JSON text that `load` reads back from a file, to an equal config."""
-    return json.dumps(_nest(flatten(config)), indent=2, sort_keys=True) + "\n"
+    return json.dumps(ConfigDict(config).to_dict(), indent=2, sort_keys=True) + "\n"
 
 
 def _read(schema: Schema, config_file: str) -> Config:
@@ -314,15 +311,3 @@ def _likeness(key: str, leaf: str) -> float:
     """How alike two dotted keys are, by their whole or by their last name, 0 to 1."""
     pairs = ((key, leaf), (key.split(".")[-1], leaf.split(".")[-1]))
     return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
-
-
-def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`."""
-    nested: dict = {}
-    for key, value in flat.items():
-        *sections, name = key.split(".")
-        owner = nested
-        for section in sections:
-            owner = owner.setdefault(section, {})
-        owner[name] = value
-    return nested

@@ -28,24 +28,20 @@ class Place(NamedTuple):
     free: float
     share: float
 
+    def needed(self, needs: Sequence[Need]) -> float:
+        """The bytes of these that lie here."""
+        return self.share * sum(need.size for need in needs)
+
     def refusal(self, what: str, needs: Sequence[Need]) -> str | None:
         """Says that there is less memory than `what` needs; None where there is enough."""
-        return self._objection(f"{what} needs at least", needs, self.whole, "")
-
-    def warning(self, what: str, needs: Sequence[Need]) -> str | None:
-        """Says that less memory is free than `what` needs; None where enough is."""
-        end = " free, so it may be killed"
-        return self._objection(f"{what} probably needs", needs, self.free, end)
-
-    def _objection(self, start: str, needs: Sequence[Need], room: float, end: str) -> str | None:
-        needed = self.share * sum(need.size for need in needs)
-        if needed <= room:
+        needed = self.needed(needs)
+        if needed <= self.whole:
             return None
         part = max(needs, key=lambda need: need.size)
         return (
-            f"{start} {machine.size(needed)} of memory, and {self.name} has {machine.size(room)}"
-            f"{end}. Largest part: {part.name}, {machine.size(self.share * part.size)}. "
-            f"Lower {part.settings}"
+            f"{what} needs at least {machine.size(needed)} of memory, and {self.name} has "
+            f"{machine.size(self.whole)}. Largest part: {part.name}, "
+            f"{machine.size(self.share * part.size)}. Lower {part.settings}"
         )
 
 
@@ -85,8 +81,15 @@ def check_program(what: str, compiled: Any, settings: str, *, held: bool) -> Non
     ]
     if message := where.refusal(what, needs):
         raise ValueError(message)
-    if message := where.warning(what, needs[held:]):
-        logging.warning("%s", message)
+    if (needed := where.needed(needs[held:])) > where.free:
+        logging.warning(
+            "%s probably needs %s of memory, and %s has %s free, so it may be killed. Lower %s",
+            what,
+            machine.size(needed),
+            where.name,
+            machine.size(where.free),
+            settings,
+        )
 
 
 class Checked:

@@ -4,10 +4,9 @@ Arrays name their dimensions (logical axes); `RULES` says over which mesh axes e
 dimension that does not divide stays whole.
 """
 
-import contextlib
 import math
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -107,15 +106,10 @@ def make_mesh(sizes: Sequence[int], devices: Sequence[Any]) -> Mesh:
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-@contextlib.contextmanager
-def use(mesh: Mesh) -> Iterator[None]:
-    """Compiles whatever is compiled inside for this mesh: the one place that enters it.
-
-    Flax's own rules for logical axes are not used, since they would shard what does not divide.
-    `shardings` says where parameters lie, and `constrain` where activations do.
-    """
-    with jax.set_mesh(mesh):
-        yield
+# Compiles whatever is compiled inside `with use(mesh)` for this mesh. Flax's own rules for logical
+# axes are not used, since they would shard what does not divide. `shardings` says where parameters
+# lie, and `constrain` where activations do.
+use = jax.set_mesh
 
 
 def spec(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 FIRST_SECONDS = 5.0
 EVERY_SECONDS = 30.0
-NOTED_SECONDS = 2.0  # a phase that took as long leaves a line on the terminal
+NOTED_SECONDS = 2.0  # a phase that took as long leaves a line on the terminal; elsewhere, the first
 _REFRESH_SECONDS = 1.0
 
 # What tqdm fills in, on a terminal and elsewhere.
@@ -39,7 +39,7 @@ def phase(what: str) -> Iterator[None]:
     line, last = Bar(what), ""
     try:
         yield
-        if line.printed or (_columns() and line.seconds() >= NOTED_SECONDS):
+        if line.seconds() >= (NOTED_SECONDS if _columns() else FIRST_SECONDS):
             last = f"{what} took {line.seconds():.1f} s"
     finally:
         line.end(last)
@@ -63,7 +63,7 @@ class Bar:
     """
 
     def __init__(self, what: str, *, total: int | None = None, unit: str = "", done: int = 0):
-        self.done, self.printed = done, False
+        self.done = done
         self._what, self._total, self._unit, self._note = what, total, unit, ""
         self._first, self._updated = done, False
         self._since = time.monotonic()
@@ -106,7 +106,7 @@ class Bar:
             _write(f"\r{self._text(columns)[: columns - 1]}\x1b[K\r")
         elif now >= self._due:
             _write(f"{self._text(None)}\n")
-            self._due, self.printed = now + EVERY_SECONDS, True
+            self._due = now + EVERY_SECONDS
 
     def _refresh(self) -> None:
         while not self._ended.wait(_REFRESH_SECONDS):

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 from absl import logging
@@ -35,12 +34,6 @@ def start() -> None:
     """
     if not hosts.join():
         return
-
-    def fail_at_exception(kind: Any, error: BaseException, trace: Any) -> None:
-        sys.__excepthook__(kind, error, trace)
-        fail(error)
-
-    sys.excepthook = fail_at_exception
     # JAX aborts when the first host is gone; Gloo may when any host is.
     ctypes.CDLL(None).signal(signal.SIGABRT, _explain_abort)
     threading.Thread(target=_watch, daemon=True, name="hosts").start()

@@ -13,14 +13,13 @@ import math
 import os
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import logging
 
-from transformer_jax.runs.workdir import TRACKERS_FILE, WALL, plain, scores, write_atomically
+from transformer_jax.runs.workdir import TRACKED, WALL, plain, reading, scores, write_atomically
 
 _PROJECT = "transformer_jax"  # unless the environment names another one
 _FINISHED = ("finished", "plateaued")  # runs that have made all their steps
@@ -29,17 +28,18 @@ _FINISHED = ("finished", "plateaued")  # runs that have made all their steps
 class _Wandb:
     def __init__(self, workdir: Path, id: str | None, config: Mapping[str, Any]):
         wandb: Any = importlib.import_module("wandb")
-        self.id = id or uuid.uuid4().hex[:12]
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
             name=workdir.absolute().name,
             dir=str(workdir.absolute()),
-            id=self.id,
+            id=id,  # None: a new one
             resume="allow",  # and drops the steps that it has
+            config=dict(config),
+            allow_val_change=True,  # a rerun may change some
             # Standard output is left alone, and no end of a run waits for a network that is gone.
             settings=wandb.Settings(console="off", finish_timeout=60),
         )
-        self._run.config.update(dict(config), allow_val_change=True)  # a rerun may change some
+        self.id = str(self._run.id)
 
     @staticmethod
     def check() -> None:
@@ -136,13 +136,9 @@ class Trackers:
         self._open: dict[str, _Wandb | _Mlflow] = {}
         if not names:
             return
-        path = workdir / TRACKERS_FILE
-        try:
+        path = workdir / TRACKED
+        with reading(path, "remove it, and trackers get this run as a new one"):
             runs = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        except ValueError as error:
-            raise ValueError(
-                f"{path} is broken ({error}): remove it, and trackers get this run as a new one"
-            ) from error
         for name in names:
             id = runs.get(name, {}).get("id")
             with _working(name):

@@ -4,13 +4,14 @@ Any process may import this: it knows neither JAX nor the hosts of a job. Only t
 job may lock and write; the callers see to that.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
 import math
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ LABELS = "labels.json"  # the classes or tags, where the model predicts such
 INIT_FROM = "init_from.json"  # what was taken from another run, where the config names one
 PROFILE = "profile.json"  # variances and omega of each sublayer, where the scheme measures them
 METRICS = "metrics.jsonl"  # the numbers of training, a step a line
-TRACKERS_FILE = "trackers.json"  # the ids of this run at W&B and MLflow
+TRACKED = "trackers.json"  # the ids of this run at W&B and MLflow
 TENSORBOARD = "tensorboard"  # the same numbers, for TensorBoard
 SPIKES = "spikes"  # STEP.npz: the batches whose losses spiked, the first of them
 RESULTS = "results.json"  # final scores, status, spikes and the first bad step
@@ -101,6 +102,15 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+@contextlib.contextmanager
+def reading(path: Path, mend: str) -> Iterator[None]:
+    """Raises ValueError naming the file, and how to mend it, where what is read of it is broken."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is broken ({error}): {mend}") from error
+
+
 def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
     """The content of results.json; empty where there is none.
 
@@ -109,28 +119,20 @@ def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
     path = Path(workdir) / RESULTS
     if not path.exists():
         return {}
-    try:
+    with reading(path, "remove it, and --mode=train scores the run again"):
         results = json.loads(path.read_text("utf-8"))
         if not isinstance(results, dict):
             raise ValueError("it is not an object with names and values")
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is broken ({error}): remove it, and --mode=train scores the run again"
-        ) from error
     return results
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
     """The labels in a labels.json. Raises ValueError, with the file, for a broken one."""
-    try:
+    mend = "copy that of a checkpoint there, or remove it to have it made of the data again"
+    with reading(path, mend):
         labels = json.loads(path.read_text("utf-8"))
         if not isinstance(labels, list) or {*map(type, labels)} != {str}:
             raise ValueError("it is not a list of labels")
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is broken ({error}): copy the labels.json of a checkpoint there, or remove "
-            "it, and the labels are read from the data again"
-        ) from error
     return tuple(labels)
 
 
@@ -176,14 +178,12 @@ def read_samples(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     Raises ValueError, with the file, for a broken one.
     """
     path = Path(workdir) / SAMPLED
-    try:
+    with reading(path, "remove it"):
         lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
         records = [json.loads(line) for line in lines]
         for record in records:
             if not isinstance(record["step"], int) or not isinstance(record["samples"], list):
                 raise ValueError("a line has no step or no samples")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is broken ({error}): remove it") from error
     return records
 
 

@@ -418,7 +418,7 @@ def test_generation_is_token_for_token(imported, name, method):
     config = load(str(workdir / "config.json"), changes)
     lines = [" ".join(f"w{n}" for n in row) for row in ([11, 12, 13], [20, 21, 22])]
     with jax.default_matmul_precision("highest"), built(config, workdir) as run:
-        trained = restore.trained(run, workdir, None)
+        trained = restore.trained(run, workdir, restore.find(run, workdir, None))
         ours = [list(map(int, found[0])) for found in trained.generate(run.data.prompts(lines))]
         special_tokens = run.data.tokenizer.special
     model = copy.deepcopy(_perturbed(name))
