@@ -8,7 +8,7 @@ import pytest
 
 from tests.defaults import settings
 from tests.whole.eight_devices import small
-from tests.whole.eight_devices.small import LENGTH, ROWS, Small
+from tests.whole.eight_devices.small import ALONE, ROWS, Small
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.evaluation import trained
 from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
@@ -29,9 +29,9 @@ def parameters(run):
 
 def on(name, run, compute):
     """compute(parameters) on the mesh of this name."""
-    mesh = small.mesh(name)
-    with sharding.use(mesh):
-        layout = train_state.layout(run.abstract(mesh).params)
+    on_mesh = run.on(small.MESHES[name])
+    with sharding.use(on_mesh.mesh):
+        layout = train_state.layout(on_mesh.abstract_state().params)
         return compute(jax.device_put(parameters(run), layout))
 
 
@@ -43,7 +43,7 @@ def written(run, params):
         for start, count in ((0, ROWS), (ROWS, 3))
     ]
     decoder = Decoder(
-        model=run.model,
+        model=run.on(ALONE).model,
         settings=BEAM,
         ends=(1,),
         pad=0,
@@ -56,7 +56,7 @@ def written(run, params):
 @pytest.mark.parametrize(
     ("run", "mesh"),
     [
-        (Small("decoder_only", "pre_ln", changes=(("context_length", LENGTH),)), MESHES[0]),
+        (Small("decoder_only", "pre_ln"), MESHES[0]),
         (Small("encoder_decoder", "pre_ln", changes=(("positions", "relative"),)), MESHES[1]),
         (Small("encoder_decoder", recurrence="rnnsearch"), MESHES[0]),
         (Small("decoder_only", recurrence="lstmn"), MESHES[1]),
@@ -70,11 +70,12 @@ def test_beam_search_writes_the_same_on_a_mesh(run, mesh):
 
 def test_scores_and_predictions_are_the_same_and_whole_on_every_device():
     run, batch = Small("encoder_only"), small.batch("encoder_only", 5)
+    alone = run.on(ALONE)
 
     def compute(params):
-        sums, _ = trained.eval_step(params, batch, (), model=run.model, loss=run.loss)
-        predict = run.task.predict
-        found = sums, trained.predict_step(params, batch, model=run.model, predict=predict)
+        sums, _ = trained.eval_step(params, batch, (), model=alone.model, loss=alone.loss)
+        predict = alone.task.predict
+        found = sums, trained.predict_step(params, batch, model=alone.model, predict=predict)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)
 
@@ -88,10 +89,11 @@ def test_scores_and_predictions_are_the_same_and_whole_on_every_device():
 
 def test_diagnostics_are_the_same_and_whole_on_every_device():
     run, batch = Small("decoder_only"), small.batch("decoder_only", 5)
+    alone = run.on(ALONE)
 
     def compute(params):
         moved = jax.tree.map(lambda leaf: leaf * 1.01, params)
-        diagnose = functools.partial(diagnostics.diagnose, run.model, run.loss, run.roles)
+        diagnose = functools.partial(diagnostics.diagnose, alone.model, alone.loss, alone.roles)
         found = jax.jit(diagnose)(params, moved, batch)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)

@@ -20,24 +20,24 @@ from transformer_jax.tools.show.inspect import inspect
 from transformer_jax.training import state as train_state
 
 FSDP, TENSOR = 4, 2
+MESH = 1, FSDP, TENSOR, 1
 RUN = Small("encoder_decoder", "admin")
 
 
 @pytest.fixture(scope="module")
 def mesh():
-    return sharding.make_mesh((1, FSDP, TENSOR, 1), jax.devices())
+    return RUN.on(MESH).mesh
 
 
 @pytest.fixture(scope="module")
-def state(mesh):
-    with sharding.use(mesh):
-        return RUN.new(mesh)
+def state():
+    return RUN.new(MESH)
 
 
 @pytest.fixture(scope="module")
-def step(mesh):
+def step():
     """The compiled training step."""
-    return RUN.lowered(mesh).compile()
+    return RUN.compiled(MESH)
 
 
 def shapes(text):
@@ -65,10 +65,9 @@ def activations(rows, tensor=1):
     return {(rows, LENGTH, d_model), scores} | {(rows, LENGTH, *sizes) for sizes in inner}
 
 
-def test_each_array_is_made_where_it_stays(mesh, state):
+def test_each_array_is_made_where_it_stays(state):
     """No device holds a whole kernel or a whole moment of one."""
-    with sharding.use(mesh):
-        abstract = RUN.abstract(mesh)
+    abstract = RUN.on(MESH).abstract_state()
     for array, shape in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
         assert array.sharding == shape.sharding
     adam = state.opt_state[1]
@@ -115,8 +114,7 @@ def test_a_step_gathers_parameters_over_fsdp_and_no_activation(step, mesh):
             if axis != "layers"
         )
 
-    batch = small.batch(RUN.shape, 0)
-    table = train_state.parameter_table(RUN.init, jax.random.key(0), batch)
+    table = RUN.on(MESH).parameter_table()
     sharded = {of_a_layer(row) for row in table if "embed" in row.axes}
     gathered = exchanged(step, mesh, "all-gather")
     assert gathered == {(shape, ("fsdp",)) for shape in sharded}
@@ -130,7 +128,7 @@ def test_a_step_sums_activations_over_tensor_and_gradients_over_fsdp(step, mesh)
 
 def test_logits_in_chunks_gather_nothing_more(monkeypatch, step, mesh):
     monkeypatch.setattr(embeddings, "LARGE", 0)
-    in_chunks = RUN.lowered(mesh).compile()
+    in_chunks = RUN.compiled(MESH)
     logits = (ROWS // FSDP, LENGTH, SIZES["vocab_size"] // TENSOR)
     assert logits in shapes(step.as_text()) and logits not in shapes(in_chunks.as_text())
     assert exchanged(in_chunks, mesh, "all-gather") == exchanged(step, mesh, "all-gather")
@@ -138,9 +136,8 @@ def test_logits_in_chunks_gather_nothing_more(monkeypatch, step, mesh):
 
 def test_a_constraint_of_the_model_bites(mesh):
     """Parameters and batch are whole here, so that nothing else shards the rows."""
-    run = Small("decoder_only")
-    params = jax.eval_shape(run.init, jax.random.key(0), small.batch(run.shape, 0))
-    params = tiny.nn.unbox(params)
+    run, batch = Small("decoder_only").on(MESH), small.batch("decoder_only", 0)
+    params = tiny.nn.unbox(jax.eval_shape(run.init, jax.random.key(0), batch))
     whole = jax.sharding.NamedSharding(mesh, PartitionSpec())
 
     def hidden_layers():
@@ -148,7 +145,7 @@ def test_a_constraint_of_the_model_bites(mesh):
             return run.outputs(params, batch, None, ())
 
         forward = jax.jit(forward, in_shardings=whole)
-        compiled = forward.lower(params, small.batch(run.shape, 0)).compile()
+        compiled = forward.lower(params, batch).compile()
         return shapes(compiled.as_text()) & {(ROWS, LENGTH, 40), (ROWS // FSDP, LENGTH, 20)}
 
     assert hidden_layers() == {(ROWS, LENGTH, 40)}
@@ -157,9 +154,7 @@ def test_a_constraint_of_the_model_bites(mesh):
 
 
 def test_admins_omegas_and_all_draws_are_those_of_one_device(state):
-    alone = small.mesh("one device")
-    with sharding.use(alone):
-        expected = tiny.flat(RUN.new(alone).params)
+    expected = tiny.flat(RUN.new(small.ALONE).params)
     found = tiny.flat(state.params)
     omegas = [path for path in found if path.endswith("omega")]
     assert len(omegas) == 5 and any(np.ptp(found[path]) > 0.1 for path in omegas)
@@ -171,12 +166,13 @@ def test_what_the_mesh_does_not_divide_stays_whole_and_trains():
     """In bfloat16 and with rematerialised layers, too."""
     changes = (("num_heads", 3), ("d_model", 30), ("dtype", "bfloat16"), ("remat", "dots"))
     run = Small("decoder_only", changes=changes)
-    mesh = small.mesh("data, fsdp and tensor")
-    with sharding.use(mesh):
-        state = run.new(mesh)
+    mesh = small.MESHES["data, fsdp and tensor"]
+    state, run = run.new(mesh), run.on(mesh)
+    with sharding.use(run.mesh):
         query = state.params["decoder"]["self_attention"]["query"]
         assert query.addressable_shards[0].data.shape == (2, 15, 3, 6)
-        state, metrics = run.step(mesh)(state, sharding.place(mesh, small.batch(run.shape, 0)))
+        batch = sharding.place(run.mesh, small.batch("decoder_only", 0))
+        state, metrics = run.train_step()(state, batch)
     assert np.isfinite(metrics["loss"])
 
 

@@ -5,20 +5,14 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from tests.defaults import make_optimizer, train_settings
-from tests.models import tiny
+from configs import default
+from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 from transformer_jax.devices import mesh as sharding
-from transformer_jax.models import family
-from transformer_jax.models.family import roles
-from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.task import Task
-from transformer_jax.training import cross_entropy
-from transformer_jax.training import state as train_state
-from transformer_jax.training import step as train
-from transformer_jax.training.losses import Loss
+from transformer_jax.devices.mesh import AXES
+from transformer_jax.run import Run
 from transformer_jax.training.state import State
 
 MESHES = {
@@ -29,24 +23,25 @@ MESHES = {
     "data, fsdp and tensor": (2, 2, 2, 1),
     "fsdp, tensor and sequence": (1, 2, 2, 2),
 }
+ALONE = MESHES["one device"]
 # No two sizes are equal, so that an array's shape identifies it.
 ROWS, LENGTH = 16, 12
 SIZES = {"d_model": 32, "num_heads": 4, "head_dim": 6, "d_ff": 40, "vocab_size": 56}
-_TASKS = {
-    "encoder_decoder": "translation",
-    "encoder_only": "masked_lm",
-    "decoder_only": "causal_lm",
+SETTINGS: dict[str, Any] = {
+    "optimizer.schedule": "constant",
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.warmup_steps": 0,
+    # Gradients that are rounding alone are 1e-11 here; with 1e-9 they would make steps.
+    "optimizer.epsilon": 1e-8,
+    "optimizer.clip_norm": 1.0,
+    "train.log_every": 5,
 }
-SHAPES = tuple(_TASKS)
 _SIDES = {
     "encoder_decoder": ("inputs", "targets"),
     "encoder_only": ("inputs",),
     "decoder_only": ("targets",),
 }
-
-
-def mesh(name: str) -> jax.sharding.Mesh:
-    return sharding.make_mesh(MESHES[name], jax.devices())
+SHAPES = tuple(_SIDES)
 
 
 def batch(shape: str, number: int) -> Any:
@@ -65,107 +60,45 @@ def batch(shape: str, number: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Small:
-    """A model and what trains it."""
+    """A run, on whichever mesh. changes: of `config.model`."""
 
     shape: str
     scheme: str = "post_ln"
     recurrence: str = ""  # "": a Transformer
-    optimizer: str = "adam"
     accumulation_steps: int = 1
-    changes: tuple[tuple[str, Any], ...] = ()  # to the model's config
+    changes: tuple[tuple[str, Any], ...] = ()
 
-    @functools.cached_property
-    def model(self) -> Any:
-        settings = {
-            "architecture": self.shape,
+    @functools.cache  # noqa: B019 (few, and all are used to the end)
+    def on(self, mesh: tuple[int, ...]) -> Run:
+        """The run, on a mesh of these sizes; nothing is read."""
+        model = {"architecture": self.shape, "vocab_size": SIZES["vocab_size"], "num_layers": 2}
+        model |= {"d_model": SIZES["d_model"], "dropout_rate": 0.1, "embedding_dropout_rate": 0.0}
+        if self.recurrence:
+            model |= {"family": "recurrent", "recurrence": self.recurrence, "num_layers": 3}
+        else:
             # ReLU has a kink: where one device's rounding falls left of it and the mesh's right
             # of it, a unit has a gradient in one of the two, and Adam makes a step of it.
-            "activation": "gelu",
-            "dropout_rate": 0.1,
-            "attention_dropout_rate": 0.1,
-        }
-        if self.recurrence:
-            shared = {"vocab_size": SIZES["vocab_size"], "d_model": SIZES["d_model"]}
-            changes = shared | {"dropout_rate": 0.1} | dict(self.changes)
-            return tiny.model(tiny.recurrent(self.recurrence, self.shape, **changes))
-        changes = SIZES | settings | dict(self.changes)
-        return tiny.model(tiny.config(self.scheme, **changes))
+            model |= {"residual": self.scheme, "activation": "gelu", "attention_dropout_rate": 0.1}
+            model |= SIZES
+        changes = {f"model.{name}": value for name, value in (model | dict(self.changes)).items()}
+        changes |= {f"mesh.{axis}": size for axis, size in zip(AXES, mesh, strict=True)}
+        lengths = ("max_source", "max_target", "row_source", "row_target")
+        changes |= {f"data.{name}_length": LENGTH for name in lengths}
+        changes |= {"data.batch_size": ROWS, "train.accumulation_steps": self.accumulation_steps}
+        return build(load(default.__file__, SETTINGS | changes))
 
-    @property
-    def init(self) -> Any:
-        return functools.partial(tiny.family_of(self.model.config).init, self.model)
-
-    def outputs(self, params, batch, rng, memory) -> Any:
-        return family.with_memory(self.model, params, batch, rng, memory)
-
-    @property
-    def task(self) -> Task:
-        return TASKS[_TASKS[self.shape]]
-
-    @property
-    def loss(self) -> Loss:
-        return self.task.bound_loss(cross_entropy.LossSettings(0.1, 0.0))
-
-    def new(self, mesh: jax.sharding.Mesh) -> State:
+    def new(self, mesh: tuple[int, ...]) -> State:
         """The state before the first step."""
-        return self._states(mesh).create(*self._drawn_from(mesh))
-
-    def abstract(self, mesh: jax.sharding.Mesh) -> State:
-        """Its shapes and shardings."""
-        return self._states(mesh).abstract(*self._drawn_from(mesh))
-
-    def _states(self, mesh: jax.sharding.Mesh) -> train_state.StateMaker:
-        return train_state.StateMaker(
-            self.init,
-            self._transform,
-            metrics=(*cross_entropy.METRICS, "gradient_norm"),
-            ema=False,
-            mesh=mesh,
-            memory=tiny.family_of(self.model.config).memory(self.model.config, ROWS, None),
-        )
-
-    def _drawn_from(self, mesh: jax.sharding.Mesh) -> Any:
-        return jax.random.key(0), sharding.place(mesh, batch(self.shape, 0))
+        run = self.on(mesh)
+        with sharding.use(run.mesh):
+            return run.new_state(sharding.place(run.mesh, batch(self.shape, 0)))
 
     def first(self) -> State:
         """The first state without its key, drawn on one device and held on the host."""
-        alone = mesh("one device")
-        with sharding.use(alone):
-            state = self.new(alone)
-        return jax.tree.map(np.asarray, dataclasses.replace(state, rng=None))
+        return jax.tree.map(np.asarray, dataclasses.replace(self.new(ALONE), rng=None))
 
-    def step(self, mesh: jax.sharding.Mesh) -> Any:
-        return train.make_train_step(
-            train_settings(accumulation_steps=self.accumulation_steps, log_every=5),
-            loss=self.loss,
-            apply=self.outputs,
-            optimizer=self._transform,
-            schedule=_schedule,
-            layout=train_state.layout(self.abstract(mesh)),
-        )
-
-    def lowered(self, mesh: jax.sharding.Mesh) -> Any:
+    def compiled(self, mesh: tuple[int, ...]) -> Any:
         """The training step, from shapes alone."""
-        with sharding.use(mesh):
-            state = self.abstract(mesh)
-            shapes = {
-                name: jax.ShapeDtypeStruct(
-                    rows.shape, rows.dtype, sharding=sharding.batch_sharding(mesh, rows.shape)
-                )
-                for name, rows in batch(self.shape, 0).items()
-            }
-            return self.step(mesh).lower(state, shapes)
-
-    @functools.cached_property
-    def roles(self) -> Any:
-        return roles(jax.eval_shape(self.init, jax.random.key(0), batch(self.shape, 0)))
-
-    @functools.cached_property
-    def _transform(self) -> Any:
-        # Gradients that are rounding alone are 1e-11 here; with 1e-9 they would make steps.
-        settings = {"epsilon": 1e-8, "clip_norm": 1.0}
-        return make_optimizer(self.optimizer, _schedule, lambda: self.roles, **settings)
-
-
-def _schedule(count):
-    return jnp.float32(1e-3)
+        run = self.on(mesh)
+        with sharding.use(run.mesh):
+            return run.train_step().lower(run.abstract_state(), run.abstract_batch()).compile()

@@ -39,17 +39,17 @@ def trained(run: Small, mesh: str, steps=STEPS):
 
     With memory, rows go on where those of the batch before ended.
     """
-    losses, devices = [], small.mesh(mesh)
-    with sharding.use(devices):
-        step = run.step(devices)
-        layout = train_state.layout(run.abstract(devices))
+    losses, on_mesh = [], run.on(small.MESHES[mesh])
+    with sharding.use(on_mesh.mesh):
+        step = on_mesh.train_step()
+        layout = train_state.layout(on_mesh.abstract_state())
         state = dataclasses.replace(first(run), rng=jax.random.key(1))
         state = jax.device_put(state, layout, may_alias=False)  # the step takes its state
         for number in range(steps):
             batch = small.batch(run.shape, number)
             if state.memory:
                 batch["targets_positions"] += number > 0
-            batch = sharding.place(devices, batch)
+            batch = sharding.place(on_mesh.mesh, batch)
             state, metrics = step(state, batch)
             losses.append(metrics["loss"])
     return np.array(losses), state
