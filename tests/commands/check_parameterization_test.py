@@ -64,12 +64,6 @@ def test_a_family_that_shows_nothing_is_refused():
         command.check_parameterization(config, None)
 
 
-def test_heads_that_do_not_share_the_width_are_refused():
-    config = load(default.__file__, {"model.d_model": 130, "model.num_heads": 4})
-    with pytest.raises(ValueError, match="model.d_model=130 is not divisible"):
-        command.check_parameterization(config, None)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["standard", "mup"])
 def test_mup_stays_flat_where_standard_grows(tmp_path, capsys, name):

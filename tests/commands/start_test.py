@@ -30,23 +30,19 @@ def leave(workdir, *steps, results=None):
 
 
 @pytest.mark.parametrize(
-    ("steps", "results"),
+    ("steps", "results", "samples"),
     [
-        ([], {"status": "preempted", "steps": 7, "first_bad_step": None}),
-        ([], {"status": "running", "steps": 10}),
-        ([5, 10, 15, 20, 21], None),  # the second save has waited for the first one
+        ([], {"status": "preempted", "steps": 7, "first_bad_step": None}, False),
+        ([], {"status": "running", "steps": 10}, False),
+        ([5, 10, 15, 20, 21], None, False),  # the second save has waited for the first one
+        ([5, 10], None, True),  # it has been scored
     ],
 )
-def test_a_run_that_has_lost_its_checkpoints_is_refused(tmp_path, steps, results):
+def test_a_run_that_has_lost_its_checkpoints_is_refused(tmp_path, steps, results, samples):
     leave(tmp_path, *steps, results=results)
+    if samples:
+        (tmp_path / "samples.txt").write_text("1  source  a b")
     with pytest.raises(FileNotFoundError, match=f"there are none in {tmp_path}/checkpoints"):
-        start._check_nothing_was_saved(tmp_path)
-
-
-def test_a_scored_run_that_has_lost_its_checkpoints_and_results_is_refused(tmp_path):
-    leave(tmp_path, 5, 10)
-    (tmp_path / "samples.txt").write_text("1  source  a b")
-    with pytest.raises(FileNotFoundError, match="has saved checkpoints"):
         start._check_nothing_was_saved(tmp_path)
 
 

@@ -5,10 +5,9 @@ import math
 
 import pytest
 
-from configs import default
 from transformer_jax import run
-from transformer_jax.config.bounds import BOUNDS, LARGEST, Interval
-from transformer_jax.config.load import flatten, load
+from transformer_jax.config.bounds import BOUNDS, LARGEST
+from transformer_jax.config.load import _schema, flatten, load
 from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.settings import DataSettings
 from transformer_jax.devices.mesh import AXES
@@ -17,28 +16,19 @@ from transformer_jax.models import FAMILIES
 from transformer_jax.training.step import TrainSettings
 from transformer_jax.training.update_rules import OptimizerSettings
 
-FLAT = flatten(default.get_config())
-CONFIG = default.get_config()
-
-
-def kind(key):
-    section, _, name = key.rpartition(".")
-    owner = CONFIG
-    for part in filter(None, section.split(".")):
-        owner = owner[part]
-    return owner.get_type(name)
+KINDS = {key: kind.type for key, kind in _schema().items()}
 
 
 def test_every_number_has_bounds():
     """But for the sizes of a mesh, which may also be -1."""
-    numbers = {key for key in FLAT if kind(key) in (int, float)}
+    numbers = {key for key, kind in KINDS.items() if kind in (int, float)}
     assert numbers - BOUNDS.keys() == {f"mesh.{axis}" for axis in AXES}
     assert BOUNDS.keys() <= numbers
 
 
 @pytest.mark.parametrize("key", BOUNDS)
 def test_the_ends_of_an_interval_are_taken_as_its_brackets_say_and_nothing_beyond(key):
-    bounds, number = BOUNDS[key], kind(key)
+    bounds, number = BOUNDS[key], KINDS[key]
     most = LARGEST if number is int and bounds.most == math.inf else bounds.most
     step = 1 if number is int else 1e-3
     beyond = [bounds.least - step, most + step] if most < math.inf else [bounds.least - step]
@@ -61,20 +51,6 @@ def test_a_saved_config_is_checked_too(tmp_path):
     (tmp_path / "config.json").write_text('{"train": {"steps": 0}}')
     with pytest.raises(ValueError, match=r"config.json: train.steps=0 is not in \[1, 2147483647\]"):
         load(str(tmp_path / "config.json"))
-
-
-@pytest.mark.parametrize(
-    ("interval", "text", "inside", "outside"),
-    [
-        (Interval(0), "at least 0", [0, 7.5], [-1, math.nan]),
-        (Interval(0, brackets="(]"), "more than 0", [1e-9], [0]),
-        (Interval(0, 1, "[)"), "in [0, 1)", [0, 0.5], [1, -0.1, 2]),
-        (Interval(0, 1, "(]", " (1: all)"), "in (0, 1] (1: all)", [1], [0]),
-    ],
-)
-def test_an_interval_says_what_it_holds(interval, text, inside, outside):
-    assert str(interval) == text
-    assert all(map(interval.holds, inside)) and not any(map(interval.holds, outside))
 
 
 SETTINGS = [

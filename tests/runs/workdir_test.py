@@ -1,15 +1,11 @@
 """A work directory has one process at a time, and its files are old or new, never half of it."""
 
 import errno
-import json
-import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from transformer_jax.runs import workdir
@@ -35,14 +31,9 @@ def test_one_process_at_a_time_has_the_lock(tmp_path):
         workdir.lock(tmp_path)
     holder.kill()
     holder.communicate()
-    workdir.lock(tmp_path)
-    workdir.lock(tmp_path)  # again, which changes nothing
-    assert str(os.getpid()) in (tmp_path / workdir.LOCK).read_text()
-
-
-def test_locking_makes_the_directory(tmp_path):
-    workdir.lock(tmp_path / "runs" / "new")
-    assert (tmp_path / "runs" / "new" / workdir.LOCK).exists()
+    for folder in (tmp_path, tmp_path, tmp_path / "runs" / "new"):  # again changes nothing
+        workdir.lock(folder)
+        assert str(os.getpid()) in (folder / workdir.LOCK).read_text()
 
 
 def test_a_file_is_old_or_new_but_never_half(tmp_path, monkeypatch):
@@ -63,35 +54,6 @@ def test_a_file_is_old_or_new_but_never_half(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["file.txt"]
 
 
-def test_results_are_read_as_they_were_written(tmp_path):
-    assert workdir.read_results(tmp_path) == {}
-    results = {"status": "finished", "test/bleu": 31.5, "spikes": [{"step": 3}], "name": "Grün"}
-    workdir.write_results(tmp_path, results)
-    assert workdir.read_results(tmp_path) == results
-    workdir.write_results(tmp_path, {"status": "failed"})
-    assert workdir.read_results(tmp_path) == {"status": "failed"}
-
-
-def test_plain_values_are_json():
-    value = {
-        "numbers": [np.float32(0.5), np.int64(3), jnp.int32(4), True],
-        "vectors": (jnp.arange(3), np.array([0.5, math.nan])),
-        "infinite": {"a": -math.inf, "b": np.float32(math.inf), "c": math.nan},
-        "text": "Grün",
-        "none": None,
-    }
-    plain = workdir.plain(value)
-    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-    assert plain == {
-        "numbers": [0.5, 3, 4, True],
-        "vectors": [[0, 1, 2], [0.5, None]],
-        "infinite": {"a": None, "b": None, "c": None},
-        "text": "Grün",
-        "none": None,
-    }
-    assert [type(number) for number in plain["numbers"]] == [float, int, int, bool]
-
-
 def test_it_starts_no_jax():
     code = (
         "import sys, transformer_jax.runs.workdir; assert not {'jax', 'numpy'} & set(sys.modules)"
@@ -99,20 +61,18 @@ def test_it_starts_no_jax():
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, check=True)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"a":', b"[1, 2]", b'{"name": "\xe4"}'])
-def test_broken_results_are_named(tmp_path, content):
-    path = tmp_path / "results.json"
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("results", content) for content in (b"", b'{"a":', b"[1, 2]", b'{"name": "\xe4"}')),
+        *(("labels", content) for content in (b"", b'["a"', b"[]", b"[1, 2]", b'{"a": 1}')),
+    ],
+)
+def test_a_broken_file_is_named_with_its_remedy(tmp_path, name, content):
+    path = tmp_path / f"{name}.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"{path} is broken .*: remove it"):
-        workdir.read_results(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b'["a"', b"[]", b"[1, 2]", b'{"a": 1}', b'["\xe4"]'])
-def test_broken_labels_are_named(tmp_path, content):
-    path = tmp_path / "labels.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"{path} is broken .*: copy"):
-        workdir.read_labels(path)
+    with pytest.raises(ValueError, match=f"{path} is broken .*: .*remove it"):
+        workdir.read_results(tmp_path) if name == "results" else workdir.read_labels(path)
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints", "tensorboard", "spikes"])
