@@ -106,6 +106,8 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
         (f"{LEARNED} model.max_length=15", "data.row_target_length = 16 .*model.max_length=15"),
         (f"{LEARNED} model.max_length=20", "decode.extra_length, = 58 .*model.max_length=20"),
         (f"{LEARNED} {DECODER} model.max_length=15", "row_target_length = 16 .*max_length=15"),
+        ("train.evaluate_every=3 checkpoint.every=2", "evaluate_every=3 .*checkpoint.every=2"),
+        ("checkpoint.best_metric=x", "checkpoint.best_metric='x' .*validation/loss"),
         ("checkpoint.average_last=9", "checkpoint.average_last=9 .*keep_last=5"),
         (f"{BEST} checkpoint.best_metric=", 'checkpoint="best" needs a checkpoint.best_metric'),
         (

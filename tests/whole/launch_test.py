@@ -89,30 +89,49 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
-def test_the_first_call_installs_and_the_second_does_not(clone: Clone):
-    quickstart = [
-        "cpu",
-        str(clone.cwd),
-        "--mode=train",
-        f"--config={clone.path}/configs/quickstart.py",
-        f"--workdir={clone.path}/runs/quickstart",
-    ]
-    status, out, _ = clone.launch()
-    assert (status, out[-5:], clone.installed()) == (0, quickstart, [""])
-    assert clone.launch() == (0, quickstart, "")
-    assert clone.installed() == []
-
-
-def test_imports_are_compiled_where_commands_compile_none(clone: Clone):
-    status, _, err = clone.launch("inspect", PYTHONDONTWRITEBYTECODE="1")
-    assert (status, err, clone.installed()) == (0, "", [""])
-
-
-def test_a_mode_gets_its_flags_unchanged_and_runs_in_the_current_directory(clone: Clone):
-    flags = ["--workdir=runs/a b", "--config.model.residual=admin", "--split="]
-    status, out, _ = clone.launch("evaluate", *flags)
-    assert (status, out[-4:]) == (0, ["--mode=evaluate", *flags])
-    assert str(clone.cwd) in out
+# Arguments, environment; "@" stands for the clone and "." for the current directory.
+@pytest.mark.parametrize(
+    ("arguments", "environment", "printed", "installed"),
+    [
+        (
+            (),
+            {},
+            ["cpu", ".", "--mode=train", "--config=@/configs/quickstart.py"]
+            + ["--workdir=@/runs/quickstart"],
+            [""],
+        ),
+        (("inspect",), {"PYTHONDONTWRITEBYTECODE": "1"}, ["--mode=inspect"], [""]),
+        # Where Python cannot make a pip, it comes from outside.
+        (("inspect",), {"NO_ENSUREPIP": "1"}, ["--mode=inspect"], ["pip", ""]),
+        (
+            ("evaluate", "--workdir=runs/a b", "--config.model.residual=admin", "--split="),
+            {},
+            ["cpu", ".", "--mode=evaluate", "--workdir=runs/a b", "--config.model.residual=admin"]
+            + ["--split="],
+            [""],
+        ),
+        (
+            ("preflight", "--config.mesh.topology=v5e-16"),
+            {},
+            ["cpu", ".", "--mode=preflight", "--config.mesh.topology=v5e-16"],
+            ["[preflight]"],
+        ),
+        (("experiment", "gradients", "--quick"), {}, ["cpu", ".", "gradients", "--quick"], [""]),
+        (("compare", "runs/a b", "--output=x"), {}, ["cpu", ".", "runs/a b", "--output=x"], [""]),
+        (("report", "runs/a b", "--output=x"), {}, ["cpu", ".", "runs/a b", "--output=x"], [""]),
+        (("tensorboard", "--logdir=runs"), {}, [".", "--logdir=runs"], ["[tensorboard]"]),
+    ],
+)
+def test_a_first_call_installs_what_it_needs_and_a_second_nothing(
+    clone: Clone, arguments, environment, printed, installed
+):
+    """Flags arrive unchanged, in the current directory."""
+    names = {".": str(clone.cwd)}
+    expected = [names.get(word, word.replace("@", str(clone.path))) for word in printed]
+    status, out, _ = clone.launch(*arguments, **environment)
+    assert (status, out[-len(printed) :], clone.installed()) == (0, expected, installed)
+    status, out, err = clone.launch(*arguments, **environment)
+    assert (status, out[-len(printed) :], err, clone.installed()) == (0, expected, "", [])
 
 
 def test_every_mode_of_the_command_line_is_a_command(clone: Clone):
@@ -136,20 +155,15 @@ def test_a_config_is_taken_from_the_current_directory_else_from_the_repository(c
         assert out[-1] == f"--config={name}"
 
 
-@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
-def test_a_changed_requirement_installs_again(clone: Clone, changed: str):
+@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt", ""])
+def test_a_changed_requirement_or_a_moved_clone_installs_again(clone: Clone, changed: str):
     clone.launch("setup")
-    (clone.path / changed).write_text("numpy==2.1.0\n")
+    if changed:
+        (clone.path / changed).write_text("numpy==2.1.0\n")
+    else:
+        clone.path = clone.path.rename(clone.path.with_name("moved"))
     clone.installed()
     clone.launch("setup")
-    clone.launch("setup")
-    assert clone.installed() == ["[dev]"]
-
-
-def test_a_moved_clone_installs_again(clone: Clone):
-    clone.launch("setup")
-    clone.path = clone.path.rename(clone.path.with_name("moved"))
-    clone.installed()
     clone.launch("setup")
     assert clone.installed() == ["[dev]"]
 
@@ -158,10 +172,12 @@ def test_extras_are_added_when_a_command_needs_them_and_then_stay(clone: Clone):
     clone.launch()
     clone.launch("setup")
     clone.launch("train", "--device=cuda")
-    assert clone.installed() == ["", "[dev]", "[dev,cuda]"]
+    clone.launch("tensorboard")
+    assert clone.installed() == ["", "[dev]", "[dev,cuda]", "[dev,cuda,tensorboard]"]
     clone.launch()
     clone.launch("setup")
-    assert clone.installed() == []
+    clone.launch("preflight")  # which has an environment of its own
+    assert clone.installed() == ["[preflight]"]
 
 
 @pytest.mark.parametrize("accident", ["exit 1", "kill -KILL $PPID"])
@@ -178,16 +194,6 @@ def test_an_installation_that_broke_off_is_done_again(clone: Clone, accident: st
     assert clone.installed() == ["[dev]", ""]
 
 
-def test_preflight_has_an_environment_of_its_own(clone: Clone):
-    clone.launch("inspect")
-    status, out, _ = clone.launch("preflight", "--config.mesh.topology=v5e-16")
-    expected = ["cpu", str(clone.cwd), "--mode=preflight", "--config.mesh.topology=v5e-16"]
-    assert (status, out[-4:], clone.installed()) == (0, expected, ["", "[preflight]"])
-    clone.launch("preflight")
-    clone.launch("inspect")
-    assert clone.installed() == []
-
-
 def test_the_long_tests_run_alone_and_only_when_asked_for(clone: Clone):
     for name in ("ruff", "pyright", "lint-imports"):
         clone.add_command(name, f'#!/bin/sh\necho {name} "$@"\n')
@@ -196,32 +202,6 @@ def test_the_long_tests_run_alone_and_only_when_asked_for(clone: Clone):
     assert (status, out[-5:]) == (0, [*checks, "pytest -m not long tests/one_test.py"])
     status, out, _ = clone.launch("test", "--long", "tests/one_test.py")
     assert (status, out) == (0, ["pytest -m long tests/one_test.py"])
-
-
-def test_an_experiment_is_run_from_anywhere(clone: Clone):
-    status, out, _ = clone.launch("experiment", "dependency", "--quick")
-    assert (status, out[-4:]) == (0, ["cpu", str(clone.cwd), "dependency", "--quick"])
-
-
-@pytest.mark.parametrize("command", ["compare", "report"])
-def test_runs_are_compared_from_anywhere_and_on_no_device(clone: Clone, command):
-    clone.add_command("nvidia-smi", "#!/bin/sh\necho 'GPU 0: a GPU'\n")
-    status, out, _ = clone.launch(command, "runs/a b", "runs/c", "--output=x")
-    assert (status, out[-4:]) == (0, [str(clone.cwd), "runs/a b", "runs/c", "--output=x"])
-    assert clone.installed() == [""]
-
-
-def test_tensorboard_is_installed_when_it_is_asked_for(clone: Clone):
-    clone.launch("setup")
-    status, out, _ = clone.launch("tensorboard", "--logdir=runs")
-    assert (status, out[-2:]) == (0, [str(clone.cwd), "--logdir=runs"])
-    clone.launch("inspect")
-    assert clone.installed() == ["[dev]", "[dev,tensorboard]"]
-
-
-def test_pip_comes_from_outside_where_python_cannot_make_one(clone: Clone):
-    status, _, _ = clone.launch("inspect", NO_ENSUREPIP="1")
-    assert (status, clone.installed()) == (0, ["pip", ""])
 
 
 def test_two_launches_at_once_install_once(clone: Clone, tmp_path: Path):
@@ -242,6 +222,8 @@ def test_two_launches_at_once_install_once(clone: Clone, tmp_path: Path):
 
 def test_a_gpu_is_used_where_there_is_one_unless_another_device_is_named(clone: Clone):
     clone.add_command("nvidia-smi", "#!/bin/sh\necho 'GPU 0: a GPU'\n")
+    _, out, _ = clone.launch("compare", "runs/a")
+    assert out[-3] == "cpu" and clone.installed() == [""]
     _, out, _ = clone.launch("inspect")
     assert out[-3] == "cuda,cpu"
     _, out, _ = clone.launch("inspect", "--device=cpu")

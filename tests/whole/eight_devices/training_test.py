@@ -76,25 +76,20 @@ def test_each_mesh_is_among_the_cases():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "run"),
-    [(mesh, transformer(shape)) for mesh, shape in CASES] + RECURRENT,
+    ("mesh", "run", "chunks"),
+    [
+        *((mesh, transformer(shape), False) for mesh, shape in CASES),
+        *((mesh, run, False) for mesh, run in RECURRENT),
+        # On a mesh that shards rows, length and vocabulary
+        *(("fsdp, tensor and sequence", Small(*row), True) for row in list(SCHEMES.items())[1:]),
+    ],
 )
-def test_losses_and_parameters_are_those_of_one_device(mesh, run):
+def test_losses_and_parameters_are_those_of_one_device(monkeypatch, mesh, run, chunks):
+    """chunks: whether logits are made in chunks there, and whole on the one device."""
     expected_losses, expected = trained_alone(run)
+    monkeypatch.setattr(embeddings, "LARGE", 0 if chunks else embeddings.LARGE)
     losses, state = trained(run, mesh)
     assert np.ptp(expected_losses) > 1e-3  # far above what is tolerated below
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-    assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-    jax.tree.map(assert_close, state.params, expected.params)
-
-
-@pytest.mark.parametrize("shape", ["encoder_only", "decoder_only"])
-def test_logits_in_chunks_train_as_whole_ones_on_one_device(monkeypatch, shape):
-    """On a mesh that shards rows, length and vocabulary."""
-    run = Small(shape, SCHEMES[shape])
-    expected_losses, expected = trained_alone(run)
-    monkeypatch.setattr(embeddings, "LARGE", 0)
-    losses, state = trained(run, "fsdp, tensor and sequence")
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
     jax.tree.map(assert_close, state.params, expected.params)
