@@ -204,6 +204,17 @@ class Run:
 
     def trained(self, params: Params) -> Trained:
         """What can be asked of these parameters, or of their shapes."""
+        decoder = None
+        if self.task.limit is not None:  # otherwise it decodes nothing
+            special = self.data.special
+            decoder = Decoder(
+                model=self.model,
+                settings=self.decode,
+                ends=special.ends,
+                pad=PAD_ID,
+                never=special.never,
+                limit=self.task.limit,
+            )
         return Trained(
             params=params,
             data=self.data,
@@ -211,21 +222,7 @@ class Run:
             loss=self.loss,
             prediction=self.task.predict,
             memory=lambda rows: self.memory(rows, self.evaluate.memory_length),
-            decoder=self._decoder(),
+            decoder=decoder,
             seed=self.seed if self.decode.seed is None else self.decode.seed,
             bleu_tokenizer=self.evaluate.bleu_tokenizer,
-        )
-
-    def _decoder(self) -> Decoder | None:
-        """How the model writes; None: the task decodes nothing."""
-        if self.task.limit is None:
-            return None
-        special = self.data.special
-        return Decoder(
-            model=self.model,
-            settings=self.decode,
-            ends=special.ends,
-            pad=PAD_ID,
-            never=special.never,
-            limit=self.task.limit,
         )

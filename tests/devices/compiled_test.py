@@ -3,11 +3,15 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
+import jax
 import pytest
 
 from transformer_jax.devices import compiled
 from transformer_jax.devices.compiled import make_room
+from transformer_jax.devices.mesh import make_mesh
 
 # Prints what it computes, and how many programs came from the disk.
 PROGRAM = """
@@ -101,3 +105,9 @@ def test_room_is_made_by_deleting_what_was_longest_not_used(tmp_path):
     make_room(tmp_path, 100)
     assert {path.name for path in tmp_path.iterdir()} == {"a"}
     make_room(tmp_path / "nowhere", 0)
+
+
+def test_options_reach_the_platform_that_they_are_meant_for_and_no_other():
+    tpu: Any = SimpleNamespace(devices=SimpleNamespace(flat=[SimpleNamespace(platform="tpu")]))
+    assert compiled.options(tpu) == compiled.OPTIONS["tpu"]
+    assert compiled.options(make_mesh((1, 1, 1, 1), jax.devices())) == {}

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from transformer_jax.devices.memory import Checked, Need, Place, place
+from transformer_jax.devices.memory import Need, Place, checked, place
 from transformer_jax.devices.mesh import make_mesh, use
 from transformer_jax.process import machine
 from transformer_jax.process.machine import Memory
@@ -45,14 +45,14 @@ def outer(x, rows):
 
 
 def test_a_program_is_refused_or_told_of_before_it_runs(limit, caplog):
-    step = Checked(jax.jit(outer), "scoring", "evaluate.batch_size")
+    step = checked(jax.jit(outer), "scoring", "evaluate.batch_size")
     x, few, many = jnp.ones(()), jnp.ones(8), jnp.ones(2000)
     limit(whole=2**20)
     step(x, many)  # no mesh is in use, so nobody says what memory it runs in
     with use(MESH), caplog.at_level(logging.WARNING):
         step(x, few)
         assert not caplog.records
-        step = Checked(jax.jit(outer), "scoring", "evaluate.batch_size")
+        step = checked(jax.jit(outer), "scoring", "evaluate.batch_size")
         with pytest.raises(ValueError, match="scoring needs at least .* 1.0 MiB.*evaluate.batch"):
             step(x, many)
         limit(whole=2**30, free=2**20)
@@ -64,7 +64,7 @@ def test_a_program_is_refused_or_told_of_before_it_runs(limit, caplog):
 
 def test_what_is_traced_as_part_of_another_program_is_not_weighed(limit):
     limit(whole=0)
-    step = Checked(jax.jit(outer), "scoring", "")
+    step = checked(jax.jit(outer), "scoring", "")
     with use(MESH):
         assert jax.eval_shape(lambda x: step(1.0, x), jnp.ones(3)).shape == (3,)
 

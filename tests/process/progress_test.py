@@ -99,8 +99,8 @@ def test_time_left_is_measured_from_the_first_update_on(clock, capsys):
     bar.update(11, "loss 1.5")
     clock(10)
     bar.update(31, "loss 1.0")
-    bar.close(leave=True)
-    bar.close(leave=True)
+    bar.close()
+    bar.close()
     assert capsys.readouterr().err.splitlines() == [
         "Training: 10 of 111 steps, ? left",
         "Training: 11 of 111 steps, loss 1.5, ? left",
@@ -113,14 +113,14 @@ def test_a_bar_fits_the_terminal(clock, terminal):
     for step in range(3):
         bar.update(step, "loss 1.234, 12,345 tokens/s, and a note that is far too long")
         clock(1)
-    bar.close(leave=True)
+    bar.close()
     lines = terminal().replace("\x1b[K", "").replace("\n", "\r").split("\r")
     assert "2/100" in lines[-3]
     assert max(map(len, lines)) < 60
 
 
 def test_a_bar_that_never_moved_leaves_nothing(clock, capsys):
-    progress.Bar("Training", total=100, unit="steps").close(leave=True)
+    progress.Bar("Training", total=100, unit="steps").close()
     assert not capsys.readouterr().err
 
 

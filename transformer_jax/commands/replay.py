@@ -53,18 +53,12 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
 
 def _told(run: Run, bad: BadStep | None) -> str:
     if bad is None:
-        return f"Everything is finite. {_why_finite(run)}"
+        return (
+            "Everything is finite. If training was not, at these steps, then it ran on another "
+            f"machine or version, or range or rounding of {run.model.config.dtype} is to blame."
+        )
     tensor = bad.tensor or "none, when its parts are computed one by one"
     return (
         f"Step {bad.step} is bad: loss {bad.loss}, gradient norm {bad.gradient_norm}.\n"
         f"Its first tensor that is not finite: {tensor}"
-    )
-
-
-def _why_finite(run: Run) -> str:
-    dtype = run.model.config.dtype
-    if dtype == "float32":
-        return "If training was not, at these steps, then it ran on another machine or version."
-    return (
-        f"If training was not, at these steps, then range or rounding of {dtype} may be to blame."
     )

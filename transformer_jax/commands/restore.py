@@ -3,13 +3,7 @@
 import itertools
 from pathlib import Path
 
-from transformer_jax.checkpoint.checkpoints import (
-    Restored,
-    load_parameters,
-    origin,
-    restore,
-    whole,
-)
+from transformer_jax.checkpoint.checkpoints import Restored, load_parameters, origin, restore, whole
 from transformer_jax.config.load import identity, load, refused
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.evaluation.trained import Trained

@@ -92,7 +92,16 @@ def _train(run: Run, workdir: Path) -> str:
         trackers=run.trackers,
         config=flatten(run.as_json),
     )
-    log.results(_beginning(run, state))
+    log.results(
+        {
+            "status": "running",
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+            "steps": int(state.step),
+            "device_kind": jax.devices()[0].device_kind,
+            "versions": run_log.versions(),
+            "devices": run.mesh.size,
+        }
+    )
     origin = Origin(
         config=run.as_json,
         data=streams.fingerprint,
@@ -142,18 +151,6 @@ def _train(run: Run, workdir: Path) -> str:
         finally:
             log.close()
     return status
-
-
-def _beginning(run: Run, state: State) -> dict[str, Any]:
-    """What results.json says of a run from its start on."""
-    return {
-        "status": "running",
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-        "steps": int(state.step),
-        "device_kind": jax.devices()[0].device_kind,
-        "versions": run_log.versions(),
-        "devices": run.mesh.size,
-    }
 
 
 def _score(run: Run, workdir: Path, splits: dict[str, Split], log: RunLog) -> None:

@@ -49,10 +49,13 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     Raises:
       ValueError, FileNotFoundError, OSError: with one message on what cannot be and how to mend it.
     """
-    train = TrainSettings(**config.train, checkpoint_every=config.checkpoint.every)
-    checkpoint = CheckpointSettings(**_without(config.checkpoint, "every"))
-    evaluate = EvaluateSettings(**_without(config.evaluate, "metrics"))  # of the parts of the data
-    decode = DecodeSettings(**config.decode)
+    settings = config.to_dict()
+    del settings["evaluate"]["metrics"]  # of the parts of the data
+    every = settings["checkpoint"].pop("every")
+    train = TrainSettings(**settings["train"], checkpoint_every=every)
+    checkpoint = CheckpointSettings(**settings["checkpoint"])
+    evaluate = EvaluateSettings(**settings["evaluate"])
+    decode = DecodeSettings(**settings["decode"])
     task = tasks.choose(config.task.name, config.model.architecture)
     _check_best(train, checkpoint, evaluate, task)
     sizes = [config.mesh[axis] for axis in AXES]
@@ -143,11 +146,6 @@ def head_dim(d_model: int, num_heads: int) -> int:
             "of them, or set model.head_dim"
         )
     return d_model // num_heads
-
-
-def _without(section: Config, name: str) -> dict[str, Any]:
-    """The settings of a section but this one."""
-    return {key: value for key, value in section.items() if key != name}
 
 
 def _model_config(config: Config, family: Family, task: Task, data: DataSettings) -> Any:

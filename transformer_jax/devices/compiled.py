@@ -1,4 +1,4 @@
-"""Compiled programs, kept on the disk for later processes: JAX's persistent compilation cache."""
+"""How programs are compiled, and kept on the disk for later processes by JAX's own cache."""
 
 import contextlib
 import hashlib
@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_jax.process import machine
 
@@ -16,6 +17,18 @@ MOST_BYTES = 2**30
 # The environment variables by which JAX itself is told where to keep programs, and which.
 _FOLDER = "JAX_COMPILATION_CACHE_DIR"
 _SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+# What XLA is told, in addition to the program, when a training step is compiled, by platform.
+# Preflight compiles the same step, and so with the same options; `docs/devices.md` has its figures.
+OPTIONS: dict[str, dict[str, str]] = {
+    "tpu": {
+        # Otherwise XLA turns a product with a weight that is sharded over fsdp into a loop over its
+        # shards (windowed einsum), so that products overlap with exchanges. Each iteration reads
+        # and writes the whole sum so far: of bert_large's traffic these were 153 of 234 GB, and
+        # with this option 21% of all FLOPs become 40%. XLA gathers the whole weight instead, which
+        # it can still start before the layer that needs it, but no more in the midst of a product.
+        "xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000",
+    }
+}
 
 
 def keep(cache_dir: str | Path) -> None:
@@ -68,3 +81,8 @@ def _kind(cpuinfo: Path) -> str:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
         instructions |= {line for line in lines if line.lower().startswith(("flags", "features"))}
     return hashlib.sha256(repr(sorted(instructions)).encode()).hexdigest()[:8]
+
+
+def options(mesh: Mesh) -> dict[str, str]:
+    """The options for the devices of a mesh."""
+    return OPTIONS.get(mesh.devices.flat[0].platform, {})

@@ -1,6 +1,6 @@
 """Memory of devices: how much there is, and which programs and arrays are refused for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -92,23 +92,20 @@ def check_program(what: str, compiled: Any, settings: str, *, held: bool) -> Non
         )
 
 
-class Checked:
+def checked(function: Any, what: str, settings: str) -> Callable[..., Any]:
     """A jitted function each of whose programs `check_program` sees before it runs.
 
     The first argument of a call is held. Which program runs depends on the others and on options.
     """
+    seen: set[Any] = set()
 
-    def __init__(self, function: Any, what: str, settings: str):
-        self._function = function
-        self._what = what
-        self._settings = settings
-        self._seen: set[Any] = set()
-
-    def __call__(self, held: Any, *arguments: Any, **options: Any) -> Any:
+    def call(held: Any, *arguments: Any, **options: Any) -> Any:
         leaves = jax.tree.leaves(arguments)
         program = (*map(np.shape, leaves), *options.items())
-        if program not in self._seen and not any(isinstance(x, Tracer) for x in leaves):
-            compiled = self._function.lower(held, *arguments, **options).compile()
-            check_program(self._what, compiled, self._settings, held=True)
-            self._seen.add(program)
-        return self._function(held, *arguments, **options)
+        if program not in seen and not any(isinstance(x, Tracer) for x in leaves):
+            compiled = function.lower(held, *arguments, **options).compile()
+            check_program(what, compiled, settings, held=True)
+            seen.add(program)
+        return function(held, *arguments, **options)
+
+    return call

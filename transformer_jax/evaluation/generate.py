@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
 from transformer_jax.data.prepare.recipe import Batch, NumberedBatch
-from transformer_jax.devices.memory import Checked
+from transformer_jax.devices.memory import checked
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import search
 from transformer_jax.evaluation.by_batch import fetch_examples
@@ -200,7 +200,7 @@ def _advance(
     return end, constrain(jnp.all(end.done))
 
 
-_checked_advance = Checked(
+_checked_advance = checked(
     _advance, "decoding", "evaluate.batch_size, decode.beam_size or decode.num_samples"
 )
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.data.dataset import Dataset, Split
 from transformer_jax.data.prepare.recipe import NumberedBatch
-from transformer_jax.devices.memory import Checked
+from transformer_jax.devices.memory import checked
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import generate
 from transformer_jax.evaluation.by_batch import fetch, fetch_examples
@@ -24,7 +24,7 @@ from transformer_jax.training.losses import Loss
 Predict = Callable[[Outputs, Batch], Any]
 
 
-@functools.partial(Checked, what="scoring", settings="evaluate.batch_size")
+@functools.partial(checked, what="scoring", settings="evaluate.batch_size")
 @functools.partial(jax.jit, static_argnames=("model", "loss"))
 def eval_step(
     params: Params, batch: Batch, memory: Any, *, model: Model, loss: Loss
@@ -35,7 +35,7 @@ def eval_step(
     return jax.tree.map(constrain, sums), memory
 
 
-@functools.partial(Checked, what="predicting", settings="evaluate.batch_size")
+@functools.partial(checked, what="predicting", settings="evaluate.batch_size")
 @functools.partial(jax.jit, static_argnames=("model", "predict"))
 def predict_step(params: Params, batch: Batch, *, model: Model, predict: Predict) -> Any:
     """What is predicted of a batch without dropout."""
@@ -43,7 +43,7 @@ def predict_step(params: Params, batch: Batch, *, model: Model, predict: Predict
     return jax.tree.map(constrain, predict(outputs, batch))
 
 
-@functools.partial(Checked, what="embedding", settings="evaluate.batch_size")
+@functools.partial(checked, what="embedding", settings="evaluate.batch_size")
 @functools.partial(jax.jit, static_argnames="model")
 def embed_step(params: Params, batch: Batch, *, model: Model) -> Float[Array, "B T D"]:
     """At each token the vector of its text."""

@@ -156,13 +156,12 @@ def _arguments() -> dict[str, Any] | None:
             f"of {COORDINATOR}, {PROCESSES} and {PROCESS} only {', '.join(named)} is set: set all "
             "three on every host, or none where there is only one"
         )
-    try:
-        processes, process = int(named[PROCESSES]), int(named[PROCESS])
-    except ValueError:
+    if not (named[PROCESSES].isdecimal() and named[PROCESS].isdecimal()):
         raise ValueError(
             f"{PROCESSES}={named[PROCESSES]!r} and {PROCESS}={named[PROCESS]!r} must be numbers"
-        ) from None
-    if not 0 <= process < processes:
+        )
+    processes, process = int(named[PROCESSES]), int(named[PROCESS])
+    if process >= processes:
         raise ValueError(
             f"{PROCESS}={process} does not lie in 0 to {PROCESSES} - 1 = {processes - 1}"
         )

@@ -52,7 +52,7 @@ def bar(what: str, *, total: int, unit: str) -> Iterator[Callable[[int], None]]:
     try:
         yield lambda count: shown.update(shown.done + count)
     finally:
-        shown.close()
+        shown.end()
 
 
 class Bar:
@@ -65,7 +65,7 @@ class Bar:
     def __init__(self, what: str, *, total: int | None = None, unit: str = "", done: int = 0):
         self.done = done
         self._what, self._total, self._unit, self._note = what, total, unit, ""
-        self._first, self._updated = done, False
+        self._first: int | None = None  # how many were done at the first update
         self._since = time.monotonic()
         self._due = self._since + FIRST_SECONDS  # when the next plain line is
         self._ended = threading.Event()
@@ -75,22 +75,19 @@ class Bar:
 
     def update(self, done: int, note: str = "") -> None:
         """Sets how many are done, and a note to show; displays nothing itself, so costs nothing."""
-        if not self._updated:
-            self._first, self._since, self._updated = done, time.monotonic(), True
+        if self._first is None:
+            self._first, self._since = done, time.monotonic()
         self.done, self._note = done, note
 
     def seconds(self) -> float:
         """The time since the first update, or since the start."""
         return time.monotonic() - self._since
 
-    def close(self, *, leave: bool = False) -> None:
-        """Takes the line away, or leaves it as it is now if anything is done. May be called twice.
+    def close(self) -> None:
+        """Leaves the line as it is now if anything is done. May be called twice."""
+        self.end("" if self._first is None else self._text(_columns()))
 
-        leave: also where it has lasted less than `FIRST_SECONDS`.
-        """
-        self.end(self._text(_columns()) if leave and self._updated else "")
-
-    def end(self, last: str) -> None:
+    def end(self, last: str = "") -> None:
         """Takes the line away; `last` stays in its place."""
         with _lock:
             if self in _under_way:
@@ -129,7 +126,7 @@ class Bar:
             unit=self._unit,
             bar_format=_METER if columns else _PLAIN + _LEFT * (self.done < self._total),
             postfix=self._note,
-            initial=self._first,
+            initial=self.done if self._first is None else self._first,
         )
 
 

@@ -103,12 +103,9 @@ class RunLog:
         """
         if self._silent:
             return
-        numbers: dict[str, Any] = {}
-        for name, value in values.items():
-            if isinstance(value, Texts):
-                self._write_texts(step, value)
-            else:
-                numbers[name] = value
+        for texts in (value for value in values.values() if isinstance(value, Texts)):
+            self._write_texts(step, texts)
+        numbers = {key: value for key, value in values.items() if not isinstance(value, Texts)}
         record = {"step": step, **numbers, WALL: self._wall_seconds()}
         self._metrics.write(_line(record))
         self._metrics.flush()
@@ -155,7 +152,7 @@ class RunLog:
     def close(self) -> None:
         """Ends the bar and closes the files. May be called twice."""
         if not self._silent:
-            self._bar.close(leave=True)
+            self._bar.close()
             self._metrics.close()
             self._tensorboard.close()
             self._trackers.finish(self._results)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Key, Shaped
 
-from transformer_jax.devices import compiler
+from transformer_jax.devices import compiled
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.family import Batch, Outputs, Params, Sums
 from transformer_jax.training.losses import Loss
@@ -66,7 +66,7 @@ def make_train_step(
         donate_argnums=0,
         # The numbers lie where that of the step does: whole on every device.
         out_shardings=(layout, layout.step),
-        compiler_options=compiler.options(layout.step.mesh),
+        compiler_options=compiled.options(layout.step.mesh),
     )
 
 

@@ -341,4 +341,4 @@ def _shown(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     try:
         yield advance
     finally:
-        bar.close()
+        bar.end()
