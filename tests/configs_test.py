@@ -39,16 +39,9 @@ def test_a_config_builds_without_its_data_where_vocabularies_are_given(path, tmp
 
 
 @each
-def test_the_slice_that_a_config_is_meant_for_exists_and_its_header_names_it(path):
-    topology = load(str(path)).mesh.topology
-    if topology:
-        header = ast.get_docstring(ast.parse(path.read_text())) or ""
-        assert accelerators.parse(topology).name in header
-
-
-@each
-def test_a_config_imports_nothing_else(path):
-    tree = ast.parse(path.read_text())
+def test_a_config_imports_configs_alone_and_its_header_names_its_slice(path):
+    tree, topology = ast.parse(path.read_text()), load(str(path)).mesh.topology
+    assert not topology or accelerators.parse(topology).name in (ast.get_docstring(tree) or "")
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert set(modules) <= {"ml_collections", "configs", "typing"}
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]

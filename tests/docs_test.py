@@ -212,16 +212,12 @@ def test_commands_are_found():
     ("command", "message"),
     [
         ("./launch.sh trian", "no command trian"),
-        ("./launch.sh evaluate --workdir=a --spilt=test", "spilt"),
         ("./launch.sh train --config=configs/no.py --workdir=a", "no.py"),
         ("./launch.sh train --config=configs/tag.py --config.model.layers=2", "model.layers"),
-        ("./launch.sh train --config=configs/tag.py --config.model.norm=batch", "batch"),
-        ("./launch.sh experiment nothing", "no experiment"),
         ("./launch.sh experiment gradients --quik", "quik"),
         ("./launch.sh tpu --acelerator=v5e-16 train --config=configs/tag.py", "acelerator"),
         ("echo x | ./launch.sh generate --step=3", "step"),
         ("python -m transformer_jax.main --mode=replay --split=test", "split"),
-        ("./launch.sh compare runs/a --ouput=x", "ouput"),
         ("./launch.sh compare --output=x", "which runs"),
     ],
 )

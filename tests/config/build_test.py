@@ -192,9 +192,11 @@ def test_text_is_read_in_as_many_parts_on_any_number_of_devices(folder):
     assert read(8) == read(1)
 
 
-def test_missing_data_is_told(tmp_path):
+def test_missing_files_are_told(folder):
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        build(_config(tmp_path / "nowhere"))
+        build(_config(folder / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="checkpoint.init_from=.*nowhere"):
+        build(_config(folder, checkpoint__init_from=str(folder / "nowhere")))
 
 
 def test_what_a_run_compiles_is_kept_in_its_cache(folder, monkeypatch):
@@ -273,19 +275,6 @@ def test_memory_is_in_the_state_and_rows_go_on(folder):
     assert not any(np.any(next(streams)["targets_positions"][:, 0]) for _ in range(3))
 
 
-def test_dropout_follows_the_key_and_none_is_deterministic(folder):
-    run = build(_config(folder, model__dropout_rate=0.5))
-    batch = next(run.data.train_streams())
-    params, apply = _parameters(run, batch), _logits(run)
-    plain, first, second = (
-        np.asarray(apply(params, batch, key))
-        for key in (None, jax.random.key(1), jax.random.key(2))
-    )
-    np.testing.assert_array_equal(plain, apply(params, batch, None))
-    np.testing.assert_array_equal(first, apply(params, batch, jax.random.key(1)))
-    assert not np.allclose(plain, first) and not np.allclose(first, second)
-
-
 def test_a_saved_tokenizer_and_labels_serve_without_the_data(folder):
     run = build(_config(folder, "classification"))
     run.data.tokenizer.save(folder / "tokenizer.json")
@@ -325,11 +314,6 @@ def test_a_recurrent_model_does_every_task(folder, task):
     outcomes = run.model.config.num_labels if run.data.labels else run.data.tokenizer.vocab_size
     assert found.shape[-1] == outcomes
     assert hasattr(run.model, "embed") == (recurrence == "lstm")
-
-
-def test_a_missing_run_to_start_from_is_told(folder):
-    with pytest.raises(FileNotFoundError, match="checkpoint.init_from=.*nowhere"):
-        build(_config(folder, checkpoint__init_from=str(folder / "nowhere")))
 
 
 def test_masked_language_modelling_needs_a_mask_in_the_tokenizer_that_it_takes_over(folder):

@@ -72,17 +72,6 @@ def test_scores_of_other_settings_are_shown_but_not_stored(folder, capsys, monke
     assert results(folder / "run") == before
 
 
-def test_a_finished_run_whose_config_was_edited_is_not_shown_as_of_that_config(
-    folder, tmp_path, capsys
-):
-    workdir = tmp_path / "run"
-    shutil.copytree(folder / "run", workdir)
-    path = workdir / "config.json"
-    path.write_text(path.read_text().replace('"seed": 3', '"seed": 5'))
-    assert call(f"--workdir={workdir}") == 1
-    assert "seed: 3 -> 5" in capsys.readouterr().err
-
-
 def test_scores_of_an_older_checkpoint_do_not_replace_those_of_the_last(folder, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(folder / "run", workdir)

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from tests.whole.command_line import call, files, records, results
 from transformer_jax import main
-from transformer_jax.checkpoint import checkpoints as checkpoint
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.training import loop, step
@@ -133,21 +131,3 @@ def test_the_profile_of_admin_and_diagnoses_are_among_the_files(folder, tmp_path
     assert "diagnostics/decoder/branch_variance" in diagnoses[3]
     assert len(logged[-1]["diagnostics/decoder/branch_variance"]) == 3
     assert "train/loss" in logged[-1]
-
-
-def test_older_checkpoints_without_recent_losses_can_be_scored_but_not_continued(
-    folder, tmp_path, capsys
-):
-    shutil.copytree(folder / "run", tmp_path, dirs_exist_ok=True)
-    run = build(load(str(tmp_path / "config.json")), tmp_path)
-    checkpoints = run.checkpoints(tmp_path)
-    folder = tmp_path / "checkpoints" / "6"
-    restored = checkpoint.restore(folder, run.abstract_state())
-    older = {name: value for name, value in vars(restored.state).items() if name != "recent"}
-    origin = checkpoint.origin(folder)
-    checkpoints.save(6, older, restored.streams, origin, {}, scheduled=True, records=3)
-    checkpoints.close()
-    assert call(f"--workdir={tmp_path}", "--mode=evaluate") == 0
-    assert call(f"--workdir={tmp_path}", "--config.train.steps=8") == 1
-    message = capsys.readouterr().err
-    assert message.count("error: ") == 1 and "recent: saved nothing" in message

@@ -80,6 +80,7 @@ def test_each_mesh_is_among_the_cases():
     [
         *((mesh, transformer(shape), False) for mesh, shape in CASES),
         *((mesh, run, False) for mesh, run in RECURRENT),
+        ("data", Small("decoder_only", accumulation_steps=2), False),
         # On a mesh that shards rows, length and vocabulary
         *(("fsdp, tensor and sequence", Small(*row), True) for row in list(SCHEMES.items())[1:]),
     ],
@@ -93,13 +94,6 @@ def test_losses_and_parameters_are_those_of_one_device(monkeypatch, mesh, run, c
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
     jax.tree.map(assert_close, state.params, expected.params)
-
-
-def test_micro_batches_are_those_of_one_device():
-    run = Small("decoder_only", accumulation_steps=2)
-    expected, _ = trained(run, "one device", steps=3)
-    losses, _ = trained(run, "data", steps=3)
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def test_memory_is_sharded_with_the_rows_and_that_of_one_device():
