@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 FIRST_SECONDS = 5.0
 EVERY_SECONDS = 30.0
-NOTED_SECONDS = 2.0  # a phase that took as long leaves a line on the terminal; elsewhere, the first
+NOTED_SECONDS = 2.0  # a phase that took as long leaves a line on the terminal
 _REFRESH_SECONDS = 1.0
 
 # What tqdm fills in, on a terminal and elsewhere.
