@@ -323,16 +323,10 @@ def test_a_key_that_is_added_to_the_default_changes_no_run(tmp_path, monkeypatch
 
 
 def test_identity_is_what_differs_from_the_default_and_may_not_change():
-    changes = {"seed": 3, "model.residual": "admin", "data.dir": "elsewhere", "mesh.tensor": 2}
-    found = overrides.identity(overrides.load(DEFAULT, changes))
-    assert found == {"seed": 3, "model.residual": "admin"}
-
-
-def test_difference_names_the_keys_that_differ():
-    lines = overrides.difference(
-        overrides.load(DEFAULT), overrides.load(DEFAULT, ["seed=3", "model.residual=admin"])
-    )
-    assert lines == ["model.residual: 'post_ln' -> 'admin'", "seed: 0 -> 3"]
+    config = overrides.load(DEFAULT, {"seed": 3, "model.residual": "admin", "mesh.tensor": 2})
+    assert overrides.identity(config) == {"seed": 3, "model.residual": "admin"}
+    lines = overrides.difference(overrides.load(DEFAULT), config)
+    assert lines == ["mesh.tensor: 1 -> 2", "model.residual: 'post_ln' -> 'admin'", "seed: 0 -> 3"]
 
 
 @pytest.mark.parametrize(
@@ -361,12 +355,10 @@ def test_a_work_directory_refuses_another_run(text):
         overrides.check_workdir(overrides.load(DEFAULT), overrides.load(DEFAULT, [text]))
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "warmup_stable_decay"])
-def test_steps_do_not_grow_under_a_schedule_that_ends(schedule):
-    saved = overrides.load(DEFAULT, {"optimizer.schedule": schedule})
-    longer = overrides.load(DEFAULT, {"optimizer.schedule": schedule, "train.steps": 200_000})
+def test_steps_do_not_grow_under_a_schedule_that_ends():
+    saved = overrides.load(DEFAULT, {"optimizer.schedule": "cosine"})
     with pytest.raises(ValueError, match="train.steps: 100000 -> 200000"):
-        overrides.check_workdir(saved, longer)
+        overrides.check_workdir(saved, overrides.replace(saved, {"train.steps": 200_000}))
 
 
 @pytest.mark.parametrize("key", kinds.CHOICES)

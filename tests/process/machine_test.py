@@ -64,12 +64,9 @@ def test_a_container_that_does_not_see_its_own_group_has_the_limit_of_the_topmos
     assert machine.memory(root) == (6 * GIB, 2 * GIB)
 
 
-def test_a_machine_without_proc_has_a_size(tmp_path):
+def test_this_machine_has_a_size_even_without_proc(tmp_path):
     whole, free = machine.memory(tmp_path)
     assert whole == free > 0
-
-
-def test_this_machine_has_more_than_is_free():
     whole, free = machine.memory()
     assert 0 < free <= whole
 
