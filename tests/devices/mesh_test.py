@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from tests.defaults import make_optimizer
 from tests.devices.fakes import Device, devices
+from tests.processes import wait_for
 from transformer_jax.devices.mesh import (
     AXES,
     batch_sharding,
@@ -274,19 +275,9 @@ def test_batches_come_in_order_with_the_state_after_each(depth):
 
 def test_the_next_batches_are_made_while_the_caller_works():
     streams = Counter()
-    made = threading.Event()
-    get_state = streams.get_state
-
-    def watch():
-        if streams.count == 4:
-            made.set()
-        return get_state()
-
-    streams.get_state = watch
     with contextlib.closing(place_ahead(streams, MESH, depth=3)) as batches:
         next(batches)
-        # Batches 1 to 3 (so the count reaches 4) need no further call.
-        assert made.wait(timeout=30)
+        wait_for(lambda: streams.count == 4)  # batches 1 to 3 need no further call
     assert streams.count == 4
 
 
