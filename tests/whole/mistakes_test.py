@@ -2,7 +2,6 @@
 
 import fcntl
 import gzip
-import json
 import re
 import shutil
 
@@ -152,15 +151,6 @@ def with_other_scheme(workdir):
     path.write_text(path.read_text().replace("pre_ln", "post_ln"))
 
 
-def with_other_ids(workdir):
-    path = workdir / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    vocab = tokenizer["model"]["vocab"]
-    tokens = list(vocab)[-2:]
-    vocab |= dict(zip(tokens, [vocab[token] for token in reversed(tokens)], strict=True))
-    path.write_text(json.dumps(tokenizer))
-
-
 def without_checkpoints(workdir):
     shutil.rmtree(workdir / "checkpoints")
 
@@ -190,11 +180,6 @@ def with_foreign_record(workdir):
             with_other_scheme,
             (TRAIN, EVALUATE, GENERATE, REPLAY),
             ["/config.json", "/checkpoints/", "model.residual: 'pre_ln' -> 'post_ln'"],
-        ),
-        (
-            with_other_ids,
-            (TRAIN, EVALUATE, GENERATE, REPLAY),
-            ["/tokenizer.json is not what the checkpoint", "fingerprint"],
         ),
         (without_checkpoints, (TRAIN,), ["has saved checkpoints", "there are none in"]),
         (with_file_for_checkpoints, (TRAIN, EVALUATE, GENERATE), ["checkpoints is not a folder"]),

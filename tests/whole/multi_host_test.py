@@ -6,13 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from configs import default
+from tests.processes import wait_for
 from tests.tools.convert import llama
 from tests.whole.command_line import records, results
 from transformer_jax.config.load import load, to_json
@@ -99,9 +99,8 @@ def saved(workdir: Path) -> int:
 
 
 def wait_for_save(workdir: Path, processes: list[subprocess.Popen], after: int) -> None:
-    while saved(workdir) <= after:
-        assert not any(process.poll() for process in processes)
-        time.sleep(0.01)
+    wait_for(lambda: saved(workdir) > after or any(process.poll() for process in processes))
+    assert saved(workdir) > after
 
 
 def assert_equal_runs(workdir: Path, reference: Path) -> None:
