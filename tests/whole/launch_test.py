@@ -1,6 +1,7 @@
 """launch.sh with stand-ins for Python and pip, in a folder whose name has a space."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -89,49 +90,35 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
-# Arguments, environment; "@" stands for the clone and "." for the current directory.
 @pytest.mark.parametrize(
-    ("arguments", "environment", "printed", "installed"),
+    ("command", "environment", "installed"),
     [
-        (
-            (),
-            {},
-            ["cpu", ".", "--mode=train", "--config=@/configs/quickstart.py"]
-            + ["--workdir=@/runs/quickstart"],
-            [""],
-        ),
-        (("inspect",), {"PYTHONDONTWRITEBYTECODE": "1"}, ["--mode=inspect"], [""]),
-        # Where Python cannot make a pip, it comes from outside.
-        (("inspect",), {"NO_ENSUREPIP": "1"}, ["--mode=inspect"], ["pip", ""]),
-        (
-            ("evaluate", "--workdir=runs/a b", "--config.model.residual=admin", "--split="),
-            {},
-            ["cpu", ".", "--mode=evaluate", "--workdir=runs/a b", "--config.model.residual=admin"]
-            + ["--split="],
-            [""],
-        ),
-        (
-            ("preflight", "--config.mesh.topology=v5e-16"),
-            {},
-            ["cpu", ".", "--mode=preflight", "--config.mesh.topology=v5e-16"],
-            ["[preflight]"],
-        ),
-        (("experiment", "gradients", "--quick"), {}, ["cpu", ".", "gradients", "--quick"], [""]),
-        (("compare", "runs/a b", "--output=x"), {}, ["cpu", ".", "runs/a b", "--output=x"], [""]),
-        (("report", "runs/a b", "--output=x"), {}, ["cpu", ".", "runs/a b", "--output=x"], [""]),
-        (("tensorboard", "--logdir=runs"), {}, [".", "--logdir=runs"], ["[tensorboard]"]),
+        ("", {}, [""]),
+        ("inspect", {"PYTHONDONTWRITEBYTECODE": "1"}, [""]),
+        ("inspect", {"NO_ENSUREPIP": "1"}, ["pip", ""]),  # pip comes from outside
+        ("evaluate '--workdir=runs/a b' --config.model.residual=admin --split=", {}, [""]),
+        ("preflight --config.mesh.topology=v5e-16", {}, ["[preflight]"]),
+        ("experiment gradients --quick", {}, [""]),
+        ("compare 'runs/a b' runs/c --output=x", {}, [""]),
+        ("report 'runs/a b' runs/c --output=x", {}, [""]),
+        ("tensorboard --logdir=runs", {}, ["[tensorboard]"]),
     ],
 )
 def test_a_first_call_installs_what_it_needs_and_a_second_nothing(
-    clone: Clone, arguments, environment, printed, installed
+    clone: Clone, command: str, environment: dict[str, str], installed: list[str]
 ):
     """Flags arrive unchanged, in the current directory."""
-    names = {".": str(clone.cwd)}
-    expected = [names.get(word, word.replace("@", str(clone.path))) for word in printed]
-    status, out, _ = clone.launch(*arguments, **environment)
-    assert (status, out[-len(printed) :], clone.installed()) == (0, expected, installed)
-    status, out, err = clone.launch(*arguments, **environment)
-    assert (status, out[-len(printed) :], err, clone.installed()) == (0, expected, "", [])
+    arguments = shlex.split(command)
+    mode, flags = arguments[:1] or ["train"], arguments[1:]
+    if not arguments:
+        flags = [f"--config={clone.path}/configs/quickstart.py"]
+        flags.append(f"--workdir={clone.path}/runs/quickstart")
+    if mode[0] not in ("experiment", "compare", "report", "tensorboard"):
+        flags.insert(0, f"--mode={mode[0]}")
+    for expected in (installed, []):
+        status, out, err = clone.launch(*arguments, **environment)
+        assert (status, out[-1 - len(flags) :]) == (0, [str(clone.cwd), *flags])
+        assert clone.installed() == expected and (expected or not err)
 
 
 def test_every_mode_of_the_command_line_is_a_command(clone: Clone):

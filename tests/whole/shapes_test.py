@@ -118,7 +118,8 @@ def test_a_classifier_names_the_class_of_each_line_without_the_data(folder, trai
         ),
         (
             "classes",
-            "--config=@/classes.json --workdir=@/new --config.model.d_model=6 --config.model.d_ff=4",
+            "--config=@/classes.json --workdir=@/new --config.model.d_model=6 "
+            "--config.model.d_ff=4",
             ["@/masked", "embedding/table", "8", "6"],
         ),
     ],
