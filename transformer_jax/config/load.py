@@ -88,7 +88,7 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
 
 def replace(config: Config, changes: Mapping[str, Any]) -> Config:
     """The config with other values, by dotted key; their types alone are checked."""
-    changed = ConfigDict(config)
+    changed = ConfigDict(config.to_dict())
     changed.update_from_flattened_dict(changes)
     return FrozenConfigDict(changed)
 
