@@ -359,7 +359,7 @@ def test_steps_do_not_grow_under_a_schedule_that_ends():
     saved = overrides.load(DEFAULT, {"optimizer.schedule": "cosine"})
     with pytest.raises(ValueError, match="train.steps: 100000 -> 200000"):
         overrides.check_workdir(saved, overrides.replace(saved, {"train.steps": 200_000}))
-    assert overrides.replace(saved, {}) == saved
+    assert overrides.difference(saved, overrides.replace(saved, {})) == []
 
 
 @pytest.mark.parametrize("key", kinds.CHOICES)
