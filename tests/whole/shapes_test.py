@@ -101,21 +101,9 @@ def test_a_classifier_names_the_class_of_each_line_without_the_data(folder, trai
 @pytest.mark.parametrize(
     ("name", "arguments", "parts"),
     [
-        (
-            "masked",
-            "--workdir=@/masked --mode=generate --input=@/t",
-            ["masked_lm", "--mode=embed"],
-        ),
-        (
-            "language_model",
-            "--workdir=@/language_model --mode=embed --input=@/t",
-            ["encoder_only", "embeds"],
-        ),
-        (
-            "language_model",
-            "--workdir=@/language_model --mode=evaluate",
-            ["data.test is empty", "--split"],
-        ),
+        ("masked", "--mode=generate --input=@/t", ["masked_lm", "--mode=embed"]),
+        ("language_model", "--mode=embed --input=@/t", ["encoder_only", "embeds"]),
+        ("language_model", "--mode=evaluate", ["data.test is empty", "--split"]),
         (
             "classes",
             "--config=@/classes.json --workdir=@/new --config.model.d_model=6 "
@@ -127,7 +115,6 @@ def test_a_classifier_names_the_class_of_each_line_without_the_data(folder, trai
 def test_a_mistake_with_another_shape_ends_in_one_message(
     folder, trained, capsys, name, arguments, parts
 ):
-    trained(name)
     (folder / "t").write_text("a\n")
-    message = message_of(folder, capsys, arguments)
+    message = message_of(folder, capsys, f"--workdir={trained(name)} {arguments}")
     assert all(part.replace("@", str(folder)) in message for part in parts), message
