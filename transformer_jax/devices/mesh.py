@@ -269,7 +269,7 @@ def place_ahead(streams: Streams, mesh: Mesh, depth: int = 2) -> Generator[Place
     Up to `depth` batches are ready or in the making while the caller works. The state belongs to
     its batch, however far ahead the thread is: streams set to it continue with the next batch. What
     the thread raises is raised here, in place of the batch. Closing the generator (use
-    `contextlib.closing`) ends the thread.
+    contextlib.closing) ends the thread.
     """
 
     def next_placed() -> Placed:
