@@ -143,9 +143,9 @@ def test_a_mapping_is_checked_as_strictly(bad):
 def test_a_mapping_takes_values():
     changes = {"train.steps": 1e3, "optimizer.learning_rate": 2, "data.test": ["a"]}
     config = overrides.load(DEFAULT, changes)
-    assert isinstance(config, FrozenConfigDict)
     assert (config.train.steps, config.optimizer.learning_rate) == (1000, 2.0)
     assert config.data.test == ("a",)
+    assert isinstance(config, FrozenConfigDict)
 
 
 def test_none_can_be_set_and_unset(written):
