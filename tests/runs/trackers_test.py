@@ -1,7 +1,9 @@
 """Trackers get what metrics.jsonl holds, once, and never stop a training that has begun."""
 
+import importlib
 import json
 import math
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +205,39 @@ def test_weights_and_biases_keeps_all_of_it(tmp_path, monkeypatch):
     log.results({"status": "finished", "test/bleu": 31.5})
     log.close()
     wandb.teardown()  # its own process writes the file
-    (path,) = tmp_path.glob("wandb/offline-run-*/files/wandb-summary.json")
-    summary = json.loads(path.read_text())
-    last = {name: value for _, name, value in points(tmp_path) if not math.isnan(value)}
-    assert {name: summary[name] for name in last} == last
+    found, summary, status = read_offline(tmp_path)
+    own = [row for row in found if not row[1].startswith("_")]
+    # Two records of one step are one there.
+    once = {row[:2]: row[2] for row in points(tmp_path)}
+    assert_same(own, [(*key, value) for key, value in once.items()])
     assert summary["status"] == "finished" and summary["results/test/bleu"] == 31.5
+    assert status == 0
+
+
+def read_offline(workdir: Path) -> tuple[list[tuple[int, str, float]], dict, int]:
+    """Points, summary and exit code in the file of an offline run: LevelDB's log of messages."""
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    (path,) = workdir.glob("wandb/offline-run-*/*.wandb")
+    content, at, part = path.read_bytes(), 7, b""
+    found, summary, status = [], {}, -1
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:  # the rest of a block is too small for a header
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])
+        part += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind not in (1, 4):  # whole, or the last part
+            continue
+        record, part = messages.Record.FromString(part), b""
+        if record.HasField("history"):
+            items = {
+                item.key or "/".join(item.nested_key): float(json.loads(item.value_json))
+                for item in record.history.item
+            }
+            found += [(items["_step"], name, value) for name, value in items.items()]
+        for item in record.summary.update:
+            summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+        if record.HasField("exit"):
+            status = record.exit.exit_code
+    return found, summary, status
