@@ -48,7 +48,7 @@ COMMANDS = {
         needs_workdir=False,
         joins_hosts=False,
     ),
-    "replay": Command("commands.replay:replay", ("step",)),
+    "replay": Command("tools.replay.command:replay", ("step",)),
     "import": Command("tools.convert.commands:import_", ("checkpoint",), makes_config=True),
     "export": Command("tools.convert.commands:export", ("checkpoint", "output")),
     # It needs no devices, and so nobody else.

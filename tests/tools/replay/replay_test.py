@@ -12,10 +12,10 @@ import pytest
 
 from tests.models import tiny
 from tests.training.tiny import make_settings, make_states
-from transformer_jax.inspection import replay
 from transformer_jax.models.family import Outputs, parameter_name, with_memory
 from transformer_jax.models.memory import shapes
 from transformer_jax.tasks import TASKS
+from transformer_jax.tools.replay import replay
 from transformer_jax.training import state as train_state
 from transformer_jax.training.cross_entropy import LossSettings
 from transformer_jax.training.step import make_train_step
