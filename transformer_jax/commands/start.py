@@ -83,14 +83,13 @@ def begin(run: Run, streams: TrainStreams, workdir: Path | None = None) -> State
 
 
 def _from_other(run: Run, drawn: Params) -> tuple[Params, InitReport]:
-    rows = run.parameter_table()
     return init_from(
         run.checkpoint.init_from,
         drawn,
         tokenizer=run.data.tokenizer_fingerprint,
         labels=run.data.labels,
-        token_paths={row.path for row in rows if "vocab" in row.axes},
-        label_paths={row.path for row in rows if "labels" in row.axes},
+        token_paths={path for path, role in run.roles.items() if "vocab" in role.axes},
+        label_paths={path for path, role in run.roles.items() if "labels" in role.axes},
         factor_paths={path for path, role in run.roles.items() if role.factor},
     )
 

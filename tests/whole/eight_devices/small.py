@@ -17,9 +17,9 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
-from transformer_jax.training import step as train
 from transformer_jax.training.losses import Loss
 from transformer_jax.training.state import State
+from transformer_jax.training.step import TrainStep
 
 MESHES = {
     "one device": (1, 1, 1, 1),
@@ -135,14 +135,14 @@ class Small:
         return jax.tree.map(np.asarray, dataclasses.replace(state, rng=None))
 
     def step(self, mesh: jax.sharding.Mesh) -> Any:
-        return train.make_train_step(
-            train_settings(accumulation_steps=self.accumulation_steps, log_every=5),
+        step = TrainStep(
+            settings=train_settings(accumulation_steps=self.accumulation_steps, log_every=5),
             loss=self.loss,
             apply=self.outputs,
             optimizer=self._transform,
             schedule=_schedule,
-            layout=train_state.layout(self.abstract(mesh)),
         )
+        return step.compiled(train_state.layout(self.abstract(mesh)))
 
     def lowered(self, mesh: jax.sharding.Mesh) -> Any:
         """The training step, from shapes alone."""
