@@ -15,6 +15,7 @@ from tests.training.tiny import (
     MESH,
     apply,
     assert_trees_equal,
+    compiled_step,
     make_batch,
     make_loss,
     make_settings,
@@ -29,9 +30,7 @@ from tests.training.tiny import (
 from transformer_jax.devices.mesh import place_ahead
 from transformer_jax.models.family import Outputs
 from transformer_jax.training import cross_entropy, loop
-from transformer_jax.training import state as train_state
 from transformer_jax.training.probe import Observation, Probe
-from transformer_jax.training.step import make_train_step
 
 
 class Streams:
@@ -112,7 +111,7 @@ def fit(
     probes=(),
     stop=lambda: False,
     seconds_at_peak=None,
-    log=None,
+    log: Any = None,
 ):
     log, saved = log or Log(), Saved()
     validation = Probe("validation", settings.evaluate_every, validate, last=settings.steps)
@@ -260,14 +259,7 @@ def test_parameters_that_are_not_finite_are_never_saved_though_the_loss_still_wa
 
     optimizer = optax.sgd(schedule)
     state = make_states(optimizer=optimizer).create(jax.random.key(0), make_batch(0))
-    step = make_train_step(
-        make_settings(),
-        loss=LOSS,
-        apply=apply,
-        optimizer=optimizer,
-        schedule=schedule,
-        layout=train_state.layout(state),
-    )
+    step = compiled_step(state, make_settings(), optimizer=optimizer, schedule=schedule)
     seen = {}
 
     def watched(state, batch):
