@@ -84,6 +84,13 @@ class Decoder:
         longest_row = self.model.config.longest_row
         return self.limit(prompt_tokens, self.settings.extra_length, longest_row)
 
+    def longest(self, prompt: int) -> int:
+        """How many tokens are written at most after prompts of up to so many; 1 at least.
+
+        A limit grows with the prompt, or falls.
+        """
+        return max(1, int(np.max(self.most_written(np.array([1, prompt])))))
+
     def begin(
         self,
         params: Params,

@@ -130,7 +130,7 @@ def _prompts(
     inputs = {name: np.asarray(rows) for name, rows in batch.items() if name.startswith("inputs")}
     segments = inputs["inputs_segment_ids"]
     limits = np.where(numbers >= 0, decoder.most_written(np.sum(segments != 0, axis=1)), 0)
-    length = max(1, int(np.max(decoder.most_written(np.arange(1, segments.shape[1] + 1)))))
+    length = decoder.longest(segments.shape[1])
     num_samples = decoder.settings.num_samples
     keys = _keys_of_samples(key, np.maximum(numbers, 0).astype(np.uint32), num_samples)
     return _Prompts(inputs, limits.astype(np.int32), length, keys)
@@ -162,7 +162,7 @@ def decode_batch(
     """
     context, state = _begin(decoder, params, inputs, limit, room=rooms[0], length=rooms[-1])
     for room, larger in itertools.zip_longest(rooms, rooms[1:]):
-        state, done = _checked_advance(params, context, state, keys, decoder=decoder, until=room)
+        state, done = _advance(params, context, state, keys, decoder=decoder, until=room)
         if larger is None or bool(done):
             break
         state = _enlarge(state, larger - room)
@@ -185,6 +185,9 @@ _begin = jax.jit(Decoder.begin, static_argnames=("self", "room", "length"))
 
 
 # What is extended is donated, or each call would copy the cache.
+@functools.partial(
+    Checked, what="decoding", settings="evaluate.batch_size, decode.beam_size or decode.num_samples"
+)
 @functools.partial(jax.jit, static_argnames=("decoder", "until"), donate_argnames="state")
 def _advance(
     params: Params,
@@ -198,11 +201,6 @@ def _advance(
     """The state when all sentences are done or have so many tokens, and whether all are done."""
     end = search.advance(state, decoder.extension(params, context, keys), until)
     return end, constrain(jnp.all(end.done))
-
-
-_checked_advance = Checked(
-    _advance, "decoding", "evaluate.batch_size, decode.beam_size or decode.num_samples"
-)
 
 
 @functools.partial(jax.jit, static_argnames="by")
