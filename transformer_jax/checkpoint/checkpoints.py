@@ -78,8 +78,6 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str | os.PathLike, *, keep_last: int, best_metric: str):
-        if keep_last < 1:
-            raise ValueError(f"checkpoint.keep_last is {keep_last}; keep at least 1")
         self._directory = Path(directory).absolute()
         self._keep_last = keep_last
         self._best_metric = best_metric

@@ -73,11 +73,8 @@ def _product_flops(jaxpr: Any) -> float:
 
 def _repeats(name: str, parameters: Mapping[str, Any]) -> int:
     """How often an equation runs what it contains, on all devices together."""
-    match name:
-        case "scan":
-            return parameters["length"]
-        case "shard_map":
-            return parameters["mesh"].size
-        case "pallas_call":
-            return math.prod(parameters["grid_mapping"].grid)
-    return 1
+    if name == "scan":
+        return parameters["length"]
+    if name == "shard_map":
+        return parameters["mesh"].size
+    return math.prod(parameters["grid_mapping"].grid) if name == "pallas_call" else 1

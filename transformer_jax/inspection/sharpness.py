@@ -28,13 +28,9 @@ def threshold(beta1: float) -> float:
 
 
 class Sharpness(NamedTuple):
-    """The largest eigenvalue and its unit vector.
-
-    alignment: the squared cosine of the vector and the gradient.
-    """
+    """The largest eigenvalue, and the squared cosine of its vector and the gradient."""
 
     value: Float[Array, ""]
-    vector: Float[Array, "P"]
     alignment: Float[Array, ""]
     gradient_norm: Float[Array, ""]
 
@@ -101,7 +97,7 @@ def sharpness(
     value, vector = lanczos(lambda vector: scale * along(scale * vector), start)
     at = scale * gradient
     alignment = (vector @ at) ** 2 / jnp.maximum(at @ at, 1e-30)
-    return Sharpness(value, vector, alignment, jnp.linalg.norm(gradient))
+    return Sharpness(value, alignment, jnp.linalg.norm(gradient))
 
 
 def measure(

@@ -115,7 +115,7 @@ def _check_layers(rows: Sequence[LayerWarmUp], params: Any, roles: Roles) -> Non
 
 def adam_state(opt_state: optax.OptState) -> Any:
     """Adam's `count`, and its moments `mu` and `nu`, where all steps are Adam's."""
-    return next(s for s in jax.tree.leaves(opt_state, is_leaf=_is_adam) if _is_adam(s))
+    return optax.tree.get(opt_state, "ScaleByAdamState")
 
 
 def adam_preconditioner(
@@ -141,10 +141,6 @@ def adam_preconditioner(
         return (1 - beta1**t) * role.share.epsilon * size / rate
 
     return jax.tree_util.tree_map_with_path(diagonal, adam.nu)
-
-
-def _is_adam(state: Any) -> bool:
-    return isinstance(state, optax.ScaleByAdamState)
 
 
 def _group(groups: Sequence[Group], name: str) -> Group:
