@@ -44,7 +44,7 @@ COMMANDS = {
     "look": Command("tools.pages.command:look", ("checkpoint", "input", "output")),
     "inspect": Command("commands.inspect:inspect", needs_workdir=False),
     "check_parameterization": Command(
-        "commands.check_parameterization:check_parameterization",
+        "tools.coordinate_check.command:check_parameterization",
         needs_workdir=False,
         joins_hosts=False,
     ),
