@@ -74,8 +74,9 @@ def average(checkpoints, k):
     return int(folders[0].name), checkpoint.load_parameters(folders, POWERS)["table"][0]
 
 
-@pytest.mark.parametrize("metric", ["validation/loss", "validation/perplexity", "validation/bleu"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("seed", "metric"), enumerate(["validation/loss", "validation/perplexity", "validation/bleu"])
+)
 def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed):
     draw = random.Random(seed)
     keep_last = draw.randint(1, 3)
@@ -297,21 +298,11 @@ def test_a_replaced_checkpoint_is_read_until_the_new_one_is_there(tmp_path):
     assert names(tmp_path) == {"6"}
 
 
-def test_average_is_the_mean_over_the_newest_whole_ones(tmp_path):
+def test_the_newest_are_whole_ones(tmp_path):
     checkpoints = folder_with(tmp_path, 1, 2, 3, 4)
     flip_a_bit(tmp_path / "3")
-    params = abstract(make_state(0).params)
-    folders = checkpoints.newest(2)
-    assert folders == [tmp_path / "4", tmp_path / "2"]
-    trees = [
-        checkpoint.load_parameters(folders, params),
-        make_state(2).params,
-        make_state(4).params,
-    ]
-    for mean, two, four in zip(*map(jax.tree.leaves, trees), strict=True):
-        expected = np.mean([np.asarray(two, np.float64), np.asarray(four, np.float64)], axis=0)
-        np.testing.assert_array_equal(mean, expected.astype(mean.dtype))
     assert checkpoints.newest(1) == [tmp_path / "4"]
+    assert checkpoints.newest(2) == [tmp_path / "4", tmp_path / "2"]
     assert checkpoints.newest(9) == [tmp_path / name for name in "421"]
 
 

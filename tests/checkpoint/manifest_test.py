@@ -1,6 +1,5 @@
 """A manifest tells a whole folder from a harmed one."""
 
-import errno
 from pathlib import Path
 
 import pytest
@@ -71,19 +70,3 @@ def test_unhashed_files_are_checked_by_their_sizes(folder):
     assert manifest.fault(folder, unhashed="stat") is not None  # a folder, not a prefix
     (folder / "state" / "d" / "array").write_bytes(bytes(99))
     assert "99 bytes" in (manifest.fault(folder, unhashed="state") or "")
-
-
-def test_a_disk_that_does_not_answer_is_no_fault(folder, monkeypatch):
-    def fail(path):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(Path, "read_text", fail)
-    message = f"kept as it is .Input/output error, of manifest.json.: .* '{folder}'"
-    with pytest.raises(OSError, match=message) as error:
-        manifest.fault(folder)
-    assert error.value.errno == errno.EIO
-
-
-def test_what_is_needed_has_to_be_listed(folder):
-    assert manifest.fault(folder, needed=("state", "progress.json")) is None
-    assert "does not list config.json" in (manifest.fault(folder, needed=("config.json",)) or "")
