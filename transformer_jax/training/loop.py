@@ -111,13 +111,10 @@ class Report:
         log: RunLog,
         seconds_at_peak: float | None = None,
     ):
-        """Begins with no step.
+        """means: the sums of a logging window -> the numbers that its line of the log holds.
 
-        Args:
-          means: the sums of a logging window -> the numbers that its line of the log holds.
-          seconds_at_peak: what the model's FLOPs of a step take at the devices' peak. Its share of
-            the time that a step took is logged as "time/model_flops_utilization" (None: it is not
-            known).
+        seconds_at_peak: what the model's FLOPs of a step take at the devices' peak. Its share of
+        the time that a step took is logged as "time/model_flops_utilization" (None: not known).
         """
         self._settings = settings
         self._means = means

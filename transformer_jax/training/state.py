@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,20 +63,14 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class StateMaker:
-    """Makes the state before the first step.
-
-    Attributes:
-      metrics: the names that the training step sums over a logging window.
-      ema: whether a moving average of the parameters is kept; it begins as they do.
-      memory: the shapes of what the model keeps of a batch.
-    """
+    """Makes the state before the first step."""
 
     init: Init
     optimizer: optax.GradientTransformation
-    metrics: Sequence[str]
-    ema: bool
+    metrics: Sequence[str]  # the names that the training step sums over a logging window
+    ema: bool  # whether a moving average of the parameters is kept; it begins as they do
     mesh: Mesh
-    memory: Any = ()
+    memory: Any = ()  # the shapes of what the model keeps of a batch
 
     def create(self, key: Key[Array, ""], batch: Batch) -> State:
         """The state, every array of it made where it stays on the mesh.
@@ -105,9 +100,7 @@ class StateMaker:
             ),
         )
         return jax.tree.map(
-            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-            shapes,
-            everywhere,
+            lambda leaf, where: leaf.update(sharding=where, weak_type=False), shapes, everywhere
         )
 
     def _first(self, params: Any, rng: Key[Array, ""]) -> State:
@@ -136,8 +129,4 @@ def split_key(key: Key[Array, ""]) -> tuple[Key[Array, ""], Key[Array, ""]]:
 
 def _unboxed(boxed: Any) -> Any:
     # Where a mesh is in use, `nn.unbox` would constrain the values by Flax's rules.
-    return jax.tree.map(
-        lambda leaf: leaf.value if isinstance(leaf, nn.Partitioned) else leaf,
-        boxed,
-        is_leaf=lambda leaf: isinstance(leaf, nn.Partitioned),
-    )
+    return nn.meta.map_axis_meta(operator.attrgetter("value"), boxed)
