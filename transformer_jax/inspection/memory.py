@@ -61,8 +61,7 @@ def table(run: Run) -> Iterator[str]:
 def compiled_step(run: Run, step: StepFn | None = None) -> StepFn:
     """The training step, or another one of the same shapes, compiled for the mesh in use.
 
-    Raises:
-      ValueError: it needs more memory than there is.
+    Raises ValueError where it needs more memory than there is.
     """
     jitted: Any = step or run.train_step()
     with progress.phase("Compiling the training step"):
