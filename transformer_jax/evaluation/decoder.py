@@ -28,10 +28,7 @@ Limit = Callable[[Lengths, int, int | None], Lengths]
 
 @dataclasses.dataclass(frozen=True)
 class DecodeSettings:
-    """How to decode: `config.decode`. Raises ValueError where its settings do not go together.
-
-    seed: what sampling draws by; None: the run's.
-    """
+    """How to decode: `config.decode`. Raises ValueError where its settings do not go together."""
 
     method: str
     beam_size: int
@@ -42,7 +39,7 @@ class DecodeSettings:
     temperature: float
     top_k: int
     top_p: float
-    seed: int | None
+    seed: int | None  # what sampling draws by; None: the run's
 
     def __post_init__(self):
         if self.num_samples > 1 and self.method != "sample":

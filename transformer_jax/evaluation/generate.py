@@ -67,8 +67,7 @@ def stream(
       decode: text of token ids. That of the first few is the beginning of that of all, but for
         U+FFFD in the place of half a character.
 
-    Raises:
-      ValueError: beam search, which does not know its first token before its last.
+    Raises ValueError for beam search, which does not know its first token before its last.
     """
     settings = decoder.settings
     if settings.method == "beam":

@@ -108,10 +108,7 @@ class Trained:
         if not parts:
             raise ValueError("nothing to evaluate on: there are no batches")
 
-        def add_up(*values: float) -> float:
-            return np.sum(values, dtype=np.float64)
-
-        return self.loss.means(jax.tree.map(add_up, *parts))
+        return self.loss.means(jax.tree.map(lambda *sums: np.sum(sums, dtype=np.float64), *parts))
 
     def predict(self, batches: Iterable[NumberedBatch]) -> list[Any]:
         """What is predicted of each example, as its row of each array."""
