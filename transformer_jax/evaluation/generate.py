@@ -36,11 +36,8 @@ def generate(
     """
 
     def decode(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Int[Array, "B R T"]:
-        prompts = _prompts(decoder, batch, numbers, key)
-        rooms = rooms_of(prompts.length)
-        return decode_batch(
-            params, prompts.inputs, prompts.limit, prompts.keys, decoder=decoder, rooms=rooms
-        )
+        inputs, limit, length, keys = _prompts(decoder, batch, numbers, key)
+        return decode_batch(params, inputs, limit, keys, decoder=decoder, rooms=rooms_of(length))
 
     def before_end(ids: list[int]) -> list[int]:
         ends = (place for place, i in enumerate(ids) if i in decoder.ends)

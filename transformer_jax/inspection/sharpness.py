@@ -104,9 +104,8 @@ def measure(
       preconditioner: the diagonal of P.
       clip_norm: the largest norm of the gradient that the optimizer takes (0: any).
     """
-    start = jax.random.normal(
-        jax.random.key(0), (sum(leaf.size for leaf in jax.tree.leaves(params)),)
-    )
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    start = jax.random.normal(jax.random.key(0), (size,))
     value, alignment, gradient_norm = _sharpness(loss, params, start)
     measured = {"sharpness": value, "gradient_alignment": alignment}
     if preconditioner is not None:

@@ -177,7 +177,7 @@ def _moving_average(state: State, params: Params, decay: float) -> Params:
 def micro_batches(
     batch: Batch, rng: Key[Array, ""], memory: Any, parts: int
 ) -> tuple[dict[str, Shaped[Array, "parts rows ..."]], Key[Array, "parts"], Any]:
-    """A batch in equal parts, and the dropout key and the memory of each; one has the step's key."""
+    """Equal parts of a batch, with a dropout key and the memory of each; one has the step's key."""
     keys = rng[None] if parts == 1 else jax.random.split(rng, parts)
 
     def cut_rows(x: Array) -> Array:
