@@ -372,13 +372,7 @@ def test_a_sample_is_that_of_its_sentence_and_key():
     assert len({tuple(row) for row in together.reshape(-1, LENGTH).tolist()}) > 4
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_samples", 2),
-        ("stop", ("end", "")),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [("num_samples", 2), ("stop", ("end", ""))])
 def test_settings_that_do_not_go_together_are_named(name, value):
     with pytest.raises(ValueError, match=rf"decode\.{name} .*{re.escape(str(value))}"):
         dataclasses.replace(BEAM, **{name: value})

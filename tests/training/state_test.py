@@ -64,15 +64,13 @@ def test_abstract_has_the_shapes_and_types_of_the_real_state(ema):
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(abstract))
 
 
-def test_the_key_decides_parameters_and_dropout():
+def test_the_key_decides_parameters_and_dropout_by_keys_of_their_own():
     one, again, other = (states().create(jax.random.key(seed), BATCH) for seed in (1, 1, 2))
     jax.tree.map(np.testing.assert_array_equal, one.params, again.params)
     assert one.rng == again.rng
     assert one.rng != other.rng
     assert not np.array_equal(one.params["table"], other.params["table"])
 
-
-def test_parameters_and_dropout_have_keys_of_their_own():
     state = states(lambda key, _: {"key": jax.random.normal(key)}).create(KEY, BATCH)
     init_key, rng = split_key(KEY)
     assert state.params["key"] == jax.random.normal(init_key) and state.rng == rng

@@ -25,6 +25,7 @@ from tests.training.tiny import (
     to_numpy,
     with_dropout,
 )
+from transformer_jax.training.step import is_finite
 
 
 def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
@@ -146,6 +147,15 @@ def test_the_step_compiles_once_and_takes_its_state():
         state, _ = step(state, make_batch(n))
     assert step._cache_size() == 1
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first.params))
+
+
+def test_parameters_that_an_update_makes_infinite_are_seen_though_the_loss_was_finite():
+    """Loss and gradient norm are those of the parameters before it."""
+    optimizer = optax.sgd(jnp.inf)
+    state = make_states(optimizer=optimizer).create(jax.random.key(0), make_batch(0))
+    _, metrics = compiled_step(state, make_settings(), optimizer=optimizer)(state, make_batch(1))
+    assert np.isfinite([metrics["loss"], metrics["gradient_norm"]]).all()
+    assert not metrics["finite_parameters"] and not is_finite(metrics)
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999])
