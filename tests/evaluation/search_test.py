@@ -70,24 +70,6 @@ def penalised(log_prob, tokens, alpha):
     return log_prob / ((5 + tokens) / 6) ** alpha
 
 
-def every_sequence(tables, bias, limit, alpha):
-    """[(score, tokens)] of all sequences with at most `limit` tokens that end with eos."""
-    result = []
-
-    def extend(prefix, total):
-        if len(prefix) == limit:
-            return
-        following = log_probs(tables, bias, prefix)
-        tokens = len(prefix) + 1
-        result.append((penalised(total + following[EOS], tokens, alpha), (*prefix, EOS)))
-        for token in range(VOCAB):
-            if token != EOS:
-                extend((*prefix, token), total + following[token])
-
-    extend((), 0.0)
-    return sorted(result, reverse=True)
-
-
 def slow_beam_search(tables, bias, limit, alpha, beam_size, ends=(EOS,)):
     """[(score, tokens)]: never stops before the limit, and keeps all that finish."""
     alive, finished = [(0.0, ())], []
@@ -187,7 +169,10 @@ def test_beam_as_wide_as_the_search_space_finds_the_best_of_all_sequences(alpha)
     tables, bias = make_model(0, len(limit))
     beam_size = (VOCAB - 1) ** 3 * VOCAB
     decoded = search(tables, bias, limit, beam_size=beam_size, alpha=alpha)
-    expected = [every_sequence(tables, bias[row], limit[row], alpha) for row in range(len(limit))]
+    expected = [
+        slow_beam_search(tables, bias[row], limit[row], alpha, beam_size)
+        for row in range(len(limit))
+    ]
     assert len(expected[0]) == 1 + 4 + 4**2 + 4**3
     assert_same(decoded, expected)
 
