@@ -100,7 +100,7 @@ class _Sublayers(NamedTuple):
 
     skip: Float[Array, "*n D"]  # the scale s
     normed: Bool[Array, "*n"]  # whether POST is there
-    scale: Float[Array, "*n D"]  # POST's, as its bias
+    scale: Float[Array, "*n D"]  # POST's, and its bias
     bias: Float[Array, "*n D"]
 
 
