@@ -172,7 +172,7 @@ class Run:
             optimizer=self.transform,
             schedule=self.schedule,
         )
-        return own.compiled(state.layout(self.abstract_state()))
+        return own.program(state.layout(self.abstract_state()))
 
     def train_streams(self) -> TrainStreams:
         """Training batches; of each the rows that this host's devices hold.

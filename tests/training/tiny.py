@@ -106,7 +106,7 @@ def make_step(settings, apply=apply, loss=LOSS):
 def compiled_step(like, settings, **changes):
     """The step of states like this one."""
     own: dict[str, Any] = dict(loss=LOSS, apply=apply, optimizer=OPTIMIZER, schedule=SCHEDULE)
-    return step.TrainStep(settings=settings, **(own | changes)).compiled(state.layout(like))
+    return step.TrainStep(settings=settings, **(own | changes)).program(state.layout(like))
 
 
 def assert_trees_equal(a, b):

@@ -57,7 +57,7 @@ class TrainStep:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
 
-    def compiled(self, layout: Any) -> StepFn:
+    def program(self, layout: Any) -> StepFn:
         """The step as one program. The state is donated: the one passed in is gone after the call.
 
         layout: a `State` of the arrays' shardings, which the next state keeps.

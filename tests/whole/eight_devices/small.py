@@ -142,7 +142,7 @@ class Small:
             optimizer=self._transform,
             schedule=_schedule,
         )
-        return step.compiled(train_state.layout(self.abstract(mesh)))
+        return step.program(train_state.layout(self.abstract(mesh)))
 
     def lowered(self, mesh: jax.sharding.Mesh) -> Any:
         """The training step, from shapes alone."""
