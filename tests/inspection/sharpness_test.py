@@ -64,7 +64,6 @@ def network():
 
 def test_what_training_logs_is_of_its_parameters_and_its_optimizer():
     params, loss, dense = network()
-    assert 500 <= dense.shape[0] <= 540
     scales = jax.tree.map(lambda leaf: 0.1 + jnp.abs(jnp.sin(7 * leaf)), params)
     flat = np.asarray(ravel_pytree(scales)[0], np.float64) ** -0.5
     measure = functools.partial(sharpness.measure, lambda params: 3 * loss(params), clip_norm=0.0)
