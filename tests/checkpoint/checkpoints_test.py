@@ -74,7 +74,8 @@ def average(checkpoints, k):
 
 
 @pytest.mark.parametrize(
-    ("seed", "metric"), enumerate(["validation/loss", "validation/perplexity", "validation/bleu"])
+    ("seed", "metric"),
+    [(0, "validation/loss"), (1, "validation/perplexity"), (2, "validation/bleu")],
 )
 def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed):
     draw = random.Random(seed)
