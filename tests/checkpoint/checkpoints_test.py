@@ -311,8 +311,9 @@ def test_the_moving_average_is_what_is_read_where_there_is_one(tmp_path):
         assert np.all(leaf == leaf[0])
         return leaf[0]
 
-    for which, expected in (("last", 8), ("best", 8), (1, 2)):
-        assert only(checkpoints.find(which)) == expected
+    for folder, expected in ((checkpoints.find("last"), 8), (checkpoints.find("best"), 8)):
+        assert only(folder) == expected
+    assert only(checkpoints.find(1)) == 2
     assert only(*checkpoints.newest(2)) == (4 + 8) / 2
     folder = tmp_path / "checkpoints" / "2"
     with pytest.raises(ValueError, match=r"ema_params/head/kernel: saved \(3,\)"):
