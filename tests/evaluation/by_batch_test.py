@@ -12,9 +12,7 @@ from transformer_jax.process import progress
 def test_a_batch_is_fetched_once_the_next_is_on_its_way(monkeypatch):
     events = []
 
-    class Result:
-        """What stands for an array on a device."""
-
+    class Result:  # in the place of an array on a device
         def __init__(self, batch):
             self.batch = batch
             events.append(f"compute {batch}")
