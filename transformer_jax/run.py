@@ -31,10 +31,10 @@ from transformer_jax.models.family import (
 from transformer_jax.process import hosts
 from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.tasks.task import Task
-from transformer_jax.training import state, step
+from transformer_jax.training import state
 from transformer_jax.training.losses import Loss
 from transformer_jax.training.state import State
-from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings
+from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings, TrainStep
 from transformer_jax.training.update_rules import OptimizerSettings
 
 
@@ -157,27 +157,22 @@ class Run:
         key = jax.eval_shape(jax.random.key, self.seed)
         return self._states.abstract(key, self.abstract_batch())
 
-    def parameter_table(self) -> list[state.Parameter]:
-        """The parameters in the order of their paths; nothing is computed."""
-        key = jax.eval_shape(jax.random.key, self.seed)
-        return state.parameter_table(self.init, key, self.abstract_batch())
-
     @functools.cached_property
     def roles(self) -> dict[str, Role]:
-        """What the optimizer has to know of each parameter, by its path; nothing is computed."""
+        """What each parameter is, by its path and in their order; nothing is computed."""
         key = jax.eval_shape(jax.random.key, self.seed)
         return roles(jax.eval_shape(self.init, key, self.abstract_batch()))
 
     def train_step(self, outputs: ApplyFn | None = None) -> StepFn:
-        """The compiled step of training (see `step.train_step`); `outputs` replaces its own."""
-        return step.make_train_step(
-            self.train,
+        """The compiled step of training; `outputs` replaces the model's own."""
+        own = TrainStep(
+            settings=self.train,
             loss=self.loss,
             apply=outputs or self.outputs,
             optimizer=self.transform,
             schedule=self.schedule,
-            layout=state.layout(self.abstract_state()),
         )
+        return own.program(state.layout(self.abstract_state()))
 
     def train_streams(self) -> TrainStreams:
         """Training batches; of each the rows that this host's devices hold.

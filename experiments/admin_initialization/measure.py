@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
-from transformer_jax.inspection.observed import in_order, observe, output_change, residuals
+from transformer_jax.inspection.observed import in_order, observe, output_change
 from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.config import depth
@@ -122,5 +122,4 @@ def _steps(
 
 def _omegas(model: Model, params: Any) -> Float[Array, "n D"]:
     """The decoder's omegas, in the order of its sublayers."""
-    connections = residuals(model.config, "decoder", params)
-    return in_order([residual["shortcut"]["omega"] for residual in connections])
+    return in_order(model.config, "decoder", params, "shortcut", "omega")

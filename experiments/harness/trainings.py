@@ -19,7 +19,7 @@ from transformer_jax.run import Run
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.schedule import make_schedule
 from transformer_jax.training.state import State
-from transformer_jax.training.step import Metrics, is_finite, train_step
+from transformer_jax.training.step import Metrics, TrainStep, is_finite
 
 
 class Made(NamedTuple):
@@ -47,15 +47,14 @@ class Trainings:
         def step(state: State, batch: Batch, learning_rate: Any) -> tuple[State, Metrics]:
             own = dataclasses.replace(run.optimizer, learning_rate=learning_rate)
             schedule = make_schedule(own)
-            return train_step(
-                state,
-                batch,
+            train_step = TrainStep(
                 settings=dataclasses.replace(run.train, log_every=1),
                 loss=run.loss,
                 apply=run.outputs,
                 optimizer=make_optimizer(own, schedule, lambda: run.roles),
                 schedule=schedule,
             )
+            return train_step.step(state, batch)
 
         self._step = step
         # Made once for all learning rates of a seed, which follow each other.

@@ -87,16 +87,6 @@ def test_stored_layout_needs_no_class_of_ours(tmp_path):
     assert stored["rng"].dtype == jnp.uint32
 
 
-def test_arrays_land_on_the_sharding_asked_for(tmp_path):
-    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    wanted = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), make_state(0)
-    )
-    restored = round_trip(tmp_path, make_state(1), wanted)
-    assert all(leaf.sharding == sharding for leaf in jax.tree.leaves(restored))
-
-
 def test_a_part_is_loaded_alone(tmp_path):
     state = make_state(1)
     wanted = {"params": {"decoder": abstract(state.params["decoder"])}}

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -74,8 +73,10 @@ def average(checkpoints, k):
     return int(folders[0].name), checkpoint.load_parameters(folders, POWERS)["table"][0]
 
 
-@pytest.mark.parametrize("metric", ["validation/loss", "validation/perplexity", "validation/bleu"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("seed", "metric"),
+    [(0, "validation/loss"), (1, "validation/perplexity"), (2, "validation/bleu")],
+)
 def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed):
     draw = random.Random(seed)
     keep_last = draw.randint(1, 3)
@@ -101,7 +102,6 @@ def test_keeps_the_last_and_the_best_also_across_restarts(tmp_path, metric, seed
         checkpoints.wait()
         assert names(tmp_path) == {str(step) for step in expected}
         assert checkpoints.steps() == sorted(expected)
-    assert measured
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -194,13 +194,9 @@ def test_a_checkpoint_that_lacks_a_file_is_no_checkpoint(tmp_path, file):
     checkpoints = folder_with(tmp_path, 1, 2)
     (tmp_path / "2" / file).unlink()
     assert checkpoints.steps() == [1]
-
-
-def test_a_manifest_has_to_list_what_a_checkpoint_is_made_of(tmp_path):
-    checkpoints = folder_with(tmp_path, 1, 2)
-    (tmp_path / "2" / "manifest.json").write_text('{"files": {}}')
-    shutil.rmtree(tmp_path / "2" / "state")
-    assert checkpoints.steps() == [1]
+    # Nor is one whose manifest does not list what it is made of.
+    (tmp_path / "1" / "manifest.json").write_text('{"files": {}}')
+    assert checkpoints.steps() == []
 
 
 def test_a_renamed_checkpoint_does_not_pass_for_another_step(tmp_path, caplog):
@@ -297,21 +293,11 @@ def test_a_replaced_checkpoint_is_read_until_the_new_one_is_there(tmp_path):
     assert names(tmp_path) == {"6"}
 
 
-def test_average_is_the_mean_over_the_newest_whole_ones(tmp_path):
+def test_the_newest_are_whole_ones(tmp_path):
     checkpoints = folder_with(tmp_path, 1, 2, 3, 4)
     flip_a_bit(tmp_path / "3")
-    params = abstract(make_state(0).params)
-    folders = checkpoints.newest(2)
-    assert folders == [tmp_path / "4", tmp_path / "2"]
-    trees = [
-        checkpoint.load_parameters(folders, params),
-        make_state(2).params,
-        make_state(4).params,
-    ]
-    for mean, two, four in zip(*map(jax.tree.leaves, trees), strict=True):
-        expected = np.mean([np.asarray(two, np.float64), np.asarray(four, np.float64)], axis=0)
-        np.testing.assert_array_equal(mean, expected.astype(mean.dtype))
     assert checkpoints.newest(1) == [tmp_path / "4"]
+    assert checkpoints.newest(2) == [tmp_path / "4", tmp_path / "2"]
     assert checkpoints.newest(9) == [tmp_path / name for name in "421"]
 
 
@@ -324,8 +310,9 @@ def test_the_moving_average_is_what_is_read_where_there_is_one(tmp_path):
         assert np.all(leaf == leaf[0])
         return leaf[0]
 
-    for which, expected in (("last", 8), ("best", 8), (1, 2)):
-        assert only(checkpoints.find(which)) == expected
+    for folder, expected in ((checkpoints.find("last"), 8), (checkpoints.find("best"), 8)):
+        assert only(folder) == expected
+    assert only(checkpoints.find(1)) == 2
     assert only(*checkpoints.newest(2)) == (4 + 8) / 2
     folder = tmp_path / "checkpoints" / "2"
     with pytest.raises(ValueError, match=r"ema_params/head/kernel: saved \(3,\)"):

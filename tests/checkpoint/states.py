@@ -66,7 +66,7 @@ def save(checkpoints: Checkpoints, step: int) -> None:
     checkpoints.save(step, make_state(step), STREAMS, ORIGIN, {}, scheduled=True, records=step)
 
 
-def restore(checkpoints: Checkpoints, which: str | int, abstract_state) -> Restored:
+def restore(checkpoints: Checkpoints, which: Any, abstract_state) -> Restored:
     folder = checkpoints.find(which)
     assert folder is not None
     return checkpoint.restore(folder, abstract_state)

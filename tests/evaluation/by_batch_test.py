@@ -3,7 +3,6 @@
 import contextlib
 from typing import Any
 
-import jax
 import numpy as np
 
 from transformer_jax.evaluation.by_batch import fetch
@@ -13,33 +12,24 @@ from transformer_jax.process import progress
 def test_a_batch_is_fetched_once_the_next_is_on_its_way(monkeypatch):
     events = []
 
-    def compute(batch, numbers):
-        events.append(f"compute {batch}")
-        return batch
+    class Result:  # in the place of an array on a device
+        def __init__(self, batch):
+            self.batch = batch
+            events.append(f"compute {batch}")
 
-    def device_get(batch):
-        events.append(f"fetch {batch}")
-        return batch + 100
+        def __array__(self):
+            events.append(f"fetch {self.batch}")
+            return np.array(self.batch + 100)
 
     @contextlib.contextmanager
     def bar(what, *, total, unit):
-        events.append(total)
-        yield events.append
+        events.append(f"of {total}")
+        yield lambda count: events.append(f"count {count}")
 
-    monkeypatch.setattr(jax, "device_get", device_get)
     monkeypatch.setattr(progress, "bar", bar)
     batches: Any = [(n, np.array([-1, n, -1, n][: n + 2])) for n in range(3)]
-    assert fetch("Scoring", compute, batches) == [100, 101, 102]
-    assert events == [
-        4,
-        "compute 0",
-        "compute 1",
-        "fetch 0",
-        1,
-        "compute 2",
-        "fetch 1",
-        1,
-        "fetch 2",
-        2,
-    ]
-    assert fetch("Scoring", compute, []) == []
+    found = fetch("Scoring", lambda batch, numbers: Result(batch), batches)
+    assert found == [100, 101, 102]
+    order = "of 4, compute 0, compute 1, fetch 0, count 1, compute 2, fetch 1, count 1, fetch 2"
+    assert ", ".join(events) == f"{order}, count 2"
+    assert fetch("Scoring", lambda batch, numbers: Result(batch), []) == []

@@ -28,17 +28,19 @@ GREEDY = dataclasses.replace(BEAM, method="greedy")
 SOURCES = [[3, 4, 5, EOS], [9, EOS], [7, 7, 8, 6, 3, EOS], [EOS], [4, 11, EOS]]
 
 
+def prompts(rows, length):
+    return {
+        "inputs": padded(rows, length),
+        "inputs_segment_ids": padded([[1] * len(row) for row in rows], length),
+        "inputs_positions": padded([range(len(row)) for row in rows], length),
+    }
+
+
 def batch_of(numbers, length):
     """The numbered sources, -1 for a row of padding, and targets that decoding must not read."""
     rows = [SOURCES[number] if number >= 0 else [] for number in numbers]
-    inputs = padded(rows, length)
-    batch = {
-        "inputs": inputs,
-        "inputs_segment_ids": padded([[1] * len(row) for row in rows], length),
-        "inputs_positions": padded([range(len(row)) for row in rows], length),
-        "targets": np.zeros((len(rows), length + numbers[0]), np.int32),
-    }
-    return batch, np.array(numbers)
+    targets = np.zeros((len(rows), length + numbers[0]), np.int32)
+    return prompts(rows, length) | {"targets": targets}, np.array(numbers)
 
 
 class Copier(Writer):
@@ -149,12 +151,8 @@ def test_a_result_is_as_long_as_its_own_prompt_allows(settings):
     """A model that never ends its sentence is cut at the limit, eos included."""
     endless = {"scale": jnp.float32(20.0), "end": jnp.int32(5)}
     rows = [[3, 3, 3], [3], [3, 3]]
-    inputs = padded(rows, 3)
-    batch = {
-        "inputs": np.where(inputs == PAD, 5, inputs),
-        "inputs_segment_ids": (inputs != PAD).astype(np.int32),
-        "inputs_positions": np.zeros_like(inputs),
-    }
+    batch = prompts(rows, 3)
+    batch["inputs"][batch["inputs"] == PAD] = 5
     numbered = (batch, np.arange(3))
     limits = [
         of_source,
@@ -281,14 +279,8 @@ def test_a_stream_gives_what_generate_gives(method, num_samples, stop):
 def stream_of(texts, decode, token_of, stop=()):
     """Pieces of each text by a model that says it token by token; "$" in a text is eos."""
     rows = [[token_of[symbol] for symbol in text] for text in texts]
-    inputs = padded(rows, max(map(len, rows)))
-    batch = {
-        "inputs": inputs,
-        "inputs_segment_ids": (inputs != PAD).astype(np.int32),
-        "inputs_positions": np.zeros_like(inputs),
-    }
-    settings = dataclasses.replace(GREEDY, stop=stop)
-    return pieces_of(Copier(), (batch, np.arange(len(rows))), decode, settings=settings)
+    batch = prompts(rows, max(map(len, rows))), np.arange(len(rows))
+    return pieces_of(Copier(), batch, decode, settings=dataclasses.replace(GREEDY, stop=stop))
 
 
 def test_text_comes_at_once_but_for_the_beginning_of_a_stop_text():

@@ -6,7 +6,7 @@ import jax
 
 from tests.models import tiny
 from transformer_jax.inspection.observed import observe, output_gradient_norms
-from transformer_jax.models.family import Outputs, roles
+from transformer_jax.models.family import Outputs
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.cross_entropy import LossSettings
 
@@ -18,10 +18,6 @@ LOSS = TASKS["translation"].bound_loss(LossSettings(0.1, 0.0))
 
 def make(config):
     return tiny.model(config)
-
-
-def roles_of(config):
-    return roles(tiny.abstract_parameters(config))
 
 
 @functools.cache

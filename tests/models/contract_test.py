@@ -47,6 +47,7 @@ def test_a_parameter_says_what_it_is(name):
         # It is a kernel of one output, as in `AdditiveScore`.
         assert role.decay == (role.matrix is not None or path.endswith("/vector")), path
         assert role.stacked == ("layers" in boxes[path].names[:1]), path
+        assert (role.axes, role.shape) == (boxes[path].names, boxes[path].value.shape), path
 
 
 def prompts(config, batch):

@@ -190,5 +190,5 @@ def test_text_to_text_can_start_from_all_parameters_of_span_corruption(made, tmp
     config |= {"task.name": "text_to_text", "checkpoint.init_from": str(tmp_path)}
     tuned = build(load(default.__file__, config))
     assert tuned.data.tokenizer.fingerprint == run.data.tokenizer.fingerprint
-    shapes = {row.path: row.shape for row in tuned.parameter_table()}
-    assert shapes == {row.path: row.shape for row in run.parameter_table()}
+    shapes = {path: role.shape for path, role in tuned.roles.items()}
+    assert shapes == {path: role.shape for path, role in run.roles.items()}

@@ -118,20 +118,6 @@ def test_a_warm_up_of_layers_is_of_their_updates_alone(burn_in):
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (("encoder/*", 1, L + 1, 5), f"from layer 1 to {L + 1}: there are 1 to {L}"),
-        (("encoder/*", 0, 1, 5), f"from layer 0 to 1: there are 1 to {L}"),
-        (("embedding/*", 1, 1, 5), "'embedding/.* fits no parameter of layers"),
-        (("*", 1, 1, 0), "takes 0 steps"),
-    ],
-)
-def test_a_warm_up_of_layers_names_layers_and_steps(row, words):
-    with pytest.raises(ValueError, match="optimizer.layer_warm_ups: .*" + words):
-        make_optimizer("adamw", layer_warm_ups=(row,)).init(make_stack()[0])
-
-
-@pytest.mark.parametrize(
     "name",
     [name for name, row in OPTIMIZERS.items() if row.decays and not row.independent],
 )
@@ -176,18 +162,29 @@ def test_what_is_frozen_stays_has_no_state_and_no_part_in_the_norm(name):
     assert state_size(transform, params) == state_size(alone, expected)
 
 
-def test_group_mistakes_are_named():
-    params, _ = make_stack()
-    for glob in ("decoder/*", "query", "Encoder/*"):
-        with pytest.raises(ValueError, match="optimizer.groups.*fits no parameter"):
-            make_optimizer("adam", groups=((glob, 1.0, 0.0),)).init(params)
-    for row in (("*", -1.0, 0.0), ("*", 1.0, -0.1)):
-        with pytest.raises(ValueError, match=f"{row[1]} and {row[2]} for"):
-            make_optimizer("adamw", groups=(row,))
-    with pytest.raises(ValueError, match="weight_decay=0.1.*encoder.*adamw"):
-        make_optimizer("adam", groups=(("encoder/*", 1.0, 0.1),))
+def warm_up(glob, first, last, steps):
+    return {"layer_warm_ups": ((glob, first, last, steps),)}
 
 
-def test_optimizer_mistakes_are_named():
-    with pytest.raises(ValueError, match="weight_decay=0.1.*adamw"):
-        make_optimizer("adam", weight_decay=0.1)
+def group(glob, factor, decay):
+    return {"groups": ((glob, factor, decay),)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (warm_up("encoder/*", 1, L + 1, 5), f"layer_warm_ups: .*layer 1 to {L + 1}: .* 1 to {L}"),
+        (warm_up("encoder/*", 0, 1, 5), f"layer_warm_ups: .*layer 0 to 1: there are 1 to {L}"),
+        (warm_up("embedding/*", 1, 1, 5), "layer_warm_ups: .*fits no parameter of layers"),
+        (warm_up("*", 1, 1, 0), "layer_warm_ups: .*takes 0 steps"),
+        (group("query", 1.0, 0.0), "groups: 'query' fits no parameter"),
+        (group("Encoder/*", 1.0, 0.0), "groups: 'Encoder/.' fits no parameter"),
+        (group("*", -1.0, 0.0), "-1.0 and 0.0 for"),
+        (group("*", 1.0, -0.1), "1.0 and -0.1 for"),
+        ({"name": "adam"} | group("encoder/*", 1.0, 0.1), "weight_decay=0.1.*encoder.*adamw"),
+        ({"name": "adam", "weight_decay": 0.1}, "weight_decay=0.1.*adamw"),
+    ],
+)
+def test_mistakes_are_named(changes, words):
+    with pytest.raises(ValueError, match=words):
+        make_optimizer(**({"name": "adamw"} | changes)).init(make_stack()[0])

@@ -1,4 +1,4 @@
-"""The first state, its abstract twin and the parameter table, on a Linen module of two kernels."""
+"""The first state and its abstract twin, on a Linen module of two kernels."""
 
 import flax.linen as nn
 import jax
@@ -8,13 +8,7 @@ import optax
 import pytest
 
 from transformer_jax.devices.mesh import make_mesh
-from transformer_jax.training.state import (
-    RECENT,
-    Parameter,
-    StateMaker,
-    parameter_table,
-    split_key,
-)
+from transformer_jax.training.state import RECENT, StateMaker, split_key
 
 METRICS = ("loss", "gradient_norm")
 MESH = make_mesh((1, 1, 1, 1), jax.devices())
@@ -70,25 +64,15 @@ def test_abstract_has_the_shapes_and_types_of_the_real_state(ema):
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(abstract))
 
 
-def test_the_key_decides_parameters_and_dropout():
+def test_the_key_decides_parameters_and_dropout_by_keys_of_their_own():
     one, again, other = (states().create(jax.random.key(seed), BATCH) for seed in (1, 1, 2))
     jax.tree.map(np.testing.assert_array_equal, one.params, again.params)
     assert one.rng == again.rng
     assert one.rng != other.rng
     assert not np.array_equal(one.params["table"], other.params["table"])
 
-
-def test_parameters_and_dropout_have_keys_of_their_own():
     state = states(lambda key, _: {"key": jax.random.normal(key)}).create(KEY, BATCH)
     init_key, rng = split_key(KEY)
     assert state.params["key"] == jax.random.normal(init_key) and state.rng == rng
     keys = [jax.random.key_data(key) for key in (init_key, rng, KEY)]
     assert len({tuple(np.asarray(data)) for data in keys}) == 3
-
-
-def test_parameter_table_names_path_shape_axes_and_count():
-    rows = parameter_table(lambda key, batch: {"model": init(key, batch)}, KEY, BATCH)
-    assert rows == [
-        Parameter("model/bias", (4,), (), 4),
-        Parameter("model/table", (11, 4), ("vocab", "embed"), 44),
-    ]

@@ -11,10 +11,10 @@ import pytest
 from tests.training.tiny import (
     LOSS,
     OPTIMIZER,
-    SCHEDULE,
     B,
     apply,
     assert_trees_equal,
+    compiled_step,
     make_batch,
     make_loss,
     make_settings,
@@ -25,8 +25,7 @@ from tests.training.tiny import (
     to_numpy,
     with_dropout,
 )
-from transformer_jax.training import state as train_state
-from transformer_jax.training.step import make_train_step
+from transformer_jax.training.step import is_finite
 
 
 def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
@@ -68,14 +67,7 @@ def test_what_a_batch_leaves_is_there_for_the_next_row_by_row(parts):
     states = make_states(memory={"read": jax.ShapeDtypeStruct((B, 1), jnp.int32)})
     state = states.create(jax.random.key(0), batches[0])
     assert not np.any(state.memory["read"])
-    step = make_train_step(
-        make_settings(accumulation_steps=parts),
-        loss=LOSS,
-        apply=remembering,
-        optimizer=OPTIMIZER,
-        schedule=SCHEDULE,
-        layout=train_state.layout(state),
-    )
+    step = compiled_step(state, make_settings(accumulation_steps=parts), apply=remembering)
     expected = np.zeros((B, 1), int)
     for batch in batches:
         state, _ = step(state, batch)
@@ -157,10 +149,13 @@ def test_the_step_compiles_once_and_takes_its_state():
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first.params))
 
 
-def test_rows_that_cannot_be_cut_are_refused():
-    step = make_step(make_settings(accumulation_steps=3))
-    with pytest.raises(ValueError, match="4 rows.*3 equal"):
-        step(make_state(), make_batch(0))
+def test_parameters_that_an_update_makes_infinite_are_seen_though_the_loss_was_finite():
+    """Loss and gradient norm are those of the parameters before it."""
+    optimizer = optax.sgd(jnp.inf)
+    state = make_states(optimizer=optimizer).create(jax.random.key(0), make_batch(0))
+    _, metrics = compiled_step(state, make_settings(), optimizer=optimizer)(state, make_batch(1))
+    assert np.isfinite([metrics["loss"], metrics["gradient_norm"]]).all()
+    assert not metrics["finite_parameters"] and not is_finite(metrics)
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999])
@@ -210,14 +205,8 @@ def test_a_loss_may_be_divided_by_totals_of_the_whole_batch(parts):
 
     batch, names = make_batch(4), ("loss", "balance", "gradient_norm")
     state = make_states(metrics=names).create(jax.random.key(0), batch)
-    step = make_train_step(
-        make_settings(accumulation_steps=parts),
-        loss=make_loss(share, totals),
-        apply=with_sums,
-        optimizer=OPTIMIZER,
-        schedule=SCHEDULE,
-        layout=train_state.layout(state),
-    )
+    settings, loss = make_settings(accumulation_steps=parts), make_loss(share, totals)
+    step = compiled_step(state, settings, loss=loss, apply=with_sums)
     values = with_sums(state.params, batch, None, ())[0].values
     expected = jnp.sum(jnp.square(values)) / batch["targets_segment_ids"].sum()
     _, metrics = step(state, batch)

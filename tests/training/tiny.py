@@ -100,14 +100,13 @@ def make_state(ema=False):
 
 @functools.cache
 def make_step(settings, apply=apply, loss=LOSS):
-    return step.make_train_step(
-        settings,
-        loss=loss,
-        apply=apply,
-        optimizer=OPTIMIZER,
-        schedule=SCHEDULE,
-        layout=state.layout(make_state(settings.ema_decay > 0)),
-    )
+    return compiled_step(make_state(settings.ema_decay > 0), settings, apply=apply, loss=loss)
+
+
+def compiled_step(like, settings, **changes):
+    """The step of states like this one."""
+    own: dict[str, Any] = dict(loss=LOSS, apply=apply, optimizer=OPTIMIZER, schedule=SCHEDULE)
+    return step.TrainStep(settings=settings, **(own | changes)).program(state.layout(like))
 
 
 def assert_trees_equal(a, b):

@@ -152,14 +152,7 @@ def _all_hosts() -> ocp.options.MultiprocessingOptions:
 
 def _nested(tree: PyTree) -> dict[str, Any]:
     """The same leaves in dicts with plain keys."""
-    nested: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        *parents, name = (jax.tree_util.keystr((entry,), simple=True) for entry in path)
-        node = nested
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = leaf
-    return nested
+    return ocp.tree.from_flat_dict(flat(tree), sep="/")
 
 
 def _stored(abstract: PyTree) -> PyTree:

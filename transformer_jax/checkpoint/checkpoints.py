@@ -20,7 +20,6 @@ import contextlib
 import errno
 import itertools
 import json
-import math
 import os
 import re
 import shutil
@@ -28,14 +27,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from absl import logging
 from jaxtyping import PyTree
 
 from transformer_jax.checkpoint import arrays, manifest
 from transformer_jax.process import hosts
-from transformer_jax.runs.workdir import CONFIG, LABELS, read_labels
+from transformer_jax.runs.workdir import CONFIG, LABELS, plain, read_labels
 
 _PROGRESS = "progress.json"
 _METRICS = "metrics.json"
@@ -78,8 +77,6 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str | os.PathLike, *, keep_last: int, best_metric: str):
-        if keep_last < 1:
-            raise ValueError(f"checkpoint.keep_last is {keep_last}; keep at least 1")
         self._directory = Path(directory).absolute()
         self._keep_last = keep_last
         self._best_metric = best_metric
@@ -130,16 +127,13 @@ class Checkpoints:
             if origin.labels:
                 documents[LABELS] = list(origin.labels)
             if metrics:
-                documents[_METRICS] = {
-                    name: float(value) if math.isfinite(value) else None
-                    for name, value in metrics.items()
-                }
+                documents[_METRICS] = plain(metrics)
             # Text now, since the caller will change what it has passed.
             texts = {name: json.dumps(content, indent=1) for name, content in documents.items()}
             finish_arrays = arrays.save(folder, state)
         self._pending = self._background.submit(self._finish, step, folder, texts, finish_arrays)
 
-    def find(self, which: str | int) -> Path | None:
+    def find(self, which: int | Literal["last", "best"]) -> Path | None:
         """The folder of "last", "best" or a step, on all hosts; None: there is no last or best.
 
         Broken checkpoints are passed over with a warning. Where all are broken this raises: on None
@@ -232,7 +226,7 @@ class Checkpoints:
                 "Move that folder away to start anew, or choose another --workdir"
             )
 
-    def _select(self, which: str | int) -> Path | None:
+    def _select(self, which: int | Literal["last", "best"]) -> Path | None:
         if which == "last":
             return next(self._counted(), None)
         if which == "best":
@@ -245,13 +239,11 @@ class Checkpoints:
             if found or not counted:
                 return found
             reason = f"no whole checkpoint holds the metric {self._best_metric}"
-        elif isinstance(which, int):
+        else:
             folders = self._folders()
             if which in folders and self._is_whole(which, folders[which]):
                 return folders[which]
             reason = f"checkpoint {which} is {'broken' if which in folders else 'missing'}"
-        else:
-            raise ValueError(f'checkpoint {which!r} is not "last", "best" or a step')
         listed = ", ".join(map(str, self._whole())) or "none"
         raise FileNotFoundError(f"{reason} in {self._directory}; whole checkpoints: {listed}")
 

@@ -44,11 +44,11 @@ COMMANDS = {
     "look": Command("tools.pages.command:look", ("checkpoint", "input", "output")),
     "inspect": Command("tools.show.inspect:inspect", needs_workdir=False),
     "check_parameterization": Command(
-        "commands.check_parameterization:check_parameterization",
+        "tools.coordinate_check.command:check_parameterization",
         needs_workdir=False,
         joins_hosts=False,
     ),
-    "replay": Command("commands.replay:replay", ("step",)),
+    "replay": Command("tools.replay.command:replay", ("step",)),
     "import": Command("tools.convert.commands:import_", ("checkpoint",), makes_config=True),
     "export": Command("tools.convert.commands:export", ("checkpoint", "output")),
     # It needs no devices, and so nobody else.

@@ -25,7 +25,7 @@ def find(run: Run, workdir: Path, which: str | None) -> list[Path]:
     if which == "last":
         found = checkpoints.newest(run.checkpoint.average_last)
     elif which == "best" or which.isdecimal():
-        found = [checkpoints.find(which if which == "best" else int(which))]
+        found = [checkpoints.find("best" if which == "best" else int(which))]
     else:
         found = [whole(which)]
     if not (folders := [folder for folder in found if folder]):

@@ -66,15 +66,15 @@ def begin(run: Run, streams: TrainStreams, workdir: Path | None = None) -> State
     with progress.phase("Initialising the model"):
         state = drawn = run.new_state(batch)
     if run.checkpoint.init_from:
-        rows = run.parameter_table()
+        roles = run.roles.items()
         params, report = init_from(
             run.checkpoint.init_from,
             drawn.params,
             tokenizer=run.data.tokenizer_fingerprint,
             labels=run.data.labels,
-            token_paths={row.path for row in rows if "vocab" in row.axes},
-            label_paths={row.path for row in rows if "labels" in row.axes},
-            factor_paths={path for path, role in run.roles.items() if role.factor},
+            token_paths={path for path, role in roles if "vocab" in role.axes},
+            label_paths={path for path, role in roles if "labels" in role.axes},
+            factor_paths={path for path, role in roles if role.factor},
         )
         # A copy for the moving average: the training step donates both.
         ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)

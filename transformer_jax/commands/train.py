@@ -191,7 +191,7 @@ def _mesh_line(run: Run) -> str:
     kind = run.mesh.devices.flat[0].device_kind
     line = f"{run.mesh.size} devices ({kind}) as {' * '.join(sizes)}."
     rows = [
-        (row.path, mesh.undivided(run.mesh, row.axes, row.shape)) for row in run.parameter_table()
+        (path, mesh.undivided(run.mesh, role.axes, role.shape)) for path, role in run.roles.items()
     ]
     whole = [f"{path} ({', '.join(dimensions)})" for path, dimensions in rows if dimensions]
     if not whole:

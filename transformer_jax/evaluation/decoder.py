@@ -28,10 +28,7 @@ Limit = Callable[[Lengths, int, int | None], Lengths]
 
 @dataclasses.dataclass(frozen=True)
 class DecodeSettings:
-    """How to decode: `config.decode`. Raises ValueError where its settings do not go together.
-
-    seed: what sampling draws by; None: the run's.
-    """
+    """How to decode: `config.decode`. Raises ValueError where its settings do not go together."""
 
     method: str
     beam_size: int
@@ -42,7 +39,7 @@ class DecodeSettings:
     temperature: float
     top_k: int
     top_p: float
-    seed: int | None
+    seed: int | None  # what sampling draws by; None: the run's
 
     def __post_init__(self):
         if self.num_samples > 1 and self.method != "sample":
@@ -83,6 +80,13 @@ class Decoder:
         """How many tokens are written at most after prompts of so many, what ends them included."""
         longest_row = self.model.config.longest_row
         return self.limit(prompt_tokens, self.settings.extra_length, longest_row)
+
+    def longest(self, prompt: int) -> int:
+        """How many tokens are written at most after prompts of up to so many; 1 at least.
+
+        A limit grows with the prompt, or falls.
+        """
+        return max(1, int(np.max(self.most_written(np.array([1, prompt])))))
 
     def begin(
         self,

@@ -36,11 +36,8 @@ def generate(
     """
 
     def decode(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Int[Array, "B R T"]:
-        prompts = _prompts(decoder, batch, numbers, key)
-        rooms = rooms_of(prompts.length)
-        return decode_batch(
-            params, prompts.inputs, prompts.limit, prompts.keys, decoder=decoder, rooms=rooms
-        )
+        inputs, limit, length, keys = _prompts(decoder, batch, numbers, key)
+        return decode_batch(params, inputs, limit, keys, decoder=decoder, rooms=rooms_of(length))
 
     def before_end(ids: list[int]) -> list[int]:
         ends = (place for place, i in enumerate(ids) if i in decoder.ends)
@@ -67,8 +64,7 @@ def stream(
       decode: text of token ids. That of the first few is the beginning of that of all, but for
         U+FFFD in the place of half a character.
 
-    Raises:
-      ValueError: beam search, which does not know its first token before its last.
+    Raises ValueError for beam search, which does not know its first token before its last.
     """
     settings = decoder.settings
     if settings.method == "beam":
@@ -130,7 +126,7 @@ def _prompts(
     inputs = {name: np.asarray(rows) for name, rows in batch.items() if name.startswith("inputs")}
     segments = inputs["inputs_segment_ids"]
     limits = np.where(numbers >= 0, decoder.most_written(np.sum(segments != 0, axis=1)), 0)
-    length = max(1, int(np.max(decoder.most_written(np.arange(1, segments.shape[1] + 1)))))
+    length = decoder.longest(segments.shape[1])
     num_samples = decoder.settings.num_samples
     keys = _keys_of_samples(key, np.maximum(numbers, 0).astype(np.uint32), num_samples)
     return _Prompts(inputs, limits.astype(np.int32), length, keys)
@@ -162,7 +158,7 @@ def decode_batch(
     """
     context, state = _begin(decoder, params, inputs, limit, room=rooms[0], length=rooms[-1])
     for room, larger in itertools.zip_longest(rooms, rooms[1:]):
-        state, done = _checked_advance(params, context, state, keys, decoder=decoder, until=room)
+        state, done = _advance(params, context, state, keys, decoder=decoder, until=room)
         if larger is None or bool(done):
             break
         state = _enlarge(state, larger - room)
@@ -185,6 +181,9 @@ _begin = jax.jit(Decoder.begin, static_argnames=("self", "room", "length"))
 
 
 # What is extended is donated, or each call would copy the cache.
+@functools.partial(
+    checked, what="decoding", settings="evaluate.batch_size, decode.beam_size or decode.num_samples"
+)
 @functools.partial(jax.jit, static_argnames=("decoder", "until"), donate_argnames="state")
 def _advance(
     params: Params,
@@ -198,11 +197,6 @@ def _advance(
     """The state when all sentences are done or have so many tokens, and whether all are done."""
     end = search.advance(state, decoder.extension(params, context, keys), until)
     return end, constrain(jnp.all(end.done))
-
-
-_checked_advance = checked(
-    _advance, "decoding", "evaluate.batch_size, decode.beam_size or decode.num_samples"
-)
 
 
 @functools.partial(jax.jit, static_argnames="by")

@@ -41,11 +41,7 @@ _PUNCTUATION = set(string.punctuation)
 def bleu(hypotheses: Sequence[str], references: References, tokenizer: str) -> Scores:
     """Corpus BLEU by the first references, with sacreBLEU (Post 2018, arXiv 1804.08771).
 
-    Args:
-      tokenizer: one of `BLEU_TOKENIZERS`.
-
-    Returns:
-      "bleu", 0 to 100, and "bleu_signature".
+    Returns "bleu", 0 to 100, and "bleu_signature". tokenizer: one of `BLEU_TOKENIZERS`.
     """
     # force: text that looks tokenised is meant to (it changes a warning, not the score).
     return _corpus_score("bleu", BLEU(tokenize=tokenizer, force=True), hypotheses, references)
@@ -54,8 +50,7 @@ def bleu(hypotheses: Sequence[str], references: References, tokenizer: str) -> S
 def chrf(hypotheses: Sequence[str], references: References) -> Scores:
     """Corpus chrF2 by the first references, with sacreBLEU (Popovic 2015).
 
-    Returns:
-      "chrf", 0 to 100, and "chrf_signature".
+    Returns "chrf", 0 to 100, and "chrf_signature".
     """
     return _corpus_score("chrf", CHRF(), hypotheses, references)
 
@@ -86,9 +81,8 @@ def rouge(hypotheses: Sequence[str], references: References) -> Scores:
     Words are stemmed (Porter), as by ROUGE-1.5.5 with -m. They are made of a-z and 0-9 alone: what
     other letters divide or make up counts for nothing, so that only English is scored as expected.
 
-    Returns:
-      F1, 0 to 1, means over the texts: "rouge1", "rouge2" and "rougeL" with the best of each text's
-      references; where some have several, also "rouge1_mean" ... over them; "rouge_signature".
+    Returns F1, 0 to 1, means over the texts: "rouge1", "rouge2" and "rougeL" with the best of each
+    text's references; where some have several, also "rouge1_mean" ... over them; "rouge_signature".
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -110,10 +104,8 @@ def rouge(hypotheses: Sequence[str], references: References) -> Scores:
 def squad(hypotheses: Sequence[str], references: References) -> Scores:
     """F1 of words and exact match as SQuAD 1.1 counts them (Rajpurkar et al. 2016).
 
-    Both compare normalised texts (see `normalised`) and take the best of the references.
-
-    Returns:
-      "f1" and "squad_exact_match", 0 to 1, means over the texts.
+    Both compare normalised texts (see `normalised`) and take the best of the references. Returns
+    "f1" and "squad_exact_match", 0 to 1, means over the texts.
     """
     _check_texts(hypotheses, references)
     pairs = list(zip(hypotheses, references, strict=True))
@@ -158,11 +150,8 @@ def pronoun_accuracy(hypotheses: Sequence[str], pronouns: Sequence[str]) -> floa
     an "it", its pronoun is the only one ("Das Tier überquerte die Straße nicht , weil es zu müde
     war ."). So another pronoun, two (the same one twice, too) and none are all wrong.
 
-    Args:
-      pronouns: the one that each hypothesis should have; sentences with "" do not count.
-
-    Raises:
-      ValueError: no sentence has a pronoun.
+    pronouns: the one that each hypothesis should have; sentences with "" do not count. Raises
+    ValueError where no sentence has a pronoun.
     """
     _check("hypotheses", hypotheses, "pronouns", pronouns)
     pairs = [(h, p) for h, p in zip(hypotheses, pronouns, strict=True) if p]
@@ -174,11 +163,10 @@ def pronoun_accuracy(hypotheses: Sequence[str], pronouns: Sequence[str]) -> floa
 
 
 def label_scores(predicted: Sequence[str], expected: Sequence[str]) -> Scores:
-    """Scores of labels, as fractions.
+    """ "accuracy", the fraction of labels that are right, and the macro-averaged "f1".
 
-    Returns:
-      "accuracy", of the labels that are right, and the macro-averaged "f1": the mean over all
-      labels that are predicted or expected. One that is only expected, or only predicted, has 0.
+    That is the mean over all labels that are predicted or expected; one that is only expected, or
+    only predicted, has 0.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
@@ -210,10 +198,8 @@ def span_f1(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]
     """F1 of whole spans over all sentences, 0 to 1, counted as conlleval (CoNLL-2000) does.
 
     Tags are O, B-x and I-x. An I-x that does not continue a span of x begins one. 0 where there
-    are no spans at all.
-
-    Raises:
-      ValueError: sentences of different lengths, or a tag of another scheme.
+    are no spans at all. Raises ValueError for sentences of different lengths, or a tag of another
+    scheme.
     """
     from seqeval.metrics import f1_score
 
@@ -235,11 +221,8 @@ def word_perplexity(total_nats: float, texts: Sequence[str]) -> float:
     of WikiText-2 (Merity et al. 2016). The end of a text ends its last line. Infinite where it
     overflows.
 
-    Args:
-      total_nats: -log p of all the texts, their ends included.
-
-    Raises:
-      ValueError: there are no words.
+    total_nats: -log p of all the texts, their ends included. Raises ValueError where there are no
+    words.
     """
     words = sum(len(text.split()) + text.removesuffix("\n").count("\n") + 1 for text in texts)
     if not words:

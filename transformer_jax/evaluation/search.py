@@ -9,15 +9,14 @@ The rows of a beam's cache stay where they are: what a hypothesis has read lies 
 rows of its sentence, and `ancestors` says where. So no step copies the cache.
 
 Every hypothesis ends with eos and has at most `limit` tokens, eos included: the last place that a
-limit leaves can only be eos, at the probability that the model gives it. So a score is the log
-probability of a whole sequence, and a sentence's result depends on no other row of its batch. A
+limit leaves can only be eos, at the probability that the model gives it. So a beam's score is the
+log probability of a whole sequence, and a sentence's result depends on no other row of its batch. A
 limit of 0 decodes nothing. What is read before anything is decoded, `first`, is in no result.
 """
 
-import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -105,17 +104,13 @@ def sampler(keys: Key[Array, "N"], *, temperature: float, top_k: int, top_p: flo
 
 
 class Hypotheses(NamedTuple):
-    """Growing hypotheses, one a row: token ids, eos and then padding at the end.
-
-    scores: log probabilities by the model itself, neither sharpened nor cut off.
-    """
+    """Growing hypotheses, one a row: token ids, eos and then padding at the end."""
 
     index: Int[Array, ""]  # tokens decoded so far
     cache: Cache
     limit: Int[Array, "N"]
     last: Int[Array, "N"]
     tokens: Int[Array, "N T"]
-    scores: Float[Array, "N"]
     done: Bool[Array, "N"]
 
 
@@ -140,7 +135,6 @@ def begin(
         limit=limit,
         last=jnp.repeat(first.astype(jnp.int32), num_results),
         tokens=jnp.full((rows, length), pad, jnp.int32),
-        scores=jnp.zeros((rows,), jnp.float32),
         done=limit < 1,
     )
 
@@ -154,20 +148,15 @@ def extend(
     """
     index, done = hypotheses.index, hypotheses.done
     logits, cache = step(hypotheses.cache, hypotheses.last, index, None)
-    logits = logits.astype(jnp.float32)
-    token = choose(logits, index).astype(jnp.int32)
+    token = choose(logits.astype(jnp.float32), index).astype(jnp.int32)
     token = jnp.where(index + 1 >= hypotheses.limit, ends[0], token)
-    logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
-    log_prob = logit - jax.nn.logsumexp(logits, axis=-1)
     token = jnp.where(done, pad, token)
-    return Hypotheses(
+    return hypotheses._replace(
         index=index + 1,
         cache=cache,
-        limit=hypotheses.limit,
         last=token,
         tokens=hypotheses.tokens.at[:, index].set(token),
-        scores=jnp.where(done, hypotheses.scores, hypotheses.scores + log_prob),
-        done=done | _is_any(token, ends),
+        done=done | jnp.isin(token, jnp.array(ends)),
     )
 
 
@@ -252,7 +241,7 @@ def extend_beams(
     ids = jnp.take_along_axis(ids.reshape(batch_size, -1), chosen, axis=1)
     parents = chosen // width
     tokens = _take_rows(beams.tokens, parents).at[:, :, index].set(ids)
-    is_eos = _is_any(ids, ends)
+    is_eos = jnp.isin(ids, jnp.array(ends))
 
     finishes = (is_eos & (log_probs > IMPOSSIBLE / 2))[:, :beam_size] & ~beams.done[:, None]
     # A strong negative penalty takes real scores below `IMPOSSIBLE`.
@@ -265,11 +254,10 @@ def extend_beams(
     # A positive penalty favours the longest hypothesis to come, any other the shortest.
     longest = beams.limit if length_penalty > 0 else index + 2
     hope = penalised(alive_log_probs[:, 0], longest)
-    return Beams(
+    return beams._replace(
         index=index + 1,
         cache=cache,
         ancestors=_take_rows(ancestors, jnp.take_along_axis(parents, alive, axis=1)),
-        limit=beams.limit,
         last=jnp.take_along_axis(ids, alive, axis=1),
         tokens=_take_rows(tokens, alive),
         log_probs=alive_log_probs,
@@ -279,10 +267,7 @@ def extend_beams(
     )
 
 
-Searched = TypeVar("Searched", bound=Hypotheses | Beams)
-
-
-def advance(start: Searched, extend: Callable[[Searched], Searched], until: int) -> Searched:
+def advance(start: Any, extend: Callable[[Any], Any], until: int) -> Any:
     """Extends until all sentences are done, or have so many tokens."""
     return lax.while_loop(lambda state: ~jnp.all(state.done) & (state.index < until), extend, start)
 
@@ -304,10 +289,6 @@ def _continuations(
     is_last = is_last[:, None, None]
     log_probs = jnp.where(is_last, only_eos, values) - normaliser
     return log_probs, jnp.where(is_last, ends[0], ids)
-
-
-def _is_any(ids: Int[Array, "..."], ends: tuple[int, ...]) -> Bool[Array, "..."]:
-    return functools.reduce(jnp.logical_or, [ids == end for end in ends])
 
 
 def _take_rows(tokens: Int[Array, "B J T"], rows: Int[Array, "B K"]) -> Int[Array, "B K T"]:

@@ -91,10 +91,8 @@ class Trained:
     def losses(self, split: Split) -> dict[str, float]:
         """Means over all batches of a split, so that it does not matter how these are cut.
 
-        Sums are added up in float64 on the host.
-
-        Raises:
-          ValueError: there are no batches, or nothing in them that has a weight.
+        Sums are added up in float64 on the host. Raises ValueError where there are no batches, or
+        nothing in them has a weight.
         """
         shapes = self.memory(self.data.settings.evaluation_batch_size)
         memory = jax.tree.map(
@@ -110,10 +108,7 @@ class Trained:
         if not parts:
             raise ValueError("nothing to evaluate on: there are no batches")
 
-        def add_up(*values: float) -> float:
-            return np.sum(values, dtype=np.float64)
-
-        return self.loss.means(jax.tree.map(add_up, *parts))
+        return self.loss.means(jax.tree.map(lambda *sums: np.sum(sums, dtype=np.float64), *parts))
 
     def predict(self, batches: Iterable[NumberedBatch]) -> list[Any]:
         """What is predicted of each example, as its row of each array."""
@@ -124,11 +119,7 @@ class Trained:
         return fetch_examples("Predicting", predict, list(batches))
 
     def embed(self, lines: Sequence[str]) -> Float[np.ndarray, "N D"]:
-        """The vector of each line.
-
-        Raises:
-          ValueError: there are no lines.
-        """
+        """The vector of each line. Raises ValueError where there are no lines."""
         batches = self.data.prompts(lines)
         if not batches:
             raise ValueError("nothing to embed: there are no lines")

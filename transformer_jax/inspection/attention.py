@@ -1,6 +1,5 @@
 """Where tokens look, in models of any family, and the same model without some of its heads."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -37,8 +36,7 @@ def attention(
 
     memory: what the model kept of the batch before, as `Family.memory` describes it.
     """
-    if hasattr(model.config, "attention_kernel"):
-        model = model.clone(config=dataclasses.replace(model.config, attention_kernel="xla"))
+    model = model.clone(config=model.config.plain())
     logits, shown = model.apply(
         {"params": params, "memory": memory} if memory else {"params": params},
         batch,
@@ -72,10 +70,7 @@ def without_heads(
     """The parameters of a Transformer whose heads (layer, head), from 0, add nothing.
 
     A head's results are multiplied by zeros in place of its part of the output kernel. The biases
-    and all other heads stay.
-
-    Raises:
-      ValueError: there is no such head, or no such attention.
+    and all other heads stay. Raises ValueError where there is no such head, or no such attention.
     """
     if kind not in params.get(stack, {}) or "output" not in params[stack][kind]:
         raise ValueError(f"the model has no {stack}/{kind} with heads to take out")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.inspection.observed import Observed, in_order, residuals, variances
+from transformer_jax.inspection.observed import Observed, in_order, variances
 from transformer_jax.models.family import Params
 from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
@@ -89,37 +89,28 @@ def skip_scales(config: TransformerConfig, params: Params, stack: Stack) -> Floa
     """The skip scale s of each sublayer, such as Admin's omega; 1 where the scheme has none."""
     size = depth(config, stack).sublayers, config.d_model
     if scheme(config, stack).trained_skip:
-        shortcuts = [residual["shortcut"] for residual in residuals(config, stack, params)]
-        return in_order([shortcut["omega"] for shortcut in shortcuts])
+        return in_order(config, stack, params, "shortcut", "omega")
     fixed = Scales.of(config, stack).skip
     skip = jnp.ones(size[:1]) if fixed is None else fixed.reshape(-1)
     return jnp.broadcast_to(skip[:, None], size)
 
 
 class _Sublayers(NamedTuple):
-    """What a stack's sublayers do to the stream, apart from their branches: all n of them, or one.
+    """What all sublayers of a stack, or one, do to the stream apart from their branches."""
 
-    Attributes:
-      skip: the scale s.
-      normed: whether POST is there.
-      scale, bias: POST's parameters.
-    """
-
-    skip: Float[Array, "*n D"]
-    normed: Bool[Array, "*n"]
-    scale: Float[Array, "*n D"]
+    skip: Float[Array, "*n D"]  # the scale s
+    normed: Bool[Array, "*n"]  # whether POST is there
+    scale: Float[Array, "*n D"]  # POST's, and its bias
     bias: Float[Array, "*n D"]
 
 
 def _sublayers(config: TransformerConfig, params: Params, stack: Stack) -> _Sublayers:
     row, at = scheme(config, stack), depth(config, stack)
-    connections = residuals(config, stack, params)
 
     def post_norms(name, neutral):
-        # RMSNorm has no bias.
-        if not row.post_norm or name not in connections[0]["post_norm"]:
+        if not row.post_norm or (name == "bias" and not NORMS[config.norm].centred):
             return jnp.full((at.sublayers, config.d_model), neutral)
-        return in_order([residual["post_norm"][name] for residual in connections])
+        return in_order(config, stack, params, "post_norm", name)
 
     normed = Scales.of(config, stack).normed
     return _Sublayers(

@@ -8,17 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.inspection import observed
 from transformer_jax.inspection.dependency import own_dependency, shortcut_variance, skip_scales
-from transformer_jax.inspection.observed import (
-    branch_variance,
-    largest_logit,
-    mean_over_queries,
-    observe,
-    output_change,
-    output_gradient_norms,
-    sublayers,
-    token_similarity,
-)
 from transformer_jax.inspection.steps import update
 from transformer_jax.models.family import Batch, Model, Params, Role
 from transformer_jax.models.layers.embeddings import Unprojected
@@ -45,30 +36,30 @@ def diagnose(
     of the batch.
     """
     batch = jax.tree.map(lambda rows: rows[:ROWS], batch)
-    outputs, observed = observe(model, before, batch)
-    _, moved = observe(model, after, batch)
-    gradient_norms = output_gradient_norms(model, loss, before, batch)
+    outputs, stacks = observed.observe(model, before, batch)
+    _, moved = observed.observe(model, after, batch)
+    gradient_norms = observed.output_gradient_norms(model, loss, before, batch)
     updates = update(before, after, roles)
-    *_, last = observed.values()
+    *_, last = stacks.values()
     measured = {}
     if isinstance(outputs.values, Unprojected):
         log_z = jax.nn.logsumexp(outputs.arrays(), axis=-1)
         measured["log_z"] = jnp.mean(log_z, where=last.real)
-    for stack, seen in observed.items():
+    for stack, seen in stacks.items():
         measured |= {
-            f"{stack}/branch_variance": branch_variance(seen),
+            f"{stack}/branch_variance": observed.branch_variance(seen),
             f"{stack}/dependency": own_dependency(model.config, before, stack, seen),
             f"{stack}/output_gradient_norm": gradient_norms[stack],
-            f"{stack}/token_similarity": token_similarity(seen),
+            f"{stack}/token_similarity": observed.token_similarity(seen),
             f"{stack}/update_ratio": updates[stack].ratio,
             f"{stack}/update_rms": updates[stack].rms,
             f"{stack}/update_angle": updates[stack].angle,
-            f"{stack}/output_change": output_change(seen, moved[stack]),
+            f"{stack}/output_change": observed.output_change(seen, moved[stack]),
         }
         for kind in seen.entropy:
-            measured[f"{stack}/{kind}/largest_logit"] = largest_logit(seen, kind)
+            measured[f"{stack}/{kind}/largest_logit"] = observed.largest_logit(seen, kind)
             for name in ("entropy", "query_norm", "key_norm"):
-                mean = mean_over_queries(seen, getattr(seen, name)[kind])
+                mean = observed.mean_over_queries(seen, getattr(seen, name)[kind])
                 measured[f"{stack}/{kind}/{name}"] = mean
     return jax.tree.map(constrain, measured)
 
@@ -90,14 +81,14 @@ def profile(
     _, dropout = jax.random.split(key)
 
     def measure(params: Params, batch: Batch) -> dict[Stack, dict[str, Float[Array, "n"]]]:
-        _, observed = observe(model, params, batch, dropout)
+        _, stacks = observed.observe(model, params, batch, dropout)
         measured = {
             stack: {
                 "omega": jnp.mean(skip_scales(config, params, stack), axis=-1),
                 "shortcut_variance": shortcut_variance(config, params, stack, seen),
-                "branch_variance": branch_variance(seen),
+                "branch_variance": observed.branch_variance(seen),
             }
-            for stack, seen in observed.items()
+            for stack, seen in stacks.items()
             if scheme(config, stack).profiled
         }
         return jax.tree.map(constrain, measured)
@@ -107,7 +98,7 @@ def profile(
         stack: [
             {"sublayer": number + 1, "layer": layer + 1, "kind": kind}
             | {name: float(values[name][number]) for name in names}
-            for number, (layer, kind) in enumerate(sublayers(config, stack))
+            for number, (layer, kind) in enumerate(observed.sublayers(config, stack))
         ]
         for stack, values in jax.device_get(jax.jit(measure)(params, batch)).items()
     }

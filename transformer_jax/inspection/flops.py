@@ -46,25 +46,19 @@ def seconds_at_peak(run: Run) -> float | None:
 def product_flops(traced: Any) -> float:
     """Multiplications and additions of all matrix products of `jax.jit(function).trace(...)`.
 
-    XLA's own count leaves out that loops repeat. A loop that ends by a condition counts once.
+    Or of a jaxpr. XLA's own count leaves out that loops repeat. A loop that ends by a condition
+    counts once.
     """
-    return _product_flops(traced.jaxpr.jaxpr)
-
-
-def _product_flops(jaxpr: Any) -> float:
     total = 0.0
-    for equation in jaxpr.eqns:
+    for equation in getattr(traced, "jaxpr", traced).eqns:
         name, parameters = equation.primitive.name, equation.params
         if name == "dot_general":
             (contracted, _), _ = parameters["dimension_numbers"]
             left = equation.invars[0].aval.shape
             summed = math.prod(left[axis] for axis in contracted)
             total += 2 * summed * equation.outvars[0].aval.size
-        # A Jaxpr has equations; a ClosedJaxpr has one.
-        inner = [
-            getattr(leaf, "jaxpr", leaf) for leaf in jax.tree.leaves(list(parameters.values()))
-        ]
-        parts = [_product_flops(part) for part in inner if hasattr(part, "eqns")]
+        inner = jax.tree.leaves(list(parameters.values()))
+        parts = [product_flops(leaf) for leaf in inner if hasattr(leaf, "eqns")]
         # Only one of a condition's branches is taken.
         once = max(parts, default=0.0) if name == "cond" else sum(parts)
         total += _repeats(name, parameters) * once
@@ -73,11 +67,8 @@ def _product_flops(jaxpr: Any) -> float:
 
 def _repeats(name: str, parameters: Mapping[str, Any]) -> int:
     """How often an equation runs what it contains, on all devices together."""
-    match name:
-        case "scan":
-            return parameters["length"]
-        case "shard_map":
-            return parameters["mesh"].size
-        case "pallas_call":
-            return math.prod(parameters["grid_mapping"].grid)
-    return 1
+    if name == "scan":
+        return parameters["length"]
+    if name == "shard_map":
+        return parameters["mesh"].size
+    return math.prod(parameters["grid_mapping"].grid) if name == "pallas_call" else 1

@@ -4,13 +4,13 @@ What cannot fit is refused, in one line that names the settings which decide it.
 and no array is made, so that a run of any size gets an answer.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax.data.serve.rows import PACKING_BINS
@@ -61,8 +61,7 @@ def table(run: Run) -> Iterator[str]:
 def compiled_step(run: Run, step: StepFn | None = None) -> StepFn:
     """The training step, or another one of the same shapes, compiled for the mesh in use.
 
-    Raises:
-      ValueError: it needs more memory than there is.
+    Raises ValueError where it needs more memory than there is.
     """
     jitted: Any = step or run.train_step()
     with progress.phase("Compiling the training step"):
@@ -161,31 +160,24 @@ def _scoring(run: Run) -> Iterator[Need]:
 
 
 def _decoding(run: Run, decode: DecodeSettings, prompt: int, rows: int) -> Iterator[Need]:
-    limit, config, prompt = run.task.limit, run.model.config, min(prompt, _SHORTEST)
-    assert limit is not None
-    # A limit grows with the prompt, or falls.
-    limits = limit(np.array([1, prompt]), decode.extra_length, config.longest_row)
-    length = max(1, int(np.max(limits)))
+    decoder, prompt = run.trained(None).writing(decode).writer, min(prompt, _SHORTEST)
+    length = decoder.longest(prompt)
     name = "beam_size" if decode.method == "beam" else "num_samples"
     hypotheses = getattr(decode, name)
     settings = {f"decode.{name}": hypotheses, "decode.extra_length": decode.extra_length}
     settings |= {"evaluate.batch_size": rows} if rows > 1 else {}
     tokens = _WORD * rows * hypotheses * length
-    logits = _WORD * rows * hypotheses * config.vocab_size
+    logits = _WORD * rows * hypotheses * run.model.config.vocab_size
     yield Need("decoded tokens", tokens, _largest(settings))
-    vocabulary = {"model.vocab_size": config.vocab_size}
+    vocabulary = {"model.vocab_size": run.model.config.vocab_size}
     yield Need("logits", logits, _largest(settings | vocabulary))
     yield next(_state(run))
     if tokens + logits >= _WORTH_TRACING:
-
-        def start(params: Any, inputs: Any) -> Any:
-            room, *_ = rooms_of(length)
-            return run.model.apply({"params": params}, inputs, room, method="start")
-
-        inputs = prompt_shapes(rows, prompt)
-        _, context, cache = jax.eval_shape(start, run.abstract_state().params, inputs)
-        size = _bytes(context) + hypotheses * _bytes(cache)
-        yield Need("decoding cache", size, _largest(settings))
+        begin = functools.partial(decoder.begin, room=rooms_of(length)[0], length=length)
+        limits = jax.ShapeDtypeStruct((rows,), "int32")
+        params, inputs = run.abstract_state().params, prompt_shapes(rows, prompt)
+        context, state = jax.eval_shape(begin, params, inputs, limits)
+        yield Need("decoding cache", _bytes((context, state.cache)), _largest(settings))
 
 
 def _batch_settings(run: Run) -> str:

@@ -5,6 +5,8 @@ not count.
 """
 
 import dataclasses
+import functools
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -82,7 +84,6 @@ def observe(
 
 def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch) -> Observed:
     side = "inputs" if stack == "encoder" else "targets"
-    shown_by_residuals = residuals(config, stack, shown)
     attentions: dict[Kind, Any] = {
         kind: shown[stack][kind] for kind in depth(config, stack).kinds if kind != "feed_forward"
     }
@@ -91,9 +92,9 @@ def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch)
         return {kind: attention[name] for kind, attention in attentions.items()}
 
     return Observed(
-        inputs=in_order([residual["input"] for residual in shown_by_residuals]),
-        branches=in_order([residual["branch"] for residual in shown_by_residuals]),
-        outputs=in_order([residual["output"] for residual in shown_by_residuals]),
+        inputs=in_order(config, stack, shown, "input"),
+        branches=in_order(config, stack, shown, "branch"),
+        outputs=in_order(config, stack, shown, "output"),
         final=shown[f"{stack}_output"],
         segments=batch[f"{side}_segment_ids"],
         entropy=of_queries("entropy"),
@@ -109,16 +110,15 @@ def sublayers(config: TransformerConfig, stack: Stack) -> list[tuple[int, Kind]]
     return [(layer, kind) for layer in range(at.layers) for kind in at.kinds]
 
 
-def residuals(config: TransformerConfig, stack: Stack, tree: Any) -> list[Any]:
-    """The subtrees of a layer's residual connections, in the order in which these run.
+def in_order(
+    config: TransformerConfig, stack: Stack, tree: Any, *path: str
+) -> Float[Array, "n *shape"]:
+    """What lies at `path` in the residual connections of all sublayers, in their order.
 
     tree: parameters, intermediates or perturbations of a model.
     """
-    return [tree[stack].get(f"{kind}_residual", {}) for kind in depth(config, stack).kinds]
-
-
-def in_order(kinds: list[Float[Array, "L *shape"]]) -> Float[Array, "n *shape"]:
-    """All sublayers as they run, from an array over layers for each kind of sublayer."""
+    connections = [tree[stack][f"{kind}_residual"] for kind in depth(config, stack).kinds]
+    kinds = [functools.reduce(operator.getitem, path, own) for own in connections]
     sublayers = jnp.stack(kinds, axis=1)
     return sublayers.reshape(-1, *sublayers.shape[2:])
 
@@ -140,10 +140,7 @@ def output_gradients(
     config: TransformerConfig, gradients: Any
 ) -> dict[Stack, Float[Array, "n B T D"]]:
     """Gradients with respect to the sublayers' outputs, from those of `no_perturbations`."""
-    return {
-        stack: in_order([residual["output"] for residual in residuals(config, stack, gradients)])
-        for stack in stacks(config)
-    }
+    return {stack: in_order(config, stack, gradients, "output") for stack in stacks(config)}
 
 
 def output_gradient_norms(

@@ -24,11 +24,7 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
             lambda seen: inside(seen.before, seen.state.params, seen.batch),
             needs_before=True,
         ),
-        Probe(
-            "diagnostics",
-            train.sharpness_every,
-            lambda seen: curvature(seen.state, seen.batch),
-        ),
+        Probe("diagnostics", train.sharpness_every, lambda seen: curvature(seen.state, seen.batch)),
         Probe(
             "validation",
             train.evaluate_every,

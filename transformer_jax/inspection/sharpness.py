@@ -6,7 +6,6 @@ preconditioner (Cohen et al. 2022, 2207.14484).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,18 +24,6 @@ ITERATIONS = 25
 def threshold(beta1: float) -> float:
     """The learning rate * preconditioned sharpness beyond which Adam's steps overshoot."""
     return (2 + 2 * beta1) / (1 - beta1)
-
-
-class Sharpness(NamedTuple):
-    """The largest eigenvalue and its unit vector.
-
-    alignment: the squared cosine of the vector and the gradient.
-    """
-
-    value: Float[Array, ""]
-    vector: Float[Array, "P"]
-    alignment: Float[Array, ""]
-    gradient_norm: Float[Array, ""]
 
 
 def lanczos(
@@ -77,20 +64,16 @@ def lanczos(
     return values[-1], vectors[:, -1] @ basis
 
 
-def sharpness(
+def _sharpness(
     loss: Callable[[PyTree], Float[Array, ""]],
     params: PyTree,
     start: Float[Array, "P"],
     preconditioner: PyTree | None = None,
-) -> Sharpness:
-    """The largest eigenvalue of the loss's Hessian H, or of P^-1 H.
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """The largest eigenvalue of the loss's Hessian H, or of P^-1 H; P is given by its diagonal.
 
-    P^-1/2 H P^-1/2 has the eigenvalues of P^-1 H; its vector and the gradient are in the scaled
-    parameters.
-
-    Args:
-      start: as of `lanczos`.
-      preconditioner: the diagonal of P, as the parameters are.
+    With it, the squared cosine of its vector and the gradient, and the gradient's norm. P^-1/2 H
+    P^-1/2 has the eigenvalues of P^-1 H; its vector and the cosine are in the scaled parameters.
     """
     flat, restore = ravel_pytree(params)
     scale = jnp.ones_like(flat)
@@ -101,7 +84,7 @@ def sharpness(
     value, vector = lanczos(lambda vector: scale * along(scale * vector), start)
     at = scale * gradient
     alignment = (vector @ at) ** 2 / jnp.maximum(at @ at, 1e-30)
-    return Sharpness(value, vector, alignment, jnp.linalg.norm(gradient))
+    return value, alignment, jnp.linalg.norm(gradient)
 
 
 def measure(
@@ -121,15 +104,14 @@ def measure(
       preconditioner: the diagonal of P.
       clip_norm: the largest norm of the gradient that the optimizer takes (0: any).
     """
-    start = jax.random.normal(
-        jax.random.key(0), (sum(leaf.size for leaf in jax.tree.leaves(params)),)
-    )
-    plain = sharpness(loss, params, start)
-    measured = {"sharpness": plain.value, "gradient_alignment": plain.alignment}
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    start = jax.random.normal(jax.random.key(0), (size,))
+    value, alignment, gradient_norm = _sharpness(loss, params, start)
+    measured = {"sharpness": value, "gradient_alignment": alignment}
     if preconditioner is not None:
-        met = sharpness(loss, params, start, preconditioner)
-        clipped = jnp.minimum(1, clip_norm / plain.gradient_norm) if clip_norm else 1
-        measured["preconditioned_sharpness"] = clipped * met.value
+        met, *_ = _sharpness(loss, params, start, preconditioner)
+        clipped = jnp.minimum(1, clip_norm / gradient_norm) if clip_norm else 1
+        measured["preconditioned_sharpness"] = clipped * met
     return jax.tree.map(constrain, measured)
 
 
@@ -139,13 +121,13 @@ def make_sharpness(run: Run) -> Callable[[State, Batch], dict[str, Float[Array, 
     model = run.model.clone(config=run.model.config.plain())
 
     @jax.jit
-    def compiled(params: PyTree, opt_state: Any, batch: Batch) -> dict[str, Float[Array, ""]]:
+    def compiled(state: State, batch: Batch) -> dict[str, Float[Array, ""]]:
         def loss(params: PyTree) -> Float[Array, ""]:
             outputs, _ = with_memory(model, params, batch, None, ())
             loss_sum, weight, _ = run.loss(outputs, batch)
             return loss_sum / weight
 
-        preconditioner = adam_preconditioner(opt_state, run.optimizer, run.roles)
-        return measure(loss, params, preconditioner, run.optimizer.clip_norm)
+        preconditioner = adam_preconditioner(state.opt_state, run.optimizer, run.roles)
+        return measure(loss, state.params, preconditioner, run.optimizer.clip_norm)
 
-    return lambda state, batch: compiled(state.params, state.opt_state, batch)
+    return compiled

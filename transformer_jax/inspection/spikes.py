@@ -49,15 +49,7 @@ def spike_score(
 
 
 def _before(values: Float[np.ndarray, " N"], window: int) -> Float[np.ndarray, " N"]:
-    """The sum of the up to `window` values before each, by additions alone.
-
-    A difference of sums over all values would be rounding for as long as one value is far larger
-    than the others. So values are cut into blocks of `window`, and each sum is of the end of one
-    block and the beginning of the next.
-    """
-    blocks = np.pad(values, (0, -len(values) % window)).reshape(-1, window)
-    to_end = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1].ravel()
-    up_to = np.cumsum(blocks, axis=1).ravel()
-    place = np.arange(len(values))
-    older = np.where(place < window, 0.0, to_end[np.maximum(place - window, 0)])
-    return older + np.where(place % window == 0, 0.0, up_to[np.maximum(place - 1, 0)])
+    """The sum of the up to `window` values before each."""
+    # Not a difference of sums over all values, which one that is far larger would turn to rounding.
+    padded = np.pad(values, (window, 0))
+    return np.sum(np.lib.stride_tricks.sliding_window_view(padded, window)[:-1], axis=1)

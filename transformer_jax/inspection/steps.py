@@ -16,17 +16,11 @@ from transformer_jax.models.family import Params, Role, parameter_name
 
 
 class Update(NamedTuple):
-    """What a step did to each layer of a stack, over all its kernels together.
+    """What a step did to each layer of a stack, over all its kernels together."""
 
-    Attributes:
-      ratio: |W' - W| / |W|.
-      rms: the root mean square of W' - W.
-      angle: between W and W', in radians.
-    """
-
-    ratio: Float[Array, "L"]
-    rms: Float[Array, "L"]
-    angle: Float[Array, "L"]
+    ratio: Float[Array, "L"]  # |W' - W| / |W|
+    rms: Float[Array, "L"]  # the root mean square of W' - W
+    angle: Float[Array, "L"]  # between W and W', in radians
 
 
 def update(before: Params, after: Params, roles: Mapping[str, Role]) -> dict[str, Update]:

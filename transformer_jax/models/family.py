@@ -120,6 +120,7 @@ class Role(NamedTuple):
       stacked: whether the first axis counts layers.
       factor: whether the model computes at 1 what one without this parameter does.
       share: what the model's parameterisation makes of it.
+      axes, shape: the logical name and the size of each dimension.
     """
 
     matrix: tuple[int, int] | None
@@ -127,6 +128,8 @@ class Role(NamedTuple):
     stacked: bool
     factor: bool = False
     share: Share = Share()
+    axes: tuple[str | None, ...] = ()
+    shape: tuple[int, ...] = ()
 
 
 def parameter_name(path: tuple[Any, ...]) -> str:
@@ -149,6 +152,8 @@ def roles(boxed: PyTree[Any]) -> dict[str, Role]:
             stacked="layers" in box.names,
             factor=box.factor,
             share=box.share,
+            axes=box.names,
+            shape=box.value.shape,
         )
         for path, box in leaves
     }

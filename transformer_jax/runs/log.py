@@ -181,9 +181,9 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **libraries}
 
 
-def named(split: str, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Scores under flat names, as "test/bleu"."""
-    return {f"{split}/{name}": value for name, value in scores.items()}
+def named(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values under flat names, as "test/bleu"."""
+    return {f"{group}/{name}": value for name, value in values.items()}
 
 
 def format_scores(results: Mapping[str, Any]) -> str:

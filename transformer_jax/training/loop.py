@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +12,13 @@ from absl import logging
 from transformer_jax.devices.mesh import Placed
 from transformer_jax.models.family import Batch, Sums
 from transformer_jax.process import hosts
+from transformer_jax.runs.log import RunLog, named
 from transformer_jax.training.probe import Observation, Probe, is_due
 from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, StepFn, TrainSettings, is_finite
 
 # A loss spikes that is so many robust deviations above the median of the recent losses.
 SPIKE_DEVIATIONS = 6.0
-
-
-class Log(Protocol):
-    """Where values go, and the batches to look at."""
-
-    def write(self, step: int, values: dict[str, Any]) -> None: ...
-
-    def keep_batch(self, step: int, batch: Batch) -> None: ...
-
-    def progress(self, step: int, text: str) -> None: ...
 
 
 class Outcome(NamedTuple):
@@ -85,9 +76,7 @@ def fit(
                     continue
                 values = report.read()
                 for probe in due:
-                    values |= _prefixed(
-                        probe.name, probe.measure(Observation(state, before, batch))
-                    )
+                    values |= named(probe.name, probe.measure(Observation(state, before, batch)))
                 report.write(step, values)
                 if saving:
                     save(step, state, streams=streams, values=values, scheduled=scheduled)
@@ -100,16 +89,12 @@ def fit(
 
 
 class Made(NamedTuple):
-    """A step that may still be on its way.
-
-    Attributes:
-      streams: the state of the streams after its batch.
-    """
+    """A step that may still be on its way."""
 
     step: int
     batch: Batch
     metrics: Metrics
-    streams: dict[str, Any]
+    streams: dict[str, Any]  # their state after the batch
 
 
 class Report:
@@ -123,16 +108,13 @@ class Report:
         self,
         settings: TrainSettings,
         means: Callable[[Sums], dict[str, float]],
-        log: Log,
+        log: RunLog,
         seconds_at_peak: float | None = None,
     ):
-        """Begins with no step.
+        """means: the sums of a logging window -> the numbers that its line of the log holds.
 
-        Args:
-          means: the sums of a logging window -> the numbers that its line of the log holds.
-          seconds_at_peak: what the model's FLOPs of a step take at the devices' peak. Its share of
-            the time that a step took is logged as "time/model_flops_utilization" (None: it is not
-            known).
+        seconds_at_peak: what the model's FLOPs of a step take at the devices' peak. Its share of
+        the time that a step took is logged as "time/model_flops_utilization" (None: not known).
         """
         self._settings = settings
         self._means = means
@@ -151,7 +133,7 @@ class Report:
             self.write(previous.step, self._values(previous))
 
     def read(self) -> dict[str, Any]:
-        """Waits for the newest step; what a line of the log says of it, empty when none is due."""
+        """What a line of the log says of the newest step; empty when none is due."""
         assert self._newest is not None
         newest, self._newest = self._newest, None
         return self._values(newest)
@@ -167,6 +149,7 @@ class Report:
         self._lap_steps = 0
 
     def _values(self, made: Made) -> dict[str, Any]:
+        """What a line of the log says of a step, which this waits for."""
         step, metrics = made.step, jax.device_get(made.metrics)
         if not is_finite(metrics):
             raise _Diverged(step, metrics)
@@ -185,11 +168,11 @@ class Report:
             values["time/model_flops_utilization"] = share
         self._restart_clock()
         return values | {
-            **_prefixed("train", self._means(metrics["window"])),
+            **named("train", self._means(metrics["window"])),
             "train/learning_rate": float(metrics["learning_rate"]),
             "time/seconds": now - self._started,
             "time/tokens_per_second": tokens_per_second,
-            **_prefixed("drawn", _drawn(made.streams)),
+            **named("drawn", _drawn(made.streams)),
         }
 
     def _spike(self, step: int, batch: Batch, metrics: Metrics) -> dict[str, Any]:
@@ -199,7 +182,7 @@ class Report:
         if not spike["loss"] > spike["median"] + SPIKE_DEVIATIONS * spike["deviation"]:
             return {}
         self._log.keep_batch(step, hosts.whole(batch))
-        return _prefixed("spike", spike)
+        return named("spike", spike)
 
 
 class _Diverged(Exception):
@@ -216,7 +199,3 @@ def _drawn(streams: dict[str, Any]) -> dict[str, float]:
     """How many examples of each set of a mixture this host has read, by the set's number."""
     drawn = [state["drawn"] for state in streams.values() if "drawn" in state]
     return {str(number): sum(counts) for number, counts in enumerate(zip(*drawn, strict=True))}
-
-
-def _prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
-    return {f"{prefix}/{name}": value for name, value in values.items()}

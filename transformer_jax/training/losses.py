@@ -42,8 +42,7 @@ class Loss:
 def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
     """name -> sum / weight in float64, of (sum, weight) scalars on any device.
 
-    Raises:
-      ValueError: a weight is 0, so that there is nothing to take the mean of.
+    Raises ValueError where a weight is 0, so that there is nothing to take the mean of.
     """
     pairs = {name: np.asarray(pair, np.float64) for name, pair in jax.device_get(sums).items()}
     if empty := [name for name, (_, weight) in pairs.items() if weight == 0]:

@@ -1,6 +1,7 @@
 """The optimizer: one chain, so one pass over the parameters."""
 
 import fnmatch
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformer_jax.training.update_rules import (
     LayerWarmUp,
     OptimizerSettings,
     Roles,
-    by_name,
+    map_named,
 )
 
 
@@ -58,10 +59,12 @@ def make_optimizer(
     if settings.layer_warm_ups:
         transform = optax.chain(transform, _warm_layers_up(settings, roles))
     if any(factor == 0 for _, factor, _ in groups):
-        transform = optax.partition(
-            {"trained": transform, "frozen": optax.set_to_zero()},
-            by_name(lambda name: "trained" if _group(groups, name)[1] else "frozen"),
-        )
+
+        def label(name: str, _) -> str:
+            return "trained" if _group(groups, name)[1] else "frozen"
+
+        rules: dict[Any, Any] = {"trained": transform, "frozen": optax.set_to_zero()}
+        transform = optax.partition(rules, functools.partial(map_named, label))
 
     def init(params):
         _check_rows_are_taken(settings, params)
@@ -82,16 +85,16 @@ def _warm_layers_up(settings: OptimizerSettings, roles: Roles) -> optax.Gradient
         count = jnp.asarray(state.count, jnp.float32)
         s = jnp.maximum(count + 1 - settings.burn_in_steps, 0.0)
 
-        def scaled(path, update):
-            if not roles()[parameter_name(path)].stacked:
+        def scaled(name, update):
+            if not roles()[name].stacked:
                 return update
             factor = jnp.ones(update.shape[0])
             for glob, first, last, steps in settings.layer_warm_ups:
-                if fnmatch.fnmatchcase(parameter_name(path), glob):
+                if fnmatch.fnmatchcase(name, glob):
                     factor = factor.at[first - 1 : last].mul(jnp.minimum(s / steps, 1.0))
             return update * factor.reshape(-1, *[1] * (update.ndim - 1))
 
-        updates = jax.tree_util.tree_map_with_path(scaled, updates)
+        updates = map_named(scaled, updates)
         return updates, optax.ScaleByScheduleState(optax.safe_increment(state.count))
 
     return optax.GradientTransformation(init, update)
@@ -115,7 +118,7 @@ def _check_layers(rows: Sequence[LayerWarmUp], params: Any, roles: Roles) -> Non
 
 def adam_state(opt_state: optax.OptState) -> Any:
     """Adam's `count`, and its moments `mu` and `nu`, where all steps are Adam's."""
-    return next(s for s in jax.tree.leaves(opt_state, is_leaf=_is_adam) if _is_adam(s))
+    return optax.tree.get(opt_state, "ScaleByAdamState")
 
 
 def adam_preconditioner(
@@ -134,17 +137,13 @@ def adam_preconditioner(
     adam = adam_state(opt_state)
     t = adam.count
 
-    def diagonal(path, nu):
-        role = roles[parameter_name(path)]
+    def diagonal(name, nu):
+        role = roles[name]
         size = jnp.sqrt(nu / (1 - beta2**t)) + epsilon
-        rate = row.rate(role) * _group(settings.all_groups, parameter_name(path))[1]
+        rate = row.rate(role) * _group(settings.all_groups, name)[1]
         return (1 - beta1**t) * role.share.epsilon * size / rate
 
-    return jax.tree_util.tree_map_with_path(diagonal, adam.nu)
-
-
-def _is_adam(state: Any) -> bool:
-    return isinstance(state, optax.ScaleByAdamState)
+    return map_named(diagonal, adam.nu)
 
 
 def _group(groups: Sequence[Group], name: str) -> Group:
@@ -156,12 +155,10 @@ def _over_epsilon(roles: Roles) -> optax.GradientTransformation:
     """Gradients over their factors on epsilon: steps by second moments have no other size than that
     beside epsilon, but RAdam's first, which are by the momentum alone."""
 
-    def update(path, update, _):
-        return times(1 / roles()[parameter_name(path)].share.epsilon, update)
+    def update(name, update, _):
+        return times(1 / roles()[name].share.epsilon, update)
 
-    return optax.stateless(
-        lambda updates, params: jax.tree_util.tree_map_with_path(update, updates, params)
-    )
+    return optax.stateless(functools.partial(map_named, update))
 
 
 def _decay_and_factor(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
@@ -169,9 +166,9 @@ def _decay_and_factor(settings: OptimizerSettings, roles: Roles) -> optax.Gradie
     and multiplies both by its group's factor; but what is independent of the learning rate."""
     row, peak = OPTIMIZERS[settings.name], peak_rate(settings)
 
-    def update(path, update, param):
-        role = roles()[parameter_name(path)]
-        _, factor, decay = _group(settings.all_groups, parameter_name(path))
+    def update(name, update, param):
+        role = roles()[name]
+        _, factor, decay = _group(settings.all_groups, name)
         update = times(row.rate(role), update)
         if not (decay and role.decay):
             return factor * update
@@ -179,9 +176,7 @@ def _decay_and_factor(settings: OptimizerSettings, roles: Roles) -> optax.Gradie
             return factor * update + decay / peak * param
         return factor * (update + decay * param)
 
-    return optax.stateless(
-        lambda updates, params: jax.tree_util.tree_map_with_path(update, updates, params)
-    )
+    return optax.stateless(functools.partial(map_named, update))
 
 
 def _check_rows_are_taken(settings: OptimizerSettings, params: Any) -> None:

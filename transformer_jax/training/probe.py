@@ -4,23 +4,18 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Float, PyTree
-
-from transformer_jax.models.family import Batch
+from transformer_jax.models.family import Batch, Params
 from transformer_jax.training.state import State
 
 
 class Observation(NamedTuple):
-    """What a step shows.
+    """A step's batch, the state after it, and the parameters before it.
 
-    Attributes:
-      state: after the step.
-      before: the parameters before it; None where no probe that is due needs them.
-      batch: that the step was made on.
+    These are None where no probe that is due needs them.
     """
 
     state: State
-    before: PyTree[Float[Array, "..."]] | None
+    before: Params | None
     batch: Batch
 
 

@@ -84,15 +84,11 @@ def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
     `warmup_steps`, so that the first update moves the parameters; 0 means that there is no warm-up.
     With `burn_in_steps` all this begins so many steps later, of which each has a rate of 0.
 
-    Raises:
-      ValueError: for a burn-in as long as the training, or a final decay that is empty or overlaps
-        the warm-up.
+    Raises ValueError for a burn-in as long as the training, or a final decay that is empty or
+    overlaps the warm-up.
     """
-    row, burn_in, warm_up = (
-        SCHEDULES[settings.schedule],
-        settings.burn_in_steps,
-        settings.warmup_steps,
-    )
+    row = SCHEDULES[settings.schedule]
+    burn_in, warm_up = settings.burn_in_steps, settings.warmup_steps
     if burn_in >= settings.steps:
         raise ValueError(
             f"optimizer.burn_in_steps={burn_in} is not less than train.steps={settings.steps}"

@@ -1,9 +1,10 @@
-"""What training carries from step to step, made from a model's `init`, and the parameter table."""
+"""What training carries from step to step, made from a model's `init`."""
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -13,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.devices.mesh import batch_sharding, follow, shardings
-from transformer_jax.models.family import Batch, Sums, parameter_name
+from transformer_jax.models.family import Batch, Sums
 
 # key, batch -> parameters, whose leaves may be boxed with their logical axes
 Init = Callable[[Key[Array, ""], Batch], Any]
@@ -62,20 +63,14 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class StateMaker:
-    """Makes the state before the first step.
-
-    Attributes:
-      metrics: the names that the training step sums over a logging window.
-      ema: whether a moving average of the parameters is kept; it begins as they do.
-      memory: the shapes of what the model keeps of a batch.
-    """
+    """Makes the state before the first step."""
 
     init: Init
     optimizer: optax.GradientTransformation
-    metrics: Sequence[str]
-    ema: bool
+    metrics: Sequence[str]  # the names that the training step sums over a logging window
+    ema: bool  # whether a moving average of the parameters is kept; it begins as they do
     mesh: Mesh
-    memory: Any = ()
+    memory: Any = ()  # the shapes of what the model keeps of a batch
 
     def create(self, key: Key[Array, ""], batch: Batch) -> State:
         """The state, every array of it made where it stays on the mesh.
@@ -105,9 +100,7 @@ class StateMaker:
             ),
         )
         return jax.tree.map(
-            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-            shapes,
-            everywhere,
+            lambda leaf, where: leaf.update(sharding=where, weak_type=False), shapes, everywhere
         )
 
     def _first(self, params: Any, rng: Key[Array, ""]) -> State:
@@ -128,22 +121,6 @@ def layout(state: State) -> Any:
     return jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
-class Parameter(NamedTuple):
-    """One row of the parameter table."""
-
-    path: str
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    count: int
-
-
-def parameter_table(init: Init, key: Key[Array, ""], batch: Batch) -> list[Parameter]:
-    """The parameters in the order of their paths; axes are empty where `init` names none."""
-    boxed = jax.eval_shape(init, key, batch)
-    leaves = jax.tree_util.tree_leaves_with_path(boxed, is_leaf=_is_boxed)
-    return [_row(path, leaf) for path, leaf in leaves]
-
-
 def split_key(key: Key[Array, ""]) -> tuple[Key[Array, ""], Key[Array, ""]]:
     """The key of `init`, and the one that every step's dropout key is folded from."""
     init_key, rng = jax.random.split(key)
@@ -151,16 +128,5 @@ def split_key(key: Key[Array, ""]) -> tuple[Key[Array, ""], Key[Array, ""]]:
 
 
 def _unboxed(boxed: Any) -> Any:
-    return jax.tree.map(
-        lambda leaf: leaf.value if _is_boxed(leaf) else leaf, boxed, is_leaf=_is_boxed
-    )
-
-
-def _is_boxed(leaf: Any) -> bool:
-    return isinstance(leaf, nn.Partitioned)
-
-
-def _row(path: tuple, leaf: Any) -> Parameter:
-    array = _unboxed(leaf)
-    axes = leaf.names if _is_boxed(leaf) else ()
-    return Parameter(parameter_name(path), array.shape, axes, array.size)
+    # Where a mesh is in use, `nn.unbox` would constrain the values by Flax's rules.
+    return nn.meta.map_axis_meta(operator.attrgetter("value"), boxed)

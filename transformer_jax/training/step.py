@@ -1,7 +1,6 @@
 """One pure training step: the gradient of a global batch, and one update of the parameters."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -40,46 +39,8 @@ class TrainSettings:
     sharpness_every: int  # 0: never
 
 
-def make_train_step(
-    settings: TrainSettings,
-    *,
-    loss: Loss,
-    apply: ApplyFn,
-    optimizer: optax.GradientTransformation,
-    schedule: optax.Schedule,
-    layout: Any,
-) -> StepFn:
-    """Compiles `train_step`. The state is donated: the one passed in is gone after the call.
-
-    layout: a `State` of the arrays' shardings, which the next state keeps.
-    """
-    step = functools.partial(
-        train_step,
-        settings=settings,
-        loss=loss,
-        apply=apply,
-        optimizer=optimizer,
-        schedule=schedule,
-    )
-    return jax.jit(
-        step,
-        donate_argnums=0,
-        # The numbers lie where that of the step does: whole on every device.
-        out_shardings=(layout, layout.step),
-        compiler_options=compiled.options(layout.step.mesh),
-    )
-
-
-def train_step(
-    state: State,
-    batch: Batch,
-    *,
-    settings: TrainSettings,
-    loss: Loss,
-    apply: ApplyFn,
-    optimizer: optax.GradientTransformation,
-    schedule: optax.Schedule,
-) -> tuple[State, Metrics]:
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class TrainStep:
     """One update of the parameters, by the gradient of the mean loss of the global batch.
 
     Sums over micro-batches are divided once, by the weight of the whole batch, so that the update
@@ -88,65 +49,98 @@ def train_step(
 
     With `ema_decay` the state's moving average takes in the new parameters: ema <- d ema + (1 - d)
     params, d = min(ema_decay, (1 + n) / (10 + n)), where n updates have been made before this one.
-
-    Returns the next state, and as metrics the `loss`, `weight` (as target tokens), `gradient_norm`
-    (before clipping) and `learning_rate` of this step; `finite_parameters`, whether the new ones
-    are; `recent_median` and `recent_deviation`, the `spread` of the losses before this one; and
-    `window`: name -> (sum, weight) since the last multiple of `log_every`.
-
-    Raises:
-      ValueError: when the rows of the batch cannot be cut into `accumulation_steps` equal parts.
     """
 
-    def summed(params: Params, batch: Batch, rng: Key[Array, ""], memory: Any) -> tuple[Array, Any]:
-        outputs, memory = apply(params, batch, rng, memory)
-        result = loss(outputs, batch)
-        return result[0], (result, memory)
+    settings: TrainSettings
+    loss: Loss
+    apply: ApplyFn
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
 
-    log_every, ema_decay = settings.log_every, settings.ema_decay
-    gradient_sum, (loss_sum, weight, sums), memory = _summed_gradient(
-        summed,
-        state.params,
-        loss.with_totals(batch),
-        state.dropout_key,
-        state.memory,
-        settings.accumulation_steps,
-    )
-    gradient = jax.tree.map(lambda g: g / weight, gradient_sum)
-    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-    gradient_norm = optax.tree.norm(gradient)
-    params = optax.apply_updates(state.params, updates)
-    loss_mean = loss_sum / weight
-    median, deviation = spread(state.recent)
+    def program(self, layout: Any) -> StepFn:
+        """The step as one program. The state is donated: the one passed in is gone after the call.
 
-    sums = {**sums, "gradient_norm": (gradient_norm, jnp.ones(()))}
-    # The second case: a window that was finished when the run resumed with another log_every.
-    counted = state.window["gradient_norm"][1]
-    starts_window = (state.step % log_every == 0) | (counted >= log_every)
-    window = jax.tree.map(
-        lambda total, new: jnp.where(starts_window, 0.0, total) + new, state.window, sums
-    )
-    next_state = State(
-        step=state.step + 1,
-        params=params,
-        ema_params=_moving_average(state, params, ema_decay) if ema_decay else None,
-        opt_state=opt_state,
-        rng=state.rng,
-        memory=memory,
-        window=window,
-        recent=state.recent.at[state.step % state.recent.size].set(loss_mean),
-    )
-    metrics = {
-        "loss": loss_mean,
-        "weight": weight,
-        "gradient_norm": gradient_norm,
-        "learning_rate": schedule(state.step),
-        "finite_parameters": _all_finite(params),
-        "recent_median": median,
-        "recent_deviation": deviation,
-        "window": window,
-    }
-    return next_state, metrics
+        layout: a `State` of the arrays' shardings, which the next state keeps.
+        """
+        return jax.jit(
+            self.step,
+            donate_argnums=0,
+            # The numbers lie where that of the step does: whole on every device.
+            out_shardings=(layout, layout.step),
+            compiler_options=compiler.options(layout.step.mesh),
+        )
+
+    def step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        """The next state, and what the step says of itself.
+
+        The metrics are the `loss`, `weight` (as target tokens), `gradient_norm` (before clipping)
+        and `learning_rate` of this step; `finite_parameters`, whether the new ones are;
+        `recent_median` and `recent_deviation`, the `spread` of the losses before this one; and
+        `window`: name -> (sum, weight) since the last multiple of `log_every`.
+        """
+        log_every, ema_decay = self.settings.log_every, self.settings.ema_decay
+        gradient_sum, (loss_sum, weight, sums), memory = self._summed_gradient(state, batch)
+        gradient = jax.tree.map(lambda g: g / weight, gradient_sum)
+        updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
+        gradient_norm = optax.tree.norm(gradient)
+        params = optax.apply_updates(state.params, updates)
+        loss_mean = loss_sum / weight
+        median, deviation = spread(state.recent)
+
+        sums = {**sums, "gradient_norm": (gradient_norm, jnp.ones(()))}
+        # The second case: a window that was finished when the run resumed with another log_every.
+        counted = state.window["gradient_norm"][1]
+        starts_window = (state.step % log_every == 0) | (counted >= log_every)
+        window = jax.tree.map(
+            lambda total, new: jnp.where(starts_window, 0.0, total) + new, state.window, sums
+        )
+        next_state = State(
+            step=state.step + 1,
+            params=params,
+            ema_params=_moving_average(state, params, ema_decay) if ema_decay else None,
+            opt_state=opt_state,
+            rng=state.rng,
+            memory=memory,
+            window=window,
+            recent=state.recent.at[state.step % state.recent.size].set(loss_mean),
+        )
+        metrics = {
+            "loss": loss_mean,
+            "weight": weight,
+            "gradient_norm": gradient_norm,
+            "learning_rate": self.schedule(state.step),
+            "finite_parameters": _all_finite(params),
+            "recent_median": median,
+            "recent_deviation": deviation,
+            "window": window,
+        }
+        return next_state, metrics
+
+    def _summed_gradient(
+        self, state: State, batch: Batch
+    ) -> tuple[Params, tuple[Array, Array, Sums], Any]:
+        """The gradient of the summed loss, the sums, and the memory of all rows."""
+
+        def summed(params: Params, batch: Batch, rng: Key[Array, ""], memory: Any) -> Any:
+            outputs, memory = self.apply(params, batch, rng, memory)
+            result = self.loss(outputs, batch)
+            return result[0], (result, memory)
+
+        gradient = jax.grad(summed, has_aux=True)
+        whole = self.loss.with_totals(batch), state.dropout_key, state.memory
+        if self.settings.accumulation_steps == 1:
+            total, (sums, memory) = gradient(state.params, *whole)
+            return total, sums, memory
+
+        def add(total, part):
+            new, aux = gradient(state.params, *part)
+            return jax.tree.map(jnp.add, total, new), aux
+
+        zeros = jax.tree.map(jnp.zeros_like, state.params)
+        parts = micro_batches(*whole, self.settings.accumulation_steps)
+        total, (sums, memory) = jax.lax.scan(add, zeros, parts)
+        sums = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sums)
+        return total, sums, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), memory)
 
 
 def is_finite(metrics: Metrics) -> bool:
@@ -180,48 +174,14 @@ def _moving_average(state: State, params: Params, decay: float) -> Params:
     return optax.incremental_update(params, state.ema_params, share)
 
 
-def _summed_gradient(
-    loss: Callable,
-    params: Params,
-    batch: Batch,
-    rng: Key[Array, ""],
-    memory: Any,
-    accumulation_steps: int,
-) -> tuple[Params, tuple[Array, Array, Sums], Any]:
-    """Gradient of the summed loss, the sums, and the memory of all rows, over all micro-batches."""
-    gradient = jax.grad(loss, has_aux=True)
-    if accumulation_steps == 1:
-        total, (sums, memory) = gradient(params, batch, rng, memory)
-        return total, sums, memory
-
-    def add(total, part):
-        new, aux = gradient(params, *part)
-        return jax.tree.map(jnp.add, total, new), aux
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    parts = micro_batches(batch, rng, memory, accumulation_steps)
-    total, (sums, memory) = jax.lax.scan(add, zeros, parts)
-    sums = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sums)
-    return total, sums, jax.tree.map(lambda parts: parts.reshape(-1, *parts.shape[2:]), memory)
-
-
 def micro_batches(
     batch: Batch, rng: Key[Array, ""], memory: Any, parts: int
 ) -> tuple[dict[str, Shaped[Array, "parts rows ..."]], Key[Array, "parts"], Any]:
-    """A batch cut into equal parts, and the dropout key and the memory of each.
-
-    One part has the step's own key. Raises ValueError where the rows cannot be cut.
-    """
+    """Equal parts of a batch, with a dropout key and the memory of each; one has the step's key."""
     keys = rng[None] if parts == 1 else jax.random.split(rng, parts)
-    cut, own = jax.tree.map(functools.partial(_cut_rows, parts), (batch, memory))
+
+    def cut_rows(x: Array) -> Array:
+        return x.reshape(parts, len(x) // parts, *x.shape[1:])
+
+    cut, own = jax.tree.map(cut_rows, (batch, memory))
     return jax.tree.map(lambda rows: constrain(rows, None, "batch", "length"), cut), keys, own
-
-
-def _cut_rows(parts: int, array: Array) -> Array:
-    rows = array.shape[0]
-    if rows % parts:
-        raise ValueError(
-            f"a batch of {rows} rows cannot be cut into {parts} equal micro-batches: "
-            "make data.batch_size a multiple of train.accumulation_steps"
-        )
-    return array.reshape(parts, rows // parts, *array.shape[1:])

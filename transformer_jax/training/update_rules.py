@@ -1,6 +1,7 @@
 """How gradients become steps, before the learning rate: OPTIMIZERS is the list."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -96,13 +97,13 @@ def _stable_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation
         directions, state = adam.update(updates, state, params)
         correction = 1 - moments.beta2**state.count
 
-        def clipped(path, direction, gradient, second):
+        def clipped(name, direction, gradient, second):
             """Over `rms_ratio`, where that exceeds 1."""
-            role = roles()[parameter_name(path)]
+            role = roles()[name]
             rms = rms_ratio(role, gradient, second / correction, moments.epsilon)
             return (_unfold(role, direction) / jnp.maximum(1.0, rms)).reshape(direction.shape)
 
-        return jax.tree_util.tree_map_with_path(clipped, directions, updates, state.nu), state
+        return map_named(clipped, directions, updates, state.nu), state
 
     return optax.GradientTransformation(adam.init, update)
 
@@ -141,12 +142,11 @@ def _muon(moments: Moments, roles: Roles) -> optax.GradientTransformation:
         optax.stateless(to_adams_size),
     )
 
-    def label(name: str) -> str:
-        role = roles()[name]
-        return "muon" if _is_orthogonalised(role) else "adam"
+    def label(name: str, _) -> str:
+        return "muon" if _is_orthogonalised(roles()[name]) else "adam"
 
     rules: dict[Any, Any] = {"muon": _each_matrix(one_matrix, roles), "adam": _adam(moments, roles)}
-    transform = optax.partition(rules, by_name(label))
+    transform = optax.partition(rules, functools.partial(map_named, label))
 
     def init(params: Any) -> Any:
         if not any(map(_is_orthogonalised, roles().values())):
@@ -248,10 +248,10 @@ def rms_ratio(
     return jnp.sqrt(jnp.mean(own, axis=range(1, own.ndim), keepdims=True))
 
 
-def by_name(label: Callable[[str], str]) -> Callable[[Any], Any]:
-    """The function of a tree that puts label(path, as "embedding/table") in place of each leaf."""
-    return lambda tree: jax.tree_util.tree_map_with_path(
-        lambda path, _: label(parameter_name(path)), tree
+def map_named(f: Callable[..., Any], *trees: Any) -> Any:
+    """The tree with f(path, as "embedding/table", *leaves) in place of each leaf."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, *leaves: f(parameter_name(path), *leaves), *trees
     )
 
 
@@ -260,28 +260,21 @@ def _each_matrix(
 ) -> optax.GradientTransformation:
     """`transform` on each matrix and each vector of each layer, as if it were all there is."""
 
-    def unfold(path, array):
-        return _unfold(roles()[parameter_name(path)], array)
+    def unfold(name, array):
+        return _unfold(roles()[name], array)
 
     def init(params):
-        return jax.tree_util.tree_map_with_path(
-            lambda path, param: jax.vmap(transform.init)(unfold(path, param)), params
-        )
+        return map_named(lambda name, x: jax.vmap(transform.init)(unfold(name, x)), params)
 
     def update(updates, state, params=None):
-        def one(path, update, state, param):
-            matrices: Any = unfold(path, update)
-            matrices, state = jax.vmap(transform.update)(matrices, state, unfold(path, param))
+        def one(name, update, state, param):
+            matrices: Any = unfold(name, update)
+            matrices, state = jax.vmap(transform.update)(matrices, state, unfold(name, param))
             return matrices.reshape(update.shape), state
 
-        leaves, structure = jax.tree_util.tree_flatten_with_path(updates)
-        states, params = structure.flatten_up_to(state), structure.flatten_up_to(params)
-        results = [
-            one(*leaf, state, param)
-            for leaf, state, param in zip(leaves, states, params, strict=True)
-        ]
-        columns = ([result[column] for result in results] for column in (0, 1))
-        return tuple(map(structure.unflatten, columns))
+        structure = jax.tree.structure(updates)
+        pairs = structure.flatten_up_to(map_named(one, updates, state, params))
+        return tuple(structure.unflatten([pair[i] for pair in pairs]) for i in (0, 1))
 
     return optax.GradientTransformation(init, update)
 

@@ -8,7 +8,7 @@ from experiments.harness import coordinate_check
 from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
 from transformer_jax.config.build import build
-from transformer_jax.inspection import coordinates
+from transformer_jax.tools.coordinate_check import coordinates
 
 STEPS, RATE = 12, 0.01
 

@@ -107,15 +107,15 @@ def test_a_step_holds_no_array_whole(state, step):
 def test_a_step_gathers_parameters_over_fsdp_and_no_activation(step, mesh):
     """It gathers one layer of each parameter, and only the device's heads, units or vocabulary."""
 
-    def of_a_layer(row):
+    def of_a_layer(role):
         return tuple(
             size // TENSOR if sharding.RULES[str(axis)] == ("tensor",) else size
-            for axis, size in zip(row.axes, row.shape, strict=True)
+            for axis, size in zip(role.axes, role.shape, strict=True)
             if axis != "layers"
         )
 
-    table = RUN.on(MESH).parameter_table()
-    sharded = {of_a_layer(row) for row in table if "embed" in row.axes}
+    roles = RUN.on(MESH).roles.values()
+    sharded = {of_a_layer(role) for role in roles if "embed" in role.axes}
     gathered = exchanged(step, mesh, "all-gather")
     assert gathered == {(shape, ("fsdp",)) for shape in sharded}
 

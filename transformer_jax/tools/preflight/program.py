@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import jax
-import numpy as np
 
 from transformer_jax.devices.chips import Peak
 from transformer_jax.devices.mesh import use
@@ -96,8 +95,8 @@ def compile_decoding(run: Run, memory: float) -> Program | None:
     inputs = prompt_shapes(rows, width)
     count = rows * decoder.settings.num_samples
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), count))
-    longest = int(np.max(decoder.most_written(np.arange(1, width + 1))))
-    decode = jax.jit(functools.partial(decode_batch, decoder=decoder, rooms=(longest,)))
+    rooms = (decoder.longest(width),)
+    decode = jax.jit(functools.partial(decode_batch, decoder=decoder, rooms=rooms))
     limits = jax.ShapeDtypeStruct((rows,), "int32")
     return _compile(run, decode, (params, inputs, limits, keys), memory)
 

@@ -1,5 +1,6 @@
 """Shows what a config means, and trains nothing."""
 
+import math
 from pathlib import Path
 
 from configs import default
@@ -14,7 +15,6 @@ from transformer_jax.inspection.flops import product_flops
 from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import Share
 from transformer_jax.run import Run
-from transformer_jax.training.state import Parameter
 from transformer_jax.training.update_rules import OPTIMIZERS
 
 _ROWS = 2000  # of training data that are packed to see how full they are
@@ -29,13 +29,13 @@ def inspect(config: Config, workdir: Path | None) -> int:
         if told:
             print("To note:", *told, sep="\n  ")
 
-        table = run.parameter_table()
-        width = max(len(row.path) for row in table)
+        width = max(map(len, run.roles))
         print("\nParameters:")
-        for row in table:
-            text = _dimensions(run, row) + _share(run.roles[row.path], run.optimizer.name)
-            print(f"  {row.path:{width}}  {row.count:>13,}  {text}")
-        print(f"  {'total':{width}}  {sum(row.count for row in table):>13,}")
+        for path, role in run.roles.items():
+            text = _dimensions(run, role) + _share(role, run.optimizer.name)
+            print(f"  {path:{width}}  {math.prod(role.shape):>13,}  {text}")
+        total = sum(math.prod(role.shape) for role in run.roles.values())
+        print(f"  {'total':{width}}  {total:>13,}")
 
         traced = run.train_step().trace(run.abstract_state(), run.abstract_batch())
         flops = product_flops(traced)
@@ -81,14 +81,14 @@ def _share(role: Role, optimizer: str) -> str:
     return "; " + ", ".join(f"{name} * {factor:.4g}" for name, factor in factors.items())
 
 
-def _dimensions(run: Run, row: Parameter) -> str:
+def _dimensions(run: Run, role: Role) -> str:
     """The axes and sizes of a parameter, how each is sharded, and what should be and cannot."""
     dimensions = []
-    cuts = mesh.spec(run.mesh, row.axes, row.shape)
-    for axis, size, cut in zip(row.axes, row.shape, cuts, strict=True):
+    cuts = mesh.spec(run.mesh, role.axes, role.shape)
+    for axis, size, cut in zip(role.axes, role.shape, cuts, strict=True):
         names = (cut,) if isinstance(cut, str) else cut or ()  # one alone stands without a tuple
         over = "".join(f" / {name} {run.mesh.shape[name]}" for name in names)
         dimensions.append(f"{axis} {size}{over}")
     text = ", ".join(dimensions)
-    whole = mesh.undivided(run.mesh, row.axes, row.shape)
+    whole = mesh.undivided(run.mesh, role.axes, role.shape)
     return f"{text} (whole: {', '.join(whole)})" if whole else text

@@ -10,12 +10,12 @@ from configs.default import Config
 from transformer_jax.config.build import built, head_dim, optimizer_settings
 from transformer_jax.config.load import replace
 from transformer_jax.devices.mesh import place
-from transformer_jax.inspection import coordinates
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Batch, Params
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import progress
 from transformer_jax.process.tables import aligned
+from transformer_jax.tools.coordinate_check import coordinates
 from transformer_jax.training.schedule import peak_rate
 
 _STEPS = 10

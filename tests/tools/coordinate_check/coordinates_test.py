@@ -5,7 +5,7 @@ import pytest
 
 from tests.inspection.seen import POST_LN, make, observe_function
 from tests.models import tiny
-from transformer_jax.inspection import coordinates
+from transformer_jax.tools.coordinate_check import coordinates
 
 
 def test_sizes_are_means_over_real_tokens():

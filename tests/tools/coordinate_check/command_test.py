@@ -1,6 +1,5 @@
 """What the check of a parameterisation trains, says and returns."""
 
-import importlib
 import re
 from typing import Any
 
@@ -9,9 +8,7 @@ import pytest
 
 from configs import default
 from transformer_jax.config.load import load, replace
-
-# The package has the function of this name.
-command = importlib.import_module("transformer_jax.commands.check_parameterization")
+from transformer_jax.tools.coordinate_check import command
 
 MUP = {"model.parameterization": "mup", "model.base_width": 64}
 COMPLETEP = MUP | {"model.parameterization": "completep", "model.base_depth": 6}

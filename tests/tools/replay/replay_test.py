@@ -11,14 +11,12 @@ import optax
 import pytest
 
 from tests.models import tiny
-from tests.training.tiny import make_settings, make_states
-from transformer_jax.inspection import replay
+from tests.training.tiny import compiled_step, make_settings, make_states
 from transformer_jax.models.family import Outputs, parameter_name, with_memory
 from transformer_jax.models.memory import shapes
 from transformer_jax.tasks import TASKS
-from transformer_jax.training import state as train_state
+from transformer_jax.tools.replay import replay
 from transformer_jax.training.cross_entropy import LossSettings
-from transformer_jax.training.step import make_train_step
 
 LOSS = TASKS["translation"].bound_loss(LossSettings(0.0, 0.0))
 SGD: optax.GradientTransformation = optax.sgd(0.1)
@@ -192,13 +190,13 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
 def assert_of_the_step(model, settings, state, batch):
     """That the training step has the loss, gradient and new parameters of its parts, returned."""
     parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
-    step = make_train_step(
+    step = compiled_step(
+        state,
         settings,
         loss=LOSS,
         apply=functools.partial(with_memory, model),
         optimizer=SGD,
         schedule=lambda count: jnp.float32(0.1),
-        layout=train_state.layout(state),
     )
     after, metrics = step(state, batch)
     np.testing.assert_allclose(parts["mean loss"], metrics["loss"], rtol=1e-5)

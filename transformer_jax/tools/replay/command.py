@@ -8,12 +8,12 @@ from transformer_jax.commands.restore import check, resume
 from transformer_jax.commands.start import begin
 from transformer_jax.config.build import built
 from transformer_jax.inspection import memory
-from transformer_jax.inspection.replay import BadStep
-from transformer_jax.inspection.replay import replay as train_again
 from transformer_jax.models import FAMILIES
 from transformer_jax.process import hosts
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CONFIG, REPLAY, is_writable, write_atomically
+from transformer_jax.tools.replay.replay import BadStep
+from transformer_jax.tools.replay.replay import replay as train_again
 
 
 def replay(config: Config, workdir: Path, step: int | None) -> int:

@@ -1,0 +1,1 @@
+"""Whether activations keep their size as a model grows: `--mode=check_parameterization`."""
