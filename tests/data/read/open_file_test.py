@@ -72,7 +72,7 @@ def test_folder_and_forbidden_file(tmp_path):
 
 def test_a_file_that_is_not_a_regular_file_is_not_waited_for(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "f")
-    monkeypatch.delattr(open_file, "_opened")  # it would wait without end
+    monkeypatch.delattr(open_file, "_unpacked")  # it would wait without end
     with pytest.raises(ValueError, match="f: cannot be read, as it is not a regular file"):
         lines_of(tmp_path / "f")
 

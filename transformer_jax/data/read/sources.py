@@ -237,7 +237,7 @@ def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...])
 def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> int | None:
     """The size of the files; None where there are none, or they are packed."""
     paths = [path for paths in find_files(settings, columns, splits) for path in paths]
-    packed = any(path.suffix in (".gz", ".zst") for path in paths) or settings.source == "parquet"
+    packed = any(path.suffix in open_file.PACKED for path in paths) or settings.source == "parquet"
     return sum(path.stat().st_size for path in paths) if paths and not packed else None
 
 
@@ -295,8 +295,8 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
     first = endings[0]
     # Of a file that is there plain and packed `_find` takes one.
     stems = {
-        str(path.with_suffix("") if path.suffix in _PACKED else path).removesuffix(first)
-        for packed in ("", *_PACKED)
+        str(path.with_suffix("") if path.suffix in open_file.PACKED else path).removesuffix(first)
+        for packed in ("", *open_file.PACKED)
         for path in folder.glob(f"{split}{first}{packed}")
     }
     if not stems:
@@ -307,12 +307,9 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
     return [tuple(_find(Path(f"{stem}{ending}")) for ending in endings) for stem in sorted(stems)]
 
 
-_PACKED = (".gz", ".zst")
-
-
 def _find(path: Path) -> Path:
     """The file, or where there is none the one with .gz or .zst added."""
-    others = [path.with_name(f"{path.name}{packed}") for packed in _PACKED]
+    others = [path.with_name(f"{path.name}{packed}") for packed in open_file.PACKED]
     for candidate in (path, *others):
         if candidate.exists():
             return candidate
