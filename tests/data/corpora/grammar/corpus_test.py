@@ -1,7 +1,5 @@
 """The corpus: its order, its splits, its labels and its entropy."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
@@ -13,16 +11,13 @@ OF_ANIMALS = set("tired sleepy lazy sick clumsy shy nervous impatient anxious st
 
 @pytest.fixture(scope="module")
 def many() -> list[sentences.Sentence]:
-    return list(map(corpus.realise, corpus.numbers(0, range(300_000))))
+    return list(map(corpus.realise, corpus.numbers(0, range(50_000))))
 
 
-def triples():
-    """All (subject, object, adjective), as (English words, held out)."""
-    for scene in lexicon.SCENES:
-        adjectives = lexicon.FEELINGS + scene.adjectives
-        for subject, object, adjective in product(lexicon.ANIMALS, scene.objects, adjectives):
-            words = (subject.singular, object.singular, adjective.english)
-            yield words, sentences.is_held_out(subject, object, adjective)
+@pytest.fixture(scope="module")
+def held_out() -> dict[tuple[str, str, str], bool]:
+    """Whether each (subject, object, adjective) is held out."""
+    return {situation.triple: situation.held_out for situation in sentences.SITUATIONS}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 1000, 4096, 5003])
@@ -60,9 +55,9 @@ def test_an_index_outside_the_grammar_is_refused(index):
         next(corpus.numbers(0, range(index, index + 1)))
 
 
-def test_at_least_300_000_distinct_english_sentences(many):
-    # Distinct sources also make the translation a function of the source.
-    assert len({s.source for s in many}) == len(many) == 300_000
+def test_english_sentences_are_distinct(many):
+    # So the translation is a function of the source, too.
+    assert len({s.source for s in many}) == len(many)
 
 
 def test_every_english_word_has_one_tag(many):
@@ -109,16 +104,15 @@ def test_it_is_resolved_by_the_adjective_and_takes_the_gender_of_its_noun(many):
     assert len(roles) == 6
 
 
-def test_held_out_triples_are_few_and_hold_both_of_the_street():
-    held_out = dict(triples())
+def test_held_out_triples_are_few_and_hold_both_of_the_street(held_out):
     assert 0.05 < np.mean(list(held_out.values())) < 0.10
     assert held_out["animal", "street", "tired"] and held_out["animal", "street", "wide"]
 
 
 @pytest.mark.parametrize("of_triple", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
-def test_every_word_and_every_pair_occurs_in_training(of_triple):
-    parts = [(tuple(words[i] for i in of_triple), held_out) for words, held_out in triples()]
-    assert {part for part, held_out in parts if not held_out} == {part for part, _ in parts}
+def test_every_word_and_every_pair_occurs_in_training(held_out, of_triple):
+    parts = [(tuple(words[i] for i in of_triple), held) for words, held in held_out.items()]
+    assert {part for part, held in parts if not held} == {part for part, _ in parts}
 
 
 def triple_in(example: dict[str, str]) -> tuple[str, str, str] | None:
@@ -136,8 +130,7 @@ def triple_in(example: dict[str, str]) -> tuple[str, str, str] | None:
     return subject, object, adjective
 
 
-def test_held_out_triples_are_in_the_test_split_and_nowhere_else():
-    held_out = dict(triples())
+def test_held_out_triples_are_in_the_test_split_and_nowhere_else(held_out):
     splits = {name: list(corpus.examples(name, 1000)) for name in corpus.SPLITS}
     for name, examples in splits.items():
         assert len(examples) == len({e["source"] for e in examples}) == 1000
@@ -159,7 +152,7 @@ def test_entropy_counts_the_sentences_that_are_not_held_out(monkeypatch):
         for pattern in sentences.PATTERNS
     ]
     small = [
-        sentences.Pattern(p.realise, **slots)
+        sentences.Pattern(p.realise, " ".join(slots), **slots)
         for p, slots in zip(sentences.PATTERNS, few, strict=True)
     ]
     monkeypatch.setattr(corpus, "PATTERNS", tuple(small))

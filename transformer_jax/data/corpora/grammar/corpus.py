@@ -6,13 +6,12 @@ from math import isqrt, log
 
 import numpy as np
 
-from transformer_jax.data.corpora.grammar.lexicon import BECAUSE, TOO
 from transformer_jax.data.corpora.grammar.sentences import (
     PATTERNS,
     SITUATIONS,
+    STREET_TRIPLES,
     Pattern,
     Sentence,
-    explanation,
 )
 
 NAME = "english_german_grammar/1.0.0"  # with a version: prepared data are found by it
@@ -93,17 +92,13 @@ SPLITS = {
 
 
 def street_sentences() -> list[Sentence]:
-    """The two sentences that introductions to attention use."""
-    situations = {
-        situation.adjective.english: situation
-        for situation in SITUATIONS
-        if situation.event.subject.singular == "animal"
-        and situation.event.verb.base == "cross"
-        and situation.event.object.singular == "street"
-    }
+    """The two sentences that introductions to attention use: the first ones of their situations."""
+    explanation = PATTERNS[0]
+    each = explanation.size // len(SITUATIONS)
     return [
-        explanation(situations[name], BECAUSE, "last", "past", TOO, False, None, None)
-        for name in ("tired", "wide")
+        explanation(number * each)
+        for number, situation in enumerate(SITUATIONS)
+        if situation.triple in STREET_TRIPLES and situation.event.verb.base == "cross"
     ]
 
 
