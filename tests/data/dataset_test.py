@@ -33,7 +33,7 @@ from transformer_jax.data.prepare.tokenizer import (
 )
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import concatenate
-from transformer_jax.data.settings import Named, Part
+from transformer_jax.data.settings import Part
 from transformer_jax.tasks import TASKS
 
 
@@ -371,7 +371,7 @@ def test_examples_of_a_part_are_shared_with_the_training_split_of_any_part(folde
     source = make_settings(folder, "causal_lm").source
 
     def part(name, train, test):
-        return Named(name, source, {"train": train, "validation": (), "test": test}, 1.0, ())
+        return Part(name, source, {"train": train, "validation": (), "test": test}, 1.0, ())
 
     both = part("a", ("one",), ("of_one",)), part("b", ("two",), ("of_two",))
     split = dataset(folder, "causal_lm", parts=both).split("test")
@@ -393,7 +393,7 @@ def _mixed(folder, **changes):
     source = make_settings(folder, "causal_lm").source
     formats = (("json", "a.json", 3.0), ("text", "b.*", 1), ("parquet", "c.parquet", 2))
     parts = [
-        Part(dataclasses.replace(source, source=name), (file,), weight)
+        Part("", dataclasses.replace(source, source=name), {"train": (file,)}, weight, ())
         for name, file, weight in formats
     ]
     return dataset(folder, "causal_lm", mixture=tuple(parts), **changes)

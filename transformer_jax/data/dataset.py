@@ -17,7 +17,7 @@ from jaxtyping import Bool
 from transformer_jax.data import splits, vocabularies
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare import prepare
-from transformer_jax.data.prepare.arrays import CHUNK, TokenArrays, joined, summed
+from transformer_jax.data.prepare.arrays import TokenArrays, chunks, joined, summed
 from transformer_jax.data.prepare.recipe import Corrupt, Draw, Drawing, Form, NumberedBatch
 from transformer_jax.data.prepare.summary import Summary, check_train, summarise
 from transformer_jax.data.prepare.tokenizer import (
@@ -30,7 +30,7 @@ from transformer_jax.data.read import sources
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 from transformer_jax.data.serve.continuous_rows import contiguous_batches, contiguous_streams
 from transformer_jax.data.serve.streams import TrainStreams, shuffled_streams
-from transformer_jax.data.settings import SPLITS, DataSettings, Part
+from transformer_jax.data.settings import SPLITS, DataSettings
 from transformer_jax.process import progress
 
 
@@ -100,7 +100,7 @@ class Dataset:
 
     def has(self, split: str) -> bool:
         """Whether there is such a split."""
-        return splits.has(self.settings, split)
+        return bool(splits.sets(self.settings, split))
 
     def _present(self) -> Iterator[str]:
         """The splits that there are."""
@@ -130,7 +130,7 @@ class Dataset:
             draw=self._draw(training=True),
             corrupt=self._corrupt(training=True),
             rows=rows,
-            weights=[part.weight for part in splits.parts(settings, "train")],
+            weights=[one.weight for one in splits.sets(settings, "train")],
         )
 
     def batch_shapes(self) -> dict[str, Form]:
@@ -154,7 +154,7 @@ class Dataset:
             return None
         counts = summed(arrays.ids[recipe.predicted] for arrays in self._tokens("train"))
         if recipe.draw is not None:  # masks spare them
-            counts[[i for i in self.special.silent if i < len(counts)]] = 0
+            counts[np.isin(np.arange(len(counts)), self.special.silent)] = 0
         shares = counts[counts > 0] / counts.sum()
         return float(-np.sum(shares * np.log(shares)))
 
@@ -185,7 +185,7 @@ class Dataset:
         texts = [arrays.texts() for arrays in sets]
         shared = [key for key in texts[0] if all(key in others for others in texts)]
         ends = itertools.accumulate((arrays.counts.examples for arrays in sets), initial=0)
-        parts = zip(splits.named(settings, name), itertools.pairwise(ends), strict=True)
+        parts = zip(splits.sets(settings, name), itertools.pairwise(ends), strict=True)
         return Split(
             batches,
             {key: joined([examples[key] for examples in texts]) for key in shared},
@@ -228,13 +228,11 @@ class Dataset:
 
         Raises ValueError where it is another, though names, sizes and times are the same.
         """
-        settings = self.settings
         for split in self._present():
-            sets = zip(splits.parts(settings, split), self._tokens(split), strict=True)
-            for part, arrays in sets:
+            sets = splits.sets(self.settings, split)
+            for one, arrays in zip(sets, self._tokens(split), strict=True):
                 with progress.phase(f"Reading the {split} split"):
-                    pieces = splits.pieces(settings, split, part)
-                    content = prepare.content(pieces, settings.recipe)
+                    content = prepare.content(one.pieces(), self.settings.recipe)
                 if content != arrays.counts.content:
                     raise ValueError(
                         f"data.{split}: the files have another content than when they were "
@@ -259,9 +257,8 @@ class Dataset:
         own = np.concatenate([arrays.hashes()[:] for arrays in self._tokens(split)])
         shared = np.zeros(len(own), bool)
         for arrays in self._tokens("train"):
-            hashes = arrays.hashes()
-            for start in range(0, len(hashes), CHUNK):
-                shared |= np.isin(own, hashes[start : start + CHUNK])
+            for hashes in chunks(arrays.hashes()):
+                shared |= np.isin(own, hashes)
         return shared
 
     # What is prepared
@@ -269,7 +266,7 @@ class Dataset:
     def _tokens(self, split: str) -> list[TokenArrays]:
         """The token arrays of the sets of a split."""
         if split not in self._prepared:
-            sets = [self._prepare(split, part) for part in splits.parts(self.settings, split)]
+            sets = [self._prepare(split, one) for one in splits.sets(self.settings, split)]
             summary = summarise(sets, self.settings.recipe, self.special)
             if split == "train":
                 check_train(summary)
@@ -285,7 +282,7 @@ class Dataset:
             self._prepared[split] = sets
         return self._prepared[split]
 
-    def _prepare(self, split: str, part: Part) -> TokenArrays:
+    def _prepare(self, split: str, one: splits.Set) -> TokenArrays:
         settings, trained_on = self.settings, split == "train"
         plan = prepare.Plan(
             tokenizer=self._encoder,
@@ -294,15 +291,14 @@ class Dataset:
             limits=settings.limits("drop" if trained_on else "truncate"),
             keeps_texts=not trained_on,
         )
-        version = splits.version(settings, split, part)
-        key = fingerprint(*plan.made_by(), plan.keeps_texts, version)
+        key = fingerprint(*plan.made_by(), plan.keeps_texts, one.version())
         return prepare.prepared(
             plan,
-            lambda: splits.pieces(settings, split, part),
+            one.pieces,
             settings.cache / "sets" / key,
             workers=settings.workers,
             what=f"Tokenising the {split} split",
-            total=sources.plain_bytes(part.source, settings.recipe.reads, part.files),
+            total=sources.plain_bytes(*one.where),
         )
 
     def _draw(self, *, training: bool) -> Draw | None:

@@ -12,18 +12,11 @@ SPLITS = ("train", "validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A set of a split. files: its splits, or files. weight: its share of the examples."""
+    """A part of the data, with splits of its own.
 
-    source: SourceSettings
-    files: tuple[str, ...]
-    weight: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Named:
-    """A part of the data with splits of its own, which is scored apart.
-
-    weight: its share of the training examples. metrics: what its texts are scored by.
+    name: by which it is scored apart; "" of the data as a whole, and of the sets of a mixture.
+    splits: what each is read from, names or files. weight: its share of the training examples.
+    metrics: what its texts are scored by.
     """
 
     name: str
@@ -66,7 +59,7 @@ class DataSettings:
     recipe: Recipe
     splits: dict[str, tuple[str, ...]]
     mixture: tuple[Part, ...]
-    parts: tuple[Named, ...]
+    parts: tuple[Part, ...]
     metrics: tuple[str, ...]
     validation_size: int
     train_share: float
@@ -100,10 +93,6 @@ class DataSettings:
         """Most places of an example."""
         return Limits(self.longest["source"], self.longest["target"], too_long)
 
-    def share(self, split: str) -> float:
-        """The share of a split's examples that is used."""
-        return self.train_share if split == "train" else 1
-
     @property
     def max_prompt_length(self) -> int:
         """Most places of a prompt."""
@@ -121,7 +110,6 @@ class DataSettings:
         return Path(self.source.cache_dir).expanduser()
 
     @property
-    def named(self) -> tuple[Named, ...]:
+    def named(self) -> tuple[Part, ...]:
         """The parts; without any, the data as a whole, whose name is empty."""
-        whole = Named("", self.source, self.splits, 1, self.metrics)
-        return self.parts or (whole,)
+        return self.parts or (Part("", self.source, self.splits, 1, self.metrics),)

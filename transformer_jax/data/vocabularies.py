@@ -57,8 +57,8 @@ def _tokenizer_of(settings: DataSettings) -> Tokenizer:
         return train_tokenizer(kind, (), vocab_size, extra_tokens)
     splits.find_files(settings)  # before minutes are spent on reading the first of them
     made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
-    read_from = *splits.versions(settings, "train"), settings.tokenizer_train_bytes
-    key = fingerprint(*made_by, *read_from)
+    versions = [one.version() for one in splits.sets(settings, "train")]
+    key = fingerprint(*made_by, *versions, settings.tokenizer_train_bytes)
     folder = settings.cache / "tokenizers" / key
 
     def train(temporary: Path) -> None:
@@ -109,13 +109,13 @@ def labels_of(settings: DataSettings) -> tuple[str, ...]:
         return ()
     if file is not None and file.exists():
         return read_labels(file)
-    present = [split for split in SPLITS if splits.has(settings, split)]
-    key = fingerprint("labels", column, *splits.versions(settings, *present))
+    versions = [one.version() for split in SPLITS for one in splits.sets(settings, split)]
+    key = fingerprint("labels", column, *versions)
     folder = settings.cache / "labels" / key
 
     def collect(temporary: Path) -> None:
         labels = set()
-        for split in present:
+        for split in filter(lambda split: splits.sets(settings, split), SPLITS):
             with progress.phase(f"Reading the labels of the {split} split"):
                 for piece in splits.all_pieces(settings, split):
                     labels.update(label for value in piece[column] for label in listed(value))

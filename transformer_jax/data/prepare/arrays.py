@@ -8,7 +8,7 @@ import math
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,16 +183,20 @@ def joined(parts: Sequence[Any]) -> LazySequence:
     return LazySequence(ends[-1], element)
 
 
+def chunks(array: Array, more: int = 0) -> Iterator[np.ndarray]:
+    """The entries of an array, so many at a time; of the next chunk as many `more`."""
+    for start in range(0, len(array) - more, CHUNK):
+        yield array[start : start + CHUNK + more]
+
+
 def lengths_of(offsets: Array) -> Int64[np.ndarray, " longest+1"]:
     """How many examples have each number of entries."""
-    starts = range(0, len(offsets) - 1, CHUNK)
-    return summed(np.bincount(np.diff(offsets[start : start + CHUNK + 1])) for start in starts)
+    return summed(np.bincount(np.diff(chunk)) for chunk in chunks(offsets, 1))
 
 
 def ids_of(tokens: Array) -> Int64[np.ndarray, " V"]:
     """How often each id occurs."""
-    starts = range(0, len(tokens), CHUNK)
-    return summed(np.bincount(tokens[start : start + CHUNK]) for start in starts)
+    return summed(map(np.bincount, chunks(tokens)))
 
 
 def summed(counts: Iterable[Int64[np.ndarray, " _"]]) -> Int64[np.ndarray, " most"]:

@@ -53,19 +53,10 @@ class Plan:
 
     def made_by(self) -> list[Any]:
         """What decides the arrays besides the examples."""
+        tokenizer = self.tokenizer.fingerprint if self.tokenizer else ""
+        named = [_FORMAT, tokenizer, self.recipe.name, self.labels, self.limits._asdict()]
         columns = self.recipe.stored.items()
-        return [
-            _FORMAT,
-            self.tokenizer.fingerprint if self.tokenizer else "",
-            self.recipe.name,
-            self.labels,
-            self.limits._asdict(),
-            *(
-                [name, column.shape, column.dtype]
-                for name, column in columns
-                if not column.is_plain
-            ),
-        ]
+        return named + [[name, one.shape, one.dtype] for name, one in columns if not one.is_plain]
 
     @property
     def ids_dtype(self) -> str:
@@ -207,8 +198,8 @@ def _sum_up(source: Path, target: Path) -> None:
     lengths, start = FileArray(source, "<i8"), 0
     with target.open("wb") as file:
         file.write(np.int64(0).tobytes())
-        for place in range(0, len(lengths), arrays.CHUNK):
-            offsets = start + np.cumsum(lengths[place : place + arrays.CHUNK])
+        for chunk in arrays.chunks(lengths):
+            offsets = start + np.cumsum(chunk)
             file.write(offsets.tobytes())
             start = int(offsets[-1])
 

@@ -242,7 +242,7 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
             )
         rows = _rows(path, file, fields)
         numbered = enumerate(rows, start=1)
-        yield from _checked(path, numbered, lambda row: _row(row, columns, fields), skip_bad)
+        yield from checked(path, numbered, lambda row: _row(row, columns, fields), skip_bad)
 
 
 def _rows(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -357,10 +357,10 @@ def parsed(
             raise ValueError(f"{error}; got {line[:99]!r}") from None
 
     lines = enumerate(read_lines(path, skip_bad=skip_bad), start=1)
-    return _checked(path, itertools.islice(lines, skip_first, None), row, skip_bad)
+    return checked(path, itertools.islice(lines, skip_first, None), row, skip_bad)
 
 
-def _checked(
+def checked(
     path: Path, numbered: Iterable[tuple[int, Any]], parse: Callable[[Any], Any], skip_bad: bool
 ) -> Iterator[Any]:
     """What `parse` makes of each item, but None; a ValueError of its is told with the number."""
