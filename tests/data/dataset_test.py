@@ -352,10 +352,10 @@ def test_places_with_a_token_and_examples_shared_with_train_are_counted(folder):
     data = dataset(folder, "causal_lm", packing=False)
     lengths = [len(text.split()) + 1 for text in SENTENCES["train"]]
     assert 0 < data.share_of_tokens(4 * 13) == pytest.approx(np.mean(lengths) / 8, rel=0.02)
-    assert data.shared_with_train("test") == 0
+    assert data.in_train("test").sum() == 0
     lines = [SENTENCES["train"][3], "test other", SENTENCES["train"][0]]
     (folder / "texts" / "test").write_text("\n".join(lines))
-    assert dataset(folder, "causal_lm").shared_with_train("test") == 2
+    assert dataset(folder, "causal_lm").in_train("test").sum() == 2
 
 
 def test_examples_of_a_part_are_shared_with_the_training_split_of_any_part(folder):
@@ -414,7 +414,7 @@ def test_sets_of_several_formats_are_mixed_by_weight(folder):
         assert abs(found[text] / total - share) < 4 * math.sqrt(share / total)
     summary = data.summaries()["train"]
     assert summary.examples == 13 + 5 + 7 and summary.lengths["target"][2] == 7
-    assert data.unigram_entropy and data.shared_with_train("test") == 0
+    assert data.unigram_entropy and data.in_train("test").sum() == 0
     data.check()
     (folder / "texts" / "b.txt").unlink()
     with pytest.raises(FileNotFoundError, match="no file matches"):

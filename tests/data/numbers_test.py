@@ -143,7 +143,7 @@ def test_no_tokenizer_is_made_and_nobody_asks_for_one(folder, caplog):
     assert (data.labels, data.unigram_entropy, data.vocab_size) == ((), None, 0)
     assert data.tokenizer_fingerprint == dataset(folder, AUGMENTED).tokenizer_fingerprint
     data.check()
-    assert data.shared_with_train("test") == 0 < data.share_of_tokens(9)
+    assert data.in_train("test").sum() == 0 < data.share_of_tokens(9)
     with pytest.raises(ValueError, match="'regression' reads numbers, and has no tokenizer"):
         _ = data.tokenizer
     assert {path.name for path in (folder / "cache").iterdir()} == {"sets"}

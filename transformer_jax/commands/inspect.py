@@ -62,7 +62,7 @@ def _data(run: Run) -> str:
         share = run.data.share_of_tokens(_ROWS)
         lines.append(f"Places of training rows that hold a token: {share:.1%}")
     for split in ("validation", "test"):
-        if run.data.has(split) and (shared := run.data.shared_with_train(split)):
+        if run.data.has(split) and (shared := run.data.in_train(split).sum()):
             lines.append(f"{split}: {shared:,} examples are in train too, word for word")
     return "\n".join(lines)
 

@@ -17,8 +17,8 @@ from jaxtyping import Bool
 from transformer_jax.data import splits, vocabularies
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare import prepare
-from transformer_jax.data.prepare.arrays import TokenArrays, chunks, joined, summed
-from transformer_jax.data.prepare.recipe import Corrupt, Draw, Drawing, Form, NumberedBatch
+from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
+from transformer_jax.data.prepare.recipe import Drawing, Form, NumberedBatch
 from transformer_jax.data.prepare.summary import Summary, check_train, summarise
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
@@ -27,6 +27,7 @@ from transformer_jax.data.prepare.tokenizer import (
     load_special_ids,
 )
 from transformer_jax.data.read import sources
+from transformer_jax.data.read.examples import Examples, concatenate
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 from transformer_jax.data.serve.continuous_rows import contiguous_batches, contiguous_streams
 from transformer_jax.data.serve.streams import TrainStreams, shuffled_streams
@@ -47,7 +48,7 @@ class Split:
     """
 
     batches: list[NumberedBatch]
-    examples: Mapping[str, Sequence[Any]]
+    examples: Examples
     parts: Mapping[str, range]
     in_train: Callable[[], Bool[np.ndarray, " examples"]]
 
@@ -127,8 +128,8 @@ class Dataset:
             streams=settings.streams,
             packing=settings.packing,
             seed=settings.seed,
-            draw=self._draw(training=True),
-            corrupt=self._corrupt(training=True),
+            draw=self._made(settings.recipe.draw, training=True),
+            corrupt=self._made(settings.recipe.corrupt, training=True),
             rows=rows,
             weights=[one.weight for one in splits.sets(settings, "train")],
         )
@@ -179,18 +180,16 @@ class Dataset:
                 sets,
                 settings.recipe.columns,
                 batch_size=settings.evaluation_batch_size,
-                draw=self._draw(training=False),
-                corrupt=self._corrupt(training=False),
+                draw=self._made(settings.recipe.draw, training=False),
+                corrupt=self._made(settings.recipe.corrupt, training=False),
             )
-        texts = [arrays.texts() for arrays in sets]
-        shared = [key for key in texts[0] if all(key in others for others in texts)]
         ends = itertools.accumulate((arrays.counts.examples for arrays in sets), initial=0)
         parts = zip(splits.sets(settings, name), itertools.pairwise(ends), strict=True)
         return Split(
             batches,
-            {key: joined([examples[key] for examples in texts]) for key in shared},
+            concatenate(arrays.texts() for arrays in sets),
             {part.name: range(*ends) for part, ends in parts},
-            lambda: self._in_train(name),
+            lambda: self.in_train(name),
         )
 
     def prompts(self, lines: Sequence[str]) -> list[NumberedBatch]:
@@ -248,12 +247,8 @@ class Dataset:
         shares = [np.mean(batch[key] > 0) for batch in batches for key in keys if key in batch]
         return float(np.mean(shares))
 
-    def shared_with_train(self, split: str) -> int:
-        """How many examples of a split the training split has too, word for word."""
-        return int(self._in_train(split).sum())
-
-    def _in_train(self, split: str) -> Bool[np.ndarray, " examples"]:
-        """Whether the training split has each example of a split too."""
+    def in_train(self, split: str) -> Bool[np.ndarray, " examples"]:
+        """Whether the training split has each example of a split too, word for word."""
         own = np.concatenate([arrays.hashes()[:] for arrays in self._tokens(split)])
         shared = np.zeros(len(own), bool)
         for arrays in self._tokens("train"):
@@ -301,15 +296,9 @@ class Dataset:
             total=sources.plain_bytes(*one.where),
         )
 
-    def _draw(self, *, training: bool) -> Draw | None:
-        make = self.settings.recipe.draw
-        return make(self.tokenizer, self._drawing(training)) if make else None
-
-    def _corrupt(self, *, training: bool) -> Corrupt | None:
-        make = self.settings.recipe.corrupt
-        return make(self._encoder, self._drawing(training)) if make else None
-
-    def _drawing(self, training: bool) -> Drawing:
+    def _made(self, make: Callable[[Any, Drawing], Any] | None, *, training: bool) -> Any:
+        """What draws or corrupts, if anything does."""
         settings = self.settings
         limits = settings.limits("drop")
-        return Drawing(settings.mask_rate, settings.mean_span_length, limits, training)
+        drawing = Drawing(settings.mask_rate, settings.mean_span_length, limits, training)
+        return make and make(self._encoder, drawing)

@@ -161,17 +161,6 @@ def test_missing_files_folders_and_splits(tmp_path):
             load(source, tmp_path, ())
 
 
-def test_scan_lines(tmp_path):
-    write(tmp_path / "s.txt.gz", ["IN: jump twice OUT: I_JUMP I_JUMP", "IN: run OUT: I_RUN"])
-    write(tmp_path / "t.txt", ["IN: run OUT: I_RUN", "run: I_RUN"])
-    assert load("scan", tmp_path, ("s.txt",)) == {
-        "source": ["jump twice", "run"],
-        "target": ["I_JUMP I_JUMP", "I_RUN"],
-    }
-    with pytest.raises(ValueError, match=r"t\.txt:2: expected 'IN: .*got 'run: I_RUN'"):
-        load("scan", tmp_path, ("t.txt",))
-
-
 def test_plain_text_is_documents(tmp_path):
     write(tmp_path / "a.txt", ["one", "", "two"])
     write(tmp_path / "b.txt.gz", ["three"])
@@ -179,22 +168,6 @@ def test_plain_text_is_documents(tmp_path):
     assert found == {"text": ["one", "two", "three"]}
     found = load("text", tmp_path, ("a.txt", "b.txt"), TEXTS, document_separator="")
     assert found == {"text": ["one\n\ntwo\n", "three\n"]}
-
-
-def test_labelled_texts_and_tagged_words_of_files(tmp_path):
-    write(tmp_path / "a.tsv", ["text\tlabel", "a b\tc"])
-    write(tmp_path / "b.tsv.gz", ["label\ttext", "d\te f"])
-    found = load("tsv", tmp_path, ("a.tsv", "b.tsv"), LABELLED)
-    assert found == {"text": ["a b", "e f"], "label": ["c", "d"]}
-    write(tmp_path / "labelled", ["c a b"])
-    found = load("labelled", tmp_path, ("labelled", "labelled"), LABELLED)
-    assert found == {"text": ["a b", "a b"], "label": ["c", "c"]}
-    write(tmp_path / "conll", ["a\tO", "b\tB-x"])
-    expected = {"words": [["a", "b"]], "tags": [["O", "B-x"]]}
-    assert load("conll", tmp_path, ("conll",), TAGGED) == expected
-    write(tmp_path / "conllu", ["1\ta\t_\tX" + "\t_" * 6])
-    found = load("conllu", tmp_path, ("conllu",), TAGGED, label_feature="upos")
-    assert found == {"words": [["a"]], "tags": [["X"]]}
 
 
 def test_labelled_texts_and_tagged_words_are_texts_to_pre_train_on_too(tmp_path):

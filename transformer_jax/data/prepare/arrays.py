@@ -1,22 +1,20 @@
 """Token arrays: what a split is made into, in files of which only what is asked for is read."""
 
-import bisect
 import dataclasses
-import itertools
 import json
 import math
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
 
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare.recipe import Column, Recipe
+from transformer_jax.data.read.examples import Examples
 
 CHUNK = 2**20  # entries that are counted at a time, which bounds the memory that it takes
 SET = "set.json"  # what is known of a prepared set
@@ -111,20 +109,12 @@ class TokenArrays:
             example[name] = entries[start:stop]
         return example
 
-    def texts(self) -> dict[str, "LazySequence"]:
+    def texts(self) -> Examples:
         """The examples as they were read, by their columns, where the preparation has kept them."""
         names = json.loads((self.folder / SET).read_text())["texts"]
-        offsets = FileArray(self.folder / f"{TEXTS}_offsets", "<i8")
-        lines = FileArray(self.folder / TEXTS, "u1")
-
-        def line(place: int) -> dict[str, Any]:
-            start, stop = offsets[place : place + 2].tolist()
-            return json.loads(lines[start:stop].tobytes())
-
-        return {
-            name: LazySequence(len(offsets) - 1, lambda place, name=name: line(place)[name])
-            for name in names
-        }
+        with (self.folder / TEXTS).open(encoding="utf-8", newline="\n") as lines:
+            rows = list(map(json.loads, lines))
+        return {name: [row[name] for row in rows] for name in names}
 
     def hashes(self) -> FileArray:
         """A number for each example, the same for the same example."""
@@ -153,34 +143,6 @@ def load(folder: Path, recipe: Recipe) -> TokenArrays:
         fingerprint=known["fingerprint"],
         folder=folder,
     )
-
-
-class LazySequence(Sequence[Any]):
-    """A sequence whose elements are made when they are asked for."""
-
-    def __init__(self, length: int, element: Callable[[int], Any]):
-        """element: the place of an element, from 0, -> the element."""
-        self._length, self._element = length, element
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: Any) -> Any:
-        places = range(self._length)[index]  # raises IndexError where there is none
-        return (
-            self._element(places) if isinstance(places, int) else list(map(self._element, places))
-        )
-
-
-def joined(parts: Sequence[Any]) -> LazySequence:
-    """Several sequences as one, the second behind the first."""
-    ends = list(itertools.accumulate(map(len, parts)))
-
-    def element(place: int) -> Any:
-        number = bisect.bisect_right(ends, place)
-        return parts[number][place - (ends[number] - len(parts[number]))]
-
-    return LazySequence(ends[-1], element)
 
 
 def chunks(array: Array, more: int = 0) -> Iterator[np.ndarray]:

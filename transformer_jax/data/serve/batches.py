@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from transformer_jax.data.prepare.arrays import TokenArrays, joined
+from transformer_jax.data.prepare.arrays import TokenArrays
 from transformer_jax.data.prepare.recipe import (
     Batch,
     Column,
@@ -38,18 +38,13 @@ def eval_batches(
         row of padding, which fills up the last batch. Lengths of the last column are rounded up to
         8, 16, 24, 32, 48, 64, 96 ...; batches that are equal in it are equal in all.
     """
-    examples: Sequence[Mapping[str, np.ndarray]] = joined(sets)
-    if corrupt is None:
-        lengths = {
-            name: np.concatenate([np.diff(arrays.offsets[name][:]) for arrays in sets])
-            for name in columns
-        }
-    else:
+    examples = [arrays[number] for arrays in sets for number in range(len(arrays))]
+    if corrupt is not None:
         examples = [
             corrupt(example, np.random.default_rng(number))
             for number, example in enumerate(examples)
         ]
-        lengths = _lengths({name: [example[name] for example in examples] for name in columns})
+    lengths = _lengths({name: [example[name] for example in examples] for name in columns})
     longest = {name: int(column.max()) for name, column in lengths.items()}
     batches = _one_a_row(examples, columns, lengths, batch_size, longest)
     if draw is None:

@@ -50,20 +50,11 @@ def _mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def realise(number: int) -> Sentence:
-    """Sentence `number` of the grammar, 0 <= number < SIZE; raises ValueError above."""
-    pattern, choices = _locate(number)
-    return pattern(choices)
+def locate(number: int) -> tuple[Pattern, int]:
+    """The pattern of sentence `number` of the grammar, and its number among those of the pattern.
 
-
-def is_held_out(number: int) -> bool:
-    """Whether the triple of this sentence is kept for the test split."""
-    pattern, choices = _locate(number)
-    return pattern.is_held_out(choices)
-
-
-def _locate(number: int) -> tuple[Pattern, int]:
-    """The pattern of a sentence, and its number among the sentences of that pattern."""
+    Raises ValueError where there is no such sentence.
+    """
     for pattern in PATTERNS:
         if number < pattern.size:
             return pattern, number
@@ -119,8 +110,10 @@ def examples(split: str, count: int, seed: int = 0) -> Iterator[dict[str, str]]:
         raise ValueError(f"the grammar has no split {split!r}; its splits are {', '.join(SPLITS)}")
     # Realising takes most of the time, so what the split does not want is not realised.
     of_test = split == "test"
-    wanted = (n for n in numbers(seed, SPLITS[split]) if is_held_out(n) == of_test)
-    found = map(realise, wanted)
+    located = map(locate, numbers(seed, SPLITS[split]))
+    found = (
+        pattern(number) for pattern, number in located if pattern.is_held_out(number) == of_test
+    )
     if of_test:
         first = street_sentences()
         found = chain(first, (s for s in found if s.pronoun and s not in first))
