@@ -21,12 +21,9 @@ from tests.data.datasets import (
     rows_of,
 )
 from transformer_jax.data import splits
-from transformer_jax.data.corpora import bigram
-from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare import prepare
 from transformer_jax.data.prepare.summary import likely_mistakes
 from transformer_jax.data.prepare.tokenizer import (
-    EOS_ID,
     MASK,
     UNK_ID,
     train_tokenizer,
@@ -238,29 +235,19 @@ def test_prompts_that_fit_are_not_cut(folder, caplog):
     assert not caplog.text
 
 
-def test_no_prompts_make_no_batches(folder):
-    assert dataset(folder).prompts([]) == []
-
-
 def _entropy(counts):
     total = sum(counts.values())
     return -sum(n / total * math.log(n / total) for n in counts.values())
 
 
-def test_unigram_entropy_is_that_of_the_targets_that_the_loss_counts(folder):
-    sentences = SENTENCES["train"]
-    ends = {"<eos>": len(sentences)}
-    words = collections.Counter(word for text in sentences for word in text.split())
-    # The German side, with its own words; eos is predicted, and never masked.
-    assert dataset(folder).unigram_entropy == pytest.approx(_entropy(words | ends))
-    assert dataset(folder, "causal_lm").unigram_entropy == pytest.approx(_entropy(words | ends))
-    assert dataset(folder, "masked_lm").unigram_entropy == pytest.approx(_entropy(words))
-    # Sentences that are left out of training do not count.
-    short = [text for text in sentences if len(text.split()) < 4]
+def test_sentences_that_are_left_out_of_training_have_no_part_in_the_unigram_entropy(folder):
+    short = [text for text in SENTENCES["train"] if len(text.split()) < 4]
     words = collections.Counter(word for text in short for word in text.split())
     expected = _entropy(words | {"<eos>": len(short)})
     cut = dataset(folder, longest={"source": 8, "target": 4})
-    assert 0 < len(short) < len(sentences) and cut.unigram_entropy == pytest.approx(expected)
+    assert 0 < len(short) < len(SENTENCES["train"])
+    assert cut.unigram_entropy == pytest.approx(expected)
+    assert dataset(folder, "tagging").unigram_entropy is None
 
 
 @pytest.mark.parametrize("task", ["translation", "causal_lm", "masked_lm"])
@@ -272,40 +259,6 @@ def test_unigram_entropy_is_that_of_an_epoch_of_batches(folder, task):
     assert _entropy(collections.Counter(batch["targets"][real].tolist())) == pytest.approx(
         data.unigram_entropy
     )
-
-
-@pytest.mark.parametrize("task", ["classification", "tagging"])
-def test_labels_have_no_unigram_entropy(folder, task):
-    assert dataset(folder, task).unigram_entropy is None
-
-
-def test_streams_and_unigram_entropy_read_the_training_data_once(folder):
-    data = dataset(folder, "causal_lm")
-    first = next(data.train_streams())
-    (folder / "texts" / "train").unlink()
-    assert data.unigram_entropy is not None
-    np.testing.assert_array_equal(next(data.train_streams())["targets"], first["targets"])
-
-
-def test_rows_of_bigram_copy_are_16_words_and_their_copy(tmp_path, monkeypatch):
-    monkeypatch.setattr(bigram, "SPLITS", {"train": 12, "validation": 3, "test": 2})
-    settings = make_settings(
-        tmp_path, "causal_lm", packing=False, longest={"source": 8, "target": 32}
-    )
-    source = dataclasses.replace(settings.source, source="bigram_copy", dir="")
-    data = Dataset(dataclasses.replace(settings, source=source))
-    streams = data.train_streams()
-    epoch = [next(streams) for _ in range(3)]
-    assert all(np.all(batch["targets_segment_ids"] == 1) for batch in epoch)
-    assert all(np.all(batch["targets_positions"] == np.arange(32)) for batch in epoch)
-    trained = np.concatenate([batch["targets"] for batch in epoch]).tolist()
-    scored = list(rows_of(data.split("validation").batches, "targets").values())
-    for rows, split in ((trained, "train"), (scored, "validation")):
-        text = [*data.tokenizer.encode([bigram.text(split)])[0], EOS_ID]
-        assert sorted(rows) == sorted(text[start : start + 32] for start in range(0, len(text), 32))
-        for row in rows:  # of which the last one ends in eos
-            assert row[16:] in (row[:16], [*row[:15], EOS_ID])
-        assert sum(row.count(EOS_ID) for row in rows) == 1
 
 
 def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):

@@ -111,11 +111,6 @@ def test_a_single_label_leaves_nothing_to_learn(folder):
         _ = dataset(folder, "classification", splits=splits).labels
 
 
-@pytest.mark.parametrize("task", ["translation", "causal_lm", "masked_lm"])
-def test_other_tasks_have_no_labels(folder, task):
-    assert dataset(folder, task).labels == ()
-
-
 def test_unknown_words_of_prompts_are_counted_in_one_warning(folder, caplog):
     data = dataset(folder)
     data.warn_of_unknown_words(["train a", "", "b <unk>"])

@@ -140,87 +140,71 @@ class Killed(BaseException):
     """What a signal does to a preparation."""
 
 
+def kill(folder, last, examples=MANY):
+    """Begins a set, is killed after so many pieces, and returns the unfinished folder."""
+
+    def pieces():
+        yield from cut(examples)[:last]
+        raise Killed
+
+    with pytest.raises(Killed):
+        make(folder, pieces())
+    return folder.with_name(f"{folder.name}.unfinished")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a set that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "set"
+    make(folder, cut(MANY))
+    return folder
+
+
 @pytest.mark.parametrize("after", [0, 1, 7, 29])
-def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypatch, after):
-    whole = make(tmp_path / "whole", cut(MANY))
-    made_of = prepare._made
-
-    def kill_after(count):
-        def made(plan, piece):
-            nonlocal count
-            count -= 1
-            if count < 0:
-                raise Killed
-            return made_of(plan, piece)
-
-        return made
-
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_made", kill_after(after))
-        with pytest.raises(Killed):
-            make(tmp_path / "set", cut(MANY))
+def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypatch, whole, after):
+    unfinished = kill(tmp_path / "set", after)
     # The last piece was written, and the journal only begun to say so.
-    (unfinished,) = tmp_path.glob("set.*finished")
     with (unfinished / "journal").open("a") as journal:
         journal.write('{"counts": ')
     for name in ("inputs", "targets_lengths"):
         with (unfinished / name).open("ab") as file:
             file.write(b"half of it")
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_made", kill_after(30 - after))  # and no piece twice
-        assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    made, made_of = [], prepare._made
+    monkeypatch.setattr(prepare, "_made", lambda *given: made.append(1) or made_of(*given))
+    make(tmp_path / "set", cut(MANY))
+    assert len(made) == 30 - after  # no piece twice
+    assert contents(tmp_path / "set") == contents(whole)
     assert not unfinished.exists()
 
 
-def test_a_preparation_that_is_killed_at_its_end_goes_on(tmp_path, monkeypatch):
+def test_a_preparation_that_is_killed_at_its_end_goes_on(tmp_path, monkeypatch, whole):
     def killed(tokens):
         raise Killed
 
-    whole = make(tmp_path / "whole", cut(MANY))
     with monkeypatch.context() as patch:
         patch.setattr(arrays, "ids_of", killed)
         with pytest.raises(Killed):
             make(tmp_path / "set", cut(MANY))
     monkeypatch.setattr(prepare, "_made", None)  # nothing is made again
-    assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    make(tmp_path / "set", cut(MANY))
+    assert contents(tmp_path / "set") == contents(whole)
 
 
-def test_other_examples_than_before_the_interruption_are_refused_and_then_taken(
-    tmp_path, monkeypatch
-):
-    def pieces(examples, last):
-        yield from cut(examples)[:last]
-        raise Killed
-
-    with pytest.raises(Killed):
-        prepared(
-            PLAN, lambda: pieces(MANY, 9), tmp_path / "set", workers=1, what="Making", total=None
-        )
-    changed = MANY | {"source": ["??", *MANY["source"][1:]]}
-    for others in (changed, {name: values[:4] for name, values in MANY.items()}):
-        with pytest.raises(ValueError, match="piece [02] of the examples is another"):
-            make(tmp_path / "set", cut(others))
-        assert make(tmp_path / f"{len(others['source'])}", cut(others)).counts
-        with pytest.raises(Killed):
-            prepared(
-                PLAN, lambda: pieces(MANY, 9), tmp_path / "set", workers=1, what="", total=None
-            )
+@pytest.mark.parametrize(
+    "others",
+    [MANY | {"source": ["??", *MANY["source"][1:]]}, {key: MANY[key][:4] for key in MANY}],
+)
+def test_other_examples_than_before_the_interruption_are_refused_and_then_taken(tmp_path, others):
+    kill(tmp_path / "set", 9)
+    with pytest.raises(ValueError, match="piece [02] of the examples is another"):
+        make(tmp_path / "set", cut(others))
+    assert make(tmp_path / "set", cut(others)).counts.examples == len(others["source"])
 
 
-def test_what_the_disk_has_lost_is_made_again(tmp_path):
-    def pieces():
-        yield from cut(MANY)[:9]
-        raise Killed
-
-    whole = make(tmp_path / "whole", cut(MANY))
-    with pytest.raises(Killed):
-        prepared(PLAN, pieces, tmp_path / "set", workers=1, what="", total=None)
-    (unfinished,) = tmp_path.glob("set.*finished")
-    os.truncate(unfinished / "inputs", 3)
-    assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+def test_what_the_disk_has_lost_is_made_again(tmp_path, whole):
+    os.truncate(kill(tmp_path / "set", 9) / "inputs", 3)
+    make(tmp_path / "set", cut(MANY))
+    assert contents(tmp_path / "set") == contents(whole)
 
 
 def test_a_file_that_was_cut_off_ends_in_a_message(tmp_path):
@@ -230,11 +214,10 @@ def test_a_file_that_was_cut_off_ends_in_a_message(tmp_path):
         _ = made[40]
 
 
-def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch):
-    make(tmp_path / "whole", cut(MANY))
+def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(arrays, "CHUNK", 7)
     make(tmp_path / "set", cut(MANY))
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "set") == contents(whole)
 
 
 def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch):

@@ -207,18 +207,6 @@ def test_files_are_found_before_they_are_read(tmp_path):
         assert found == [tuple(tmp_path / name for name in names) for names in expected]
 
 
-def test_bigram_copy_is_a_document_a_split_and_needs_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(bigram, "SPLITS", {"train": 3, "validation": 1, "test": 2})
-    found = load("bigram_copy", tmp_path / "nowhere", ("train", "test"), TEXTS, dir="")
-    assert [len(text.split()) for text in found["text"]] == [3 * 32 - 1, 2 * 32 - 1]
-    assert found["text"] == [bigram.text("train"), bigram.text("test")]
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="no split 'train.txt', which data.train.*train, valid"):
-        load("bigram_copy", tmp_path, ("train.txt",), TEXTS)
-    with pytest.raises(ValueError, match="'bigram_copy' does not yield text and label, which"):
-        load("bigram_copy", tmp_path, ("train",), LABELLED)
-
-
 def test_a_pattern_names_files_in_alphabetical_order(tmp_path):
     for name, content in (("b.en", "2"), ("a.en", "1"), ("b.de", "4"), ("a.de", "3"), ("c", "5")):
         write(tmp_path / name, [content])

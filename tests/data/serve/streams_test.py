@@ -1,9 +1,6 @@
 import collections
 import itertools
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +8,6 @@ import pytest
 
 from tests.data.numbered import (
     CASES,
-    KEYS,
     PAIRS,
     TEXTS,
     Noise,
@@ -80,21 +76,6 @@ def test_packed_rows_hold_the_examples_of_the_shuffled_order(case):
 
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_batches_have_their_shape_and_type(case, packing):
-    columns, draw = CASES[case]
-    lengths = {name: {"source": 24, "target": 16}[columns[name].side] for name in columns}
-    arrays = make_arrays(30, columns)
-    made = make_streams(arrays, columns, packing=packing, lengths=lengths, draw=draw)
-    expected = {
-        key: ((8, 16 if key == "noise" or key.startswith("targets") else 24, *shape), dtype)
-        for key, (shape, dtype) in KEYS[case].items()
-    }
-    for batch in itertools.islice(made, 5):
-        assert {key: (rows.shape, rows.dtype.name) for key, rows in batch.items()} == expected
-
-
-@pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("case", CASES)
 def test_restored_streams_continue_exactly_from_every_point(case, packing):
     columns, draw = CASES[case]
     arrays = make_arrays(90, columns)
@@ -134,17 +115,6 @@ def test_draws_differ_between_epochs_streams_and_seeds():
     assert np.unique(drawn).size > 0.99 * drawn.size  # no epoch and no stream repeats another
     np.testing.assert_array_equal(drawn, epochs())
     assert (drawn != epochs(seed=4)).any(axis=-1).all()
-
-
-def test_states_do_not_depend_on_the_other_streams():
-    arrays = make_arrays(30)
-    together = make_streams(arrays, packing=True)
-    for _ in range(7):
-        next(together)
-    alone = make_streams(arrays, packing=True)
-    alone.set_state(alone.get_state() | {"1": together.get_state()["1"]})
-    batch, expected = next(alone), next(together)
-    np.testing.assert_array_equal(batch["inputs"][4:], expected["inputs"][4:])
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -264,23 +234,6 @@ def test_streams_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match="states of 2 streams, but data.streams=4"):
         states = make_streams(arrays, packing=True).get_state()
         make_streams(arrays, packing=True, streams=4).set_state(states)
-
-
-def test_no_jax_backend_is_started():
-    """Streams run in processes and threads beside the trainer, which must own the devices."""
-    code = """
-import numpy as np
-from tests.data.numbered import TEXTS, Noise, make_arrays
-from transformer_jax.data.serve.streams import shuffled_streams
-settings = dict(lengths={"targets": 9}, batch_size=2, streams=2, seed=0)
-sets, settings["draw"] = [make_arrays(4, TEXTS)], Noise(9)
-for packing in (True, False):
-    next(shuffled_streams(sets, TEXTS, packing=packing, **settings))
-from jax._src import xla_bridge
-assert not xla_bridge.backends_are_initialized()
-"""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 @pytest.mark.parametrize("packing", [True, False])
