@@ -50,7 +50,7 @@ def test_a_split_has_every_example_once_by_its_number(folder, task):
         texts = [value if isinstance(value, str) else " ".join(value) for value in values]
         upper = [text.upper() for text in SENTENCES[name]]
         assert texts == (upper if column == "target" else SENTENCES[name])
-        assert set(split.batches[0][0]) == set(recipe.batch_sides())
+        assert set(split.batches[0][0]) == set(recipe.batch_columns())
         rows = rows_of(split.batches, own[-1])
         assert sorted(rows) == list(range(len(texts)))
         if recipe.draw is recipe.corrupt is None:  # else words are hidden
@@ -162,7 +162,7 @@ def test_training_batches_have_the_shapes_that_are_known_before(folder, task, pa
     batch = next(data.train_streams())
     forms = {name: (rows.shape, rows.dtype.name) for name, rows in batch.items()}
     assert forms == data.batch_shapes()
-    assert set(batch) == set(TASKS[task].recipe.batch_sides())
+    assert set(batch) == set(TASKS[task].recipe.batch_columns())
 
 
 def test_long_examples_are_left_out_of_training_and_counted_in_a_warning(folder, caplog):
@@ -371,4 +371,4 @@ def test_sets_of_several_formats_are_mixed_by_weight(folder):
     data.check()
     (folder / "texts" / "b.txt").unlink()
     with pytest.raises(FileNotFoundError, match="no file matches"):
-        data.find_files()
+        splits.find_files(data.settings)

@@ -7,6 +7,7 @@ from configs.default import Config
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import difference, to_json
+from transformer_jax.data import splits
 from transformer_jax.data.prepare.summary import report
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import memory
@@ -54,7 +55,7 @@ def _data(run: Run) -> str:
     if run.data.settings.model_vocab_size is not None:
         return "Data: not read, as model.vocab_size is set; training shows it"
     try:
-        run.data.find_files()
+        splits.find_files(run.data.settings)
     except (OSError, ValueError) as error:
         return f"Data: not at hand ({error})"
     lines = [report(run.data.summaries())]

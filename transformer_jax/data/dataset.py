@@ -95,10 +95,6 @@ class Dataset:
 
     # What is trained on
 
-    def find_files(self) -> None:
-        """Raises as `sources.find_files` where a file of any split is missing."""
-        splits.find_files(self.settings)
-
     def has(self, split: str) -> bool:
         """Whether there is such a split."""
         return bool(splits.sets(self.settings, split))

@@ -115,7 +115,7 @@ def labels_of(settings: DataSettings) -> tuple[str, ...]:
 
     def collect(temporary: Path) -> None:
         labels = set()
-        for split in filter(lambda split: splits.sets(settings, split), SPLITS):
+        for split in SPLITS:
             with progress.phase(f"Reading the labels of the {split} split"):
                 for piece in splits.all_pieces(settings, split):
                     labels.update(label for value in piece[column] for label in listed(value))

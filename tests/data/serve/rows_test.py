@@ -2,10 +2,8 @@ from typing import Any
 
 import grain
 import numpy as np
-import pytest
 
-from tests.data.numbered import LABELLED, PAIRS, TEXTS, Noise, assert_same
-from transformer_jax.data.prepare.recipe import Column
+from tests.data.numbered import LABELLED, PAIRS, TEXTS, assert_same
 from transformer_jax.data.serve.rows import batched_rows, pad
 
 
@@ -78,20 +76,3 @@ def test_an_example_stays_out_of_a_row_where_one_of_its_columns_has_no_room():
     assert sorted(row[row > 0].tolist() for row in batch["inputs"]) == [[5, 1], [8, 1]]
     (batch,) = packed_rows(examples, PAIRS, {"inputs": 9, "targets": 6}, rows=1)
     np.testing.assert_array_equal(batch["targets"], [[6, 7, 1, 9, 9, 1]])
-
-
-@pytest.mark.parametrize("packing", [True, False])
-def test_what_is_drawn_depends_on_its_seed_alone(packing):
-    examples = [{"targets": np.full(4, 5, np.int32)} for _ in range(8)]
-    columns = {"targets": Column("target")}
-
-    def noise(draw_seed):
-        settings = dict(packing=packing, draw=Noise(10**6), draw_seed=draw_seed)
-        return [
-            batch["noise"] for batch in packed_rows(examples, columns, {"targets": 4}, **settings)
-        ]
-
-    first = np.array(noise(0))
-    assert len(np.unique(first)) == first.size == 32
-    np.testing.assert_array_equal(first, noise(0))
-    assert (first != noise(1)).all()

@@ -121,18 +121,13 @@ class TokenArrays:
         return FileArray(self.folder / HASHES, "<u8")
 
 
-def file_dtype(column: Column, ids: str) -> str:
-    """The dtype of a column's file. ids: that in which files hold token ids and labels."""
-    return ids if column.is_plain else column.dtype
-
-
 def load(folder: Path, recipe: Recipe) -> TokenArrays:
     """The arrays that a preparation has left in a folder."""
     known = json.loads((folder / SET).read_text())
 
     def entries(name: str, column: Column) -> FileArray:
-        dtype = file_dtype(column, known["kept"])
-        return FileArray(folder / name, dtype, column.dtype, column.shape)
+        stored = known["kept"] if column.is_plain else column.dtype
+        return FileArray(folder / name, stored, column.dtype, column.shape)
 
     return TokenArrays(
         columns={name: entries(name, column) for name, column in recipe.stored.items()},

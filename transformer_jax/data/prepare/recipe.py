@@ -186,7 +186,3 @@ class Recipe:
             plain = Column(column.side, along=name)
             arrays |= dict.fromkeys(column.keys(name), plain) | {name: column}
         return arrays | dict.fromkeys(self.drawn, Column(self.prompt_side))
-
-    def batch_sides(self) -> dict[str, Side]:
-        """The keys of a batch, and whose length each of its arrays has."""
-        return {key: column.side for key, column in self.batch_columns().items()}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.data.corpora import bigram
+from transformer_jax.data.corpora import bigram, grammar
 from transformer_jax.data.read import embedded, open_file, parse, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, as_text, gathered
 from transformer_jax.data.read.features import KEYS
@@ -71,26 +71,11 @@ def _languages(settings: SourceSettings) -> tuple[str, ...]:
     return f".{settings.source_language}", f".{settings.target_language}"
 
 
-def _bigram_copy(
-    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
-) -> Iterator[Examples]:
-    del settings, columns  # the text alone
-    return ({"text": [bigram.text(split)]} for split in splits)
-
-
-def _read_catalogue(
-    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
-) -> Iterator[Examples]:
+def _catalogue() -> Any:
     # Only here, since importing TFDS takes long and other sources do without it.
     from transformer_jax.data.read import catalogue
 
-    return catalogue.read(settings, splits, columns)
-
-
-def _catalogue_version(settings: SourceSettings) -> str:
-    from transformer_jax.data.read import catalogue
-
-    return catalogue.version(settings)
+    return catalogue
 
 
 def _named(columns: Columns) -> tuple[str, ...]:
@@ -131,13 +116,23 @@ _TEXTUAL = (PAIRS, TEXTS, LABELLED, TAGGED)
 SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     # The generated English-German grammar.
     "embedded": {
-        columns: Generated(embedded.read, embedded.version, _named(columns)) for columns in _TEXTUAL
+        columns: Generated(embedded.read, lambda settings: grammar.NAME, _named(columns))
+        for columns in _TEXTUAL
     },
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
-    "bigram_copy": {TEXTS: Generated(_bigram_copy, lambda settings: sorted(bigram.SPLITS.items()))},
+    "bigram_copy": {
+        TEXTS: Generated(
+            lambda settings, splits, columns: ({"text": [bigram.text(one)]} for one in splits),
+            lambda settings: sorted(bigram.SPLITS.items()),
+        )
+    },
     # A set of TFDS's catalogue.
     "tfds": {
-        columns: Generated(_read_catalogue, _catalogue_version, ("name", *_named(columns)))
+        columns: Generated(
+            lambda *given: _catalogue().read(*given),
+            lambda settings: _catalogue().version(settings),
+            ("name", *_named(columns)),
+        )
         for columns in _TEXTUAL
     },
     # Two parallel files, a sentence a line; for language models plain text.

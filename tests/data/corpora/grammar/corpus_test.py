@@ -54,11 +54,6 @@ def test_sentence_is_a_pure_function_of_seed_and_index():
     assert list(corpus.numbers(8, indices)) != in_bulk
 
 
-def test_size_is_the_product_of_the_slots():
-    products = [np.prod([len(slot) for slot in p.slots.values()]) for p in sentences.PATTERNS]
-    assert corpus.SIZE == sum(products)
-
-
 @pytest.mark.parametrize("index", [-1, corpus.SIZE])
 def test_an_index_outside_the_grammar_is_refused(index):
     with pytest.raises(ValueError, match=str(corpus.SIZE)):

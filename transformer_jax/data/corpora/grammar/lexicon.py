@@ -108,6 +108,12 @@ def paradigm(nominative: str, accusative: str) -> dict[Case, dict[Form, str]]:
     }
 
 
+def determiner(english: str, *german: str) -> Determiner:
+    """german: its forms in the nominative and accusative, and the endings of adjectives in each."""
+    singular, plural = english.split()
+    return Determiner((singular, plural), paradigm(*german[:2]), paradigm(*german[2:]))
+
+
 ANIMALS = nouns(
     "dog dogs Hund Hunde, fox foxes Fuchs Füchse, bear bears Bär Bären, wolf wolves Wolf Wölfe, "
     "donkey donkeys Esel Esel, hedgehog hedgehogs Igel Igel",
@@ -197,26 +203,18 @@ PASTIMES = verbs(
 )
 DEGREES = TOO, VERY, SO = words("too zu, very sehr, so so")
 
-THE = Determiner(
-    ("the", "the"),
-    paradigm("der die das die", "den die das die"),
-    paradigm("e e e en", "en e e en"),
+THE = determiner("the the", "der die das die", "den die das die", "e e e en", "en e e en")
+THIS = determiner(
+    "this these",
+    "dieser diese dieses diese",
+    "diesen diese dieses diese",
+    "e e e en",
+    "en e e en",
 )
-THIS = Determiner(
-    ("this", "these"),
-    paradigm("dieser diese dieses diese", "diesen diese dieses diese"),
-    paradigm("e e e en", "en e e en"),
-)
-A = Determiner(
-    ("a", "some"),
-    paradigm("ein eine ein einige", "einen eine ein einige"),
-    paradigm("er e es e", "en e es e"),
-)
+A = determiner("a some", "ein eine ein einige", "einen eine ein einige", "er e es e", "en e es e")
 # The object "a ..." under negation: "didn't eat an apple" is "fraß keinen Apfel".
-NOT_A = Determiner(
-    ("a", "any"),
-    paradigm("kein keine kein keine", "keinen keine kein keine"),
-    paradigm("er e es en", "en e es en"),
+NOT_A = determiner(
+    "a any", "kein keine kein keine", "keinen keine kein keine", "er e es en", "en e es en"
 )
 PRONOUNS = dict(zip(FORMS, ("er", "sie", "es", "sie"), strict=True))
 RELATIVE_PRONOUNS = paradigm("der die das die", "den die das die")
