@@ -7,7 +7,6 @@ from configs.default import Config
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import difference, to_json
-from transformer_jax.data import splits
 from transformer_jax.data.prepare.summary import report
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import memory
@@ -55,7 +54,7 @@ def _data(run: Run) -> str:
     if run.data.settings.model_vocab_size is not None:
         return "Data: not read, as model.vocab_size is set; training shows it"
     try:
-        splits.find_files(run.data.settings)
+        run.data.settings.find_files()
     except (OSError, ValueError) as error:
         return f"Data: not at hand ({error})"
     lines = [report(run.data.summaries())]

@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool
 
-from transformer_jax.data import splits, vocabularies
+from transformer_jax.data import vocabularies
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare import prepare
 from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
@@ -31,7 +31,7 @@ from transformer_jax.data.read.examples import Examples, concatenate
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 from transformer_jax.data.serve.continuous_rows import contiguous_batches, contiguous_streams
 from transformer_jax.data.serve.streams import TrainStreams, shuffled_streams
-from transformer_jax.data.settings import SPLITS, DataSettings
+from transformer_jax.data.settings import SPLITS, DataSettings, Set
 from transformer_jax.process import progress
 
 
@@ -97,7 +97,7 @@ class Dataset:
 
     def has(self, split: str) -> bool:
         """Whether there is such a split."""
-        return bool(splits.sets(self.settings, split))
+        return bool(self.settings.sets(split))
 
     def _present(self) -> Iterator[str]:
         """The splits that there are."""
@@ -127,7 +127,7 @@ class Dataset:
             draw=self._made(settings.recipe.draw, training=True),
             corrupt=self._made(settings.recipe.corrupt, training=True),
             rows=rows,
-            weights=[one.weight for one in splits.sets(settings, "train")],
+            weights=[one.weight for one in settings.sets("train")],
         )
 
     def batch_shapes(self) -> dict[str, Form]:
@@ -180,7 +180,7 @@ class Dataset:
                 corrupt=self._made(settings.recipe.corrupt, training=False),
             )
         ends = itertools.accumulate((arrays.counts.examples for arrays in sets), initial=0)
-        parts = zip(splits.sets(settings, name), itertools.pairwise(ends), strict=True)
+        parts = zip(settings.sets(name), itertools.pairwise(ends), strict=True)
         return Split(
             batches,
             concatenate(arrays.texts() for arrays in sets),
@@ -224,7 +224,7 @@ class Dataset:
         Raises ValueError where it is another, though names, sizes and times are the same.
         """
         for split in self._present():
-            sets = splits.sets(self.settings, split)
+            sets = self.settings.sets(split)
             for one, arrays in zip(sets, self._tokens(split), strict=True):
                 with progress.phase(f"Reading the {split} split"):
                     content = prepare.content(one.pieces(), self.settings.recipe)
@@ -257,7 +257,7 @@ class Dataset:
     def _tokens(self, split: str) -> list[TokenArrays]:
         """The token arrays of the sets of a split."""
         if split not in self._prepared:
-            sets = [self._prepare(split, one) for one in splits.sets(self.settings, split)]
+            sets = [self._prepare(split, one) for one in self.settings.sets(split)]
             summary = summarise(sets, self.settings.recipe, self.special)
             if split == "train":
                 check_train(summary)
@@ -273,7 +273,7 @@ class Dataset:
             self._prepared[split] = sets
         return self._prepared[split]
 
-    def _prepare(self, split: str, one: splits.Set) -> TokenArrays:
+    def _prepare(self, split: str, one: Set) -> TokenArrays:
         settings, trained_on = self.settings, split == "train"
         plan = prepare.Plan(
             tokenizer=self._encoder,

@@ -7,7 +7,6 @@ from pathlib import Path
 import tokenizers
 from absl import logging
 
-from transformer_jax.data import splits
 from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare.tokenizer import (
     TOKENIZERS,
@@ -55,9 +54,9 @@ def _tokenizer_of(settings: DataSettings) -> Tokenizer:
     extra_tokens = settings.recipe.extra_tokens
     if TOKENIZERS[kind].least is None:  # so the texts do not matter
         return train_tokenizer(kind, (), vocab_size, extra_tokens)
-    splits.find_files(settings)  # before minutes are spent on reading the first of them
+    settings.find_files()  # before minutes are spent on reading the first of them
     made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
-    versions = [one.version() for one in splits.sets(settings, "train")]
+    versions = [one.version() for one in settings.sets("train")]
     key = fingerprint(*made_by, *versions, settings.tokenizer_train_bytes)
     folder = settings.cache / "tokenizers" / key
 
@@ -75,7 +74,7 @@ def _texts(settings: DataSettings) -> list[str]:
     """What a tokenizer is trained on: all columns of the training split but labels."""
     recipe = settings.recipe
     with progress.phase("Reading the train split"):
-        pieces = splits.all_pieces(settings, "train")
+        pieces = settings.pieces("train")
         examples = sample(pieces, settings.tokenizer_train_bytes)
     columns = [examples[name] for name in recipe.reads if name != recipe.labels]
     return [as_text(value) for column in columns for value in column]
@@ -109,7 +108,7 @@ def labels_of(settings: DataSettings) -> tuple[str, ...]:
         return ()
     if file is not None and file.exists():
         return read_labels(file)
-    versions = [one.version() for split in SPLITS for one in splits.sets(settings, split)]
+    versions = [one.version() for split in SPLITS for one in settings.sets(split)]
     key = fingerprint("labels", column, *versions)
     folder = settings.cache / "labels" / key
 
@@ -117,7 +116,7 @@ def labels_of(settings: DataSettings) -> tuple[str, ...]:
         labels = set()
         for split in SPLITS:
             with progress.phase(f"Reading the labels of the {split} split"):
-                for piece in splits.all_pieces(settings, split):
+                for piece in settings.pieces(split):
                     labels.update(label for value in piece[column] for label in listed(value))
         if len(labels) < 2:
             raise ValueError(

@@ -79,11 +79,7 @@ def test_a_set_holds_what_the_recipe_makes_of_each_example(tmp_path):
     for name, tokens in made.columns.items():
         assert made.ids[name].tolist() == np.bincount(tokens[:]).tolist()
         assert made.lengths[name].tolist() == np.bincount(np.diff(made.offsets[name][:])).tolist()
-    texts = made.texts()
-    assert {name: list(column) for name, column in texts.items()} == EXAMPLES
-    assert texts["target"][1:4] == EXAMPLES["target"][1:4] and texts["source"][-1] == "abcd"
-    with pytest.raises(IndexError):
-        _ = texts["source"][5]
+    assert made.texts() == EXAMPLES
 
 
 def test_more_ids_than_two_bytes_hold(tmp_path):

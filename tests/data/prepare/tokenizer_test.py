@@ -176,21 +176,6 @@ def test_training_is_the_same_in_every_process():
     process.join()
 
 
-def test_fingerprint_follows_the_content():
-    fingerprints = [
-        train_tokenizer(kind, corpus(seed=seed), size).fingerprint
-        for kind, seed, size in [
-            ("bpe", 0, 120),
-            ("bpe", 0, 100),
-            ("bpe", 1, 120),
-            ("unigram", 0, 120),
-            ("words", 0, 60),
-            ("bytes", 0, 0),
-        ]
-    ]
-    assert len(set(fingerprints)) == len(fingerprints)
-
-
 def test_bad_settings_and_files(tmp_path):
     with pytest.raises(ValueError, match="data.tokenizer.kind='char'.*bytes, words, bpe, unigram"):
         train_tokenizer("char", [], 100)

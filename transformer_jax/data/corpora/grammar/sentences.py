@@ -164,7 +164,8 @@ def explanation(c: SimpleNamespace) -> Sentence:
 def relative_clause(c: SimpleNamespace) -> Sentence:
     """As in "The animal that crossed the street was ..." and "The street that the animal ..." """
     event, adjective = c.situation
-    agent, _, patient, *_ = happening(c, event)
+    agent = NounPhrase(event.subject, THE, c.subject_attribute)
+    patient = NounPhrase(event.object, THE, c.object_attribute)
     english_agent, english_patient = english.noun_phrase(agent), english.noun_phrase(patient)
     action = english.verb_group(event.verb, c.tense, c.negated, False)
 
