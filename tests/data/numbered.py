@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -140,7 +141,7 @@ def numbers(batch: Batch, rows: Iterable[int], arrays: TokenArrays) -> list[int]
     return found
 
 
-def assert_same(batch: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> None:
+def assert_same(batch: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     """Both have the same keys and the same values under them."""
     assert batch.keys() == other.keys()
     for key in batch:

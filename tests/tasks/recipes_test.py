@@ -13,7 +13,7 @@ from tests.data.numbered import unpack
 from tests.training.reference import SETTINGS
 from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, MASK, train_tokenizer
-from transformer_jax.data.serve import rows
+from transformer_jax.data.serve import streams
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 from transformer_jax.data.serve.streams import shuffled_streams
 from transformer_jax.models.family import Outputs
@@ -111,7 +111,7 @@ def side_length(side):
 
 @pytest.fixture
 def few_bins(monkeypatch):
-    monkeypatch.setattr(rows, "PACKING_BINS", 2)
+    monkeypatch.setattr(streams, "PACKING_BINS", 2)
 
 
 @pytest.mark.parametrize("task", KEYS)

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,16 +105,14 @@ def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: boo
 
 def _checked_table(rows: Iterator[Row], path: Path, has_header: bool) -> Iterator[Row]:
     """The rows; there is one, and a header that is read as one is warned of at the end."""
-    first, others, again = None, 0, False
+    labels: Counter[str] = Counter()
     for row in rows:
-        if first is None:
-            first = row[1]
-        else:
-            others, again = others + 1, again or row[1] == first
+        labels[row[1]] += 1
         yield row
-    if first is None:
+    if not labels:
         raise ValueError(f"{path}: there are no rows below the header")
-    if not has_header and others and not again:
+    first = next(iter(labels))
+    if not has_header and labels[first] == 1 < labels.total():
         logging.warning(
             "%s:1: the label %r is on no other line; if this line is a header, name its columns in "
             "data.text_feature and data.label_feature",

@@ -15,7 +15,7 @@ from transformer_jax.data.prepare.recipe import (
     Encoded,
     NumberedBatch,
 )
-from transformer_jax.data.serve.rows import pad
+from transformer_jax.data.prepare.tokenizer import PAD_ID
 
 
 def eval_batches(
@@ -122,3 +122,25 @@ def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"], mo
     three_quarters = power * 3 // 4
     rounded = three_quarters if power > 16 and longest <= three_quarters else power
     return min(rounded, most)
+
+
+def pad(
+    examples: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Column],
+    lengths: Mapping[str, int],
+) -> Batch:
+    """One example a row, padded to `lengths`, with segment ids (1) and positions.
+
+    columns: of those in `lengths` that are missing here, a row holds token ids.
+    """
+    batch = {}
+    for name, length in lengths.items():
+        column = columns.get(name, Column("source"))
+        rows = [column.array(example[name]) for example in examples]
+        real = np.arange(length) < np.array([len(row) for row in rows])[:, None]
+        values = np.full((*real.shape, *column.shape), PAD_ID, column.dtype)
+        values[real] = np.concatenate(rows)
+        positions = np.where(real, np.arange(length), 0).astype(np.int32)
+        parts = (values, real.astype(np.int32), positions)
+        batch |= zip(column.keys(name), parts, strict=False)
+    return batch
