@@ -43,23 +43,6 @@ CASES: dict[str, tuple[Columns, Draw | None]] = {
     "patches": (PATCHES, None),
     "drawn": (TEXTS, Noise(999)),
 }
-TARGETS = dict.fromkeys(("targets", "targets_segment_ids", "targets_positions"), ((), "int32"))
-INPUTS = dict.fromkeys(("inputs", "inputs_segment_ids", "inputs_positions"), ((), "int32"))
-# The keys of a batch, and the shape and dtype of what is at each place, written out.
-KEYS = {
-    "pairs": INPUTS | TARGETS,
-    "texts": TARGETS,
-    "labelled": INPUTS | {"labels": ((), "int32")},
-    "patches": INPUTS
-    | TARGETS
-    | {
-        "inputs": ((3,), "float32"),
-        "grid": ((2,), "int32"),
-        "halves": ((), "bfloat16"),
-        "targets": ((2, 2), "uint8"),
-    },
-    "drawn": TARGETS | {"noise": ((), "int32")},
-}
 
 
 def make_arrays(

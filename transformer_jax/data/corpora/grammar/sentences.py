@@ -27,6 +27,7 @@ from transformer_jax.data.corpora.grammar.lexicon import (
     Adjective,
     Clause,
     Determiner,
+    Link,
     Noun,
     NounPhrase,
     Verb,
@@ -127,29 +128,34 @@ def main_clause(clause: Clause, adverb: bool = False) -> tuple[Tagged, str]:
     return join(Tagged(first.english, "NOUN"), words), in_german  # as in Universal Dependencies
 
 
+def linked(
+    link: Link, main: Clause, side: Tagged, in_german: str, first: bool, adverb: bool = False
+) -> tuple[Tagged, str]:
+    """A main clause and a side clause, given in both languages, which may stand first."""
+    side, in_german = join(Tagged(link.english, link.tag), side), f"{link.german} {in_german}"
+    if first:
+        german_main = german.clause(main, "verb_first")
+        return join(side, COMMA, english.clause(main)), f"{in_german} , {german_main}"
+    words, german_main = main_clause(main, adverb)
+    comma = COMMA if link.tag == "CCONJ" else None
+    return join(words, comma, side), f"{german_main} , {in_german}"
+
+
 def explanation(c: SimpleNamespace) -> Sentence:
     """As in "The animal didn't cross the street because it was too tired ."
 
     `c.place` says where the clause of "it" stands: last, first, or last with an adverb in front.
     """
     event, adjective = c.situation
-    antecedent, link, plural = c.situation.antecedent, c.link, c.plural
-    main = happening(c, event, link.negated, (plural, plural))
+    antecedent, plural = c.situation.antecedent, c.plural
+    main = happening(c, event, c.link.negated, (plural, plural))
     predicate = english.predicate(c.tense, plural, c.degree, adjective)
-    it = Tagged("they" if plural else "it", "PRON")
-    reason = join(Tagged(link.english, link.tag), it, predicate)
-    coordinates = link.tag == "CCONJ"
-    order = "verb_second" if coordinates else "verb_final"
+    reason = join(Tagged("they" if plural else "it", "PRON"), predicate)
+    order = "verb_second" if c.link.tag == "CCONJ" else "verb_final"
     pronoun = PRONOUNS["plural" if plural else antecedent.gender]
     german_reason = german.predication(order, pronoun, c.tense, plural, c.degree, adjective)
-
-    if c.place == "first":
-        source = join(reason, COMMA, english.clause(main))
-        target = f"{link.german} {german_reason} , {german.clause(main, 'verb_first')}"
-    else:
-        source, target = main_clause(main, c.place == "after_adverb")
-        source = join(source, COMMA if coordinates else None, reason)
-        target = f"{target} , {link.german} {german_reason}"
+    first, adverb = c.place == "first", c.place == "after_adverb"
+    source, target = linked(c.link, main, reason, german_reason, first, adverb)
     if plural:
         return complete(source, target)
     return complete(
@@ -209,17 +215,9 @@ def statement(c: SimpleNamespace) -> Sentence:
 
 def circumstance(c: SimpleNamespace) -> Sentence:
     """As in "While the woman slept , the animal crossed the street ." """
-    main = happening(c, c.event)
     side = Clause(NounPhrase(c.person), c.verb, None, c.tense)
-    english_side = join(Tagged(c.link.english, c.link.tag), english.clause(side))
-    german_side = f"{c.link.german} {german.clause(side, 'verb_final')}"
-    if c.first:
-        return complete(
-            join(english_side, COMMA, english.clause(main)),
-            f"{german_side} , {german.clause(main, 'verb_first')}",
-        )
-    source, target = main_clause(main)
-    return complete(join(source, english_side), f"{target} , {german_side}")
+    words, in_german = english.clause(side), german.clause(side, "verb_final")
+    return complete(*linked(c.link, happening(c, c.event), words, in_german, c.first))
 
 
 BOTH = (False, True)
