@@ -128,7 +128,7 @@ from transformer_jax.config.load import load
 from transformer_jax.tasks import TASKS
 changes = ["data.train=('train[:99]',)", "data.cache_dir={cache}"]
 config = load("configs/quickstart.py", changes)
-next(dataset(config, TASKS[config.task.name], None).train_streams())
+next(dataset(config, TASKS["translation"], None).train_streams())
 sys.exit("tensorflow_datasets" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
