@@ -177,8 +177,6 @@ def test_training_is_the_same_in_every_process():
 
 
 def test_bad_settings_and_files(tmp_path):
-    with pytest.raises(ValueError, match="data.tokenizer.kind='char'.*bytes, words, bpe, unigram"):
-        train_tokenizer("char", [], 100)
     with pytest.raises(ValueError, match="vocab_size=5 is too small: 5 ids are special.*least 6"):
         train_tokenizer("words", corpus(), 5, extra_tokens=(MASK,))
     for kind, size in [("words", 4), ("bpe", 3), ("bpe", 12), ("unigram", 12)]:

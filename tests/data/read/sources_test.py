@@ -154,11 +154,6 @@ def test_missing_files_folders_and_splits(tmp_path):
         load("text", tmp_path, ("a",), dir=str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="needs data.dir"):
         load("scan", tmp_path, ("a",), dir="")
-    with pytest.raises(ValueError, match="data.source='txt': expected one of embedded, .*, text"):
-        load("txt", tmp_path, ("a",))
-    for source in ("text", "tfds"):
-        with pytest.raises(ValueError, match="names no split"):
-            load(source, tmp_path, ())
 
 
 def test_plain_text_is_documents(tmp_path):

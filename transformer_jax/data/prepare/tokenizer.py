@@ -236,10 +236,8 @@ def train_tokenizer(
         extra_tokens: further special tokens, such as MASK; they get the last ids.
 
     Raises:
-        ValueError: an unknown kind, or a vocabulary too small for the characters of the texts.
+        ValueError: a vocabulary too small for the characters of the texts.
     """
-    if kind not in TOKENIZERS:
-        raise ValueError(f"data.tokenizer.kind={kind!r}: expected one of {', '.join(TOKENIZERS)}")
     row = TOKENIZERS[kind]
     special = len(_SPECIAL_TOKENS) + len(extra_tokens)
     if row.least is not None and vocab_size < (least := special + row.least(texts)):

@@ -254,13 +254,9 @@ def find_files(
 
     Raises:
         FileNotFoundError: a missing file or folder.
-        ValueError: the source is unknown or does not yield the columns, or dir is empty.
+        ValueError: the source does not yield the columns, or dir is empty.
     """
-    if not splits:
-        raise ValueError("no data to read: data.train (or data.test) names no split or file")
     source, dir = settings.source, settings.dir
-    if source not in SOURCES:
-        raise ValueError(f"data.source={source!r}: expected one of {', '.join(SOURCES)}")
     if columns not in SOURCES[source]:
         serving = ", ".join(name for name, readers in SOURCES.items() if columns in readers)
         raise ValueError(

@@ -54,14 +54,7 @@ class TrainStreams:
             batch_size: rows of a global batch, a multiple of `streams`.
             rows: the numbers of the rows of a batch that are wanted, ascending (None: all).
             mixture: what is read; a state says as "drawn" how many examples of each set were read.
-
-        Raises:
-            ValueError: batch_size is no multiple of streams.
         """
-        if batch_size % streams:
-            raise ValueError(
-                f"data.batch_size={batch_size} is not a multiple of data.streams={streams}"
-            )
         self.fingerprint, self._count, self._mixture = fingerprint, streams, mixture
         wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)
         by_stream = wanted.reshape(streams, -1)
@@ -150,11 +143,9 @@ def shuffled_streams(
         batch_size, streams, rows: as of `TrainStreams`.
 
     Raises:
-        ValueError: an example is longer than a row, or as `TrainStreams` and `Mixture`.
+        ValueError: as `Mixture`.
     """
     lengths = {name: lengths[name] for name in columns}
-    if corrupt is None:
-        _check_lengths(sets, lengths)
     settings: list[Any] = [batch_size, streams, packing, lengths, seed, PACKING_BINS]
     settings += ["few"] * any(len(arrays) < FEW for arrays in sets)
     mixture = Mixture(sets, weights, seed) if len(sets) > 1 else None
@@ -216,14 +207,3 @@ def batched_rows(
         batches = stream.batch(rows, batch_fn=padded)
     # Whole batches at a time: to seed a generator for each example would double the costs.
     return batches.random_map(draw, seed=draw_seed) if draw else batches
-
-
-def _check_lengths(sets: Sequence[TokenArrays], lengths: Mapping[str, int]) -> None:
-    """Raises ValueError where an example is longer than a row."""
-    for name, length in lengths.items():
-        longest = max(len(arrays.lengths[name]) for arrays in sets) - 1
-        if longest > length:
-            raise ValueError(
-                f"the longest example has {longest} tokens in {name!r}, a row only {length}: "
-                "data.row_*_length must be at least data.max_*_length"
-            )

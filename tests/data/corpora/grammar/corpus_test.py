@@ -54,12 +54,6 @@ def test_sentence_is_a_pure_function_of_seed_and_index():
     assert list(corpus.numbers(8, indices)) != in_bulk
 
 
-@pytest.mark.parametrize("index", [-1, corpus.SIZE])
-def test_an_index_outside_the_grammar_is_refused(index):
-    with pytest.raises(ValueError, match=str(corpus.SIZE)):
-        next(corpus.numbers(0, range(index, index + 1)))
-
-
 def test_english_sentences_are_distinct(many):
     # So the translation is a function of the source, too.
     assert len({s.source for s in many}) == len(many)
@@ -185,8 +179,3 @@ def test_test_split_begins_with_the_two_street_sentences():
     assert [tired[label] for label in labels] == ["es", "animal", "subject"]
     assert [wide[label] for label in labels] == ["sie", "street", "object"]
     assert tired["tags"] == "DET NOUN AUX VERB DET NOUN SCONJ PRON AUX ADV ADJ PUNCT"
-
-
-def test_unknown_split_is_refused():
-    with pytest.raises(ValueError, match="'dev'.*train, validation, test"):
-        corpus.examples("dev", 1)
