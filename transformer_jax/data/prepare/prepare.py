@@ -17,7 +17,7 @@ import queue
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +35,9 @@ _FORMAT = 4  # counts the ways in which sets have been made
 _JOURNAL = "journal"
 _ALONE = 2**25  # characters, below which processes would take longer to start than they spare
 _AHEAD = 2  # pieces that wait for each process
+
+# What becomes of a piece: the bytes that each file gets, and what was counted.
+Made = tuple[dict[str, bytes], Counts]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,13 +67,6 @@ class Plan:
         if self.tokenizer is None:
             return "<i4"
         return "<u2" if max(self.tokenizer.vocab_size, 1 + len(self.labels)) <= 2**16 else "<i4"
-
-
-class Made(NamedTuple):
-    """What became of one piece: the bytes that each file gets, and what was counted."""
-
-    files: dict[str, bytes]
-    counts: Counts
 
 
 def prepared(
@@ -127,17 +123,17 @@ def _make(
     with contextlib.ExitStack() as stack:
         journal = stack.enter_context((folder / _JOURNAL).open("a"))
         files: dict[str, Any] = {}
-        for made in _mapped(plan, pieces, workers):
-            for name, data in made.files.items():
+        for added, counted in _mapped(plan, pieces, workers):
+            for name, data in added.items():
                 if name not in files:
                     files[name] = stack.enter_context((folder / name).open("ab", buffering=0))
                 _write(files[name], data)
-            counts.append(made.counts)
+            counts.append(counted)
             sizes = {name: file.tell() for name, file in files.items()}
-            line = {"counts": dataclasses.asdict(made.counts), "sizes": sizes}
+            line = {"counts": dataclasses.asdict(counted), "sizes": sizes}
             journal.write(json.dumps(line) + "\n")
             journal.flush()
-            show(made.counts.characters)
+            show(counted.characters)
     _finish(plan, folder, arrays.total(counts))
 
 
@@ -237,7 +233,7 @@ def _made(plan: Plan, piece: Examples) -> Made:
         too_long=too_long,
         content=_digest(piece, recipe),
     )
-    return Made(files, counts)
+    return files, counts
 
 
 def _digest(piece: Examples, recipe: Recipe) -> str:
@@ -278,7 +274,7 @@ def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Ma
     for piece in pieces:
         made = _made(plan, piece)
         yield made
-        alone += made.counts.characters
+        alone += made[1].characters
         if alone >= _ALONE and workers > 1:
             break
     first = next(pieces, None)

@@ -69,8 +69,6 @@ def prompt_batches(
     """
     lengths = _lengths(rows)
     examples = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-    if not examples:
-        return []
     return _one_a_row(examples, columns, lengths, batch_size, dict.fromkeys(lengths, max_length))
 
 
