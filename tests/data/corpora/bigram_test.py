@@ -48,14 +48,6 @@ def test_the_words_have_the_entropies_of_the_closed_forms(train):
         assert counted_entropy(train[:, place]) == pytest.approx(bigram.unigram_entropy(), abs=0.01)
 
 
-def test_a_word_depends_on_the_one_before_alone(train):
-    """Given that, the second one before says nothing: the estimates agree but for their bias."""
-    first, second, third = (train[:, start : start + 14].ravel() for start in range(3))
-    two_before = counted_entropy(first, second, third) - counted_entropy(first, second)
-    # Half a count for each of at most 32^2 * 31 free frequencies (Miller 1955).
-    assert two_before > bigram.rate(bigram.chain()) - 32**2 * 31 / (2 * len(first))
-
-
 def test_entropy_is_the_mean_loss_of_the_chain_itself(train):
     transitions, stationary = bigram.chain()
     half = train[:, :16]

@@ -41,7 +41,7 @@ RECIPE = Recipe(
     reads=("source", "target"),
     columns=dict(PAIRS),
     encode=_encode,
-    prompt=lambda lines, tokenizer, labels, limits: ({"inputs": []}, 0),
+    prompt=_encode,
 )
 LIMITS = Limits(5, 6, "drop")
 PLAN = Plan(tokenizer=BYTES, recipe=RECIPE, labels=(), limits=LIMITS, keeps_texts=True)
@@ -216,19 +216,14 @@ def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch, whole):
     assert contents(tmp_path / "set") == contents(whole)
 
 
-def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch):
-    """Recipes of tasks, since processes find them by their names."""
-    from transformer_jax.tasks import TASKS
-
-    plan = dataclasses.replace(PLAN, recipe=TASKS["translation"].recipe)
-    make(tmp_path / "alone", cut(MANY), plan)
+def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(prepare, "_ALONE", 1)
     monkeypatch.setattr(machine, "cores", lambda: 8)
-    make(tmp_path / "three", cut(MANY), plan, workers=3)
-    assert contents(tmp_path / "three") == contents(tmp_path / "alone")
+    make(tmp_path / "three", cut(MANY), workers=3)
+    assert contents(tmp_path / "three") == contents(whole)
     bad = MANY | {"source": [*MANY["source"][:-1], None]}
     with pytest.raises(AttributeError):
-        make(tmp_path / "bad", cut(bad), plan, workers=2)
+        make(tmp_path / "bad", cut(bad), workers=2)
 
 
 def test_the_content_can_be_checked_without_a_set(tmp_path):
@@ -250,8 +245,7 @@ from pathlib import Path
 from tests.data.prepare import prepare_test as t
 from transformer_jax.data.prepare import prepare, worker
 from transformer_jax.process import machine
-from transformer_jax.tasks import TASKS
-import dataclasses, os, signal
+import os, signal
 
 WORKERS = []
 
@@ -273,18 +267,15 @@ def pieces():
 
 # As people write scripts: nothing keeps another process from running it again.
 prepare._ALONE, prepare.Worker, machine.cores = 1, Kept, lambda: 2
-plan = dataclasses.replace(t.PLAN, recipe=TASKS["translation"].recipe)
 try:
-    prepare.prepared(plan, pieces, Path(sys.argv[1]), workers=2, what="Making", total=None)
+    prepare.prepared(t.PLAN, pieces, Path(sys.argv[1]), workers=2, what="Making", total=None)
 except RuntimeError as error:
     sys.exit(str(error))
 """
 
 
 @pytest.mark.long
-def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path):
-    from transformer_jax.tasks import TASKS
-
+def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path, whole):
     (tmp_path / "kill.py").write_text(KILLED)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -301,9 +292,7 @@ def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path):
     assert found.returncode == 1 and "a process that tokenises was killed" in found.stderr
     assert not (tmp_path / "set").exists()
     assert run("nobody").returncode == 0
-    plan = dataclasses.replace(PLAN, recipe=TASKS["translation"].recipe)
-    make(tmp_path / "alone", cut(MANY), plan)
-    assert contents(tmp_path / "set") == contents(tmp_path / "alone")
+    assert contents(tmp_path / "set") == contents(whole)
     # Whoever was started by a process that is gone has gone too.
     for _ in range(50):
         left = [pid for pid in workers if Path("/proc", pid).exists()]
