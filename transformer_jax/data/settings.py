@@ -154,6 +154,7 @@ class DataSettings:
         """What a split is made of: one set, but of parts and of a mixture; [] where it is none."""
         divided = self.validation_size > 0 and split != "test"
         read = "train" if divided else split
+        parts = self.mixture if split == "train" and self.mixture else self.named
         return [
             Set(
                 part.name,
@@ -163,7 +164,7 @@ class DataSettings:
                 self.recipe.documents,
                 self.train_share if split == "train" else 1,
             )
-            for part in (split == "train" and self.mixture) or self.named
+            for part in parts
             if part.splits[read]
         ]
 
