@@ -11,7 +11,7 @@ from tests.data.datasets import (
     dataset,
     rows_of,
 )
-from transformer_jax.data import vocabularies
+from transformer_jax.data import dataset as dataset_file
 from transformer_jax.data.prepare.tokenizer import (
     UNK_ID,
     train_tokenizer,
@@ -42,7 +42,7 @@ def test_a_tokenizer_is_trained_once_for_its_texts_and_settings(folder, monkeypa
     ]
     trained = [dataset(folder, task, **change).tokenizer for task, change in changes]
     assert len({tokenizer.fingerprint for tokenizer in trained}) == len(changes)
-    monkeypatch.delattr(vocabularies, "train_tokenizer")
+    monkeypatch.delattr(dataset_file, "train_tokenizer")
     again = [dataset(folder, task, **change).tokenizer for task, change in changes]
     assert [one.fingerprint for one in again] == [one.fingerprint for one in trained]
 
