@@ -4,24 +4,25 @@ import numpy as np
 import pytest
 
 from tests.data.corpora.grammar.dictionary import FEMININE, MASCULINE, NEUTER
-from transformer_jax.data.corpora.grammar import corpus, lexicon, sentences
+from transformer_jax.data.corpora import grammar
+from transformer_jax.data.corpora.grammar import lexicon, sentences
 
 OF_ANIMALS = set("tired sleepy lazy sick clumsy shy nervous impatient anxious stubborn".split())
 
 
 def realise(number: int) -> sentences.Sentence:
-    pattern, choices = corpus.locate(number)
+    pattern, choices = grammar.locate(number)
     return pattern(choices)
 
 
 def is_held_out(number: int) -> bool:
-    pattern, choices = corpus.locate(number)
+    pattern, choices = grammar.locate(number)
     return pattern.is_held_out(choices)
 
 
 @pytest.fixture(scope="module")
 def many() -> list[sentences.Sentence]:
-    return list(map(realise, corpus.numbers(0, range(50_000))))
+    return list(map(realise, grammar.numbers(0, range(50_000))))
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +34,25 @@ def held_out() -> dict[tuple[str, str, str], bool]:
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 1000, 4096, 5003])
 def test_permutation_is_a_bijection(size):
     for seed in (0, 1):
-        assert set(corpus.permute(seed, np.arange(size), size)) == set(range(size))
+        assert set(grammar.permute(seed, np.arange(size), size)) == set(range(size))
 
 
 def test_permutation_depends_on_seed_and_not_on_the_block():
     indices = np.arange(1000)
-    permuted = corpus.permute(3, indices, corpus.SIZE)
-    assert np.array_equal(permuted[500:], corpus.permute(3, indices[500:], corpus.SIZE))
-    assert not np.any(permuted == corpus.permute(4, indices, corpus.SIZE))
+    permuted = grammar.permute(3, indices, grammar.SIZE)
+    assert np.array_equal(permuted[500:], grammar.permute(3, indices[500:], grammar.SIZE))
+    assert not np.any(permuted == grammar.permute(4, indices, grammar.SIZE))
     # Spread over the whole range: each tenth of it gets about a tenth.
-    shares = np.bincount(permuted * 10 // corpus.SIZE, minlength=10) / len(indices)
+    shares = np.bincount(permuted * 10 // grammar.SIZE, minlength=10) / len(indices)
     assert np.all((shares > 0.05) & (shares < 0.15))
 
 
 def test_sentence_is_a_pure_function_of_seed_and_index():
     indices = range(4090, 4105)  # across the edge of a block
-    in_bulk = list(corpus.numbers(7, range(4200)))[4090:4105]
-    alone = [list(corpus.numbers(7, range(index, index + 1))) for index in indices]
+    in_bulk = list(grammar.numbers(7, range(4200)))[4090:4105]
+    alone = [list(grammar.numbers(7, range(index, index + 1))) for index in indices]
     assert [number for (number,) in alone] == in_bulk
-    assert list(corpus.numbers(8, indices)) != in_bulk
+    assert list(grammar.numbers(8, indices)) != in_bulk
 
 
 def test_english_sentences_are_distinct(many):
@@ -130,7 +131,7 @@ def triple_in(example: dict[str, str]) -> tuple[str, str, str] | None:
 
 
 def test_held_out_triples_are_in_the_test_split_and_nowhere_else(held_out):
-    splits = {name: list(corpus.examples(name, 1000)) for name in corpus.SPLITS}
+    splits = {name: list(grammar.examples(name, 1000)) for name in grammar.SPLITS}
     for name, examples in splits.items():
         assert len(examples) == len({e["source"] for e in examples}) == 1000
         found = [triple_in(example) for example in examples]
@@ -154,23 +155,23 @@ def test_entropy_counts_the_sentences_that_are_not_held_out(monkeypatch):
         sentences.Pattern(p.realise, " ".join(slots), **slots)
         for p, slots in zip(sentences.PATTERNS, few, strict=True)
     ]
-    monkeypatch.setattr(corpus, "PATTERNS", tuple(small))
+    monkeypatch.setattr(grammar, "PATTERNS", tuple(small))
     numbers = range(sum(pattern.size for pattern in small))
     free = {realise(number).source for number in numbers if not is_held_out(number)}
     assert 0 < len(free) < len(numbers)
-    assert corpus.entropy() == pytest.approx(np.log(len(free)))
+    assert grammar.entropy() == pytest.approx(np.log(len(free)))
 
 
 def test_entropy_of_the_whole_grammar_fits_a_sample(many):
     # All their sources differ, so that the entropies of sentences add up.
-    kept = [not is_held_out(n) for n in corpus.numbers(0, range(len(many)))]
+    kept = [not is_held_out(n) for n in grammar.numbers(0, range(len(many)))]
     share = float(np.mean(kept))
     error = 4 * (share * (1 - share) / len(many)) ** 0.5
-    assert np.exp(corpus.entropy()) / corpus.SIZE == pytest.approx(share, abs=float(error))
+    assert np.exp(grammar.entropy()) / grammar.SIZE == pytest.approx(share, abs=float(error))
 
 
 def test_test_split_begins_with_the_two_street_sentences():
-    tired, wide = corpus.examples("test", 2)
+    tired, wide = grammar.examples("test", 2)
     assert tired["source"] == "The animal didn't cross the street because it was too tired ."
     assert tired["target"] == "Das Tier überquerte die Straße nicht , weil es zu müde war ."
     assert wide["source"] == "The animal didn't cross the street because it was too wide ."
