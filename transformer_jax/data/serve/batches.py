@@ -44,9 +44,7 @@ def eval_batches(
             corrupt(example, np.random.default_rng(number))
             for number, example in enumerate(examples)
         ]
-    lengths = _lengths({name: [example[name] for example in examples] for name in columns})
-    longest = {name: int(column.max()) for name, column in lengths.items()}
-    batches = _one_a_row(examples, columns, lengths, batch_size, longest)
+    batches = _one_a_row(examples, columns, list(columns), batch_size)
     if draw is None:
         return batches
     return [(_drawn_by_row(batch, index, draw), index) for batch, index in batches]
@@ -67,47 +65,35 @@ def prompt_batches(
 
     max_length: places of an example at most; no row is longer.
     """
-    lengths = _lengths(rows)
     examples = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-    return _one_a_row(examples, columns, lengths, batch_size, dict.fromkeys(lengths, max_length))
-
-
-def _lengths(rows: Encoded) -> dict[str, Int64[np.ndarray, " n"]]:
-    return {name: np.array(list(map(len, column)), np.int64) for name, column in rows.items()}
+    return _one_a_row(examples, columns, list(rows), batch_size, max_length)
 
 
 def _one_a_row(
     examples: Sequence[Mapping[str, Any]],
     columns: Mapping[str, Column],
-    lengths: dict[str, Int64[np.ndarray, " n"]],
+    names: Sequence[str],
     batch_size: int,
-    most: dict[str, int],
+    most: int | None = None,
 ) -> list[NumberedBatch]:
-    names = list(lengths)
-    no_example = dict.fromkeys(names, ())
-    groups = _groups(np.lexsort([-lengths[name] for name in names]), batch_size)
-    shapes = [[_bucket(lengths[name], group, most[name]) for name in names] for group in groups]
+    """Batches of the named columns. most: places of a row at most; None: of the longest example."""
+    lengths = {name: np.array([len(one[name]) for one in examples], np.int64) for name in names}
+    order = np.lexsort([-lengths[name] for name in names])
+    missing = -len(order) % batch_size
+    groups = np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)
+    shapes = [
+        [_bucket(lengths[name], group, most or int(lengths[name].max())) for name in names]
+        for group in groups
+    ]
     widest: dict[int, list[int]] = {}
     for shape in shapes:
         *_, last = shape
         widest[last] = list(map(max, shape, widest.get(last, shape)))
-    return [
-        (
-            pad(
-                [examples[i] if i >= 0 else no_example for i in group],
-                columns,
-                dict(zip(names, widest[last], strict=True)),
-            ),
-            group,
-        )
-        for group, (*_, last) in zip(groups, shapes, strict=True)
-    ]
-
-
-def _groups(order: Int64[np.ndarray, " n"], batch_size: int) -> Int64[np.ndarray, "groups B"]:
-    """The order cut into groups of batch_size, -1 where the last one has no example."""
-    missing = -len(order) % batch_size
-    return np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)
+    batches = []
+    for group, (*_, last) in zip(groups, shapes, strict=True):
+        rows = [examples[i] if i >= 0 else dict.fromkeys(names, ()) for i in group]
+        batches.append((pad(rows, columns, dict(zip(names, widest[last], strict=True))), group))
+    return batches
 
 
 def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"], most: int) -> int:
