@@ -126,8 +126,9 @@ def _make(
         for added, counted in _mapped(plan, pieces, workers):
             for name, data in added.items():
                 if name not in files:
-                    files[name] = stack.enter_context((folder / name).open("ab", buffering=0))
-                _write(files[name], data)
+                    files[name] = stack.enter_context((folder / name).open("ab"))
+                files[name].write(data)
+                files[name].flush()
             counts.append(counted)
             sizes = {name: file.tell() for name, file in files.items()}
             line = {"counts": dataclasses.asdict(counted), "sizes": sizes}
@@ -135,13 +136,6 @@ def _make(
             journal.flush()
             show(counted.characters)
     _finish(plan, folder, arrays.total(counts))
-
-
-def _write(file: Any, data: bytes) -> None:
-    """All of it: an unbuffered file may take a part."""
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
 
 
 def _done(folder: Path) -> list[dict[str, Any]]:
@@ -325,7 +319,5 @@ def _shown(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         done += count
         bar.update(min(done, total) // 10**6)
 
-    try:
+    with contextlib.closing(bar):
         yield advance
-    finally:
-        bar.close()
