@@ -120,17 +120,13 @@ def _make(
                 "interrupted; start again, and it begins anew"
             )
     show(sum(done.characters for done in counts))
-    with contextlib.ExitStack() as stack:
-        journal = stack.enter_context((folder / _JOURNAL).open("a"))
-        files: dict[str, Any] = {}
+    with (folder / _JOURNAL).open("a") as journal:
         for added, counted in _mapped(plan, pieces, workers):
             for name, data in added.items():
-                if name not in files:
-                    files[name] = stack.enter_context((folder / name).open("ab"))
-                files[name].write(data)
-                files[name].flush()
+                with (folder / name).open("ab") as file:
+                    file.write(data)
             counts.append(counted)
-            sizes = {name: file.tell() for name, file in files.items()}
+            sizes = {name: (folder / name).stat().st_size for name in added}
             line = {"counts": dataclasses.asdict(counted), "sizes": sizes}
             journal.write(json.dumps(line) + "\n")
             journal.flush()
