@@ -7,26 +7,16 @@ import pytest
 
 from tests.data.datasets import (
     LABELS,
-    PROMPTS,
     SPLITS,
     dataset,
     rows_of,
 )
-from transformer_jax.data import vocabularies
+from transformer_jax.data import dataset as dataset_file
 from transformer_jax.data.prepare.tokenizer import (
-    MASK,
     UNK_ID,
-    load_tokenizer,
     train_tokenizer,
 )
 from transformer_jax.tasks import TASKS
-
-
-@pytest.mark.parametrize("kind", ["words", "bytes"])
-def test_masked_language_modelling_trains_a_tokenizer_with_a_mask(folder, kind):
-    tokenizer = dataset(folder, "masked_lm", tokenizer_kind=kind).tokenizer
-    assert tokenizer.token_id(MASK) == tokenizer.vocab_size - 1
-    assert dataset(folder, "causal_lm", tokenizer_kind=kind).tokenizer.token_id(MASK) is None
 
 
 def test_a_tokenizer_is_trained_on_the_training_split_alone(folder):
@@ -52,7 +42,7 @@ def test_a_tokenizer_is_trained_once_for_its_texts_and_settings(folder, monkeypa
     ]
     trained = [dataset(folder, task, **change).tokenizer for task, change in changes]
     assert len({tokenizer.fingerprint for tokenizer in trained}) == len(changes)
-    monkeypatch.delattr(vocabularies, "train_tokenizer")
+    monkeypatch.delattr(dataset_file, "train_tokenizer")
     again = [dataset(folder, task, **change).tokenizer for task, change in changes]
     assert [one.fingerprint for one in again] == [one.fingerprint for one in trained]
 
@@ -111,11 +101,6 @@ def test_a_single_label_leaves_nothing_to_learn(folder):
         _ = dataset(folder, "classification", splits=splits).labels
 
 
-@pytest.mark.parametrize("task", ["translation", "causal_lm", "masked_lm"])
-def test_other_tasks_have_no_labels(folder, task):
-    assert dataset(folder, task).labels == ()
-
-
 def test_unknown_words_of_prompts_are_counted_in_one_warning(folder, caplog):
     data = dataset(folder)
     data.warn_of_unknown_words(["train a", "", "b <unk>"])
@@ -125,11 +110,3 @@ def test_unknown_words_of_prompts_are_counted_in_one_warning(folder, caplog):
     data.warn_of_unknown_words(["train purple  a", "purple", "b cat\tdog"])
     (message,) = caplog.messages
     assert message.startswith("3 of 6 words, such as 'purple', are unknown")
-
-
-def test_a_saved_tokenizer_reads_the_same_prompts(folder):
-    data = dataset(folder, "causal_lm")
-    data.tokenizer.save(folder / "tokenizer.json")
-    again = dataset(folder / "nowhere", "causal_lm", tokenizer_file=folder / "tokenizer.json")
-    assert load_tokenizer(folder / "tokenizer.json").fingerprint == data.tokenizer.fingerprint
-    assert rows_of(again.prompts(PROMPTS)) == rows_of(data.prompts(PROMPTS))

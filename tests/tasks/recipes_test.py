@@ -13,7 +13,7 @@ from tests.data.numbered import unpack
 from tests.training.reference import SETTINGS
 from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, MASK, train_tokenizer
-from transformer_jax.data.serve import rows
+from transformer_jax.data.serve import streams
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 from transformer_jax.data.serve.streams import shuffled_streams
 from transformer_jax.models.family import Outputs
@@ -111,20 +111,22 @@ def side_length(side):
 
 @pytest.fixture
 def few_bins(monkeypatch):
-    monkeypatch.setattr(rows, "PACKING_BINS", 2)
+    monkeypatch.setattr(streams, "PACKING_BINS", 2)
 
 
 @pytest.mark.parametrize("task", KEYS)
 def test_the_announced_keys_of_a_batch_are_these(task):
     own = {f"{name}{kind}" for name in KEYS[task] for kind in ("", *REAL)}
-    assert set(TASKS[task].recipe.batch_sides()) == own | BESIDE.get(task, set())
+    assert set(TASKS[task].recipe.batch_columns()) == own | BESIDE.get(task, set())
 
 
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("task", TASKS)
 def test_training_batches_are_as_announced(task, packing, few_bins):
     recipe = TASKS[task].recipe
-    expected = {key: (4, side_length(side)) for key, side in recipe.batch_sides().items()}
+    expected = {
+        key: (4, side_length(column.side)) for key, column in recipe.batch_columns().items()
+    }
     streams = streams_of(recipe, packing=packing, draw=draw_of(recipe))
     for batch in itertools.islice(streams, 3):
         assert {key: values.shape for key, values in batch.items()} == expected
@@ -150,7 +152,7 @@ def test_training_batches_hold_the_examples_as_they_were_encoded(task, packing, 
 def test_eval_batches_are_as_announced_and_hold_every_example_by_its_number(task):
     recipe = TASKS[task].recipe
     arrays, drawn = made(recipe), draw_of(recipe)
-    sides = recipe.batch_sides()
+    sides = {key: column.side for key, column in recipe.batch_columns().items()}
     found = {}
     plain = eval_batches([arrays], recipe.columns, batch_size=4)
     for (batch, numbers), (shown, _) in zip(

@@ -12,7 +12,7 @@ from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare.recipe import SIDES, Side
 from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.read.sources import SOURCES
-from transformer_jax.data.settings import SPLITS, DataSettings, Named, Part
+from transformer_jax.data.settings import SPLITS, DataSettings, Part
 from transformer_jax.evaluation.scores import METRICS
 from transformer_jax.models import FAMILIES
 from transformer_jax.runs.workdir import CONFIG, LABELS, TOKENIZER
@@ -42,13 +42,13 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
     tokenizer, mixture, parts = (data.pop(name) for name in ("tokenizer", "mixture", "parts"))
     longest: dict[Side, int] = {side: data.pop(f"max_{side}_length") for side in SIDES}
     packed: dict[Side, int] = {side: data.pop(f"row_{side}_length") for side in SIDES}
-    whole = _named(config, "", 1)
+    whole = _part(config, "", 1)
     for name in (*SPLITS, *_SOURCE):
         del data[name]
     settings = DataSettings(
         source=whole.source,
-        mixture=tuple(_part(whole.source, *row) for row in mixture),
-        parts=tuple(_named(config, *row) for row in parts) if "data.parts" in task.settings else (),
+        mixture=tuple(_set(whole, *row) for row in mixture),
+        parts=tuple(_part(config, *row) for row in parts) if "data.parts" in task.settings else (),
         metrics=whole.metrics,
         recipe=task.recipe,
         splits=whole.splits,
@@ -77,7 +77,7 @@ def _goes_on(config: Config) -> bool:
     return keeps and config.model.memory_length > 0
 
 
-def _named(config: Config, name: str, weight: float, *changes: str) -> Named:
+def _part(config: Config, name: str, weight: float, *changes: str) -> Part:
     """A part of the data, by what it changes of the config, "KEY=VALUE" texts.
 
     Raises ValueError where a part cannot change that, or to that.
@@ -100,7 +100,7 @@ def _named(config: Config, name: str, weight: float, *changes: str) -> Named:
             f"evaluate.metrics: {unknown[0]!r} is not one of {', '.join(map(repr, METRICS))}"
         )
     source = {name: values[f"data.{name}"] for name in _SOURCE if name != "cache_dir"}
-    return Named(
+    return Part(
         name,
         SourceSettings(**source, cache_dir=config.data.cache_dir),
         {split: values[f"data.{split}"] for split in SPLITS},
@@ -109,10 +109,11 @@ def _named(config: Config, name: str, weight: float, *changes: str) -> Named:
     )
 
 
-def _part(like: SourceSettings, source: str, place: str, file: str, weight: float) -> Part:
+def _set(like: Part, source: str, place: str, file: str, weight: float) -> Part:
     """A set of a mixture, whose other settings are those of `like`."""
     where = {"name": place} if source == "tfds" else {"dir": place}
-    return Part(dataclasses.replace(like, source=source, **where), (file,), weight)
+    settings = dataclasses.replace(like.source, source=source, **where)
+    return dataclasses.replace(like, source=settings, splits={"train": (file,)}, weight=weight)
 
 
 def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
@@ -201,7 +202,7 @@ def _check_parts(config: Config) -> None:
                 f"data.parts: the name {name!r} of row {number} is empty, has a slash, or is that "
                 "of another row"
             )
-    parts = [_named(config, *row) for row in data.parts]
+    parts = [_part(config, *row) for row in data.parts]
     for split in SPLITS[:2]:
         held_out = split == "validation" and data.validation_size
         if not held_out and not any(part.splits[split] for part in parts):

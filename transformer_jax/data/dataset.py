@@ -6,32 +6,41 @@ Each split is prepared when it is first asked for, and later found without being
 import dataclasses
 import functools
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 from absl import logging
 from jaxtyping import Bool
 
-from transformer_jax.data import splits, vocabularies
-from transformer_jax.data.cache import fingerprint
+from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare import prepare
-from transformer_jax.data.prepare.arrays import CHUNK, TokenArrays, joined, summed
-from transformer_jax.data.prepare.recipe import Corrupt, Draw, Drawing, Form, NumberedBatch
+from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
+from transformer_jax.data.prepare.recipe import Drawing, Form, NumberedBatch
 from transformer_jax.data.prepare.summary import Summary, check_train, summarise
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
+    TOKENIZERS,
     SpecialIds,
     Tokenizer,
     load_special_ids,
+    load_tokenizer,
+    train_tokenizer,
 )
 from transformer_jax.data.read import sources
+from transformer_jax.data.read.examples import Examples, as_text, concatenate, listed, sample
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 from transformer_jax.data.serve.continuous_rows import contiguous_batches, contiguous_streams
 from transformer_jax.data.serve.streams import TrainStreams, shuffled_streams
-from transformer_jax.data.settings import SPLITS, DataSettings, Part
+from transformer_jax.data.settings import SPLITS, DataSettings, Set
 from transformer_jax.process import progress
+from transformer_jax.runs.workdir import LABELS, TOKENIZER, read_labels
+
+_FORMAT = 3  # counts the ways in which tokenizers have been trained on texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +56,7 @@ class Split:
     """
 
     batches: list[NumberedBatch]
-    examples: Mapping[str, Sequence[Any]]
+    examples: Examples
     parts: Mapping[str, range]
     in_train: Callable[[], Bool[np.ndarray, " examples"]]
 
@@ -63,8 +72,61 @@ class Dataset:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises as `vocabularies.tokenizer_of`."""
-        return vocabularies.tokenizer_of(self.settings)
+        """`settings.tokenizer_file`, otherwise trained on the training split.
+
+        Raises:
+            ValueError: the task has none, the model has too few tokens for it, or it lacks a
+                special token.
+        """
+        recipe, most = self.settings.recipe, self.settings.model_vocab_size
+        if not recipe.tokenized:
+            raise ValueError(f"task.name={recipe.name!r} reads numbers, and has no tokenizer")
+        tokenizer = self._own_tokenizer()
+        if most is not None and tokenizer.vocab_size > most:
+            raise ValueError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens, more than model.vocab_size="
+                f"{most}: raise it, lower data.tokenizer.vocab_size, or set it to None"
+            )
+        missing = [token for token in recipe.extra_tokens if tokenizer.token_id(token) is None]
+        if missing:
+            raise ValueError(
+                f"task.name={recipe.name!r} needs a tokenizer with {len(missing)} special tokens, "
+                f"such as {missing[0]!r}, and that of the run which checkpoint.init_from names "
+                "lacks them"
+            )
+        return tokenizer
+
+    def _own_tokenizer(self) -> Tokenizer:
+        settings = self.settings
+        if settings.tokenizer_file is not None and settings.tokenizer_file.exists():
+            return load_tokenizer(settings.tokenizer_file)
+        kind, vocab_size = settings.tokenizer_kind, settings.tokenizer_vocab_size
+        extra_tokens = settings.recipe.extra_tokens
+        if TOKENIZERS[kind].least is None:  # so the texts do not matter
+            return train_tokenizer(kind, (), vocab_size, extra_tokens)
+        settings.find_files()  # before minutes are spent on reading the first of them
+        made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
+        versions = [one.version() for one in settings.sets("train")]
+        key = fingerprint(*made_by, *versions, settings.tokenizer_train_bytes)
+        folder = settings.cache / "tokenizers" / key
+
+        def train(temporary: Path) -> None:
+            texts = self._texts()
+            with progress.phase("Training the tokenizer"):
+                tokenizer = train_tokenizer(kind, texts, vocab_size, extra_tokens)
+            tokenizer.save(temporary / TOKENIZER)
+
+        build_once(folder, train)
+        return load_tokenizer(folder / TOKENIZER)
+
+    def _texts(self) -> list[str]:
+        """What a tokenizer is trained on: all columns of the training split but labels."""
+        settings, recipe = self.settings, self.settings.recipe
+        with progress.phase("Reading the train split"):
+            pieces = settings.pieces("train")
+            examples = sample(pieces, settings.tokenizer_train_bytes)
+        columns = [examples[name] for name in recipe.reads if name != recipe.labels]
+        return [as_text(value) for column in columns for value in column]
 
     @property
     def _encoder(self) -> Tokenizer | None:
@@ -89,18 +151,42 @@ class Dataset:
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """The labels; () where the task has none. Raises as `vocabularies.labels_of`."""
-        return vocabularies.labels_of(self.settings)
+        """The labels: of `settings.labels_file`, or of all splits, sorted; () where there are none.
+
+        Raises:
+            ValueError: there is but one.
+        """
+        settings = self.settings
+        column, file = settings.recipe.labels, settings.labels_file
+        if column is None:
+            return ()
+        if file is not None and file.exists():
+            return read_labels(file)
+        versions = [one.version() for split in SPLITS for one in settings.sets(split)]
+        key = fingerprint("labels", column, *versions)
+        folder = settings.cache / "labels" / key
+
+        def collect(temporary: Path) -> None:
+            labels = set()
+            for split in SPLITS:
+                with progress.phase(f"Reading the labels of the {split} split"):
+                    for piece in settings.pieces(split):
+                        labels.update(label for value in piece[column] for label in listed(value))
+            if len(labels) < 2:
+                raise ValueError(
+                    f"all labels of the data are {labels.pop()!r}, so there is nothing to learn: "
+                    f"is data.label_feature={settings.source.label_feature!r} right?"
+                )
+            (temporary / LABELS).write_text(json.dumps(sorted(labels), ensure_ascii=False), "utf-8")
+
+        build_once(folder, collect)
+        return read_labels(folder / LABELS)
 
     # What is trained on
 
-    def find_files(self) -> None:
-        """Raises as `sources.find_files` where a file of any split is missing."""
-        splits.find_files(self.settings)
-
     def has(self, split: str) -> bool:
         """Whether there is such a split."""
-        return splits.has(self.settings, split)
+        return bool(self.settings.sets(split))
 
     def _present(self) -> Iterator[str]:
         """The splits that there are."""
@@ -127,10 +213,10 @@ class Dataset:
             streams=settings.streams,
             packing=settings.packing,
             seed=settings.seed,
-            draw=self._draw(training=True),
-            corrupt=self._corrupt(training=True),
+            draw=self._made(settings.recipe.draw, training=True),
+            corrupt=self._made(settings.recipe.corrupt, training=True),
             rows=rows,
-            weights=[part.weight for part in splits.parts(settings, "train")],
+            weights=[one.weight for one in settings.sets("train")],
         )
 
     def batch_shapes(self) -> dict[str, Form]:
@@ -154,7 +240,7 @@ class Dataset:
             return None
         counts = summed(arrays.ids[recipe.predicted] for arrays in self._tokens("train"))
         if recipe.draw is not None:  # masks spare them
-            counts[[i for i in self.special.silent if i < len(counts)]] = 0
+            counts[np.isin(np.arange(len(counts)), self.special.silent)] = 0
         shares = counts[counts > 0] / counts.sum()
         return float(-np.sum(shares * np.log(shares)))
 
@@ -179,18 +265,16 @@ class Dataset:
                 sets,
                 settings.recipe.columns,
                 batch_size=settings.evaluation_batch_size,
-                draw=self._draw(training=False),
-                corrupt=self._corrupt(training=False),
+                draw=self._made(settings.recipe.draw, training=False),
+                corrupt=self._made(settings.recipe.corrupt, training=False),
             )
-        texts = [arrays.texts() for arrays in sets]
-        shared = [key for key in texts[0] if all(key in others for others in texts)]
         ends = itertools.accumulate((arrays.counts.examples for arrays in sets), initial=0)
-        parts = zip(splits.named(settings, name), itertools.pairwise(ends), strict=True)
+        parts = zip(settings.sets(name), itertools.pairwise(ends), strict=True)
         return Split(
             batches,
-            {key: joined([examples[key] for examples in texts]) for key in shared},
+            concatenate(arrays.texts() for arrays in sets),
             {part.name: range(*ends) for part, ends in parts},
-            lambda: self._in_train(name),
+            lambda: self.in_train(name),
         )
 
     def prompts(self, lines: Sequence[str]) -> list[NumberedBatch]:
@@ -211,8 +295,21 @@ class Dataset:
 
     def warn_of_unknown_words(self, lines: Sequence[str]) -> None:
         """Warns where the tokenizer, if there is one, lacks words of lines that came in by hand."""
-        if self._encoder:
-            vocabularies.warn_of_unknown_words(self._encoder, lines)
+        if (tokenizer := self._encoder) is None:
+            return
+        # An "<unk>" in the text itself, as WikiText-2 has them, is a word like any other.
+        words = [word for line in lines for word in line.split(" ") if word not in ("", "<unk>")]
+        (ids,) = tokenizer.encode_words([words])
+        unk = tokenizer.special.unk
+        unknown = [word for word, row in zip(words, ids, strict=True) if unk in row]
+        if unknown:
+            logging.warning(
+                "%d of %d words, such as %r, are unknown to this run's tokenizer: the model reads "
+                "<unk> instead",
+                len(unknown),
+                len(words),
+                unknown[0][:40],
+            )
 
     # What is counted and compared
 
@@ -228,13 +325,11 @@ class Dataset:
 
         Raises ValueError where it is another, though names, sizes and times are the same.
         """
-        settings = self.settings
         for split in self._present():
-            sets = zip(splits.parts(settings, split), self._tokens(split), strict=True)
-            for part, arrays in sets:
+            sets = self.settings.sets(split)
+            for one, arrays in zip(sets, self._tokens(split), strict=True):
                 with progress.phase(f"Reading the {split} split"):
-                    pieces = splits.pieces(settings, split, part)
-                    content = prepare.content(pieces, settings.recipe)
+                    content = prepare.content(one.pieces(), self.settings.recipe)
                 if content != arrays.counts.content:
                     raise ValueError(
                         f"data.{split}: the files have another content than when they were "
@@ -250,18 +345,13 @@ class Dataset:
         shares = [np.mean(batch[key] > 0) for batch in batches for key in keys if key in batch]
         return float(np.mean(shares))
 
-    def shared_with_train(self, split: str) -> int:
-        """How many examples of a split the training split has too, word for word."""
-        return int(self._in_train(split).sum())
-
-    def _in_train(self, split: str) -> Bool[np.ndarray, " examples"]:
-        """Whether the training split has each example of a split too."""
+    def in_train(self, split: str) -> Bool[np.ndarray, " examples"]:
+        """Whether the training split has each example of a split too, word for word."""
         own = np.concatenate([arrays.hashes()[:] for arrays in self._tokens(split)])
         shared = np.zeros(len(own), bool)
         for arrays in self._tokens("train"):
-            hashes = arrays.hashes()
-            for start in range(0, len(hashes), CHUNK):
-                shared |= np.isin(own, hashes[start : start + CHUNK])
+            for hashes in chunks(arrays.hashes()):
+                shared |= np.isin(own, hashes)
         return shared
 
     # What is prepared
@@ -269,7 +359,7 @@ class Dataset:
     def _tokens(self, split: str) -> list[TokenArrays]:
         """The token arrays of the sets of a split."""
         if split not in self._prepared:
-            sets = [self._prepare(split, part) for part in splits.parts(self.settings, split)]
+            sets = [self._prepare(split, one) for one in self.settings.sets(split)]
             summary = summarise(sets, self.settings.recipe, self.special)
             if split == "train":
                 check_train(summary)
@@ -285,7 +375,7 @@ class Dataset:
             self._prepared[split] = sets
         return self._prepared[split]
 
-    def _prepare(self, split: str, part: Part) -> TokenArrays:
+    def _prepare(self, split: str, one: Set) -> TokenArrays:
         settings, trained_on = self.settings, split == "train"
         plan = prepare.Plan(
             tokenizer=self._encoder,
@@ -294,26 +384,19 @@ class Dataset:
             limits=settings.limits("drop" if trained_on else "truncate"),
             keeps_texts=not trained_on,
         )
-        version = splits.version(settings, split, part)
-        key = fingerprint(*plan.made_by(), plan.keeps_texts, version)
+        key = fingerprint(*plan.made_by(), plan.keeps_texts, one.version())
         return prepare.prepared(
             plan,
-            lambda: splits.pieces(settings, split, part),
+            one.pieces,
             settings.cache / "sets" / key,
             workers=settings.workers,
             what=f"Tokenising the {split} split",
-            total=sources.plain_bytes(part.source, settings.recipe.reads, part.files),
+            total=sources.plain_bytes(*one.where),
         )
 
-    def _draw(self, *, training: bool) -> Draw | None:
-        make = self.settings.recipe.draw
-        return make(self.tokenizer, self._drawing(training)) if make else None
-
-    def _corrupt(self, *, training: bool) -> Corrupt | None:
-        make = self.settings.recipe.corrupt
-        return make(self._encoder, self._drawing(training)) if make else None
-
-    def _drawing(self, training: bool) -> Drawing:
+    def _made(self, make: Callable[[Any, Drawing], Any] | None, *, training: bool) -> Any:
+        """What draws or corrupts, if anything does."""
         settings = self.settings
         limits = settings.limits("drop")
-        return Drawing(settings.mask_rate, settings.mean_span_length, limits, training)
+        drawing = Drawing(settings.mask_rate, settings.mean_span_length, limits, training)
+        return make and make(self._encoder, drawing)

@@ -1,10 +1,13 @@
 """What of a config decides the data: where its splits and parts are, and what is made of them."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.data.prepare.recipe import Limits, Recipe, Side, TooLong
-from transformer_jax.data.read.examples import SourceSettings
+from transformer_jax.data.read import sources
+from transformer_jax.data.read.examples import Examples, SourceSettings, hold_out, share
 from transformer_jax.data.serve.mixture import counts_of
 
 SPLITS = ("train", "validation", "test")
@@ -12,18 +15,11 @@ SPLITS = ("train", "validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A set of a split. files: its splits, or files. weight: its share of the examples."""
+    """A part of the data, with splits of its own.
 
-    source: SourceSettings
-    files: tuple[str, ...]
-    weight: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Named:
-    """A part of the data with splits of its own, which is scored apart.
-
-    weight: its share of the training examples. metrics: what its texts are scored by.
+    name: by which it is scored apart; "" of the data as a whole, and of the sets of a mixture.
+    splits: what each is read from, names or files. weight: its share of the training examples.
+    metrics: what its texts are scored by.
     """
 
     name: str
@@ -31,6 +27,39 @@ class Named:
     splits: dict[str, tuple[str, ...]]
     weight: float
     metrics: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Set:
+    """The examples that a split has of one part of the data, or of one set of a mixture.
+
+    name, weight: the part's. where: arguments of `sources.read`. held_out: how many examples
+    (documents: characters) are held out of the files, and whether these are them; None: all.
+    share: of the examples, which is used.
+    """
+
+    name: str
+    weight: float
+    where: tuple[SourceSettings, sources.Columns, tuple[str, ...]]
+    held_out: tuple[int, bool] | None
+    documents: bool
+    share: float
+
+    def pieces(self) -> Iterator[Examples]:
+        """The examples, read from their beginning."""
+        found = sources.read(*self.where)
+        if self.held_out is not None:
+            size, wanted = self.held_out
+            divided = hold_out(found, size, documents=self.documents)
+            found = (piece for of_validation, piece in divided if of_validation == wanted)
+        return found if self.share == 1 else share(found, self.share)
+
+    def version(self) -> list[Any]:
+        """What tells the examples from others, without reading them."""
+        found = sources.version(*self.where)
+        if self.held_out is not None:
+            found = [found, *self.held_out]
+        return found if self.share == 1 else [found, self.share]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +95,7 @@ class DataSettings:
     recipe: Recipe
     splits: dict[str, tuple[str, ...]]
     mixture: tuple[Part, ...]
-    parts: tuple[Named, ...]
+    parts: tuple[Part, ...]
     metrics: tuple[str, ...]
     validation_size: int
     train_share: float
@@ -100,10 +129,6 @@ class DataSettings:
         """Most places of an example."""
         return Limits(self.longest["source"], self.longest["target"], too_long)
 
-    def share(self, split: str) -> float:
-        """The share of a split's examples that is used."""
-        return self.train_share if split == "train" else 1
-
     @property
     def max_prompt_length(self) -> int:
         """Most places of a prompt."""
@@ -121,7 +146,35 @@ class DataSettings:
         return Path(self.source.cache_dir).expanduser()
 
     @property
-    def named(self) -> tuple[Named, ...]:
+    def named(self) -> tuple[Part, ...]:
         """The parts; without any, the data as a whole, whose name is empty."""
-        whole = Named("", self.source, self.splits, 1, self.metrics)
-        return self.parts or (whole,)
+        return self.parts or (Part("", self.source, self.splits, 1, self.metrics),)
+
+    def sets(self, split: str) -> list[Set]:
+        """What a split is made of: one set, but of parts and of a mixture; [] where it is none."""
+        divided = self.validation_size > 0 and split != "test"
+        read = "train" if divided else split
+        parts = self.mixture if split == "train" and self.mixture else self.named
+        return [
+            Set(
+                part.name,
+                part.weight,
+                (part.source, self.recipe.reads, part.splits[read]),
+                (self.validation_size, split == "validation") if divided else None,
+                self.recipe.documents,
+                self.train_share if split == "train" else 1,
+            )
+            for part in parts
+            if part.splits[read]
+        ]
+
+    def find_files(self) -> None:
+        """Raises as `sources.find_files` where a file of any split is missing."""
+        for split in SPLITS:
+            for one in self.sets(split):
+                sources.find_files(*one.where)
+
+    def pieces(self, split: str) -> Iterator[Examples]:
+        """The examples of a split."""
+        for one in self.sets(split):
+            yield from one.pieces()

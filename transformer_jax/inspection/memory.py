@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from transformer_jax.data.serve.rows import PACKING_BINS
+from transformer_jax.data.serve.streams import PACKING_BINS
 from transformer_jax.devices.memory import Need, check_program, place
 from transformer_jax.evaluation.decoder import DecodeSettings, prompt_shapes
 from transformer_jax.evaluation.generate import rooms_of

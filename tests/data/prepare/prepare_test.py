@@ -41,7 +41,7 @@ RECIPE = Recipe(
     reads=("source", "target"),
     columns=dict(PAIRS),
     encode=_encode,
-    prompt=lambda lines, tokenizer, labels, limits: ({"inputs": []}, 0),
+    prompt=_encode,
 )
 LIMITS = Limits(5, 6, "drop")
 PLAN = Plan(tokenizer=BYTES, recipe=RECIPE, labels=(), limits=LIMITS, keeps_texts=True)
@@ -79,11 +79,7 @@ def test_a_set_holds_what_the_recipe_makes_of_each_example(tmp_path):
     for name, tokens in made.columns.items():
         assert made.ids[name].tolist() == np.bincount(tokens[:]).tolist()
         assert made.lengths[name].tolist() == np.bincount(np.diff(made.offsets[name][:])).tolist()
-    texts = made.texts()
-    assert {name: list(column) for name, column in texts.items()} == EXAMPLES
-    assert texts["target"][1:4] == EXAMPLES["target"][1:4] and texts["source"][-1] == "abcd"
-    with pytest.raises(IndexError):
-        _ = texts["source"][5]
+    assert made.texts() == EXAMPLES
 
 
 def test_more_ids_than_two_bytes_hold(tmp_path):
@@ -140,87 +136,71 @@ class Killed(BaseException):
     """What a signal does to a preparation."""
 
 
+def kill(folder, last, examples=MANY):
+    """Begins a set, is killed after so many pieces, and returns the unfinished folder."""
+
+    def pieces():
+        yield from cut(examples)[:last]
+        raise Killed
+
+    with pytest.raises(Killed):
+        make(folder, pieces())
+    return folder.with_name(f"{folder.name}.unfinished")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a set that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "set"
+    make(folder, cut(MANY))
+    return folder
+
+
 @pytest.mark.parametrize("after", [0, 1, 7, 29])
-def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypatch, after):
-    whole = make(tmp_path / "whole", cut(MANY))
-    made_of = prepare._made
-
-    def kill_after(count):
-        def made(plan, piece):
-            nonlocal count
-            count -= 1
-            if count < 0:
-                raise Killed
-            return made_of(plan, piece)
-
-        return made
-
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_made", kill_after(after))
-        with pytest.raises(Killed):
-            make(tmp_path / "set", cut(MANY))
+def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypatch, whole, after):
+    unfinished = kill(tmp_path / "set", after)
     # The last piece was written, and the journal only begun to say so.
-    (unfinished,) = tmp_path.glob("set.*finished")
     with (unfinished / "journal").open("a") as journal:
         journal.write('{"counts": ')
     for name in ("inputs", "targets_lengths"):
         with (unfinished / name).open("ab") as file:
             file.write(b"half of it")
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_made", kill_after(30 - after))  # and no piece twice
-        assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    made, made_of = [], prepare._made
+    monkeypatch.setattr(prepare, "_made", lambda *given: made.append(1) or made_of(*given))
+    make(tmp_path / "set", cut(MANY))
+    assert len(made) == 30 - after  # no piece twice
+    assert contents(tmp_path / "set") == contents(whole)
     assert not unfinished.exists()
 
 
-def test_a_preparation_that_is_killed_at_its_end_goes_on(tmp_path, monkeypatch):
+def test_a_preparation_that_is_killed_at_its_end_goes_on(tmp_path, monkeypatch, whole):
     def killed(tokens):
         raise Killed
 
-    whole = make(tmp_path / "whole", cut(MANY))
     with monkeypatch.context() as patch:
         patch.setattr(arrays, "ids_of", killed)
         with pytest.raises(Killed):
             make(tmp_path / "set", cut(MANY))
     monkeypatch.setattr(prepare, "_made", None)  # nothing is made again
-    assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    make(tmp_path / "set", cut(MANY))
+    assert contents(tmp_path / "set") == contents(whole)
 
 
-def test_other_examples_than_before_the_interruption_are_refused_and_then_taken(
-    tmp_path, monkeypatch
-):
-    def pieces(examples, last):
-        yield from cut(examples)[:last]
-        raise Killed
-
-    with pytest.raises(Killed):
-        prepared(
-            PLAN, lambda: pieces(MANY, 9), tmp_path / "set", workers=1, what="Making", total=None
-        )
-    changed = MANY | {"source": ["??", *MANY["source"][1:]]}
-    for others in (changed, {name: values[:4] for name, values in MANY.items()}):
-        with pytest.raises(ValueError, match="piece [02] of the examples is another"):
-            make(tmp_path / "set", cut(others))
-        assert make(tmp_path / f"{len(others['source'])}", cut(others)).counts
-        with pytest.raises(Killed):
-            prepared(
-                PLAN, lambda: pieces(MANY, 9), tmp_path / "set", workers=1, what="", total=None
-            )
+@pytest.mark.parametrize(
+    "others",
+    [MANY | {"source": ["??", *MANY["source"][1:]]}, {key: MANY[key][:4] for key in MANY}],
+)
+def test_other_examples_than_before_the_interruption_are_refused_and_then_taken(tmp_path, others):
+    kill(tmp_path / "set", 9)
+    with pytest.raises(ValueError, match="piece [02] of the examples is another"):
+        make(tmp_path / "set", cut(others))
+    assert make(tmp_path / "set", cut(others)).counts.examples == len(others["source"])
 
 
-def test_what_the_disk_has_lost_is_made_again(tmp_path):
-    def pieces():
-        yield from cut(MANY)[:9]
-        raise Killed
-
-    whole = make(tmp_path / "whole", cut(MANY))
-    with pytest.raises(Killed):
-        prepared(PLAN, pieces, tmp_path / "set", workers=1, what="", total=None)
-    (unfinished,) = tmp_path.glob("set.*finished")
-    os.truncate(unfinished / "inputs", 3)
-    assert make(tmp_path / "set", cut(MANY)).fingerprint == whole.fingerprint
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+def test_what_the_disk_has_lost_is_made_again(tmp_path, whole):
+    os.truncate(kill(tmp_path / "set", 9) / "inputs", 3)
+    make(tmp_path / "set", cut(MANY))
+    assert contents(tmp_path / "set") == contents(whole)
 
 
 def test_a_file_that_was_cut_off_ends_in_a_message(tmp_path):
@@ -230,26 +210,20 @@ def test_a_file_that_was_cut_off_ends_in_a_message(tmp_path):
         _ = made[40]
 
 
-def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch):
-    make(tmp_path / "whole", cut(MANY))
+def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(arrays, "CHUNK", 7)
     make(tmp_path / "set", cut(MANY))
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "set") == contents(whole)
 
 
-def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch):
-    """Recipes of tasks, since processes find them by their names."""
-    from transformer_jax.tasks import TASKS
-
-    plan = dataclasses.replace(PLAN, recipe=TASKS["translation"].recipe)
-    make(tmp_path / "alone", cut(MANY), plan)
+def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(prepare, "_ALONE", 1)
     monkeypatch.setattr(machine, "cores", lambda: 8)
-    make(tmp_path / "three", cut(MANY), plan, workers=3)
-    assert contents(tmp_path / "three") == contents(tmp_path / "alone")
+    make(tmp_path / "three", cut(MANY), workers=3)
+    assert contents(tmp_path / "three") == contents(whole)
     bad = MANY | {"source": [*MANY["source"][:-1], None]}
     with pytest.raises(AttributeError):
-        make(tmp_path / "bad", cut(bad), plan, workers=2)
+        make(tmp_path / "bad", cut(bad), workers=2)
 
 
 def test_the_content_can_be_checked_without_a_set(tmp_path):
@@ -271,8 +245,7 @@ from pathlib import Path
 from tests.data.prepare import prepare_test as t
 from transformer_jax.data.prepare import prepare, worker
 from transformer_jax.process import machine
-from transformer_jax.tasks import TASKS
-import dataclasses, os, signal
+import os, signal
 
 WORKERS = []
 
@@ -294,18 +267,15 @@ def pieces():
 
 # As people write scripts: nothing keeps another process from running it again.
 prepare._ALONE, prepare.Worker, machine.cores = 1, Kept, lambda: 2
-plan = dataclasses.replace(t.PLAN, recipe=TASKS["translation"].recipe)
 try:
-    prepare.prepared(plan, pieces, Path(sys.argv[1]), workers=2, what="Making", total=None)
+    prepare.prepared(t.PLAN, pieces, Path(sys.argv[1]), workers=2, what="Making", total=None)
 except RuntimeError as error:
     sys.exit(str(error))
 """
 
 
 @pytest.mark.long
-def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path):
-    from transformer_jax.tasks import TASKS
-
+def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path, whole):
     (tmp_path / "kill.py").write_text(KILLED)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -322,9 +292,7 @@ def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path):
     assert found.returncode == 1 and "a process that tokenises was killed" in found.stderr
     assert not (tmp_path / "set").exists()
     assert run("nobody").returncode == 0
-    plan = dataclasses.replace(PLAN, recipe=TASKS["translation"].recipe)
-    make(tmp_path / "alone", cut(MANY), plan)
-    assert contents(tmp_path / "set") == contents(tmp_path / "alone")
+    assert contents(tmp_path / "set") == contents(whole)
     # Whoever was started by a process that is gone has gone too.
     for _ in range(50):
         left = [pid for pid in workers if Path("/proc", pid).exists()]

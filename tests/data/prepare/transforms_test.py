@@ -5,12 +5,10 @@ import pytest
 from transformer_jax.data.prepare.recipe import Limits
 from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, SpecialIds
 from transformer_jax.data.prepare.transforms import (
-    between,
     label_number,
     labelled,
     numbered,
     pieces,
-    select,
 )
 
 DOCUMENTS = [list(range(4, 4 + length)) for length in (11, 0, 1, 9, 72)]
@@ -71,14 +69,3 @@ def test_too_long_sentences_are_left_out_or_cut_with_their_labels_and_counted():
         "inputs": [[BOS_ID, 4, EOS_ID], [BOS_ID, 7, EOS_ID], [BOS_ID, EOS_ID], [BOS_ID, 8, EOS_ID]],
         "labels": [[0, 1, 0], [3, 0, 0], [1, 0], [0, 2, 0]],
     }
-
-
-def test_rows_between_bos_and_eos_are_cut_at_their_end_and_counted():
-    assert between(SENTENCES, 4, SpecialIds()) == (
-        [[BOS_ID, 4, 5, EOS_ID], [BOS_ID, 7, EOS_ID], [BOS_ID, EOS_ID], [BOS_ID, 8, 9, EOS_ID]],
-        1,
-    )
-
-
-def test_select_keeps_the_rows_that_are_wanted():
-    assert select(SENTENCES, [True, False, False, True]) == [[4, 5, 6], [8, 9]]

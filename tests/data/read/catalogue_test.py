@@ -95,16 +95,6 @@ def test_a_broken_archive(tmp_path, monkeypatch):
         read(PAIRS, tmp_path, ("train",), name="toy_archive")
 
 
-def test_features_become_plain_python(prepared):
-    builder = ToyTranslation(data_dir=prepared / "cache" / "tfds")
-    columns = concatenate(catalogue.read_builder(builder, ("train",), ["count", "tags"]))
-    assert list(columns) == ["count", "tags"]
-    assert sorted(columns["count"]) == [0, 1, 2, 3, 4, 5]
-    for tags, count in zip(columns["tags"], columns["count"], strict=True):
-        assert tags == ["a", "é"][: count % 3]
-        assert type(count) is int
-
-
 def test_texts_classes_and_tags(prepared):
     texts = read(TEXTS, prepared, text_feature="en")
     assert list(texts) == ["text"]

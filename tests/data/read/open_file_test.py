@@ -20,8 +20,8 @@ def lines_of(path, **settings):
     return list(read_lines(path, **settings))
 
 
-def documents_of(path, separator):
-    return list(read_documents(path, separator))
+def documents_of(path, separator, **settings):
+    return list(read_documents(path, separator, **settings))
 
 
 def packed(path, data):
@@ -72,7 +72,7 @@ def test_folder_and_forbidden_file(tmp_path):
 
 def test_a_file_that_is_not_a_regular_file_is_not_waited_for(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "f")
-    monkeypatch.delattr(open_file, "_opened")  # it would wait without end
+    monkeypatch.delattr(open_file, "_unpacked")  # it would wait without end
     with pytest.raises(ValueError, match="f: cannot be read, as it is not a regular file"):
         lines_of(tmp_path / "f")
 
@@ -85,19 +85,14 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
     assert documents_of(tmp_path / name, "\n")[0] == "pos a"
 
 
-def test_lines_beyond_all_reason_are_told_of(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("text", "number"), [("abc\nabcd\n", 2), ("abcd\n\n" * 3, 1), ("abc\nabcd", 2)]
+)
+def test_the_first_line_beyond_all_reason_is_told_of(tmp_path, monkeypatch, caplog, text, number):
     monkeypatch.setattr(open_file, "_LONG", 3)
-    assert lines_of(file(tmp_path, "abc\nabcd\n")) == ["abc", "abcd"]
+    assert lines_of(file(tmp_path, text)) == text.removesuffix("\n").split("\n")
     (message,) = caplog.messages
-    assert "f:2: a line of" in message
-    caplog.clear()
-    lines_of(file(tmp_path, "abcd\n\n" * 3))
-    (message,) = caplog.messages
-    assert "f:1: a line of" in message
-    caplog.clear()
-    lines_of(file(tmp_path, "abc\nabcd"))  # without an end
-    (message,) = caplog.messages
-    assert "f:2: a line of" in message
+    assert f"f:{number}: a line of" in message
 
 
 @pytest.mark.parametrize(
@@ -114,13 +109,6 @@ def test_lines_beyond_all_reason_are_told_of(tmp_path, monkeypatch, caplog):
 )
 def test_documents_end_at_the_separator_alone(tmp_path, text, separator, documents):
     assert documents_of(file(tmp_path, text), separator) == documents
-
-
-def test_documents_are_what_stands_between_separators(tmp_path):
-    text = "one\ntwo\u00a0x\n\nthree\n"
-    for separator in ("\n", "\n\n", "w", "zzz"):
-        documents = documents_of(file(tmp_path, text), separator)
-        assert "".join(documents) == text.replace(separator, "")
 
 
 def test_text_without_a_document(tmp_path):
@@ -156,7 +144,7 @@ def test_documents_lose_the_bad_lines_that_may_be_skipped(tmp_path, monkeypatch,
     (tmp_path / "f").write_bytes("fein#\nsch\u00f6n#\ngut#\n\u00e4".encode("latin-1"))
     for block in (1, 2**20):
         monkeypatch.setattr(open_file, "_BLOCK", block)
-        found = list(read_documents(tmp_path / "f", separator, skip_bad=True))
+        found = documents_of(tmp_path / "f", separator, skip_bad=True)
         assert "".join(found).replace("\n", "").replace("#", "") == "feingut"
         assert "2 lines of f are left out" in caplog.text and "f:2: not UTF-8" in caplog.text
         caplog.clear()

@@ -1,9 +1,7 @@
 """Readers of files yield the right columns; mistakes name file and line, or are skipped."""
 
 import json
-import os
 import re
-from collections import Counter
 from pathlib import Path
 
 import pyarrow
@@ -11,21 +9,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from transformer_jax.data.read import parse
-from transformer_jax.data.read.open_file import read_documents
 from transformer_jax.data.read.sources import LABELLED, NUMBERS, PAIRS, TAGGED, TEXTS
 
 
 def file(folder: Path, text: str) -> Path:
     (folder / "f").write_bytes(text.encode())
     return folder / "f"
-
-
-def real_data(*path: str) -> Path:
-    """A file in the folder of real data; without it the test is skipped."""
-    folder = os.environ.get("TRANSFORMER_JAX_DATA")
-    if folder is None or not Path(folder, *path).exists():
-        pytest.skip(f"TRANSFORMER_JAX_DATA names no folder with {path[0]}")
-    return Path(folder, *path)
 
 
 def read(reader, columns, *settings, skip_bad=False):
@@ -35,96 +24,10 @@ def read(reader, columns, *settings, skip_bad=False):
 
 
 TABLE = "id\tsentence\tlabel\n7\ta \"b\tyes\n8\tc'\u2028\u00a0 d\tno\n"
-
-
-def test_table_with_a_header_has_no_quotes(tmp_path):
-    expected = {"text": ['a "b', "c'\u2028\u00a0 d"], "label": ["yes", "no"]}
-    assert read(parse.read_table, LABELLED, file(tmp_path, TABLE), "sentence", "label") == expected
-
-
-def test_table_without_header_has_numbered_columns(tmp_path):
-    path = file(tmp_path, "gj04\t1\t\tThe sailors rode .\ngj04\t0\t*\tSailors the .\n")
-    expected = {"text": ["The sailors rode .", "Sailors the ."], "label": ["1", "0"]}
-    assert read(parse.read_table, LABELLED, path, "3", "1") == expected
-
-
-def test_a_header_that_is_read_as_a_row_is_warned_of(tmp_path, caplog):
-    rows = "pos\ta\nneg\tb\npos\tc\nneg\td\n"
-    read(parse.read_table, LABELLED, file(tmp_path, rows), "1", "0")
-    assert not caplog.messages
-    assert (
-        read(parse.read_table, LABELLED, file(tmp_path, f"label\ttext\n{rows}"), "1", "0")["label"][
-            0
-        ]
-        == "label"
-    )
-    (message,) = caplog.messages
-    assert "f:1: the label 'label' is on no other line" in message
-
-
-def test_white_space_around_a_label_of_a_table_is_cut(tmp_path):
-    path = file(tmp_path, "pos\ta \npos \t b\n\u00a0pos\tc\n")
-    found = read(parse.read_table, LABELLED, path, "1", "0")
-    assert found == {"text": ["a ", " b", "c"], "label": ["pos"] * 3}
-
-
-@pytest.mark.parametrize(
-    ("text", "columns", "message"),
-    [
-        (TABLE, ("text", "label"), "data.text_feature='text', but its columns are 'id', 'sent"),
-        (TABLE, ("sentence", "2"), "data.label_feature='2', but its columns are 'id', 'sent"),
-        (TABLE, ("0", "3"), "data.label_feature='3', but its columns are '0', '1', '2'"),
-        (TABLE + "9\te\n", ("sentence", "label"), "f:4: expected 3 columns .* got 2"),
-        (TABLE + "9\te\t\n", ("sentence", "label"), "f:4: there is no label in column 'label'"),
-        (TABLE + "9\te\t \n", ("sentence", "label"), "f:4: there is no label in column 'label'"),
-        ("a\tb\n\n", ("0", "1"), "f:2: expected 2 columns .* got 1"),
-        ("a\tb\n", ("a", "b"), "f: there are no rows below the header"),
-    ],
+CONLL = (
+    "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\t\n"
+    "#tag\tO \r\n\ufeffa\u00a0b\tB-x\n \n\n-DOCSTART-\tO\n\nlast  \t O"
 )
-def test_table_that_is_wrong(tmp_path, text, columns, message):
-    with pytest.raises(ValueError, match=message):
-        read(parse.read_table, LABELLED, file(tmp_path, text), *columns)
-
-
-def test_labelled_lines_are_divided_at_the_first_blank(tmp_path):
-    path = file(tmp_path, "1 a good\u00a0film .\n0\u00a0x  bad\n")
-    expected = {"text": ["a good\u00a0film .", " bad"], "label": ["1", "0\u00a0x"]}
-    assert read(parse.read_labelled, LABELLED, path) == expected
-
-
-@pytest.mark.parametrize("line", ["1", "", " a film", "1\tfilm", "1\u00a0film"])
-def test_labelled_line_without_label(tmp_path, line):
-    with pytest.raises(ValueError, match="f:2: expected 'LABEL sentence'"):
-        read(parse.read_labelled, LABELLED, file(tmp_path, f"1 a\n{line}\n"))
-
-
-def test_a_tab_in_a_label_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"f:2: there is a tab in the label 'neg\\tbad'; .*'tsv'"):
-        read(parse.read_labelled, LABELLED, file(tmp_path, "pos good film\nneg\tbad film\n"))
-
-
-def test_conll_takes_the_first_and_the_last_column(tmp_path):
-    text = (
-        "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\t\n"
-        "#tag\tO \r\n\ufeffa\u00a0b\tB-x\n \n\n-DOCSTART-\tO\n\nlast  \t O"
-    )
-    assert read(parse.read_conll, TAGGED, file(tmp_path, text)) == {
-        "words": [["EU", "rejects"], ["#tag", "\ufeffa\u00a0b"], ["last"]],
-        "tags": [["B-ORG", "O"], ["O", "B-x"], ["O"]],
-    }
-
-
-@pytest.mark.parametrize("line", ["word", "word\t", "\tO"])
-def test_conll_line_without_word_or_tag(tmp_path, line):
-    with pytest.raises(ValueError, match="f:3: expected a word and, in the last column, its tag"):
-        read(parse.read_conll, TAGGED, file(tmp_path, f"a\tO\n\n{line}\n"))
-
-
-def test_conll_without_sentence(tmp_path):
-    with pytest.raises(ValueError, match="f: the file holds no sentence"):
-        read(parse.read_conll, TAGGED, file(tmp_path, "-DOCSTART- O\n\n"))
-
-
 CONLLU = """\
 # text = Vámonos # now
 1-2\tVámonos\t_\t_\t_\t_\t_\t_\t_\t_
@@ -135,119 +38,108 @@ CONLLU = """\
 # newpar
 1\t#\t#\tSYM\tS\t_\t0\troot\t_\t_
 """
+CONLLU_TAGS = {
+    "lemma": (["ir", "nosotros"], ["#"]),
+    "upos": (["VERB", "PRON"], ["SYM"]),
+    "xpos": (["V1", "P1"], ["S"]),
+    "feats": (["Mood=Imp", "Case=Acc"], ["_"]),
+    "deprel": (["root", "obj"], ["root"]),
+}
+SCAN = "IN: jump twice OUT: I_JUMP I_JUMP\nIN: run OUT: I_RUN\n"
 
 
 @pytest.mark.parametrize(
-    ("column", "tags"),
+    ("reader", "settings", "text", "rows"),
     [
-        ("lemma", [["ir", "nosotros"], ["#"]]),
-        ("upos", [["VERB", "PRON"], ["SYM"]]),
-        ("xpos", [["V1", "P1"], ["S"]]),
-        ("feats", [["Mood=Imp", "Case=Acc"], ["_"]]),
-        ("deprel", [["root", "obj"], ["root"]]),
+        (parse.read_scan, (), SCAN, [("jump twice", "I_JUMP I_JUMP"), ("run", "I_RUN")]),
+        # Columns by the names in the header, or by their places; there are no quotes.
+        (
+            parse.read_table,
+            ("sentence", "label"),
+            TABLE,
+            [('a "b', "yes"), ("c'\u2028\u00a0 d", "no")],
+        ),
+        (
+            parse.read_table,
+            ("3", "1"),
+            "gj04\t1\t\tThe sailors rode .\ngj04\t0\t*\tSailors the .\n",
+            [("The sailors rode .", "1"), ("Sailors the .", "0")],
+        ),
+        # White space around a label is cut.
+        (
+            parse.read_table,
+            ("1", "0"),
+            "pos\ta \npos \t b\n\u00a0pos\tc\n",
+            [("a ", "pos"), (" b", "pos"), ("c", "pos")],
+        ),
+        (
+            parse.read_labelled,
+            (),
+            "1 a good\u00a0film .\n0\u00a0x  bad\n",
+            [("a good\u00a0film .", "1"), (" bad", "0\u00a0x")],
+        ),
+        (
+            parse.read_conll,
+            (),
+            CONLL,
+            [
+                (["EU", "rejects"], ["B-ORG", "O"]),
+                (["#tag", "\ufeffa\u00a0b"], ["O", "B-x"]),
+                (["last"], ["O"]),
+            ],
+        ),
+        *(
+            (parse.read_conllu, (name,), CONLLU, [(["Vamos", "nos"], first), (["#"], second)])
+            for name, (first, second) in CONLLU_TAGS.items()
+        ),
     ],
 )
-def test_conllu_has_words_alone(tmp_path, column, tags):
-    found = read(parse.read_conllu, TAGGED, file(tmp_path, CONLLU), column)
-    assert found == {"words": [["Vamos", "nos"], ["#"]], "tags": tags}
+def test_each_format_is_read_as_it_is_meant(tmp_path, reader, settings, text, rows):
+    assert list(reader(file(tmp_path, text), *settings, skip_bad=False)) == rows
 
 
-def test_conllu_that_is_wrong(tmp_path):
-    with pytest.raises(ValueError, match="data.label_feature='antecedent'.* lemma, upos, xpos"):
-        read(parse.read_conllu, TAGGED, file(tmp_path, CONLLU), "antecedent")
-    with pytest.raises(ValueError, match="f:10: expected the ten columns .*got '2 b'"):
-        read(parse.read_conllu, TAGGED, file(tmp_path, CONLLU + "\n2 b\n"), "upos")
-
-
-# Real data: the published sizes.
+NO_LABEL = "f:4: there is no label in column 'label'"
 
 
 @pytest.mark.parametrize(
-    ("name", "sentences", "classes"),
+    ("reader", "settings", "text", "message"),
     [
-        ("stsa.fine.train", 8544, 5),
-        ("stsa.fine.dev", 1101, 5),
-        ("stsa.fine.test", 2210, 5),
-        ("stsa.binary.train", 6920, 2),
-        ("stsa.binary.dev", 872, 2),
-        ("stsa.binary.test", 1821, 2),
+        (parse.read_scan, (), f"{SCAN}run: I_RUN", "f:3: expected 'IN: .*got 'run: I_RUN'"),
+        (parse.read_table, ("text", "label"), TABLE, "'text', but its columns are 'id', 'sent"),
+        (parse.read_table, ("sentence", "2"), TABLE, "data.label_feature='2', but .* 'id', 'sent"),
+        (parse.read_table, ("0", "3"), TABLE, "data.label_feature='3', but .* '0', '1', '2'"),
+        (parse.read_table, ("sentence", "label"), f"{TABLE}9\te\n", "f:4: expected 3 .* got 2"),
+        (parse.read_table, ("sentence", "label"), f"{TABLE}9\te\t\n", NO_LABEL),
+        (parse.read_table, ("sentence", "label"), f"{TABLE}9\te\t \n", NO_LABEL),
+        (parse.read_table, ("0", "1"), "a\tb\n\n", "f:2: expected 2 columns .* got 1"),
+        (parse.read_table, ("a", "b"), "a\tb\n", "f: there are no rows below the header"),
+        *(
+            (parse.read_labelled, (), f"1 a\n{line}\n", "f:2: expected 'LABEL sentence'")
+            for line in ("1", "", " a film", "1\tfilm", "1\u00a0film")
+        ),
+        (parse.read_labelled, (), "neg\tbad film\n", r"f:1: .* label 'neg\\tbad'; .*'tsv'"),
+        *(
+            (parse.read_conll, (), f"a\tO\n\n{line}\n", "f:3: expected a word and, in the last")
+            for line in ("word", "word\t", "\tO")
+        ),
+        (parse.read_conll, (), "-DOCSTART- O\n\n", "f: the file holds no sentence"),
+        (parse.read_conllu, ("antecedent",), CONLLU, "'antecedent'.* lemma, upos, xpos"),
+        (parse.read_conllu, ("upos",), f"{CONLLU}\n2 b\n", "f:10: expected the ten .*got '2 b'"),
     ],
 )
-def test_stanford_sentiment_treebank(name, sentences, classes):
-    found = read(parse.read_labelled, LABELLED, real_data("sst", f"{name}.gz"))
-    assert len(found["text"]) == len(found["label"]) == sentences
-    assert set(found["label"]) == {str(n) for n in range(classes)}
+def test_what_is_wrong_is_named_with_its_place(tmp_path, reader, settings, text, message):
+    with pytest.raises(ValueError, match=message):
+        list(reader(file(tmp_path, text), *settings, skip_bad=False))
 
 
-@pytest.mark.parametrize(("name", "phrases"), [("train_full", 67_349), ("dev", 872)])
-def test_sst2_of_glue(name, phrases):
-    found = read(
-        parse.read_table,
-        LABELLED,
-        real_data("sst", "glue_sst2", f"{name}.tsv.gz"),
-        "sentence",
-        "label",
-    )
-    assert len(found["text"]) == phrases and set(found["label"]) == {"0", "1"}
-    if name == "dev":  # the same sentences, in a file of the other format
-        labelled = read(parse.read_labelled, LABELLED, real_data("sst", "stsa.binary.dev.gz"))
-        assert Counter(found["label"]) == Counter(labelled["label"])
-
-
-@pytest.mark.parametrize(
-    ("name", "sentences"),
-    [("in_domain_train", 8551), ("in_domain_dev", 527), ("out_of_domain_dev", 516)],
-)
-def test_cola(name, sentences):
-    found = read(parse.read_table, LABELLED, real_data("cola", f"{name}.tsv.gz"), "3", "1")
-    assert len(found["text"]) == sentences and set(found["label"]) == {"0", "1"}
-
-
-@pytest.mark.parametrize(
-    ("name", "sentences", "words"),
-    [("train", 12_544, 204_577), ("dev", 2001, 25_147), ("test", 2077, 25_094)],
-)
-def test_english_web_treebank(name, sentences, words):
-    path = real_data("ud_english_ewt", f"en_ewt-ud-{name}.conllu.gz")
-    found = read(parse.read_conllu, TAGGED, path, "upos")
-    assert len(found["words"]) == sentences
-    assert sum(map(len, found["words"])) == sum(map(len, found["tags"])) == words
-    if name == "train":
-        assert len({tag for tags in found["tags"] for tag in tags}) == 17
-        fine = read(parse.read_conllu, TAGGED, path, "xpos")["tags"]
-        assert len({tag for tags in fine for tag in tags}) == 49
-
-
-@pytest.mark.parametrize(
-    ("name", "posts", "words", "entities"),
-    [
-        ("wnut17train.conll", 3394, 62_730, 1975),
-        ("emerging.dev.conll", 1009, 15_733, 836),
-        ("emerging.test.annotated", 1287, 23_394, 1079),
-    ],
-)
-def test_wnut17(name, posts, words, entities):
-    found = read(parse.read_conll, TAGGED, real_data("wnut17", f"{name}.gz"))
-    tags = [tag for sentence in found["tags"] for tag in sentence]
-    assert len(found["words"]) == posts
-    assert sum(map(len, found["words"])) == len(tags) == words
-    assert sum(tag.startswith("B-") for tag in tags) == entities
-    assert len({tag[2:] for tag in tags} - {""}) == 6
-
-
-@pytest.mark.parametrize(
-    ("name", "tokens"), [("train", 2_088_628), ("valid", 217_646), ("test", 245_569)]
-)
-def test_wikitext2(name, tokens):
-    path = real_data("wikitext2", f"{name}.txt.gz")
-    text = "".join(read_documents(path, ""))
-    assert len(text.split()) + text.count("\n") == tokens
-
-
-def test_tiny_shakespeare():
-    path = real_data("tinyshakespeare", "input.txt.gz")
-    text = "".join(read_documents(path, ""))
-    assert (len(text), len(set(text)), text.count("\n")) == (1_115_394, 65, 40_000)
+def test_a_header_that_is_read_as_a_row_is_warned_of(tmp_path, caplog):
+    rows = "pos\ta\nneg\tb\npos\tc\nneg\td\n"
+    read(parse.read_table, LABELLED, file(tmp_path, rows), "1", "0")
+    assert not caplog.messages
+    found = read(parse.read_table, LABELLED, file(tmp_path, f"label\ttext\n{rows}"), "1", "0")
+    assert found["label"][0] == "label"
+    (message,) = caplog.messages
+    assert "f:1: the label 'label' is on no other line" in message
 
 
 OBJECTS = [

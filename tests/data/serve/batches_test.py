@@ -3,15 +3,15 @@ import pytest
 
 from tests.data.numbered import (
     CASES,
-    KEYS,
     LABELLED,
+    PAIRS,
     TEXTS,
     Noise,
     assert_same,
     make_arrays,
     numbers,
 )
-from transformer_jax.data.serve.batches import eval_batches, prompt_batches
+from transformer_jax.data.serve.batches import eval_batches, pad, prompt_batches
 
 
 @pytest.mark.parametrize("n", [1, 16, 53])
@@ -23,8 +23,7 @@ def test_eval_batches_have_every_example_once_in_few_shapes(case, n):
     assert len(batches) == -(-n // 8)
     seen = []
     for batch, index in batches:
-        forms = {key: (rows.shape[2:], rows.dtype.name) for key, rows in batch.items()}
-        assert forms == KEYS[case] and all(len(rows) == 8 for rows in batch.values())
+        assert all(len(rows) == 8 for rows in batch.values())
         real = np.flatnonzero(index >= 0)
         assert numbers(batch, real, arrays) == index[real].tolist()
         assert not any(values[index < 0].any() for values in batch.values())
@@ -80,3 +79,30 @@ def test_prompts_of_many_lengths_have_few_shapes():
         return batch["inputs"].shape[1]
 
     assert [width(length) for length in (1, 8, 9, 16, 17, 20)] == [8, 8, 16, 16, 20, 20]
+
+
+def test_a_padded_row_is_one_example_with_its_segment_ids_and_positions():
+    examples = [{"inputs": [5, 6, 1], "labels": [2, 0, 0]}, {"inputs": [7], "labels": [3]}]
+    batch = pad(examples, LABELLED, {"inputs": 4, "labels": 4})
+    expected = {
+        "inputs": [[5, 6, 1, 0], [7, 0, 0, 0]],
+        "inputs_segment_ids": [[1, 1, 1, 0], [1, 0, 0, 0]],
+        "inputs_positions": [[0, 1, 2, 0], [0, 0, 0, 0]],
+        "labels": [[2, 0, 0, 0], [3, 0, 0, 0]],
+    }
+    assert_same(batch, expected)
+    assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
+
+
+def test_each_column_is_padded_to_a_length_of_its_own_and_no_example_to_zeros():
+    examples = [{"inputs": [5, 1], "targets": [8, 9, 1]}, {"inputs": (), "targets": ()}]
+    batch = pad(examples, PAIRS, {"inputs": 2, "targets": 4})
+    np.testing.assert_array_equal(batch["inputs"], [[5, 1], [0, 0]])
+    np.testing.assert_array_equal(batch["targets"], [[8, 9, 1, 0], [0, 0, 0, 0]])
+    assert not any(values[1].any() for values in batch.values())
+
+
+def test_a_column_that_is_not_announced_has_segment_ids_and_positions_of_its_own():
+    """The prompts of a language model are inputs, which its training lacks."""
+    batch = pad([{"inputs": [2, 5]}], TEXTS, {"inputs": 3})
+    assert set(batch) == {"inputs", "inputs_segment_ids", "inputs_positions"}

@@ -70,17 +70,6 @@ def test_a_state_continues_with_the_next_batch():
         other.set_state({"0": {"batches": 1}})
 
 
-def test_hosts_read_their_rows_of_the_same_batches():
-    whole, parts = readers(), [readers([0, 1]), readers([2, 3])]
-    assert {part.fingerprint for part in parts} == {whole.fingerprint}
-    for _ in range(9):
-        expected, found = next(whole), [next(part) for part in parts]
-        for name in NAMES:
-            np.testing.assert_array_equal(sum(batch[name] for batch in found), expected[name])
-    states = {key: value for part in parts for key, value in part.get_state().items()}
-    assert states == whole.get_state()
-
-
 def test_what_decides_the_batches_is_in_the_fingerprint():
     others = [readers(batch_size=2), readers(streams=4)]
     others.append(contiguous_streams(arrays(), eos=EOS, length=LENGTH + 1, batch_size=4, streams=2))

@@ -1,17 +1,15 @@
 import collections
 import itertools
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
+import grain
 import numpy as np
 import pytest
 
 from tests.data.numbered import (
     CASES,
-    KEYS,
+    LABELLED,
     PAIRS,
     TEXTS,
     Noise,
@@ -20,13 +18,13 @@ from tests.data.numbered import (
     numbers,
 )
 from transformer_jax.data.prepare.arrays import TokenArrays
-from transformer_jax.data.serve import rows, streams
-from transformer_jax.data.serve.streams import shuffled_streams
+from transformer_jax.data.serve import streams
+from transformer_jax.data.serve.streams import batched_rows, shuffled_streams
 
 
 @pytest.fixture(autouse=True)
 def few_bins(monkeypatch):
-    monkeypatch.setattr(rows, "PACKING_BINS", 8)  # two batches: small tests see many refills
+    monkeypatch.setattr(streams, "PACKING_BINS", 8)  # two batches: small tests see many refills
 
 
 def make_streams(arrays, columns=PAIRS, *, packing, **changes):
@@ -70,27 +68,12 @@ def test_packed_rows_hold_the_examples_of_the_shuffled_order(case):
     packed = make_streams(arrays, columns, packing=True, draw=draw)
     seen = [collections.Counter(), collections.Counter()]
     for _ in range(4):  # a stream empties its bins after PACKING_BINS rows, four to a batch
-        for batch in itertools.islice(packed, rows.PACKING_BINS // 4):
+        for batch in itertools.islice(packed, streams.PACKING_BINS // 4):
             for stream in range(2):
                 seen[stream].update(numbers(batch, range(4 * stream, 4 * stream + 4), arrays))
         for stream in range(2):
             assert seen[stream] == collections.Counter(order[stream::2][: seen[stream].total()])
-    assert min(count.total() for count in seen) > 4 * rows.PACKING_BINS  # several to a row
-
-
-@pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("case", CASES)
-def test_batches_have_their_shape_and_type(case, packing):
-    columns, draw = CASES[case]
-    lengths = {name: {"source": 24, "target": 16}[columns[name].side] for name in columns}
-    arrays = make_arrays(30, columns)
-    made = make_streams(arrays, columns, packing=packing, lengths=lengths, draw=draw)
-    expected = {
-        key: ((8, 16 if key == "noise" or key.startswith("targets") else 24, *shape), dtype)
-        for key, (shape, dtype) in KEYS[case].items()
-    }
-    for batch in itertools.islice(made, 5):
-        assert {key: (rows.shape, rows.dtype.name) for key, rows in batch.items()} == expected
+    assert min(count.total() for count in seen) > 4 * streams.PACKING_BINS  # several to a row
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -134,17 +117,6 @@ def test_draws_differ_between_epochs_streams_and_seeds():
     assert np.unique(drawn).size > 0.99 * drawn.size  # no epoch and no stream repeats another
     np.testing.assert_array_equal(drawn, epochs())
     assert (drawn != epochs(seed=4)).any(axis=-1).all()
-
-
-def test_states_do_not_depend_on_the_other_streams():
-    arrays = make_arrays(30)
-    together = make_streams(arrays, packing=True)
-    for _ in range(7):
-        next(together)
-    alone = make_streams(arrays, packing=True)
-    alone.set_state(alone.get_state() | {"1": together.get_state()["1"]})
-    batch, expected = next(alone), next(together)
-    np.testing.assert_array_equal(batch["inputs"][4:], expected["inputs"][4:])
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -254,33 +226,10 @@ def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
     assert shuffled_streams(**beside).fingerprint == made[0].fingerprint
 
 
-def test_streams_refuse_what_does_not_fit():
-    arrays = make_arrays(10)
-    with pytest.raises(ValueError, match="data.batch_size=9 .* data.streams=2"):
-        make_streams(arrays, packing=True, batch_size=9)
-    longest = int(np.diff(arrays.offsets["inputs"][:]).max())
-    with pytest.raises(ValueError, match=f"{longest} tokens in 'inputs'.* only {longest - 1}"):
-        make_streams(arrays, packing=True, lengths={"inputs": longest - 1, "targets": 9})
+def test_states_of_another_number_of_streams_are_refused():
+    states = make_streams(make_arrays(10), packing=True).get_state()
     with pytest.raises(ValueError, match="states of 2 streams, but data.streams=4"):
-        states = make_streams(arrays, packing=True).get_state()
-        make_streams(arrays, packing=True, streams=4).set_state(states)
-
-
-def test_no_jax_backend_is_started():
-    """Streams run in processes and threads beside the trainer, which must own the devices."""
-    code = """
-import numpy as np
-from tests.data.numbered import TEXTS, Noise, make_arrays
-from transformer_jax.data.serve.streams import shuffled_streams
-settings = dict(lengths={"targets": 9}, batch_size=2, streams=2, seed=0)
-sets, settings["draw"] = [make_arrays(4, TEXTS)], Noise(9)
-for packing in (True, False):
-    next(shuffled_streams(sets, TEXTS, packing=packing, **settings))
-from jax._src import xla_bridge
-assert not xla_bridge.backends_are_initialized()
-"""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+        make_streams(make_arrays(10), packing=True, streams=4).set_state(states)
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -315,3 +264,43 @@ def test_a_mixture_continues_bit_by_bit_and_says_what_was_drawn(packing):
     # Within what sampling would give: four standard deviations.
     for count, share in zip(drawn, (5 / 8, 1 / 8, 2 / 8), strict=True):
         assert abs(count - total * share) <= 4 * np.sqrt(total * share * (1 - share))
+
+
+def packed_rows(examples, columns, lengths, **changes):
+    source = grain.MapDataset.source(examples)
+    settings: dict[str, Any] = dict(rows=2, packing=True, seed=0, draw=None, draw_seed=0)
+    return list(batched_rows(source, columns, lengths, **(settings | changes)))
+
+
+def test_packing_puts_examples_into_the_first_row_with_room_for_all_their_columns():
+    examples = [
+        {"inputs": np.array(inputs, np.int32), "labels": np.array(labels, np.int32)}
+        for inputs, labels in [
+            ([5, 6, 1], [2, 0, 0]),
+            ([7, 8, 9, 1], [3, 0, 0, 0]),
+            ([4, 1], [1, 0]),  # has room beside the first one alone
+        ]
+    ]
+    (batch,) = packed_rows(examples, LABELLED, {"inputs": 5, "labels": 5})
+    rows = {tuple(row): number for number, row in enumerate(batch["inputs"].tolist())}
+    assert set(rows) == {(5, 6, 1, 4, 1), (7, 8, 9, 1, 0)}
+    order = [rows[5, 6, 1, 4, 1], rows[7, 8, 9, 1, 0]]
+    expected = {
+        "inputs": [[5, 6, 1, 4, 1], [7, 8, 9, 1, 0]],
+        "inputs_segment_ids": [[1, 1, 1, 2, 2], [1, 1, 1, 1, 0]],
+        "inputs_positions": [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]],
+        "labels": [[2, 0, 0, 1, 0], [3, 0, 0, 0, 0]],
+    }
+    assert_same({name: values[order] for name, values in batch.items()}, expected)
+
+
+def test_an_example_stays_out_of_a_row_where_one_of_its_columns_has_no_room():
+    pairs = [([5, 1], [6, 7, 1]), ([8, 1], [9, 9, 1])]
+    examples = [
+        {"inputs": np.array(inputs, np.int32), "targets": np.array(targets, np.int32)}
+        for inputs, targets in pairs
+    ]
+    (batch,) = packed_rows(examples, PAIRS, {"inputs": 9, "targets": 5})
+    assert sorted(row[row > 0].tolist() for row in batch["inputs"]) == [[5, 1], [8, 1]]
+    (batch,) = packed_rows(examples, PAIRS, {"inputs": 9, "targets": 6}, rows=1)
+    np.testing.assert_array_equal(batch["targets"], [[6, 7, 1, 9, 9, 1]])

@@ -37,7 +37,7 @@ def chain() -> Chain:
     low, high = 0.1, 1.0
     for _ in range(50):  # halvings, down to the precision of float64
         temperature = (low + high) / 2
-        if _rate(_chain(logits / temperature)) < _ENTROPY_RATE:
+        if rate(_chain(logits / temperature)) < _ENTROPY_RATE:
             low = temperature
         else:
             high = temperature
@@ -52,17 +52,13 @@ def _chain(logits: Float64[np.ndarray, "V V"]) -> Chain:
     return Chain(transitions, np.linalg.solve((np.eye(size) - transitions + 1).T, np.ones(size)))
 
 
-def _rate(chain: Chain) -> float:
+def rate(chain: Chain) -> float:
+    """Nats per drawn word, given those before it."""
     return float(chain.stationary @ _entropy(chain.transitions))
 
 
 def _entropy(probabilities: Float64[np.ndarray, "*rows V"]) -> Float64[np.ndarray, "*rows"]:
     return -np.sum(probabilities * np.log(probabilities), axis=-1)
-
-
-def entropy_rate() -> float:
-    """Nats per drawn word, given those before it: 1.50."""
-    return _rate(chain())
 
 
 def unigram_entropy() -> float:
@@ -76,7 +72,7 @@ def entropy() -> float:
     The first word comes from the stationary distribution, each of the next 15 from the one before
     it, and the copy is certain.
     """
-    return (unigram_entropy() + (HALF - 1) * entropy_rate()) / (2 * HALF)
+    return (unigram_entropy() + (HALF - 1) * rate(chain())) / (2 * HALF)
 
 
 def text(split: str) -> str:

@@ -1,22 +1,20 @@
 """Token arrays: what a split is made into, in files of which only what is asked for is read."""
 
-import bisect
 import dataclasses
-import itertools
 import json
 import math
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
 
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare.recipe import Column, Recipe
+from transformer_jax.data.read.examples import Examples
 
 CHUNK = 2**20  # entries that are counted at a time, which bounds the memory that it takes
 SET = "set.json"  # what is known of a prepared set
@@ -111,29 +109,16 @@ class TokenArrays:
             example[name] = entries[start:stop]
         return example
 
-    def texts(self) -> dict[str, "LazySequence"]:
+    def texts(self) -> Examples:
         """The examples as they were read, by their columns, where the preparation has kept them."""
         names = json.loads((self.folder / SET).read_text())["texts"]
-        offsets = FileArray(self.folder / f"{TEXTS}_offsets", "<i8")
-        lines = FileArray(self.folder / TEXTS, "u1")
-
-        def line(place: int) -> dict[str, Any]:
-            start, stop = offsets[place : place + 2].tolist()
-            return json.loads(lines[start:stop].tobytes())
-
-        return {
-            name: LazySequence(len(offsets) - 1, lambda place, name=name: line(place)[name])
-            for name in names
-        }
+        with (self.folder / TEXTS).open(encoding="utf-8", newline="\n") as lines:
+            rows = list(map(json.loads, lines))
+        return {name: [row[name] for row in rows] for name in names}
 
     def hashes(self) -> FileArray:
         """A number for each example, the same for the same example."""
         return FileArray(self.folder / HASHES, "<u8")
-
-
-def file_dtype(column: Column, ids: str) -> str:
-    """The dtype of a column's file. ids: that in which files hold token ids and labels."""
-    return ids if column.is_plain else column.dtype
 
 
 def load(folder: Path, recipe: Recipe) -> TokenArrays:
@@ -141,8 +126,8 @@ def load(folder: Path, recipe: Recipe) -> TokenArrays:
     known = json.loads((folder / SET).read_text())
 
     def entries(name: str, column: Column) -> FileArray:
-        dtype = file_dtype(column, known["kept"])
-        return FileArray(folder / name, dtype, column.dtype, column.shape)
+        stored = known["kept"] if column.is_plain else column.dtype
+        return FileArray(folder / name, stored, column.dtype, column.shape)
 
     return TokenArrays(
         columns={name: entries(name, column) for name, column in recipe.stored.items()},
@@ -155,44 +140,20 @@ def load(folder: Path, recipe: Recipe) -> TokenArrays:
     )
 
 
-class LazySequence(Sequence[Any]):
-    """A sequence whose elements are made when they are asked for."""
-
-    def __init__(self, length: int, element: Callable[[int], Any]):
-        """element: the place of an element, from 0, -> the element."""
-        self._length, self._element = length, element
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: Any) -> Any:
-        places = range(self._length)[index]  # raises IndexError where there is none
-        return (
-            self._element(places) if isinstance(places, int) else list(map(self._element, places))
-        )
-
-
-def joined(parts: Sequence[Any]) -> LazySequence:
-    """Several sequences as one, the second behind the first."""
-    ends = list(itertools.accumulate(map(len, parts)))
-
-    def element(place: int) -> Any:
-        number = bisect.bisect_right(ends, place)
-        return parts[number][place - (ends[number] - len(parts[number]))]
-
-    return LazySequence(ends[-1], element)
+def chunks(array: Array, more: int = 0) -> Iterator[np.ndarray]:
+    """The entries of an array, so many at a time; of the next chunk as many `more`."""
+    for start in range(0, len(array) - more, CHUNK):
+        yield array[start : start + CHUNK + more]
 
 
 def lengths_of(offsets: Array) -> Int64[np.ndarray, " longest+1"]:
     """How many examples have each number of entries."""
-    starts = range(0, len(offsets) - 1, CHUNK)
-    return summed(np.bincount(np.diff(offsets[start : start + CHUNK + 1])) for start in starts)
+    return summed(np.bincount(np.diff(chunk)) for chunk in chunks(offsets, 1))
 
 
 def ids_of(tokens: Array) -> Int64[np.ndarray, " V"]:
     """How often each id occurs."""
-    starts = range(0, len(tokens), CHUNK)
-    return summed(np.bincount(tokens[start : start + CHUNK]) for start in starts)
+    return summed(map(np.bincount, chunks(tokens)))
 
 
 def summed(counts: Iterable[Int64[np.ndarray, " _"]]) -> Int64[np.ndarray, " most"]:

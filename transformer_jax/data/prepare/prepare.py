@@ -17,7 +17,7 @@ import queue
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +36,9 @@ _JOURNAL = "journal"
 _ALONE = 2**25  # characters, below which processes would take longer to start than they spare
 _AHEAD = 2  # pieces that wait for each process
 
+# What becomes of a piece: the bytes that each file gets, and what was counted.
+Made = tuple[dict[str, bytes], Counts]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -53,19 +56,10 @@ class Plan:
 
     def made_by(self) -> list[Any]:
         """What decides the arrays besides the examples."""
+        tokenizer = self.tokenizer.fingerprint if self.tokenizer else ""
+        named = [_FORMAT, tokenizer, self.recipe.name, self.labels, self.limits._asdict()]
         columns = self.recipe.stored.items()
-        return [
-            _FORMAT,
-            self.tokenizer.fingerprint if self.tokenizer else "",
-            self.recipe.name,
-            self.labels,
-            self.limits._asdict(),
-            *(
-                [name, column.shape, column.dtype]
-                for name, column in columns
-                if not column.is_plain
-            ),
-        ]
+        return named + [[name, one.shape, one.dtype] for name, one in columns if not one.is_plain]
 
     @property
     def ids_dtype(self) -> str:
@@ -73,13 +67,6 @@ class Plan:
         if self.tokenizer is None:
             return "<i4"
         return "<u2" if max(self.tokenizer.vocab_size, 1 + len(self.labels)) <= 2**16 else "<i4"
-
-
-class Made(NamedTuple):
-    """What became of one piece: the bytes that each file gets, and what was counted."""
-
-    files: dict[str, bytes]
-    counts: Counts
 
 
 def prepared(
@@ -133,28 +120,18 @@ def _make(
                 "interrupted; start again, and it begins anew"
             )
     show(sum(done.characters for done in counts))
-    with contextlib.ExitStack() as stack:
-        journal = stack.enter_context((folder / _JOURNAL).open("a"))
-        files: dict[str, Any] = {}
-        for made in _mapped(plan, pieces, workers):
-            for name, data in made.files.items():
-                if name not in files:
-                    files[name] = stack.enter_context((folder / name).open("ab", buffering=0))
-                _write(files[name], data)
-            counts.append(made.counts)
-            sizes = {name: file.tell() for name, file in files.items()}
-            line = {"counts": dataclasses.asdict(made.counts), "sizes": sizes}
+    with (folder / _JOURNAL).open("a") as journal:
+        for added, counted in _mapped(plan, pieces, workers):
+            for name, data in added.items():
+                with (folder / name).open("ab") as file:
+                    file.write(data)
+            counts.append(counted)
+            sizes = {name: (folder / name).stat().st_size for name in added}
+            line = {"counts": dataclasses.asdict(counted), "sizes": sizes}
             journal.write(json.dumps(line) + "\n")
             journal.flush()
-            show(made.counts.characters)
+            show(counted.characters)
     _finish(plan, folder, arrays.total(counts))
-
-
-def _write(file: Any, data: bytes) -> None:
-    """All of it: an unbuffered file may take a part."""
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
 
 
 def _done(folder: Path) -> list[dict[str, Any]]:
@@ -207,8 +184,8 @@ def _sum_up(source: Path, target: Path) -> None:
     lengths, start = FileArray(source, "<i8"), 0
     with target.open("wb") as file:
         file.write(np.int64(0).tobytes())
-        for place in range(0, len(lengths), arrays.CHUNK):
-            offsets = start + np.cumsum(lengths[place : place + arrays.CHUNK])
+        for chunk in arrays.chunks(lengths):
+            offsets = start + np.cumsum(chunk)
             file.write(offsets.tobytes())
             start = int(offsets[-1])
 
@@ -246,7 +223,7 @@ def _made(plan: Plan, piece: Examples) -> Made:
         too_long=too_long,
         content=_digest(piece, recipe),
     )
-    return Made(files, counts)
+    return files, counts
 
 
 def _digest(piece: Examples, recipe: Recipe) -> str:
@@ -287,7 +264,7 @@ def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Ma
     for piece in pieces:
         made = _made(plan, piece)
         yield made
-        alone += made.counts.characters
+        alone += made[1].characters
         if alone >= _ALONE and workers > 1:
             break
     first = next(pieces, None)
@@ -338,7 +315,5 @@ def _shown(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         done += count
         bar.update(min(done, total) // 10**6)
 
-    try:
+    with contextlib.closing(bar):
         yield advance
-    finally:
-        bar.end()

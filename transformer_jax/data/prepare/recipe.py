@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import ml_dtypes  # noqa: F401  # by which NumPy knows "bfloat16"
 import numpy as np
@@ -106,28 +106,12 @@ class Drawing(NamedTuple):
     training: bool
 
 
-class Draw(Protocol):
-    """What is drawn anew for every batch, such as masks.
-
-    A frozen dataclass, since its fields are part of a fingerprint. Takes a batch (packed, padded or
-    both) and a generator from which it draws token by token, so that padding at the end of a row
-    changes nothing before it.
-    """
-
-    def __call__(self, batch: Batch, rng: np.random.Generator) -> Batch: ...
-
-
-class Corrupt(Protocol):
-    """What makes the columns of a batch from an example, drawn anew every epoch.
-
-    A frozen dataclass, since its fields are part of a fingerprint.
-    """
-
-    def __call__(
-        self, example: Mapping[str, Shaped[np.ndarray, "..."]], rng: np.random.Generator
-    ) -> dict[str, Shaped[np.ndarray, "..."]]: ...
-
-
+# What draws and corrupts are frozen dataclasses, since their fields are part of a fingerprint.
+# What is drawn anew for every batch, packed, padded or both, such as masks. It is drawn token by
+# token, so that padding at the end of a row changes nothing before it.
+Draw = Callable[[Batch, np.random.Generator], Batch]
+# What makes the columns of a batch from an example, drawn anew every epoch.
+Corrupt = Callable[[Mapping[str, Any], np.random.Generator], dict[str, Any]]
 # (examples, tokenizer or None where the recipe is not tokenized, labels, limits) -> encoding
 Encode = Callable[[Examples, Any, Labels, Limits], Encoding]
 # (lines, tokenizer or None, labels, limits) -> encoding, one row a line
@@ -202,7 +186,3 @@ class Recipe:
             plain = Column(column.side, along=name)
             arrays |= dict.fromkeys(column.keys(name), plain) | {name: column}
         return arrays | dict.fromkeys(self.drawn, Column(self.prompt_side))
-
-    def batch_sides(self) -> dict[str, Side]:
-        """The keys of a batch, and whose length each of its arrays has."""
-        return {key: column.side for key, column in self.batch_columns().items()}

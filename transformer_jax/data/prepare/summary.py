@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Int64
 
-from transformer_jax.data.prepare.arrays import TokenArrays, summed, total
+from transformer_jax.data.prepare.arrays import Counts, TokenArrays, summed, total
 from transformer_jax.data.prepare.recipe import Recipe
 from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.process import tables
@@ -17,61 +17,45 @@ _NAMED = 3  # labels in a warning
 _MUCH_UNKNOWN = 0.2  # fraction of <unk> above which the loss says little about the text
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary(Counts):
     """Counts of one split.
 
     Attributes:
-        examples: as read.
-        empty: how many of them have no text, by column.
-        characters: of their texts.
-        tokens: that they became; None where the task has no tokens.
-        too_long: how many are longer than the limits allow.
+        tokens: that its texts became; None where the task has no tokens.
         pieces: that documents were cut into; None where examples are not documents.
         lengths: tokens (or other places) of an example or a piece by side: median, 90 % quantile
             and longest. Special tokens count, examples that were left out do not.
         unknown: fraction of <unk> among the tokens of the texts.
-        labels: how often each label occurs.
     """
 
-    examples: int
-    empty: dict[str, int]
-    characters: int
     tokens: int | None
-    too_long: int
     pieces: int | None
     lengths: dict[str, tuple[int, ...]]
     unknown: float
-    labels: dict[str, int]
 
 
 def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) -> Summary:
     """The counts of a split, which consists of these sets."""
     own = {name: column for name, column in recipe.stored.items() if column.along is None}
-    ids = [summed(arrays.ids[name] for arrays in sets) for name in own if name in recipe.counted]
-    texts = sum(int(np.delete(counts, _within(special.silent, counts)).sum()) for counts in ids)
-    unk = () if special.unk is None else (special.unk,)
-    unknown = sum(int(counts[_within(unk, counts)].sum()) for counts in ids)
+    counted = own.keys() & set(recipe.counted)
+    ids = summed(arrays.ids[name] for arrays in sets for name in counted)
+    silent, unknown = (
+        sum(int(ids[i : i + 1].sum()) for i in numbers if i is not None)
+        for numbers in (set(special.silent), (special.unk,))
+    )
     lengths = {
         column.side: _quantiles(summed(arrays.lengths[name] for arrays in sets))
         for name, column in own.items()
     }
-    counts = total(arrays.counts for arrays in sets)
+    tokens = int(ids.sum())
     return Summary(
-        examples=counts.examples,
-        empty=counts.empty,
-        characters=counts.characters,
-        tokens=sum(int(counts.sum()) for counts in ids) if recipe.tokenized else None,
-        too_long=counts.too_long,
+        **vars(total(arrays.counts for arrays in sets)),
+        tokens=tokens if recipe.tokenized else None,
         pieces=sum(map(len, sets)) if recipe.documents else None,
         lengths=lengths,
-        unknown=unknown / max(texts, 1),
-        labels=counts.labels,
+        unknown=unknown / max(tokens - silent, 1),
     )
-
-
-def _within(ids: Sequence[int], counts: Int64[np.ndarray, " most"]) -> list[int]:
-    return [i for i in ids if i < len(counts)]
 
 
 def _quantiles(lengths: Int64[np.ndarray, " longest+1"]) -> tuple[int, ...]:
@@ -92,19 +76,14 @@ def check_train(summary: Summary) -> None:
 
 def report(summaries: Mapping[str, Summary]) -> str:
     """A table with a column for each split, and below it a line for each likely mistake."""
-    warnings = [f"Warning: {line}" for line in likely_mistakes(summaries)]
-    return "\n".join([*_table(summaries), *warnings])
-
-
-def _table(summaries: Mapping[str, Summary]) -> list[str]:
-    totals: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
     for summary in summaries.values():
-        totals.update(summary.labels)
-    shown = [label for label, _ in totals.most_common(_SHOWN)]
-    columns = [_cells(summary, shown, len(totals)) for summary in summaries.values()]
-    rows = [["Data", *summaries]]
-    rows += [[name, *(column[name] for column in columns)] for name in columns[0]]
-    return tables.aligned(rows)
+        labels.update(summary.labels)
+    shown = [label for label, _ in labels.most_common(_SHOWN)]
+    columns = [_cells(summary, shown, len(labels)) for summary in summaries.values()]
+    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    warnings = [f"Warning: {line}" for line in likely_mistakes(summaries)]
+    return "\n".join([*tables.aligned([["Data", *summaries], *rows]), *warnings])
 
 
 def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str]:
@@ -130,12 +109,10 @@ def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str
         cells[name] = " / ".join(f"{length:,}" for length in quantiles)
     if summary.tokens is not None:
         cells["<unk>"] = f"{summary.unknown:.1%}"
-    of_labels = [summary.labels.get(label, 0) for label in shown]
-    cells |= {
-        f"label {label!r}": f"{count:,}" for label, count in zip(shown, of_labels, strict=True)
-    }
+    counts = {label: summary.labels.get(label, 0) for label in shown}
+    cells |= {f"label {label!r}": f"{count:,}" for label, count in counts.items()}
     if labels > len(shown):
-        others = sum(summary.labels.values()) - sum(of_labels)
+        others = sum(summary.labels.values()) - sum(counts.values())
         cells[f"{labels - len(shown):,} other labels"] = f"{others:,}"
     return cells
 

@@ -155,7 +155,7 @@ def _fast_encoder(library: tokenizers.Tokenizer) -> Callable[[str], list[int]] |
     if state == _bytes_of_text().__getstate__() and not kinds["model"]["merges"]:
         first = np.int32(len(_SPECIAL_TOKENS))
         return lambda text: (np.frombuffer(text.encode(), np.uint8) + first).tolist()
-    splits = {_lines_and_words: _words_of, _lines_and_subwords: _subwords_of}
+    splits = {_lines_and_words: _WORD.findall, _lines_and_subwords: _subwords_of}
     for make, split in splits.items():
         if state == make().__getstate__():
             ids = _Remembered(library.model, make is _lines_and_subwords).__getitem__
@@ -168,11 +168,6 @@ def _subwords_of(text: str) -> list[str]:
     if text and not text.startswith((" ", _BLANK)):
         text = f" {text}"
     return _SUBWORD.findall(text)
-
-
-def _words_of(text: str) -> list[str]:
-    """What `_lines_and_words` makes of a text."""
-    return _WORD.findall(text)
 
 
 class _Remembered(dict):
@@ -241,10 +236,8 @@ def train_tokenizer(
         extra_tokens: further special tokens, such as MASK; they get the last ids.
 
     Raises:
-        ValueError: an unknown kind, or a vocabulary too small for the characters of the texts.
+        ValueError: a vocabulary too small for the characters of the texts.
     """
-    if kind not in TOKENIZERS:
-        raise ValueError(f"data.tokenizer.kind={kind!r}: expected one of {', '.join(TOKENIZERS)}")
     row = TOKENIZERS[kind]
     special = len(_SPECIAL_TOKENS) + len(extra_tokens)
     if row.least is not None and vocab_size < (least := special + row.least(texts)):
@@ -275,11 +268,9 @@ def _bytes_of_text() -> Any:
 
 def _byte_symbols() -> list[str]:
     """The printable character that stands for each byte (GPT-2's table, as the library uses it)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    symbols = {byte: chr(byte) for byte in printable}
-    symbols |= {byte: chr(256 + n) for n, byte in enumerate(others)}
-    return [symbols[byte] for byte in range(256)]
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    others = iter(symbol for symbol in symbols if ord(symbol) >= 256)
+    return [chr(byte) if chr(byte) in symbols else next(others) for byte in range(256)]
 
 
 # A line break takes the blanks beside it along: between words a blank goes without saying.
@@ -300,7 +291,7 @@ def _lines_and_subwords() -> Any:
 
 
 def _words(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
-    counts = Counter(itertools.chain.from_iterable(map(_words_of, texts)))
+    counts = Counter(itertools.chain.from_iterable(map(_WORD.findall, texts)))
     counts.pop(_UNK, None)
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     tokens = [*_SPECIAL_TOKENS, *ordered[: vocab_size - len(_SPECIAL_TOKENS)]]

@@ -52,7 +52,7 @@ def labelled(sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds) -> 
     room = limits.source - 2
     fits = [len(row) <= room for row in sentences]
     if limits.too_long == "drop":
-        sentences, places = select(sentences, fits), select(places, fits)
+        sentences, places = (list(itertools.compress(rows, fits)) for rows in (sentences, places))
     inputs, _ = between(sentences, limits.source, ids)
     labels = [[*place[: room + 1], 0] for place in places]
     return {"inputs": inputs, "labels": labels}, fits.count(False)
@@ -72,7 +72,7 @@ def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
         for source, target in zip(sources, targets, strict=True)
     ]
     if limits.too_long == "drop":
-        sources, targets = select(sources, fits), select(targets, fits)
+        sources, targets = (list(itertools.compress(rows, fits)) for rows in (sources, targets))
     columns = {
         "inputs": with_eos(sources, limits.source, eos),
         "targets": [[*row, eos][: limits.target] for row in targets],
@@ -92,8 +92,3 @@ def prompt_sources(
 def with_eos(rows: Rows, most: int, eos: int) -> Rows:
     """The rows with eos, `most` tokens at most."""
     return [[*row[: most - 1], eos] for row in rows]
-
-
-def select(rows: Rows, kept: list[bool]) -> Rows:
-    """The rows that are kept."""
-    return list(itertools.compress(rows, kept))

@@ -46,12 +46,6 @@ def read(
     return _without_empty(found) if pairs else found
 
 
-def version(settings: SourceSettings) -> str:
-    """The corpus' name and version."""
-    del settings
-    return grammar.NAME
-
-
 def _without_empty(blocks: Iterator[Examples]) -> Iterator[Examples]:
     """The pairs of two texts."""
     for block in blocks:

@@ -129,16 +129,12 @@ def hold_out(
         )
     rest = concatenate(piece for _, piece in kept)
     place = inside - held
-    if documents:
-        ((name, texts),) = rest.items()
-        head, tail = _cut(texts, place)
-        parts = (False, {name: head}), (True, {name: tail})
-    else:
-        parts = (
-            (False, {key: values[:place] for key, values in rest.items()}),
-            (True, {key: values[place:] for key, values in rest.items()}),
-        )
-    yield from (part for part in parts if size(part[1]))
+    divide = _cut if documents else lambda values, place: (values[:place], values[place:])
+    halves = {key: divide(values, place) for key, values in rest.items()}
+    for of_validation in (False, True):
+        part = {key: both[of_validation] for key, both in halves.items()}
+        if size(part):
+            yield of_validation, part
 
 
 def _cut(documents: list[str], place: int) -> tuple[list[str], list[str]]:

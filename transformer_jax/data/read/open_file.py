@@ -3,18 +3,24 @@
 import codecs
 import contextlib
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow
 from absl import logging
 
-_BLOCK = 2**20  # bytes that are read at a time
+_BLOCK = 2**20  # characters that are read at a time
 _LONG = 1_000_000  # characters; a line of more is hardly meant as one
 LONGEST = 2**22  # characters of a document; a longer one is read as several
-_GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how packed files begin
+# How packed files begin, what they are, what unpacks them, and how their names end.
+_PACKERS = (
+    (b"\x1f\x8b", "gzip", "gunzip", ".gz"),
+    (b"\x28\xb5\x2f\xfd", "zstandard", "unzstd", ".zst"),
+)
+PACKED = tuple(ending for *_, ending in _PACKERS)
 
 
 class Skipped:
@@ -22,14 +28,14 @@ class Skipped:
 
     def __init__(self, path: Path, allowed: bool):
         self._path = path
-        self.allowed = allowed
+        self._allowed = allowed
         self._count = 0
         self._first = ""
 
     def add(self, number: int, why: str) -> None:
         """Raises ValueError where bad lines are not skipped."""
         where = f"{self._path}:{number}: {why}"
-        if not self.allowed:
+        if not self._allowed:
             raise ValueError(where)
         self._first = self._first or where
         self._count += 1
@@ -55,41 +61,8 @@ def read_lines(path: Path, *, skip_bad: bool = False) -> Iterator[str | None]:
         FileNotFoundError: there is no such file.
         ValueError: it cannot be read, is empty, or has a line that is not UTF-8.
     """
-    number, warned = 1, False
-    for data in _whole_lines(path):
-        lines = _decoded(data, str(path), number, skip_bad)
-        if len(data) > _LONG and not warned:
-            warned = _warn_of_long(path, lines, number)
-        yield from lines
-        number += len(lines)
-
-
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, a block at a time, each up to the end of a line, which it leaves out."""
-    rest: list[bytes] = []
-    for block in _blocks(path):
-        end = block.rfind(b"\n")
-        if end >= 0:
-            yield b"".join([*rest, block[:end]])
-            rest = []
-        rest.append(block[end + 1 :])
-    if last := b"".join(rest):
-        yield last
-
-
-def _warn_of_long(path: Path, lines: list[str | None], first: int) -> bool:
-    """Whether a line is too long; warns of the first of them."""
-    for number, line in enumerate(lines, start=first):
-        if line and len(line) > _LONG:
-            logging.warning(
-                "%s:%d: a line of %.0f MB; such lines take much time and memory, so break it up if "
-                "it is not meant as one line",
-                path,
-                number,
-                len(line) / 1e6,
-            )
-            return True
-    return False
+    with _opened(path) as text:
+        yield from _lines(text, str(path), skip_bad)
 
 
 def decode_lines(data: bytes, name: str) -> list[str]:
@@ -99,9 +72,8 @@ def decode_lines(data: bytes, name: str) -> list[str]:
         ValueError: a line that is not UTF-8; the message gives its number, and `name` for the text.
             Or the text is packed by gzip.
     """
-    _check_packed(data, name)
-    data = data.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n")
-    return [line for line in _decoded(data, name, 1, False) if line is not None]
+    with _decoded(io.BufferedReader(io.BytesIO(data)), name) as text:
+        return [line for line in _lines(text, name, False) if line is not None]
 
 
 def read_documents(path: Path, separator: str, *, skip_bad: bool = False) -> Iterator[str]:
@@ -116,7 +88,7 @@ def read_documents(path: Path, separator: str, *, skip_bad: bool = False) -> Ite
         ValueError: there is no document, or as `read_lines`.
     """
     found, skipped = False, Skipped(path, skip_bad)
-    for document in _divided(_texts(path, skipped), separator, str(path)):
+    for document in _divided(_texts(path, skipped), separator, path):
         if document and not document.isspace():
             found = True
             yield document
@@ -125,17 +97,17 @@ def read_documents(path: Path, separator: str, *, skip_bad: bool = False) -> Ite
         raise ValueError(f"{path}: the file holds nothing but white space and separators")
 
 
-def _divided(texts: Iterator[str], separator: str, name: str) -> Iterator[str]:
+def _divided(texts: Iterator[str], separator: str, path: Path) -> Iterator[str]:
     rest = ""
     warned = False
     for text in texts:
         *whole, rest = (rest + text).split(separator) if separator else [rest + text]
         for document in whole:
-            yield from _cut(document) if len(document) > LONGEST else [document]
+            yield from _cut(document)
         if len(rest) > LONGEST + len(separator):
             if not warned:
                 logging.warning(
-                    "%s: a document of more than %d characters is read as several", name, LONGEST
+                    "%s: a document of more than %d characters is read as several", path, LONGEST
                 )
                 warned = True
             *parts, rest = _cut(rest)
@@ -160,51 +132,57 @@ def _cut(document: str) -> Iterator[str]:
 
 
 def _texts(path: Path, skipped: Skipped) -> Iterator[str]:
-    """The text of a file in blocks, with the ends of lines as they are meant."""
-    number, rest = 1, b""
-    for block in _blocks(path):
-        end = block.rfind(b"\n") + 1
-        if end:
-            data, rest = rest + block[:end], block[end:]
-            lines = _decoded(data[:-1], str(path), number, skipped.allowed)
-            yield "".join(f"{line}\n" for line in _kept(lines, number, skipped))
-            number += len(lines)
-        elif len(rest) < LONGEST:
-            rest += block
-        else:  # a line without end: it is decoded up to its last whole character
-            text = codecs.getincrementaldecoder("utf-8")()
-            data = rest + block
-            try:
-                yield text.decode(data)
-            except UnicodeDecodeError as error:
-                raise _no_text(str(path), number, data, error) from error
-            rest = text.getstate()[0]
-    if rest:
-        yield from _kept(_decoded(rest, str(path), number, skipped.allowed), number, skipped)
+    """The text of a file in blocks of whole lines, unless a line is without end."""
+    number = 1
+    with _opened(path) as text:
+        while block := text.read(_BLOCK) + text.readline(LONGEST):
+            while block.endswith("\r") and (more := text.readline(LONGEST)):
+                block += more
+            first, number = number, number + block.count("\n")
+            if _no_text(block):
+                block = "".join(_good_lines(block, first, skipped))
+            yield block.replace("\r\n", "\n").removesuffix("\r")
 
 
-def _kept(lines: list[str | None], first: int, skipped: Skipped) -> Iterator[str]:
-    for number, line in enumerate(lines, start=first):
-        if line is None:
-            skipped.add(number, "not UTF-8")
+def _good_lines(block: str, first: int, skipped: Skipped) -> Iterator[str]:
+    """The lines of a block with their ends; `first` is the number of the first."""
+    for number, line in enumerate(io.StringIO(block, newline="\n"), start=first):
+        if why := _no_text(line):
+            skipped.add(number, why)
         else:
             yield line
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, unpacked, without a byte-order mark."""
-    empty = True
+def _lines(text: io.TextIOWrapper, name: str, skip_bad: bool) -> Iterator[str | None]:
+    """The lines without their ends; None for one that is not UTF-8, where that is allowed."""
+    warned = False
+    for number, whole in enumerate(text, start=1):
+        line = whole.removesuffix("\n").removesuffix("\r")
+        if len(line) > _LONG and not warned:
+            warned = True
+            logging.warning(
+                "%s:%d: a line of %.0f MB; such lines take much time and memory, so break it up if "
+                "it is not meant as one line",
+                name,
+                number,
+                len(line) / 1e6,
+            )
+        why = _no_text(line)
+        if why and not skip_bad:
+            raise ValueError(f"{name}:{number}: {why}")
+        yield None if why else line
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[io.TextIOWrapper]:
+    """The text of a file, as `_decoded` has it. Raises as `read_lines`, but for its lines."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for without end
             raise ValueError(f"{path}: cannot be read, as it is not a regular file")
-        with _opened(path) as file:
-            while block := file.read(_BLOCK):
-                if empty:
-                    _check_packed(block, str(path))
-                    block = block.removeprefix(codecs.BOM_UTF8)
-                if block:
-                    empty = False
-                    yield block
+        with io.BufferedReader(_unpacked(path)) as file, _decoded(file, str(path)) as text:
+            if file.peek() in (b"", codecs.BOM_UTF8):
+                raise ValueError(f"{path}: the file is empty")
+            yield text
     except FileNotFoundError:
         raise
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -213,50 +191,38 @@ def _blocks(path: Path) -> Iterator[bytes]:
         if path.suffix == ".zst":
             raise ValueError(f"{path}: not a whole zstandard file ({error})") from error
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    if empty:
-        raise ValueError(f"{path}: the file is empty")
 
 
-def _opened(path: Path) -> contextlib.AbstractContextManager[IO[bytes] | Any]:
+def _unpacked(path: Path) -> Any:
+    """The bytes of a file, unpacked where its name says that they are packed."""
     if path.suffix == ".gz":
         return gzip.open(path)
     if path.suffix == ".zst":
         return pyarrow.CompressedInputStream(str(path), "zstd")
-    return path.open("rb")
+    return path.open("rb", buffering=0)
 
 
-def _check_packed(data: bytes, name: str) -> None:
-    for mark, packed, unpack, ending in (
-        (_GZIP, "gzip", "gunzip", ".gz"),
-        (_ZSTANDARD, "zstandard", "unzstd", ".zst"),
-    ):
-        if data.startswith(mark):
-            raise ValueError(
-                f"{name}: looks like {packed}, not like text; unpack it with {unpack}, or let the "
-                f"name of a data file end in {ending}"
-            )
+@contextlib.contextmanager
+def _decoded(file: io.BufferedReader, name: str) -> Iterator[io.TextIOWrapper]:
+    """Bytes as text without a byte-order mark; what is not UTF-8 becomes half characters in it.
+
+    Raises ValueError where the bytes are packed.
+    """
+    with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="\n") as text:
+        for mark, packed, unpack, ending in _PACKERS:
+            if file.peek().startswith(mark):
+                raise ValueError(
+                    f"{name}: looks like {packed}, not like text; unpack it with {unpack}, or let "
+                    f"the name of a data file end in {ending}"
+                )
+        yield text
 
 
-def _decoded(data: bytes, name: str, first: int, skip_bad: bool) -> list[str | None]:
-    """Lines without the end of the last one; `first` is the number of the first."""
+def _no_text(text: str) -> str:
+    """What keeps a text from being UTF-8; "" where nothing does."""
     try:
-        lines: list[str | None] = [*data.decode().split("\n")]
-    except UnicodeDecodeError:
-        lines = []
-        for number, line in enumerate(data.split(b"\n"), start=first):
-            try:
-                lines.append(line.decode())
-            except UnicodeDecodeError as error:
-                if not skip_bad:
-                    raise _no_text(name, number, line, error) from error
-                lines.append(None)
-    if b"\r" in data:
-        lines = [line.removesuffix("\r") if line else line for line in lines]
-    return lines
-
-
-def _no_text(name: str, number: int, line: bytes, error: UnicodeDecodeError) -> ValueError:
-    return ValueError(
-        f"{name}:{number}: not UTF-8 (byte 0x{line[error.start]:02x}); convert the file, for "
-        "example with iconv"
-    )
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) - 0xDC00  # as surrogateescape has it
+        return f"not UTF-8 (byte 0x{byte:02x}); convert the file, for example with iconv"
+    return ""

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,16 +105,14 @@ def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: boo
 
 def _checked_table(rows: Iterator[Row], path: Path, has_header: bool) -> Iterator[Row]:
     """The rows; there is one, and a header that is read as one is warned of at the end."""
-    first, others, again = None, 0, False
+    labels: Counter[str] = Counter()
     for row in rows:
-        if first is None:
-            first = row[1]
-        else:
-            others, again = others + 1, again or row[1] == first
+        labels[row[1]] += 1
         yield row
-    if first is None:
+    if not labels:
         raise ValueError(f"{path}: there are no rows below the header")
-    if not has_header and others and not again:
+    first = next(iter(labels))
+    if not has_header and labels[first] == 1 < labels.total():
         logging.warning(
             "%s:1: the label %r is on no other line; if this line is a header, name its columns in "
             "data.text_feature and data.label_feature",
@@ -242,7 +241,7 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
             )
         rows = _rows(path, file, fields)
         numbered = enumerate(rows, start=1)
-        yield from _checked(path, numbered, lambda row: _row(row, columns, fields), skip_bad)
+        yield from checked(path, numbered, lambda row: _row(row, columns, fields), skip_bad)
 
 
 def _rows(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -357,10 +356,10 @@ def parsed(
             raise ValueError(f"{error}; got {line[:99]!r}") from None
 
     lines = enumerate(read_lines(path, skip_bad=skip_bad), start=1)
-    return _checked(path, itertools.islice(lines, skip_first, None), row, skip_bad)
+    return checked(path, itertools.islice(lines, skip_first, None), row, skip_bad)
 
 
-def _checked(
+def checked(
     path: Path, numbered: Iterable[tuple[int, Any]], parse: Callable[[Any], Any], skip_bad: bool
 ) -> Iterator[Any]:
     """What `parse` makes of each item, but None; a ValueError of its is told with the number."""

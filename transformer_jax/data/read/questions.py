@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.read.open_file import Skipped, read_lines
-from transformer_jax.data.read.parse import Row, parsed, whole
+from transformer_jax.data.read.open_file import read_lines
+from transformer_jax.data.read.parse import Row, checked, parsed, whole
 
 _STORIES = "section-stories"  # the folder of FairytaleQA beside that of the questions
 
@@ -77,20 +77,20 @@ def read_fairytaleqa(path: Path, *, skip_bad: bool) -> Iterator[Row]:
     """
     story = story_of(path)
     sections = {row["section"]: row["text"] for _, row in _table(story, ("section", "text"))}
-    skipped = Skipped(path, skip_bad)
-    for number, row in _table(path, ("question", "cor_section", "answer1", "answer4")):
+
+    def parse(row: dict[str, Any]) -> Row:
         named = row["cor_section"].replace(" ", "").split(",")
         if missing := [section for section in named if section not in sections]:
-            skipped.add(number, f"there is no section {missing[0]!r} in {story}")
-            continue
+            raise ValueError(f"there is no section {missing[0]!r} in {story}")
         context = " ".join(" ".join(sections[section].split()) for section in named)
         given = (row[column].strip() for column in ("answer1", "answer4"))
         answers = [answer for answer in dict.fromkeys(given) if answer]
         if not answers:
-            skipped.add(number, "there is no answer")
-            continue
-        yield _asked(row["question"], context), answers
-    skipped.tell()
+            raise ValueError("there is no answer")
+        return _asked(row["question"], context), answers
+
+    rows = _table(path, ("question", "cor_section", "answer1", "answer4"))
+    return checked(path, rows, parse, skip_bad)
 
 
 def story_of(path: Path) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.data.corpora import bigram
+from transformer_jax.data.corpora import bigram, grammar
 from transformer_jax.data.read import embedded, open_file, parse, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, as_text, gathered
 from transformer_jax.data.read.features import KEYS
@@ -71,26 +71,11 @@ def _languages(settings: SourceSettings) -> tuple[str, ...]:
     return f".{settings.source_language}", f".{settings.target_language}"
 
 
-def _bigram_copy(
-    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
-) -> Iterator[Examples]:
-    del settings, columns  # the text alone
-    return ({"text": [bigram.text(split)]} for split in splits)
-
-
-def _read_catalogue(
-    settings: SourceSettings, splits: tuple[str, ...], columns: Columns
-) -> Iterator[Examples]:
+def _catalogue() -> Any:
     # Only here, since importing TFDS takes long and other sources do without it.
     from transformer_jax.data.read import catalogue
 
-    return catalogue.read(settings, splits, columns)
-
-
-def _catalogue_version(settings: SourceSettings) -> str:
-    from transformer_jax.data.read import catalogue
-
-    return catalogue.version(settings)
+    return catalogue
 
 
 def _named(columns: Columns) -> tuple[str, ...]:
@@ -131,13 +116,23 @@ _TEXTUAL = (PAIRS, TEXTS, LABELLED, TAGGED)
 SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     # The generated English-German grammar.
     "embedded": {
-        columns: Generated(embedded.read, embedded.version, _named(columns)) for columns in _TEXTUAL
+        columns: Generated(embedded.read, lambda settings: grammar.NAME, _named(columns))
+        for columns in _TEXTUAL
     },
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
-    "bigram_copy": {TEXTS: Generated(_bigram_copy, lambda settings: sorted(bigram.SPLITS.items()))},
+    "bigram_copy": {
+        TEXTS: Generated(
+            lambda settings, splits, columns: ({"text": [bigram.text(one)]} for one in splits),
+            lambda settings: sorted(bigram.SPLITS.items()),
+        )
+    },
     # A set of TFDS's catalogue.
     "tfds": {
-        columns: Generated(_read_catalogue, _catalogue_version, ("name", *_named(columns)))
+        columns: Generated(
+            lambda *given: _catalogue().read(*given),
+            lambda settings: _catalogue().version(settings),
+            ("name", *_named(columns)),
+        )
         for columns in _TEXTUAL
     },
     # Two parallel files, a sentence a line; for language models plain text.
@@ -237,18 +232,13 @@ def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...])
 def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> int | None:
     """The size of the files; None where there are none, or they are packed."""
     paths = [path for paths in find_files(settings, columns, splits) for path in paths]
-    packed = any(path.suffix in (".gz", ".zst") for path in paths) or settings.source == "parquet"
+    packed = any(path.suffix in open_file.PACKED for path in paths) or settings.source == "parquet"
     return sum(path.stat().st_size for path in paths) if paths and not packed else None
 
 
 def _state(path: Path) -> tuple[int, int]:
     """The size of a file and the time at which it was changed, in nanoseconds."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
@@ -259,13 +249,9 @@ def find_files(
 
     Raises:
         FileNotFoundError: a missing file or folder.
-        ValueError: the source is unknown or does not yield the columns, or dir is empty.
+        ValueError: the source does not yield the columns, or dir is empty.
     """
-    if not splits:
-        raise ValueError("no data to read: data.train (or data.test) names no split or file")
     source, dir = settings.source, settings.dir
-    if source not in SOURCES:
-        raise ValueError(f"data.source={source!r}: expected one of {', '.join(SOURCES)}")
     if columns not in SOURCES[source]:
         serving = ", ".join(name for name, readers in SOURCES.items() if columns in readers)
         raise ValueError(
@@ -295,8 +281,8 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
     first = endings[0]
     # Of a file that is there plain and packed `_find` takes one.
     stems = {
-        str(path.with_suffix("") if path.suffix in _PACKED else path).removesuffix(first)
-        for packed in ("", *_PACKED)
+        str(path.with_suffix("") if path.suffix in open_file.PACKED else path).removesuffix(first)
+        for packed in ("", *open_file.PACKED)
         for path in folder.glob(f"{split}{first}{packed}")
     }
     if not stems:
@@ -307,12 +293,9 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
     return [tuple(_find(Path(f"{stem}{ending}")) for ending in endings) for stem in sorted(stems)]
 
 
-_PACKED = (".gz", ".zst")
-
-
 def _find(path: Path) -> Path:
     """The file, or where there is none the one with .gz or .zst added."""
-    others = [path.with_name(f"{path.name}{packed}") for packed in _PACKED]
+    others = [path.with_name(f"{path.name}{packed}") for packed in open_file.PACKED]
     for candidate in (path, *others):
         if candidate.exists():
             return candidate

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from transformer_jax.data.prepare.arrays import TokenArrays, joined
+from transformer_jax.data.prepare.arrays import TokenArrays
 from transformer_jax.data.prepare.recipe import (
     Batch,
     Column,
@@ -15,7 +15,7 @@ from transformer_jax.data.prepare.recipe import (
     Encoded,
     NumberedBatch,
 )
-from transformer_jax.data.serve.rows import pad
+from transformer_jax.data.prepare.tokenizer import PAD_ID
 
 
 def eval_batches(
@@ -38,20 +38,13 @@ def eval_batches(
         row of padding, which fills up the last batch. Lengths of the last column are rounded up to
         8, 16, 24, 32, 48, 64, 96 ...; batches that are equal in it are equal in all.
     """
-    examples: Sequence[Mapping[str, np.ndarray]] = joined(sets)
-    if corrupt is None:
-        lengths = {
-            name: np.concatenate([np.diff(arrays.offsets[name][:]) for arrays in sets])
-            for name in columns
-        }
-    else:
+    examples = [arrays[number] for arrays in sets for number in range(len(arrays))]
+    if corrupt is not None:
         examples = [
             corrupt(example, np.random.default_rng(number))
             for number, example in enumerate(examples)
         ]
-        lengths = _lengths({name: [example[name] for example in examples] for name in columns})
-    longest = {name: int(column.max()) for name, column in lengths.items()}
-    batches = _one_a_row(examples, columns, lengths, batch_size, longest)
+    batches = _one_a_row(examples, columns, list(columns), batch_size)
     if draw is None:
         return batches
     return [(_drawn_by_row(batch, index, draw), index) for batch, index in batches]
@@ -72,49 +65,35 @@ def prompt_batches(
 
     max_length: places of an example at most; no row is longer.
     """
-    lengths = _lengths(rows)
     examples = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-    if not examples:
-        return []
-    return _one_a_row(examples, columns, lengths, batch_size, dict.fromkeys(lengths, max_length))
-
-
-def _lengths(rows: Encoded) -> dict[str, Int64[np.ndarray, " n"]]:
-    return {name: np.array(list(map(len, column)), np.int64) for name, column in rows.items()}
+    return _one_a_row(examples, columns, list(rows), batch_size, max_length)
 
 
 def _one_a_row(
     examples: Sequence[Mapping[str, Any]],
     columns: Mapping[str, Column],
-    lengths: dict[str, Int64[np.ndarray, " n"]],
+    names: Sequence[str],
     batch_size: int,
-    most: dict[str, int],
+    most: int | None = None,
 ) -> list[NumberedBatch]:
-    names = list(lengths)
-    no_example = dict.fromkeys(names, ())
-    groups = _groups(np.lexsort([-lengths[name] for name in names]), batch_size)
-    shapes = [[_bucket(lengths[name], group, most[name]) for name in names] for group in groups]
+    """Batches of the named columns. most: places of a row at most; None: of the longest example."""
+    lengths = {name: np.array([len(one[name]) for one in examples], np.int64) for name in names}
+    order = np.lexsort([-lengths[name] for name in names])
+    missing = -len(order) % batch_size
+    groups = np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)
+    shapes = [
+        [_bucket(lengths[name], group, most or int(lengths[name].max())) for name in names]
+        for group in groups
+    ]
     widest: dict[int, list[int]] = {}
     for shape in shapes:
         *_, last = shape
         widest[last] = list(map(max, shape, widest.get(last, shape)))
-    return [
-        (
-            pad(
-                [examples[i] if i >= 0 else no_example for i in group],
-                columns,
-                dict(zip(names, widest[last], strict=True)),
-            ),
-            group,
-        )
-        for group, (*_, last) in zip(groups, shapes, strict=True)
-    ]
-
-
-def _groups(order: Int64[np.ndarray, " n"], batch_size: int) -> Int64[np.ndarray, "groups B"]:
-    """The order cut into groups of batch_size, -1 where the last one has no example."""
-    missing = -len(order) % batch_size
-    return np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)
+    batches = []
+    for group, (*_, last) in zip(groups, shapes, strict=True):
+        rows = [examples[i] if i >= 0 else dict.fromkeys(names, ()) for i in group]
+        batches.append((pad(rows, columns, dict(zip(names, widest[last], strict=True))), group))
+    return batches
 
 
 def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"], most: int) -> int:
@@ -127,3 +106,25 @@ def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"], mo
     three_quarters = power * 3 // 4
     rounded = three_quarters if power > 16 and longest <= three_quarters else power
     return min(rounded, most)
+
+
+def pad(
+    examples: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Column],
+    lengths: Mapping[str, int],
+) -> Batch:
+    """One example a row, padded to `lengths`, with segment ids (1) and positions.
+
+    columns: of those in `lengths` that are missing here, a row holds token ids.
+    """
+    batch = {}
+    for name, length in lengths.items():
+        column = columns.get(name, Column("source"))
+        rows = [column.array(example[name]) for example in examples]
+        real = np.arange(length) < np.array([len(row) for row in rows])[:, None]
+        values = np.full((*real.shape, *column.shape), PAD_ID, column.dtype)
+        values[real] = np.concatenate(rows)
+        positions = np.where(real, np.arange(length), 0).astype(np.int32)
+        parts = (values, real.astype(np.int32), positions)
+        batch |= zip(column.keys(name), parts, strict=False)
+    return batch

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer
-from transformer_jax.data.serve.rows import pad
+from transformer_jax.data.serve.batches import pad
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.inspection.attention import Looks, attention

@@ -54,7 +54,7 @@ def _data(run: Run) -> str:
     if run.data.settings.model_vocab_size is not None:
         return "Data: not read, as model.vocab_size is set; training shows it"
     try:
-        run.data.find_files()
+        run.data.settings.find_files()
     except (OSError, ValueError) as error:
         return f"Data: not at hand ({error})"
     lines = [report(run.data.summaries())]
@@ -62,7 +62,7 @@ def _data(run: Run) -> str:
         share = run.data.share_of_tokens(_ROWS)
         lines.append(f"Places of training rows that hold a token: {share:.1%}")
     for split in ("validation", "test"):
-        if run.data.has(split) and (shared := run.data.shared_with_train(split)):
+        if run.data.has(split) and (shared := run.data.in_train(split).sum()):
             lines.append(f"{split}: {shared:,} examples are in train too, word for word")
     return "\n".join(lines)
 

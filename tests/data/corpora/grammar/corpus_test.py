@@ -1,68 +1,63 @@
 """The corpus: its order, its splits, its labels and its entropy."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
 from tests.data.corpora.grammar.dictionary import FEMININE, MASCULINE, NEUTER
-from transformer_jax.data.corpora.grammar import corpus, lexicon, sentences
+from transformer_jax.data.corpora import grammar
+from transformer_jax.data.corpora.grammar import lexicon, sentences
 
 OF_ANIMALS = set("tired sleepy lazy sick clumsy shy nervous impatient anxious stubborn".split())
 
 
+def realise(number: int) -> sentences.Sentence:
+    pattern, choices = grammar.locate(number)
+    return pattern(choices)
+
+
+def is_held_out(number: int) -> bool:
+    pattern, choices = grammar.locate(number)
+    return pattern.is_held_out(choices)
+
+
 @pytest.fixture(scope="module")
 def many() -> list[sentences.Sentence]:
-    return list(map(corpus.realise, corpus.numbers(0, range(300_000))))
+    return list(map(realise, grammar.numbers(0, range(50_000))))
 
 
-def triples():
-    """All (subject, object, adjective), as (English words, held out)."""
-    for scene in lexicon.SCENES:
-        adjectives = lexicon.FEELINGS + scene.adjectives
-        for subject, object, adjective in product(lexicon.ANIMALS, scene.objects, adjectives):
-            words = (subject.singular, object.singular, adjective.english)
-            yield words, sentences.is_held_out(subject, object, adjective)
+@pytest.fixture(scope="module")
+def held_out() -> dict[tuple[str, str, str], bool]:
+    """Whether each (subject, object, adjective) is held out."""
+    return {situation.triple: situation.held_out for situation in sentences.SITUATIONS}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 1000, 4096, 5003])
 def test_permutation_is_a_bijection(size):
     for seed in (0, 1):
-        assert set(corpus.permute(seed, np.arange(size), size)) == set(range(size))
+        assert set(grammar.permute(seed, np.arange(size), size)) == set(range(size))
 
 
 def test_permutation_depends_on_seed_and_not_on_the_block():
     indices = np.arange(1000)
-    permuted = corpus.permute(3, indices, corpus.SIZE)
-    assert np.array_equal(permuted[500:], corpus.permute(3, indices[500:], corpus.SIZE))
-    assert not np.any(permuted == corpus.permute(4, indices, corpus.SIZE))
+    permuted = grammar.permute(3, indices, grammar.SIZE)
+    assert np.array_equal(permuted[500:], grammar.permute(3, indices[500:], grammar.SIZE))
+    assert not np.any(permuted == grammar.permute(4, indices, grammar.SIZE))
     # Spread over the whole range: each tenth of it gets about a tenth.
-    shares = np.bincount(permuted * 10 // corpus.SIZE, minlength=10) / len(indices)
+    shares = np.bincount(permuted * 10 // grammar.SIZE, minlength=10) / len(indices)
     assert np.all((shares > 0.05) & (shares < 0.15))
 
 
 def test_sentence_is_a_pure_function_of_seed_and_index():
     indices = range(4090, 4105)  # across the edge of a block
-    in_bulk = list(corpus.numbers(7, range(4200)))[4090:4105]
-    alone = [list(corpus.numbers(7, range(index, index + 1))) for index in indices]
+    in_bulk = list(grammar.numbers(7, range(4200)))[4090:4105]
+    alone = [list(grammar.numbers(7, range(index, index + 1))) for index in indices]
     assert [number for (number,) in alone] == in_bulk
-    assert list(corpus.numbers(8, indices)) != in_bulk
+    assert list(grammar.numbers(8, indices)) != in_bulk
 
 
-def test_size_is_the_product_of_the_slots():
-    products = [np.prod([len(slot) for slot in p.slots.values()]) for p in sentences.PATTERNS]
-    assert corpus.SIZE == sum(products)
-
-
-@pytest.mark.parametrize("index", [-1, corpus.SIZE])
-def test_an_index_outside_the_grammar_is_refused(index):
-    with pytest.raises(ValueError, match=str(corpus.SIZE)):
-        next(corpus.numbers(0, range(index, index + 1)))
-
-
-def test_at_least_300_000_distinct_english_sentences(many):
-    # Distinct sources also make the translation a function of the source.
-    assert len({s.source for s in many}) == len(many) == 300_000
+def test_english_sentences_are_distinct(many):
+    # So the translation is a function of the source, too.
+    assert len({s.source for s in many}) == len(many)
 
 
 def test_every_english_word_has_one_tag(many):
@@ -109,16 +104,15 @@ def test_it_is_resolved_by_the_adjective_and_takes_the_gender_of_its_noun(many):
     assert len(roles) == 6
 
 
-def test_held_out_triples_are_few_and_hold_both_of_the_street():
-    held_out = dict(triples())
+def test_held_out_triples_are_few_and_hold_both_of_the_street(held_out):
     assert 0.05 < np.mean(list(held_out.values())) < 0.10
     assert held_out["animal", "street", "tired"] and held_out["animal", "street", "wide"]
 
 
 @pytest.mark.parametrize("of_triple", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
-def test_every_word_and_every_pair_occurs_in_training(of_triple):
-    parts = [(tuple(words[i] for i in of_triple), held_out) for words, held_out in triples()]
-    assert {part for part, held_out in parts if not held_out} == {part for part, _ in parts}
+def test_every_word_and_every_pair_occurs_in_training(held_out, of_triple):
+    parts = [(tuple(words[i] for i in of_triple), held) for words, held in held_out.items()]
+    assert {part for part, held in parts if not held} == {part for part, _ in parts}
 
 
 def triple_in(example: dict[str, str]) -> tuple[str, str, str] | None:
@@ -136,9 +130,8 @@ def triple_in(example: dict[str, str]) -> tuple[str, str, str] | None:
     return subject, object, adjective
 
 
-def test_held_out_triples_are_in_the_test_split_and_nowhere_else():
-    held_out = dict(triples())
-    splits = {name: list(corpus.examples(name, 1000)) for name in corpus.SPLITS}
+def test_held_out_triples_are_in_the_test_split_and_nowhere_else(held_out):
+    splits = {name: list(grammar.examples(name, 1000)) for name in grammar.SPLITS}
     for name, examples in splits.items():
         assert len(examples) == len({e["source"] for e in examples}) == 1000
         found = [triple_in(example) for example in examples]
@@ -159,26 +152,26 @@ def test_entropy_counts_the_sentences_that_are_not_held_out(monkeypatch):
         for pattern in sentences.PATTERNS
     ]
     small = [
-        sentences.Pattern(p.realise, **slots)
+        sentences.Pattern(p.realise, " ".join(slots), **slots)
         for p, slots in zip(sentences.PATTERNS, few, strict=True)
     ]
-    monkeypatch.setattr(corpus, "PATTERNS", tuple(small))
+    monkeypatch.setattr(grammar, "PATTERNS", tuple(small))
     numbers = range(sum(pattern.size for pattern in small))
-    free = {corpus.realise(number).source for number in numbers if not corpus.is_held_out(number)}
+    free = {realise(number).source for number in numbers if not is_held_out(number)}
     assert 0 < len(free) < len(numbers)
-    assert corpus.entropy() == pytest.approx(np.log(len(free)))
+    assert grammar.entropy() == pytest.approx(np.log(len(free)))
 
 
 def test_entropy_of_the_whole_grammar_fits_a_sample(many):
     # All their sources differ, so that the entropies of sentences add up.
-    kept = [not corpus.is_held_out(n) for n in corpus.numbers(0, range(len(many)))]
+    kept = [not is_held_out(n) for n in grammar.numbers(0, range(len(many)))]
     share = float(np.mean(kept))
     error = 4 * (share * (1 - share) / len(many)) ** 0.5
-    assert np.exp(corpus.entropy()) / corpus.SIZE == pytest.approx(share, abs=float(error))
+    assert np.exp(grammar.entropy()) / grammar.SIZE == pytest.approx(share, abs=float(error))
 
 
 def test_test_split_begins_with_the_two_street_sentences():
-    tired, wide = corpus.examples("test", 2)
+    tired, wide = grammar.examples("test", 2)
     assert tired["source"] == "The animal didn't cross the street because it was too tired ."
     assert tired["target"] == "Das Tier überquerte die Straße nicht , weil es zu müde war ."
     assert wide["source"] == "The animal didn't cross the street because it was too wide ."
@@ -187,8 +180,3 @@ def test_test_split_begins_with_the_two_street_sentences():
     assert [tired[label] for label in labels] == ["es", "animal", "subject"]
     assert [wide[label] for label in labels] == ["sie", "street", "object"]
     assert tired["tags"] == "DET NOUN AUX VERB DET NOUN SCONJ PRON AUX ADV ADJ PUNCT"
-
-
-def test_unknown_split_is_refused():
-    with pytest.raises(ValueError, match="'dev'.*train, validation, test"):
-        corpus.examples("dev", 1)

@@ -1,6 +1,7 @@
 """Patterns: numbering, and translations that are a person's."""
 
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,14 @@ import pytest
 from transformer_jax.data.corpora.grammar import lexicon, sentences
 
 
+def realised(pattern: sentences.Pattern, choices: dict[str, Any]) -> sentences.Sentence:
+    return pattern.realise(SimpleNamespace(**choices))
+
+
 def test_digits_are_those_of_mixed_radix():
     slots = {"a": "xyz", "b": "pq", "c": "01234"}
-    choose: Any = lambda a, b, c: {"a": a, "b": b, "c": c}  # noqa: E731
-    pattern = sentences.Pattern(choose, **slots)
+    choose: Any = vars
+    pattern = sentences.Pattern(choose, "a b c", **slots)
     assert pattern.size == 30
     for number in range(pattern.size):
         digits = np.unravel_index(number, (3, 2, 5))
@@ -26,14 +31,14 @@ def test_every_choice_of_a_pattern_shows_in_the_english_sentence():
         # Two options of a slot suffice: every combination of them must give its own sentence.
         few = {name: {slot[0], slot[-1]} for name, slot in pattern.slots.items()}
         found += [
-            pattern.realise(**dict(zip(few, choices, strict=True))).source
+            realised(pattern, dict(zip(few, choices, strict=True))).source
             for choices in product(*few.values())
         ]
     assert len(set(found)) == len(found) > 1000
     for pattern in sentences.PATTERNS:  # and one slot at a time, all options
         for name, slot in pattern.slots.items():
             rest = {other: options[0] for other, options in pattern.slots.items() if other != name}
-            varied = {pattern.realise(**(rest | {name: option})).source for option in slot}
+            varied = {realised(pattern, rest | {name: option}).source for option in slot}
             assert len(varied) == len(slot), name
 
 
@@ -112,7 +117,7 @@ def test_the_only_translation_is_that_of_a_person(pair):
     for pattern in sentences.PATTERNS:
         slots = [[o for o in slot if may_choose(o, words)] for slot in pattern.slots.values()]
         for choices in product(*slots):
-            found = pattern.realise(**dict(zip(pattern.slots, choices, strict=True)))
+            found = realised(pattern, dict(zip(pattern.slots, choices, strict=True)))
             if found.source == source:
                 translations.append(found.target)
     assert translations == [target]

@@ -4,10 +4,8 @@ from functools import cache
 from typing import NamedTuple
 
 from transformer_jax.data.corpora.grammar.lexicon import (
-    ADVERBS,
     Adjective,
     Clause,
-    Link,
     NounPhrase,
     Tense,
     Verb,
@@ -28,22 +26,8 @@ THAT_RELATIVE = Tagged("that", "PRON")
 
 
 def join(*parts: Tagged | None) -> Tagged:
-    present = [part for part in parts if part]
-    return Tagged(
-        " ".join([part.words for part in present]), " ".join([part.tags for part in present])
-    )
-
-
-def adverb(tense: Tense) -> Tagged:
-    return Tagged(ADVERBS[tense].english, "NOUN")  # Universal Dependencies: "yesterday" is a noun
-
-
-def conjunction(link: Link) -> Tagged:
-    return Tagged(link.english, link.tag)
-
-
-def pronoun(plural: bool) -> Tagged:
-    return Tagged("they" if plural else "it", "PRON")
+    words, tags = zip(*filter(None, parts), strict=True)
+    return Tagged(" ".join(words), " ".join(tags))
 
 
 @cache

@@ -82,8 +82,11 @@ class Scene:
     adjectives: tuple[Adjective, ...]
 
 
-def nouns(gender: Form, rows: str) -> tuple[Noun, ...]:
-    return tuple(Noun(*row.split(), gender=gender) for row in rows.split(","))
+def nouns(masculine: str, feminine: str, neuter: str) -> tuple[Noun, ...]:
+    genders = zip(FORMS, (masculine, feminine, neuter), strict=False)
+    return tuple(
+        Noun(*row.split(), gender=gender) for gender, rows in genders for row in rows.split(",")
+    )
 
 
 def verbs(*rows: str) -> tuple[Verb, ...]:
@@ -105,21 +108,25 @@ def paradigm(nominative: str, accusative: str) -> dict[Case, dict[Form, str]]:
     }
 
 
-ANIMALS = (
-    nouns("masculine", "dog dogs Hund Hunde, fox foxes Fuchs Füchse")
-    + nouns("masculine", "bear bears Bär Bären, wolf wolves Wolf Wölfe")
-    + nouns("masculine", "donkey donkeys Esel Esel, hedgehog hedgehogs Igel Igel")
-    + nouns("feminine", "cat cats Katze Katzen, cow cows Kuh Kühe")
-    + nouns("feminine", "goat goats Ziege Ziegen, mouse mice Maus Mäuse")
-    + nouns("feminine", "duck ducks Ente Enten, turtle turtles Schildkröte Schildkröten")
-    + nouns("neuter", "animal animals Tier Tiere, horse horses Pferd Pferde")
-    + nouns("neuter", "pig pigs Schwein Schweine, rabbit rabbits Kaninchen Kaninchen")
-    + nouns("neuter", "camel camels Kamel Kamele, squirrel squirrels Eichhörnchen Eichhörnchen")
+def determiner(english: str, *german: str) -> Determiner:
+    """german: its forms in the nominative and accusative, and the endings of adjectives in each."""
+    singular, plural = english.split()
+    return Determiner((singular, plural), paradigm(*german[:2]), paradigm(*german[2:]))
+
+
+ANIMALS = nouns(
+    "dog dogs Hund Hunde, fox foxes Fuchs Füchse, bear bears Bär Bären, wolf wolves Wolf Wölfe, "
+    "donkey donkeys Esel Esel, hedgehog hedgehogs Igel Igel",
+    "cat cats Katze Katzen, cow cows Kuh Kühe, goat goats Ziege Ziegen, mouse mice Maus Mäuse, "
+    "duck ducks Ente Enten, turtle turtles Schildkröte Schildkröten",
+    "animal animals Tier Tiere, horse horses Pferd Pferde, pig pigs Schwein Schweine, "
+    "rabbit rabbits Kaninchen Kaninchen, camel camels Kamel Kamele, "
+    "squirrel squirrels Eichhörnchen Eichhörnchen",
 )
-PEOPLE = (
-    nouns("masculine", "man men Mann Männer, king kings König Könige")
-    + nouns("feminine", "woman women Frau Frauen, queen queens Königin Königinnen")
-    + nouns("neuter", "girl girls Mädchen Mädchen, child children Kind Kinder")
+PEOPLE = nouns(
+    "man men Mann Männer, king kings König Könige",
+    "woman women Frau Frauen, queen queens Königin Königinnen",
+    "girl girls Mädchen Mädchen, child children Kind Kinder",
 )
 WAYS = Scene(
     verbs(
@@ -127,12 +134,14 @@ WAYS = Scene(
         "leave leaves left left verlassen verlässt verließ verlassen",
         "find finds found found finden findet fand gefunden",
     ),
-    nouns("masculine", "path paths Weg Wege, trail trails Pfad Pfade")
-    + nouns("masculine", "square squares Platz Plätze, courtyard courtyards Hof Höfe")
-    + nouns("feminine", "street streets Straße Straßen, bridge bridges Brücke Brücken")
-    + nouns("feminine", "alley alleys Gasse Gassen, meadow meadows Wiese Wiesen")
-    + nouns("neuter", "field fields Feld Felder, valley valleys Tal Täler")
-    + nouns("neuter", "roof roofs Dach Dächer, bog bogs Moor Moore"),
+    nouns(
+        "path paths Weg Wege, trail trails Pfad Pfade, square squares Platz Plätze, "
+        "courtyard courtyards Hof Höfe",
+        "street streets Straße Straßen, bridge bridges Brücke Brücken, alley alleys Gasse Gassen, "
+        "meadow meadows Wiese Wiesen",
+        "field fields Feld Felder, valley valleys Tal Täler, roof roofs Dach Dächer, "
+        "bog bogs Moor Moore",
+    ),
     adjectives("object", "wide breit, narrow schmal, long lang, slippery rutschig, uneven uneben"),
 )
 BELONGINGS = Scene(
@@ -141,12 +150,14 @@ BELONGINGS = Scene(
         "lift lifts lifted lifted heben hebt hob hochgehoben hoch",
         "move moves moved moved bewegen bewegt bewegte bewegt",
     ),
-    nouns("masculine", "mirror mirrors Spiegel Spiegel, basket baskets Korb Körbe")
-    + nouns("masculine", "chair chairs Stuhl Stühle, plate plates Teller Teller")
-    + nouns("feminine", "box boxes Kiste Kisten, bag bags Tasche Taschen")
-    + nouns("feminine", "bottle bottles Flasche Flaschen, vase vases Vase Vasen")
-    + nouns("neuter", "parcel parcels Paket Pakete, picture pictures Bild Bilder")
-    + nouns("neuter", "glass glasses Glas Gläser, book books Buch Bücher"),
+    nouns(
+        "mirror mirrors Spiegel Spiegel, basket baskets Korb Körbe, chair chairs Stuhl Stühle, "
+        "plate plates Teller Teller",
+        "box boxes Kiste Kisten, bag bags Tasche Taschen, bottle bottles Flasche Flaschen, "
+        "vase vases Vase Vasen",
+        "parcel parcels Paket Pakete, picture pictures Bild Bilder, glass glasses Glas Gläser, "
+        "book books Buch Bücher",
+    ),
     adjectives(
         "object",
         "heavy schwer, bulky sperrig, fragile zerbrechlich, modern modern, worn abgenutzt",
@@ -158,12 +169,14 @@ FOOD = Scene(
         "touch touches touched touched rühren rührt rührte angerührt an",
         "try tries tried tried probieren probiert probierte probiert",
     ),
-    nouns("masculine", "apple apples Apfel Äpfel, cake cakes Kuchen Kuchen")
-    + nouns("masculine", "cookie cookies Keks Kekse, mushroom mushrooms Pilz Pilze")
-    + nouns("feminine", "carrot carrots Karotte Karotten, pear pears Birne Birnen")
-    + nouns("feminine", "sausage sausages Wurst Würste, onion onions Zwiebel Zwiebeln")
-    + nouns("neuter", "egg eggs Ei Eier, roll rolls Brötchen Brötchen")
-    + nouns("neuter", "steak steaks Steak Steaks, radish radishes Radieschen Radieschen"),
+    nouns(
+        "apple apples Apfel Äpfel, cake cakes Kuchen Kuchen, cookie cookies Keks Kekse, "
+        "mushroom mushrooms Pilz Pilze",
+        "carrot carrots Karotte Karotten, pear pears Birne Birnen, sausage sausages Wurst Würste, "
+        "onion onions Zwiebel Zwiebeln",
+        "egg eggs Ei Eier, roll rolls Brötchen Brötchen, steak steaks Steak Steaks, "
+        "radish radishes Radieschen Radieschen",
+    ),
     adjectives("object", "sour sauer, bitter bitter, salty salzig, spicy scharf, mushy matschig"),
 )
 SCENES = (WAYS, BELONGINGS, FOOD)
@@ -190,26 +203,18 @@ PASTIMES = verbs(
 )
 DEGREES = TOO, VERY, SO = words("too zu, very sehr, so so")
 
-THE = Determiner(
-    ("the", "the"),
-    paradigm("der die das die", "den die das die"),
-    paradigm("e e e en", "en e e en"),
+THE = determiner("the the", "der die das die", "den die das die", "e e e en", "en e e en")
+THIS = determiner(
+    "this these",
+    "dieser diese dieses diese",
+    "diesen diese dieses diese",
+    "e e e en",
+    "en e e en",
 )
-THIS = Determiner(
-    ("this", "these"),
-    paradigm("dieser diese dieses diese", "diesen diese dieses diese"),
-    paradigm("e e e en", "en e e en"),
-)
-A = Determiner(
-    ("a", "some"),
-    paradigm("ein eine ein einige", "einen eine ein einige"),
-    paradigm("er e es e", "en e es e"),
-)
+A = determiner("a some", "ein eine ein einige", "einen eine ein einige", "er e es e", "en e es e")
 # The object "a ..." under negation: "didn't eat an apple" is "fraß keinen Apfel".
-NOT_A = Determiner(
-    ("a", "any"),
-    paradigm("kein keine kein keine", "keinen keine kein keine"),
-    paradigm("er e es en", "en e es en"),
+NOT_A = determiner(
+    "a any", "kein keine kein keine", "keinen keine kein keine", "er e es en", "en e es en"
 )
 PRONOUNS = dict(zip(FORMS, ("er", "sie", "es", "sie"), strict=True))
 RELATIVE_PRONOUNS = paradigm("der die das die", "den die das die")

@@ -1,13 +1,15 @@
-"""The patterns of the grammar: functions from choices to a sentence, and the choices of each."""
+"""The patterns of the grammar: functions from choices to a sentence, and the choices of each.
 
-import inspect
+The choices `c` of a sentence are one option for each slot of its pattern, by the slot's name.
+"""
+
 import zlib
 from collections.abc import Callable, Sequence
-from functools import cache
 from math import prod
-from typing import Any, Literal, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from transformer_jax.data.corpora.grammar import english, german
+from transformer_jax.data.corpora.grammar import english, german, lexicon
 from transformer_jax.data.corpora.grammar.english import (
     COMMA,
     THAT_CONJUNCTION,
@@ -17,26 +19,10 @@ from transformer_jax.data.corpora.grammar.english import (
 )
 from transformer_jax.data.corpora.grammar.lexicon import (
     ADVERBS,
-    ALTHOUGH,
-    ANIMALS,
-    ATTRIBUTES,
-    BECAUSE,
-    BEFORE,
-    BUT,
-    DEGREES,
-    FEELINGS,
-    FOR,
     NOT_A,
-    OPINIONS,
-    PASTIMES,
-    PEOPLE,
     PRONOUNS,
     RELATIVE_PRONOUNS,
-    SCENES,
-    TENSES,
     THE,
-    THIS,
-    WHILE,
     A,
     Adjective,
     Clause,
@@ -44,9 +30,7 @@ from transformer_jax.data.corpora.grammar.lexicon import (
     Link,
     Noun,
     NounPhrase,
-    Tense,
     Verb,
-    Word,
 )
 
 
@@ -54,6 +38,9 @@ class Event(NamedTuple):
     subject: Noun
     verb: Verb
     object: Noun
+
+
+STREET_TRIPLES = {("animal", "street", "tired"), ("animal", "street", "wide")}
 
 
 class Situation(NamedTuple):
@@ -67,33 +54,29 @@ class Situation(NamedTuple):
         return getattr(self.event, self.adjective.describes)
 
     @property
+    def triple(self) -> tuple[str, str, str]:
+        return self.event.subject.singular, self.event.object.singular, self.adjective.english
+
+    @property
     def held_out(self) -> bool:
-        return is_held_out(self.event.subject, self.event.object, self.adjective)
-
-
-STREET_TRIPLES = {("animal", "street", "tired"), ("animal", "street", "wide")}
-
-
-@cache
-def is_held_out(subject: Noun, object: Noun, adjective: Adjective) -> bool:
-    """Whether sentences with these three words are kept for the test split: one in fourteen."""
-    triple = (subject.singular, object.singular, adjective.english)
-    return triple in STREET_TRIPLES or zlib.crc32(" ".join(triple).encode()) % 14 == 0
+        """Whether sentences with these three words are kept for the test split: one in fourteen."""
+        triple = self.triple
+        return triple in STREET_TRIPLES or zlib.crc32(" ".join(triple).encode()) % 14 == 0
 
 
 EVENTS = tuple(
     Event(subject, verb, object)
-    for scene in SCENES
-    for subject in ANIMALS
+    for scene in lexicon.SCENES
+    for subject in lexicon.ANIMALS
     for verb in scene.verbs
     for object in scene.objects
 )
 SITUATIONS = tuple(
     Situation(event, adjective)
     for event in EVENTS
-    for scene in SCENES
+    for scene in lexicon.SCENES
     if event.verb in scene.verbs
-    for adjective in FEELINGS + scene.adjectives
+    for adjective in lexicon.FEELINGS + scene.adjectives
 )
 
 
@@ -118,48 +101,61 @@ def complete(source: Tagged, target: str, **labels: str) -> Sentence:
     )
 
 
-def explanation(
-    situation: Situation,
-    link: Link,
-    place: Literal["last", "first", "after_adverb"],
-    tense: Tense,
-    degree: Word,
-    plural: bool,
-    subject_attribute: Word | None,
-    object_attribute: Word | None,
-) -> Sentence:
+def happening(
+    c: SimpleNamespace,
+    event: Event,
+    negated: bool = False,
+    plurals: tuple[bool, bool] = (False, False),
+    determiners: tuple[Determiner, Determiner] = (THE, THE),
+) -> Clause:
+    """An event as a clause; `c` has its tense and the attributes of its nouns."""
+    return Clause(
+        NounPhrase(event.subject, determiners[0], c.subject_attribute, plurals[0]),
+        event.verb,
+        NounPhrase(event.object, determiners[1], c.object_attribute, plurals[1]),
+        c.tense,
+        negated,
+    )
+
+
+def main_clause(clause: Clause, adverb: bool = False) -> tuple[Tagged, str]:
+    """A main clause in both languages, with the adverb of its tense in front or without."""
+    words = english.clause(clause)
+    if not adverb:
+        return words, german.clause(clause, "verb_second")
+    first = ADVERBS[clause.tense]
+    in_german = f"{first.german} {german.clause(clause, 'verb_first')}"
+    return join(Tagged(first.english, "NOUN"), words), in_german  # as in Universal Dependencies
+
+
+def linked(
+    link: Link, main: Clause, side: Tagged, in_german: str, first: bool, adverb: bool = False
+) -> tuple[Tagged, str]:
+    """A main clause and a side clause, given in both languages, which may stand first."""
+    side, in_german = join(Tagged(link.english, link.tag), side), f"{link.german} {in_german}"
+    if first:
+        german_main = german.clause(main, "verb_first")
+        return join(side, COMMA, english.clause(main)), f"{in_german} , {german_main}"
+    words, german_main = main_clause(main, adverb)
+    comma = COMMA if link.tag == "CCONJ" else None
+    return join(words, comma, side), f"{german_main} , {in_german}"
+
+
+def explanation(c: SimpleNamespace) -> Sentence:
     """As in "The animal didn't cross the street because it was too tired ."
 
-    `place` says where the clause of "it" stands: last, first, or last with an adverb in front.
+    `c.place` says where the clause of "it" stands: last, first, or last with an adverb in front.
     """
-    (subject, verb, object), adjective = situation
-    antecedent = situation.antecedent
-    main = Clause(
-        NounPhrase(subject, THE, subject_attribute, plural),
-        verb,
-        NounPhrase(object, THE, object_attribute, plural),
-        tense,
-        link.negated,
-    )
-    conjunction = english.conjunction(link)
-    predicate = english.predicate(tense, plural, degree, adjective)
-    reason = join(english.pronoun(plural), predicate)
-    coordinates = link.tag == "CCONJ"
-    order = "verb_second" if coordinates else "verb_final"
+    event, adjective = c.situation
+    antecedent, plural = c.situation.antecedent, c.plural
+    main = happening(c, event, c.link.negated, (plural, plural))
+    predicate = english.predicate(c.tense, plural, c.degree, adjective)
+    reason = join(Tagged("they" if plural else "it", "PRON"), predicate)
+    order = "verb_second" if c.link.tag == "CCONJ" else "verb_final"
     pronoun = PRONOUNS["plural" if plural else antecedent.gender]
-    german_reason = german.predication(order, pronoun, tense, plural, degree, adjective)
-
-    if place == "first":
-        source = join(conjunction, reason, COMMA, english.clause(main))
-        target = f"{link.german} {german_reason} , {german.clause(main, 'verb_first')}"
-    else:
-        adverb = english.adverb(tense) if place == "after_adverb" else None
-        comma = COMMA if coordinates else None
-        source = join(adverb, english.clause(main), comma, conjunction, reason)
-        german_main = german.clause(main, "verb_first" if adverb else "verb_second")
-        target = f"{german_main} , {link.german} {german_reason}"
-        if adverb:
-            target = f"{ADVERBS[tense].german} {target}"
+    german_reason = german.predication(order, pronoun, c.tense, plural, c.degree, adjective)
+    first, adverb = c.place == "first", c.place == "after_adverb"
+    source, target = linked(c.link, main, reason, german_reason, first, adverb)
     if plural:
         return complete(source, target)
     return complete(
@@ -171,20 +167,13 @@ def explanation(
     )
 
 
-def relative_clause(
-    situation: Situation,
-    tense: Tense,
-    negated: bool,
-    degree: Word,
-    subject_attribute: Word | None,
-    object_attribute: Word | None,
-) -> Sentence:
+def relative_clause(c: SimpleNamespace) -> Sentence:
     """As in "The animal that crossed the street was ..." and "The street that the animal ..." """
-    (subject, verb, object), adjective = situation
-    agent = NounPhrase(subject, THE, subject_attribute)
-    patient = NounPhrase(object, THE, object_attribute)
+    event, adjective = c.situation
+    agent = NounPhrase(event.subject, THE, c.subject_attribute)
+    patient = NounPhrase(event.object, THE, c.object_attribute)
     english_agent, english_patient = english.noun_phrase(agent), english.noun_phrase(patient)
-    action = english.verb_group(verb, tense, negated, False)
+    action = english.verb_group(event.verb, c.tense, c.negated, False)
 
     if adjective.describes == "subject":
         head = agent
@@ -197,144 +186,80 @@ def relative_clause(
         pronoun = RELATIVE_PRONOUNS["accusative"][head.form]
         relative = f"{pronoun} {german.noun_phrase(agent, 'nominative')}"
         complement = ""
-    german_action = german.verb_group(verb, tense, False, "verb_final")
-    clause = german.arrange("verb_final", relative, complement, negated, german_action)
+    german_action = german.verb_group(event.verb, c.tense, False, "verb_final")
+    clause = german.arrange("verb_final", relative, complement, c.negated, german_action)
     german_head = f"{german.noun_phrase(head, 'nominative')} , {clause} ,"
     return complete(
-        join(subject_part, english.predicate(tense, False, degree, adjective)),
-        german.predication("verb_second", german_head, tense, False, degree, adjective),
+        join(subject_part, english.predicate(c.tense, False, c.degree, adjective)),
+        german.predication("verb_second", german_head, c.tense, False, c.degree, adjective),
     )
 
 
-def opinion(
-    person: Noun,
-    verb: Verb,
-    event: Event,
-    tense: Tense,
-    negated: bool,
-    plural: bool,
-    subject_attribute: Word | None,
-    object_attribute: Word | None,
-) -> Sentence:
+def opinion(c: SimpleNamespace) -> Sentence:
     """As in "The woman knows that the animals crossed the street ." """
-    main = Clause(NounPhrase(person), verb, None, "present")
-    content = Clause(
-        NounPhrase(event.subject, THE, subject_attribute, plural),
-        event.verb,
-        NounPhrase(event.object, THE, object_attribute),
-        tense,
-        negated,
-    )
+    source, target = main_clause(Clause(NounPhrase(c.person), c.verb, None, "present"))
+    content = happening(c, c.event, c.negated, (c.plural, False))
     return complete(
-        join(english.clause(main), THAT_CONJUNCTION, english.clause(content)),
-        f"{german.clause(main, 'verb_second')} , dass {german.clause(content, 'verb_final')}",
+        join(source, THAT_CONJUNCTION, english.clause(content)),
+        f"{target} , dass {german.clause(content, 'verb_final')}",
     )
 
 
-def statement(
-    event: Event,
-    tense: Tense,
-    negated: bool,
-    adverb: bool,
-    subject_determiner: Determiner,
-    object_determiner: Determiner,
-    subject_plural: bool,
-    object_plural: bool,
-    subject_attribute: Word | None,
-    object_attribute: Word | None,
-) -> Sentence:
+def statement(c: SimpleNamespace) -> Sentence:
     """As in "Yesterday these animals didn't cross any old streets ." """
-    if negated and object_determiner is A:
-        object_determiner = NOT_A
-    clause = Clause(
-        NounPhrase(event.subject, subject_determiner, subject_attribute, subject_plural),
-        event.verb,
-        NounPhrase(event.object, object_determiner, object_attribute, object_plural),
-        tense,
-        negated,
-    )
-    if not adverb:
-        return complete(english.clause(clause), german.clause(clause, "verb_second"))
-    return complete(
-        join(english.adverb(tense), english.clause(clause)),
-        f"{ADVERBS[tense].german} {german.clause(clause, 'verb_first')}",
-    )
+    determiner = NOT_A if c.negated and c.object_determiner is A else c.object_determiner
+    determiners = c.subject_determiner, determiner
+    clause = happening(c, c.event, c.negated, (c.subject_plural, c.object_plural), determiners)
+    return complete(*main_clause(clause, c.adverb))
 
 
-def circumstance(
-    event: Event,
-    link: Link,
-    person: Noun,
-    verb: Verb,
-    tense: Tense,
-    first: bool,
-    subject_attribute: Word | None,
-    object_attribute: Word | None,
-) -> Sentence:
+def circumstance(c: SimpleNamespace) -> Sentence:
     """As in "While the woman slept , the animal crossed the street ." """
-    main = Clause(
-        NounPhrase(event.subject, THE, subject_attribute),
-        event.verb,
-        NounPhrase(event.object, THE, object_attribute),
-        tense,
-    )
-    side = Clause(NounPhrase(person), verb, None, tense)
-    english_side = join(english.conjunction(link), english.clause(side))
-    german_side = f"{link.german} {german.clause(side, 'verb_final')}"
-    if first:
-        return complete(
-            join(english_side, COMMA, english.clause(main)),
-            f"{german_side} , {german.clause(main, 'verb_first')}",
-        )
-    return complete(
-        join(english.clause(main), english_side),
-        f"{german.clause(main, 'verb_second')} , {german_side}",
-    )
+    side = Clause(NounPhrase(c.person), c.verb, None, c.tense)
+    words, in_german = english.clause(side), german.clause(side, "verb_final")
+    return complete(*linked(c.link, happening(c, c.event), words, in_german, c.first))
 
 
 BOTH = (False, True)
 
-# What the arguments of a pattern choose from, where it does not say so itself.
+# What a slot chooses from, where its pattern does not say so itself.
 OPTIONS: dict[str, Sequence[Any]] = {
     "situation": SITUATIONS,
     "event": EVENTS,
-    "person": PEOPLE,
-    "tense": TENSES,
-    "degree": DEGREES,
-    "subject_determiner": (THE, THIS, A),
-    "object_determiner": (THE, THIS, A),
-    "subject_attribute": ATTRIBUTES,
-    "object_attribute": ATTRIBUTES,
-    "subject_plural": BOTH,
-    "object_plural": BOTH,
-    "plural": BOTH,
-    "negated": BOTH,
-    "adverb": BOTH,
-    "first": BOTH,
+    "person": lexicon.PEOPLE,
+    "tense": lexicon.TENSES,
+    "degree": lexicon.DEGREES,
+    "subject_determiner": (THE, lexicon.THIS, A),
+    "object_determiner": (THE, lexicon.THIS, A),
+    "subject_attribute": lexicon.ATTRIBUTES,
+    "object_attribute": lexicon.ATTRIBUTES,
+    **dict.fromkeys("subject_plural object_plural plural negated adverb first".split(), BOTH),
 }
 
 
 class Pattern:
-    """A function from choices to a sentence, with what each of its arguments chooses from.
+    """A function from choices to a sentence, with what each of its slots chooses from.
 
-    slots: argument -> options, in the order of the function's arguments. size: the number of
-    sentences. held_out: how many of them are kept for the test split.
+    slots: name -> options. size: the number of sentences.
     """
 
-    def __init__(self, realise: Callable[..., Sentence], **options: Sequence[Any]):
+    def __init__(self, realise: Callable[[Any], Sentence], slots: str, **options: Sequence[Any]):
         self.realise = realise
-        arguments = inspect.signature(realise).parameters
-        self.slots = {name: (OPTIONS | options)[name] for name in arguments}
+        self.slots = {name: (OPTIONS | options)[name] for name in slots.split()}
         self.size = prod(map(len, self.slots.values()))
-        situations = self.slots.get("situation", ())
-        # The situation is the first digit: all sentences of a situation follow each other.
-        self._held_out = [situation.held_out for situation in situations] or [False]
-        self._stretch = self.size // len(self._held_out)
-        self.held_out = sum(self._held_out) * self._stretch
+        self._situations: Sequence[Situation] = self.slots.get("situation", ())
 
     def is_held_out(self, number: int) -> bool:
         """Whether the triple of a sentence is kept for the test split."""
-        return self._held_out[number // self._stretch]
+        # The situation is the first digit: all sentences of a situation follow each other.
+        count = len(self._situations)
+        return bool(count) and self._situations[number * count // self.size].held_out
+
+    @property
+    def held_out(self) -> int:
+        """The number of sentences that are kept for the test split."""
+        held_out = sum(situation.held_out for situation in self._situations)
+        return held_out * (self.size // max(1, len(self._situations)))
 
     def __call__(self, number: int) -> Sentence:
         """The sentence whose choices are the mixed-radix digits of number, the last slot first."""
@@ -342,21 +267,35 @@ class Pattern:
         for name, options in reversed(self.slots.items()):
             number, digit = divmod(number, len(options))
             choices[name] = options[digit]
-        return self.realise(**choices)
+        return self.realise(SimpleNamespace(**choices))
 
 
+ATTRIBUTES = "subject_attribute object_attribute"
+EXPLANATION = f"situation link place tense degree plural {ATTRIBUTES}"
+SUBORDINATING = (lexicon.BECAUSE, lexicon.ALTHOUGH)
 # "it" is in every second sentence; the sizes of the patterns are their shares.
 PATTERNS = (
     Pattern(
         explanation,
-        link=(BECAUSE, ALTHOUGH, FOR, BUT),
+        EXPLANATION,
+        link=(*SUBORDINATING, lexicon.FOR, lexicon.BUT),
         place=("last", "after_adverb"),
         plural=(False,),
     ),
-    Pattern(explanation, link=(BECAUSE, ALTHOUGH), place=("first",), plural=(False,)),
-    Pattern(explanation, link=(BECAUSE, ALTHOUGH), place=("last",), plural=(True,)),
-    Pattern(relative_clause),
-    Pattern(opinion, verb=OPINIONS),
-    Pattern(statement),
-    Pattern(circumstance, link=(WHILE, BEFORE), verb=PASTIMES, tense=("past", "present")),
+    Pattern(explanation, EXPLANATION, link=SUBORDINATING, place=("first",), plural=(False,)),
+    Pattern(explanation, EXPLANATION, link=SUBORDINATING, place=("last",), plural=(True,)),
+    Pattern(relative_clause, f"situation tense negated degree {ATTRIBUTES}"),
+    Pattern(opinion, f"person verb event tense negated plural {ATTRIBUTES}", verb=lexicon.OPINIONS),
+    Pattern(
+        statement,
+        "event tense negated adverb subject_determiner object_determiner subject_plural "
+        f"object_plural {ATTRIBUTES}",
+    ),
+    Pattern(
+        circumstance,
+        f"event link person verb tense first {ATTRIBUTES}",
+        link=(lexicon.WHILE, lexicon.BEFORE),
+        verb=lexicon.PASTIMES,
+        tense=("past", "present"),
+    ),
 )
