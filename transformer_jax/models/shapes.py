@@ -21,7 +21,7 @@ from transformer_jax.models.layers.embeddings import (
     Unprojected,
     shift_right,
 )
-from transformer_jax.models.layers.heads import HEADS, pool
+from transformer_jax.models.layers.heads import HEADS, POOLINGS
 from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.observe import observe, sums_of
 from transformer_jax.models.memory import Memory
@@ -128,20 +128,11 @@ class EncoderOnly(nn.Module):
     stacks: Stacks
 
     def setup(self):
-        config, row = self.config, HEADS[self.config.head]
+        config, head = self.config, HEADS[self.config.head]
         self.source = self.table = INPUTS[config.inputs].module(config, "embedding")
         self.encoder = self.stacks(config)["encoder"]
-        multipliers = config.multipliers
-        self.head = row.module(
-            size=config.num_labels if row.labels else config.vocab_size,
-            dtype=config.compute_dtype,
-            norm=config.norm,
-            norm_epsilon=config.norm_epsilon,
-            dropout_rate=config.dropout_rate,
-            multiplier=multipliers.output if row.labels else multipliers.hidden,
-            name=row.name,
-        )
-        if not row.labels:
+        self.head = head.module(config, name=head.name)
+        if not head.labels:
             _set_up_logits(self, bias=False)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
@@ -167,7 +158,8 @@ class EncoderOnly(nn.Module):
 
     def _pool(self, x: Float[Array, "B T D"], batch: Batch) -> Float[Array, "B T D"]:
         segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
-        return pool(x, segment_mask(segments, segments), positions, self.config.pooling)
+        mask = segment_mask(segments, segments)
+        return POOLINGS[self.config.pooling](x, mask, positions)
 
 
 class DecoderOnly(Writer):

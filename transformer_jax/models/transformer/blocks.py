@@ -165,48 +165,10 @@ class Block(nn.Module):
         return carry
 
 
-def attention(
-    config: TransformerConfig, inner_norm: bool = False, distances: bool = False
-) -> Attention:
-    """An attention of the model; `inner_norm` as of its scheme."""
-    return Attention(
-        d_model=config.d_model,
-        num_heads=config.num_heads,
-        num_kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        dtype=config.compute_dtype,
-        score=config.attention_score,
-        gain=config.attention_gain,
-        distances=distances,
-        bias=config.bias,
-        norm=config.norm,
-        norm_epsilon=config.norm_epsilon,
-        qk_norm=config.qk_norm,
-        inner_norm=inner_norm,
-        dropout_rate=config.attention_dropout_rate,
-        kernel=config.attention_kernel,
-        multiplier=config.multipliers.hidden,
-    )
-
-
-def feed_forward(config: TransformerConfig, inner_norm: bool = False) -> FeedForward:
-    """A feed-forward network of the model; `inner_norm` as of its scheme."""
-    return FeedForward(
-        d_ff=config.d_ff,
-        activation=config.activation,
-        dtype=config.compute_dtype,
-        dropout_rate=config.feed_forward_dropout_rate,
-        norm=config.norm if inner_norm else None,
-        norm_epsilon=config.norm_epsilon,
-        bias=config.bias,
-        multiplier=config.multipliers.hidden,
-    )
-
-
 _SUBLAYERS: dict[Kind, Callable[[TransformerConfig, bool], nn.Module]] = {
-    "self_attention": lambda config, inner_norm: attention(
-        config, inner_norm, POSITIONS[config.positions].distances
+    "self_attention": lambda config, inner_norm: Attention(
+        config, POSITIONS[config.positions].distances, inner_norm
     ),
-    "cross_attention": lambda config, inner_norm: attention(config),  # without an inner norm
-    "feed_forward": feed_forward,
+    "cross_attention": lambda config, inner_norm: Attention(config),  # without an inner norm
+    "feed_forward": FeedForward,
 }

@@ -88,17 +88,10 @@ class Layers:
 
     def __init__(self, config: TransformerConfig, stack: Stack):
         row = scheme(config, stack)
-        embedding_norm = config.embedding_norm or row.embedding_norm
         self.config, self.row = config, row
         self.stack: Stack = stack
-        self.positions = Positions(
-            kind=config.positions,
-            max_length=config.max_length,
-            norm=config.norm if embedding_norm else None,
-            norm_epsilon=config.norm_epsilon,
-            dropout_rate=config.embedding_dropout_rate,
-            name=f"{side_of(config, stack)}positions",
-        )
+        normed, name = config.embedding_norm or row.embedding_norm, side_of(config, stack)
+        self.positions = Positions(config, normed, name=f"{name}positions")
         self.distances = _distances(config, stack)
         layers = repeated(Block, depth(config, stack).layers, config.remat)
         self.layers = layers(config, stack, name=stack)
@@ -249,8 +242,7 @@ def _distances(config: TransformerConfig, stack: Stack) -> RelativeBias | Distan
         deviation = (config.d_model / ratios(config).width) ** -0.5
         return RelativeBias(config.num_heads, deviation, bidirectional=not causal, name=name)
     if row.distances:
-        sizes = config.num_heads, config.head_dim, config.d_model
-        return DistanceVectors(*sizes, causal=causal, most=config.max_distance, name=name)
+        return DistanceVectors(config, causal, name=name)
     return None
 
 
