@@ -31,7 +31,7 @@ from transformer_jax.models.stacks import Encoded, Place, Prompts, Stacks, Vecto
 class Context(NamedTuple):
     """What decoding keeps of the texts that it translates or continues.
 
-    own: what the decoder keeps (see `stacks.Decoder.start`).
+    own: what the decoder keeps (see `stacks.Layers.start`).
     """
 
     own: Any
@@ -50,6 +50,38 @@ class Writer(nn.Module):
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of `outputs`."""
         return self.outputs(batch, deterministic=deterministic).arrays()
+
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
+        """What gives the logits of every token of `targets`, given those before it in its text.
+
+        Args:
+          batch: `targets` (B, T), and the `inputs` (B, S) of an encoder, each with `_segment_ids`
+            (0 is padding, the examples of a packed row count from 1) and `_positions` (from 0 in
+            each example). Where the caller gives a `Memory`, rows continue those before.
+          deterministic: no dropout, and no "dropout" key needed.
+        """
+        encoded = self._encoded(batch, deterministic)
+        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
+        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
+        memory, past = self._memory(), None
+        if memory is not None:
+            tokens, past = memory.before(tokens, segments, positions)
+        inputs = Vectors(self.table.embed(tokens), segments, positions)
+        x, hidden = self.decoder(inputs, encoded, past, deterministic=deterministic)
+        if past is not None and self.is_mutable_collection("memory"):
+            after = Memory.after(past, hidden, batch["targets"], segments)
+            for name, value in after._asdict().items():
+                self.put_variable("memory", name, value)
+        return Outputs(self._next_tokens(x), sums_of(self))
+
+    def _encoded(self, batch: Batch, deterministic: bool) -> Encoded | None:
+        """What the decoder looks at, if anything."""
+
+    def _memory(self) -> Memory | None:
+        """What the caller gives as the collection "memory"; None: nothing."""
+        if not self.has_variable("memory", "hidden"):
+            return None
+        return Memory(*(self.get_variable("memory", name) for name in Memory._fields))
 
     def step(
         self,
@@ -94,20 +126,8 @@ class EncoderDecoder(Writer):
         stacks = self.stacks(config)
         self.encoder, self.decoder = stacks["encoder"], stacks["decoder"]
 
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
-        """What gives the logits of every target token, given the tokens before it.
-
-        Args:
-          batch: `inputs` (B, S) and `targets` (B, T), each with `_segment_ids` (0 is padding, the
-            examples of a packed row count from 1) and `_positions` (from 0 in each example).
-          deterministic: no dropout, and no "dropout" key needed.
-        """
-        encoded = _encode(self, batch, deterministic)
-        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
-        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
-        inputs = Vectors(self.table.embed(tokens), segments, positions)
-        x, _ = self.decoder(inputs, encoded, deterministic=deterministic)
-        return Outputs(self._next_tokens(x), sums_of(self))
+    def _encoded(self, batch: Batch, deterministic: bool) -> Encoded:
+        return _encode(self, batch, deterministic)
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Context, Any]:
         """Encodes the inputs, one example a row, for decoding at most max_length tokens.
@@ -170,31 +190,6 @@ class DecoderOnly(Writer):
         _set_up_logits(self)
         self.decoder = self.stacks(self.config)["decoder"]
 
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
-        """What gives the logits of every token of `targets`, from those before it in its document.
-
-        `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as for the
-        encoder-decoder. Where the caller gives a `Memory`, rows continue those of the batch before.
-        """
-        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
-        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
-        memory, past = self._memory(), None
-        if memory is not None:
-            tokens, past = memory.before(tokens, segments, positions)
-        inputs = Vectors(self.table.embed(tokens), segments, positions)
-        x, hidden = self.decoder(inputs, past=past, deterministic=deterministic)
-        if past is not None and self.is_mutable_collection("memory"):
-            after = Memory.after(past, hidden, batch["targets"], segments)
-            for name, value in after._asdict().items():
-                self.put_variable("memory", name, value)
-        return Outputs(self._next_tokens(x), sums_of(self))
-
-    def _memory(self) -> Memory | None:
-        """What the caller gives as the collection "memory"; None: nothing."""
-        if not self.has_variable("memory", "hidden"):
-            return None
-        return Memory(*(self.get_variable("memory", name) for name in Memory._fields))
-
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Context, Any]:
         """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
 
@@ -242,7 +237,7 @@ def _set_up_logits(model: Any, bias: bool = True) -> None:
 def _encode(model: Any, batch: Batch, deterministic: bool) -> Encoded:
     """What the model's encoder makes of the inputs, each text seeing itself alone."""
     inputs = INPUTS[model.config.inputs].read(model.source, batch)
-    x = model.encoder(inputs, deterministic=deterministic)
+    x, _ = model.encoder(inputs, deterministic=deterministic)
     observe(model, encoder_output=x)
     return Encoded(x, inputs.segments)
 

@@ -1,6 +1,6 @@
 """What stacks are called with, so that the architectures serve every family that offers some."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -104,14 +104,12 @@ class Place(NamedTuple):
         return jnp.where(places[None, None] < 0, own, chosen)
 
 
-class Encoder(Protocol):
-    """Layers in which all tokens of a text see each other."""
+class Layers(Protocol):
+    """The layers of one stack, modules of their model.
 
-    def __call__(self, inputs: Vectors, *, deterministic: bool) -> Float[Array, "B S C"]: ...
-
-
-class Decoder(Protocol):
-    """Layers in which no token sees a later one; they may look at an encoder's output."""
+    In an encoder all tokens of a text see each other. In a decoder no token sees a later one, and
+    it may look at an encoder's output; only a decoder has `start` and `step`.
+    """
 
     def __call__(
         self,
@@ -120,11 +118,11 @@ class Decoder(Protocol):
         past: Past | None = None,
         *,
         deterministic: bool,
-    ) -> tuple[Float[Array, "B T D"], Any]:
+    ) -> tuple[Float[Array, "B T C"], Any]:
         """All tokens of rows at once.
 
-        Returns what gives the next tokens, and what each layer has read last (L, B, M, D), where
-        there is a past.
+        Returns the vectors that leave the stack, and what each layer has read last (L, B, M, D),
+        where there is a past.
         """
         ...
 
@@ -150,7 +148,5 @@ class Decoder(Protocol):
         ...
 
 
-class Stacks(Protocol):
-    """Makes the stacks of a model in its `setup`, by their names, in its scope."""
-
-    def __call__(self, config: Any) -> Mapping[Stack, Any]: ...
+# Makes the `Layers` of each stack of a model, from its config, in its `setup` and so in its scope.
+Stacks = Callable[[Any], Mapping[Stack, Any]]

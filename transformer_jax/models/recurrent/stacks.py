@@ -69,8 +69,10 @@ class Encoder(nn.Module):
         self.layers = layers
         self.dropout = Dropout(config.dropout_rate)
 
-    def __call__(self, inputs: Vectors, *, deterministic: bool) -> Float[Array, "B S C"]:
-        """See `stacks.Encoder`."""
+    def __call__(
+        self, inputs: Vectors, *, deterministic: bool
+    ) -> tuple[Float[Array, "B S C"], None]:
+        """See `stacks.Layers`."""
         segments, starts = inputs.segments, inputs.positions == 0
         ends = jnp.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (0, 1)], constant_values=True)
         x = self.entry(inputs.x, deterministic=deterministic)
@@ -81,7 +83,7 @@ class Encoder(nn.Module):
                 out, *_ = layer(x, starts)
             out = self.dropout(out, deterministic=deterministic)
             x = _add_residual(self.config, number, x, out)
-        return x
+        return x, None
 
 
 class Decoder(nn.Module):
@@ -125,14 +127,14 @@ class Decoder(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[Float[Array, "B T D"], None]:
-        """See `stacks.Decoder`. It remembers nothing of a past."""
+        """See `stacks.Layers`. It remembers nothing of a past."""
         del past
         return self._run(inputs, encoded, deterministic)[0], None
 
     def start(
         self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
     ) -> tuple[Context, Cache]:
-        """See `stacks.Decoder`."""
+        """See `stacks.Layers`."""
         cache = Cache(tuple(layer.empty(rows, room) for layer in self.layers))
         attended = contexts = None
         if encoded is not None:
@@ -153,7 +155,7 @@ class Decoder(nn.Module):
     def step(
         self, x: Float[Array, "N 1 D"], context: Context, cache: Cache, place: Place
     ) -> tuple[Float[Array, "N 1 D"], Cache]:
-        """See `stacks.Decoder`; of one new token a row."""
+        """See `stacks.Layers`; of one new token a row."""
         x, found = x[:, 0], None
         if context.states is not None:
             found = jnp.repeat(context.states, x.shape[0] // context.states.shape[0], axis=0)

@@ -99,10 +99,15 @@ class Layers:
         if row.ends_in_norm:
             self.norm = Norm(config.norm, config.norm_epsilon, name=f"{stack}_norm")
 
-    def rows(
-        self, inputs: Vectors, encoded: Encoded | None, past: Past | None, deterministic: bool
+    def __call__(
+        self,
+        inputs: Vectors,
+        encoded: Encoded | None = None,
+        past: Past | None = None,
+        *,
+        deterministic: bool,
     ) -> tuple[Float[Array, "B T D"], Any]:
-        """All tokens of rows at once, and what each layer has read last, where there is a past."""
+        """See `stacks.Layers`."""
         x, segments, positions = inputs
         length, keys, hidden = segments.shape[1], segments, None
         if past is not None:
@@ -123,50 +128,10 @@ class Layers:
         carry, hidden = self.layers(Carry.start(self.config, self.stack, x), layers, shared)
         return finish(self.row, self.norm, carry), hidden
 
-    def _mask(
-        self, queries: Int[Array, "B T"], keys: Int[Array, "B S"], *, causal: bool
-    ) -> Bool[Array, "B T S"] | Segments:
-        """Which keys each query sees, by their segments, as the attention kernel reads it."""
-        segments = Segments(queries, keys, causal)
-        kernel = KERNELS[self.config.attention_kernel]
-        return segments if kernel.reads_segments else segments.pairs()
-
-    def _rotation(self, positions: Int[Array, "B T"]) -> Rotation | None:
-        """What turns queries and keys, if anything."""
-        turn, config = POSITIONS[self.config.positions].rotation, self.config
-        return turn(positions, config.head_dim, config.rotary_base) if turn else None
-
-    def _bias(
-        self, queries: int, keys: int, first: int | Int[Array, ""]
-    ) -> Float[Array, "1 H T S"] | Distances | None:
-        """What self-attention adds to its scores, if anything, where positions tell distances."""
-        return self.distances(queries, keys, first) if self.distances else None
-
-
-class Encoder(Layers):
-    """See `stacks.Encoder`."""
-
-    def __call__(self, inputs: Vectors, *, deterministic: bool) -> Float[Array, "B S D"]:
-        return self.rows(inputs, None, None, deterministic)[0]
-
-
-class Decoder(Layers):
-    """See `stacks.Decoder`."""
-
-    def __call__(
-        self,
-        inputs: Vectors,
-        encoded: Encoded | None = None,
-        past: Past | None = None,
-        *,
-        deterministic: bool,
-    ) -> tuple[Float[Array, "B T D"], Any]:
-        return self.rows(inputs, encoded, past, deterministic)
-
     def start(
         self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
     ) -> tuple[Context, Cache]:
-        """See `stacks.Decoder`."""
+        """See `stacks.Layers`."""
         stacked = self.layers.variables["params"]
         layers = tuple(
             self._own(stacked, number) for number in range(self.config.num_decoder_layers)
@@ -184,7 +149,7 @@ class Decoder(Layers):
     def step(
         self, x: Float[Array, "N T D"], context: Context, cache: Cache, place: Place
     ) -> tuple[Float[Array, "N T D"], Cache]:
-        """See `stacks.Decoder`."""
+        """See `stacks.Layers`."""
         config, (rows, count, _), length = self.config, x.shape, cache.length
         positions = place.positions(rows, count)
         # Slots outnumber learned positions where a short prompt stands in a wide row.
@@ -211,6 +176,25 @@ class Decoder(Layers):
             written.append(slots)
         return finish(self.row, self.norm, carry), Cache(tuple(written))
 
+    def _mask(
+        self, queries: Int[Array, "B T"], keys: Int[Array, "B S"], *, causal: bool
+    ) -> Bool[Array, "B T S"] | Segments:
+        """Which keys each query sees, by their segments, as the attention kernel reads it."""
+        segments = Segments(queries, keys, causal)
+        kernel = KERNELS[self.config.attention_kernel]
+        return segments if kernel.reads_segments else segments.pairs()
+
+    def _rotation(self, positions: Int[Array, "B T"]) -> Rotation | None:
+        """What turns queries and keys, if anything."""
+        turn, config = POSITIONS[self.config.positions].rotation, self.config
+        return turn(positions, config.head_dim, config.rotary_base) if turn else None
+
+    def _bias(
+        self, queries: int, keys: int, first: int | Int[Array, ""]
+    ) -> Float[Array, "1 H T S"] | Distances | None:
+        """What self-attention adds to its scores, if anything, where positions tell distances."""
+        return self.distances(queries, keys, first) if self.distances else None
+
     def _own(self, stacked: Params, number: int) -> Params:
         """The parameters of one layer, apart from the others, matrices in the compute dtype.
 
@@ -231,8 +215,7 @@ class Decoder(Layers):
 
 def transformer_stacks(config: TransformerConfig) -> dict[Stack, Layers]:
     """The stacks of a model (see `stacks.Stacks`)."""
-    kinds: dict[Stack, type[Layers]] = {"encoder": Encoder, "decoder": Decoder}
-    return {stack: kinds[stack](config, stack) for stack in stacks(config)}
+    return {stack: Layers(config, stack) for stack in stacks(config)}
 
 
 def _distances(config: TransformerConfig, stack: Stack) -> RelativeBias | DistanceVectors | None:
