@@ -113,10 +113,6 @@ class RecurrentConfig(ModelConfig):
         """Whether this layer of the encoder, counted from 1, reads in both directions."""
         return self.row.bidirectional is None or layer <= self.row.bidirectional
 
-    def plain(self) -> "RecurrentConfig":
-        """The same model, of which nothing is computed again."""
-        return dataclasses.replace(self, remat="none")
-
     def divides(self, devices: int) -> bool:
         """Whether so many devices can share the width of each layer: states are never divided."""
         return devices == 1

@@ -1,4 +1,7 @@
-"""The stacks of recurrent models, over whole rows and one token at a time."""
+"""The stacks of recurrent models, over whole rows and one token at a time.
+
+Kernels that multiply a state are drawn orthogonal, a matrix for each gate; others Xavier uniform.
+"""
 
 import functools
 from collections.abc import Callable
@@ -7,9 +10,8 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
-from transformer_jax.models.family import Batch, Params
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.parameter import parameter
@@ -284,11 +286,3 @@ def recurrent_stacks(config: RecurrentConfig) -> dict[Stack, Encoder | Decoder]:
     kinds = {"encoder": Encoder, "decoder": Decoder}
     names = ARCHITECTURES[config.architecture]
     return {name: kinds[name](config, entry, name=name) for name in names}
-
-
-def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
-    """Draws the model's parameters, boxed with their logical axes.
-
-    Kernels that multiply a state are orthogonal, a matrix for each gate; others Xavier uniform.
-    """
-    return model.init(key, batch, deterministic=True)["params"]

@@ -119,32 +119,24 @@ class TransformerConfig(ModelConfig):
 
     def _check_kernel(self) -> None:
         name, kernel = self.attention_kernel, KERNELS[self.attention_kernel]
-
-        def others(ability):
-            able = (name for name, row in KERNELS.items() if getattr(row, ability))
-            return " or ".join(map(repr, able))
-
-        if SCORES[self.attention_score].module and not kernel.any_score:
-            raise ValueError(
-                f"model.attention_kernel={name!r} has products of queries and keys alone: with "
-                f"model.attention_score={self.attention_score!r} set it to {others('any_score')}"
-            )
-        if POSITIONS[self.positions].distances and SCORES[self.attention_score].module:
+        score, positions = SCORES[self.attention_score], POSITIONS[self.positions]
+        if score.module and positions.distances:
             raise ValueError(
                 f"model.positions={self.positions!r} adds to products of queries and keys, which "
                 f"model.attention_score={self.attention_score!r} has none of"
             )
-        if POSITIONS[self.positions].relative and not kernel.any_score:
-            raise ValueError(
-                f"model.attention_kernel={name!r} has products of queries and keys alone: with "
-                f"model.positions={self.positions!r} set it to {others('any_score')}"
-            )
-        if self.attention_dropout_rate and not kernel.drops:
-            raise ValueError(
-                f"model.attention_kernel={name!r} cannot drop attention weights: set "
-                f"model.attention_dropout_rate={self.attention_dropout_rate} to 0, or the kernel "
-                f"to {others('drops')}"
-            )
+        needs = {
+            "attention_score": score.module,
+            "positions": positions.relative,
+            "attention_dropout_rate": self.attention_dropout_rate,
+        }
+        for key in needs if not kernel.plain else ():
+            if needs[key]:
+                plain = " or ".join(repr(name) for name, row in KERNELS.items() if row.plain)
+                raise ValueError(
+                    f"model.attention_kernel={name!r} holds no attention weights, which model."
+                    f"{key}={getattr(self, key)!r} changes: set it to {plain}, or the kernel's "
+                )
         if kernel.dtypes and self.dtype not in kernel.dtypes:
             raise ValueError(
                 f"model.attention_kernel={name!r} takes no products of model.dtype={self.dtype!r}: "
@@ -186,8 +178,7 @@ class TransformerConfig(ModelConfig):
         return any(scheme(self, stack).profiled for stack in stacks(self))
 
     def plain(self) -> "TransformerConfig":
-        """The same model as plain products, of which none is computed again."""
-        return dataclasses.replace(self, attention_kernel="xla", remat="none")
+        return dataclasses.replace(super().plain(), attention_kernel="xla")
 
     def divides(self, devices: int) -> bool:
         """Whether so many devices can share the width of each layer evenly."""
