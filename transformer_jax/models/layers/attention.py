@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
-from transformer_jax.models.layers import kernels
 from transformer_jax.models.layers.dropout import Dropout
+from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import MASKED, Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
@@ -172,7 +172,8 @@ class Attention(nn.Module):
         queries = self._queries(x, rotation)
         weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
         keys, values = map(self._for_queries, (keys, values))
-        heads = kernels.attend(self.config.attention_kernel, queries, keys, values, mask, weights)
+        attend = KERNELS[self.config.attention_kernel].attend
+        heads = attend(queries, keys, values, mask, weights)
         return self._outputs(constrain(heads, "batch", "length", "heads"))
 
     def cached(

@@ -18,6 +18,7 @@ from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.layers.product import product
 from transformer_jax.models.recurrent.cells import CELLS, Multiply, State
+from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.scan import multiplier, scan
 from transformer_jax.models.stacks import Place
 
@@ -74,23 +75,20 @@ class Recurrent(nn.Module):
     """One recurrent layer, in one direction.
 
     Attributes:
-      cell: a key of `CELLS`.
       inputs: the width of its input.
       width: the width of its state.
       attended: the width of what it looks at; None: nothing. Its query is the state before a step,
         and what it finds is an input of this step (Bahdanau et al. 2014, equations 5 and 6).
-      remat: a key of `REMAT`.
     """
 
-    cell: str
+    config: RecurrentConfig
     inputs: int
     width: int
-    dtype: jnp.dtype
-    remat: str = "none"
     attended: int | None = None
 
     def setup(self):
-        row, width = CELLS[self.cell], self.width
+        row, width = CELLS[self.config.row.cell], self.width
+        self.cell, self.dtype = row, self.config.compute_dtype
         axes = ("embed", "gates", "state")
 
         def kernel(name, init, inputs, gates):
@@ -166,7 +164,7 @@ class Recurrent(nn.Module):
             self.empty(x.shape[0]),
             inputs,
             dtype=self.dtype,
-            remat=self.remat,
+            remat=self.config.remat,
             reverse=reverse,
         )
         states, contexts, weights = jax.tree.map(
@@ -194,7 +192,7 @@ class Recurrent(nn.Module):
     def empty(self, rows: int, room: int = 0) -> State:
         """The state before anything is read, which needs no room for what will be."""
         del room
-        return tuple(jnp.zeros((rows, self.width)) for _ in range(CELLS[self.cell].states))
+        return tuple(jnp.zeros((rows, self.width)) for _ in range(self.cell.states))
 
     def _products(self, x: Array, formula: str) -> Array:
         x, kernel = x.astype(self.dtype), self.input.astype(self.dtype)
@@ -220,23 +218,19 @@ class Recurrent(nn.Module):
             context = jnp.einsum("BQS,BSC->BQC", weights.astype(self.dtype), attended.values)
             context = context.reshape(-1, context.shape[-1])
             products = products + multiply("context", context)
-        update = CELLS[self.cell].update
-        return update(products, state, multiply, vectors), context, weights
+        return self.cell.update(products, state, multiply, vectors), context, weights
 
 
 class Bidirectional(nn.Module):
     """Two layers over the same input, one from each end: their states side by side."""
 
-    cell: str
+    config: RecurrentConfig
     inputs: int
     width: int
-    dtype: jnp.dtype
-    remat: str = "none"
 
     def setup(self):
-        sizes = (self.cell, self.inputs, self.width, self.dtype, self.remat)
-        self.forward = Recurrent(*sizes)
-        self.backward = Recurrent(*sizes)
+        self.forward = Recurrent(self.config, self.inputs, self.width)
+        self.backward = Recurrent(self.config, self.inputs, self.width)
 
     def __call__(
         self, x: Float[Array, "B T I"], starts: Bool[Array, "B T"], ends: Bool[Array, "B T"]

@@ -62,11 +62,11 @@ class Encoder(nn.Module):
         width = inputs = config.d_model
         if config.architecture == "encoder_only":
             width //= 2  # so that both directions make d_model
-        settings, layers = (width, config.compute_dtype, config.remat), []
+        layers = []
         for number in range(1, config.num_encoder_layers + 1):
             both = config.both_ways(number)
             kind = Bidirectional if both else Recurrent
-            layers.append(kind(config.row.cell, inputs, *settings, name=f"layer_{number}"))
+            layers.append(kind(config, inputs, width, name=f"layer_{number}"))
             inputs = (2 if both else 1) * width
         self.layers = layers
         self.dropout = Dropout(config.dropout_rate)
@@ -96,19 +96,15 @@ class Decoder(nn.Module):
 
     def setup(self):
         config, width = self.config, self.config.d_model
-        row, source = config.row, config.source_width or 0
-        settings = (width, config.compute_dtype)
-        layers = []
+        row, source, layers = config.row, config.source_width or 0, []
         for number in range(1, config.num_decoder_layers + 1):
             name, attends = f"layer_{number}", row.attends and number == 1
             inputs = width if attends else width + source
             if row.tape:
-                layers.append(Reader(width, *settings, name=name))
+                layers.append(Reader(config, name=name))
             else:
                 attended = source if attends else None
-                layers.append(
-                    Recurrent(row.cell, inputs, *settings, config.remat, attended, name=name)
-                )
+                layers.append(Recurrent(config, inputs, width, attended, name=name))
         self.layers = layers
         self.dropout = Dropout(config.dropout_rate)
         axes, zeros = ("embed", "gates", "state"), nn.initializers.zeros

@@ -134,8 +134,9 @@ class TransformerConfig(ModelConfig):
             if needs[key]:
                 plain = " or ".join(repr(name) for name, row in KERNELS.items() if row.plain)
                 raise ValueError(
-                    f"model.attention_kernel={name!r} holds no attention weights, which model."
-                    f"{key}={getattr(self, key)!r} changes: set it to {plain}, or the kernel's "
+                    f"model.{key}={getattr(self, key)!r} needs attention weights, which model."
+                    f"attention_kernel={name!r} never holds: change it, or set the kernel to "
+                    f"{plain}"
                 )
         if kernel.dtypes and self.dtype not in kernel.dtypes:
             raise ValueError(

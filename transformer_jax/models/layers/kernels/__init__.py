@@ -11,11 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.stack import keep
-
-# (queries, keys, mask) -> attention weights (B, H, T, S), after dropout
-Weights = Callable[..., Float[Array, "B H T S"]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +20,7 @@ class Kernel:
 
     Attributes:
       attend: (queries, keys, values, mask or segments, weights) -> heads (B, T, H, K).
+        weights: (queries, keys, mask) -> attention weights (B, H, T, S), after dropout.
       plain: whether it attends by `weights`, and so by any score and with dropout.
       reads_segments: whether it reads segments in place of a mask.
       platforms: the kinds of device that it runs on; None: all.
@@ -57,7 +54,7 @@ def cudnn_attention(
     keys: Float[Array, "B S H K"],
     values: Float[Array, "B S H K"],
     mask: Bool[Array, "#B #T S"],
-    weights: Weights | None = None,
+    weights: Any = None,
     *,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B T H K"]:
@@ -85,21 +82,3 @@ KERNELS = {
         head_dims=range(8, 129, 8),
     ),
 }
-
-
-def attend(
-    kernel: str,
-    queries: Float[Array, "B T H K"],
-    keys: Float[Array, "B S H K"],
-    values: Float[Array, "B S H K"],
-    mask: Bool[Array, "#B #T S"] | Segments,
-    weights: Weights,
-) -> Float[Array, "B T H K"]:
-    """Attends by the kernel of that name.
-
-    Plain products do so where it reads segments and there is a mask instead, as of a cache.
-    """
-    row = KERNELS[kernel]
-    if row.reads_segments and not isinstance(mask, Segments):
-        row = KERNELS["xla"]
-    return row.attend(queries, keys, values, mask, weights)
