@@ -104,6 +104,16 @@ class Place(NamedTuple):
         return jnp.where(places[None, None] < 0, own, chosen)
 
 
+class Cache(NamedTuple):
+    """What each layer keeps of the tokens that have been read."""
+
+    layers: tuple[Any, ...]
+
+    def enlarged(self, by: int) -> "Cache":
+        """With room for so many tokens more, where a layer keeps something of each."""
+        return Cache(tuple(x.enlarged(by) if hasattr(x, "enlarged") else x for x in self.layers))
+
+
 class Layers(Protocol):
     """The layers of one stack, modules of their model.
 
@@ -128,7 +138,7 @@ class Layers(Protocol):
 
     def start(
         self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, Cache]:
         """What decoding keeps of each text, and a cache of what has been read.
 
         Args:
@@ -139,8 +149,8 @@ class Layers(Protocol):
         ...
 
     def step(
-        self, x: Float[Array, "N T D"], context: Any, cache: Any, place: Place
-    ) -> tuple[Float[Array, "N T D"], Any]:
+        self, x: Float[Array, "N T D"], context: Any, cache: Cache, place: Place
+    ) -> tuple[Float[Array, "N T D"], Cache]:
         """New tokens: what gives the next ones, and the cache with them; no dropout.
 
         context, cache: what `start` returned, the cache with the rows of each text repeated.

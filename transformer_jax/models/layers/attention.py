@@ -73,6 +73,11 @@ class Slots(NamedTuple):
         values = update(self.values, new.values, slot, axis=2)
         return Slots(constrain(keys, "batch", "heads"), constrain(values, "batch", "heads"))
 
+    def enlarged(self, by: int) -> "Slots":
+        """With so many slots more."""
+        keys = jnp.pad(self.keys, [(0, 0), (0, 0), (0, 0), (0, by)])
+        return Slots(keys, jnp.pad(self.values, [(0, 0), (0, 0), (0, by), (0, 0)]))
+
 
 class Attention(nn.Module):
     """softmax(Q K^T / sqrt(K)) V (Vaswani et al. 2017, equation 1), H heads at once.

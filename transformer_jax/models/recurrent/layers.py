@@ -37,20 +37,6 @@ class Attended(NamedTuple):
     vector: Float[Array, "A"]  # what turns the sum of a query and a key into a score
 
 
-class Bottom(NamedTuple):
-    """What an encoder gives the bottom layer of a decoder, over whole rows.
-
-    Attributes:
-      initial: the state where a text begins; None: zeros.
-      attended: what is looked at; None: nothing.
-      segments: the example of it that each step sees.
-    """
-
-    initial: Float[Array, "B T D"] | None
-    attended: Attended | None
-    segments: Int[Array, "B T"]
-
-
 def look(
     queries: Float[Array, "B Q A"],
     keys: Float[Array, "B S A"],
@@ -126,15 +112,20 @@ class Recurrent(nn.Module):
         self,
         x: Float[Array, "B T I"],
         starts: Bool[Array, "B T"],
-        bottom: Bottom | None = None,
         *,
+        initial: Float[Array, "B T D"] | None = None,
+        attended: Attended | None = None,
+        segments: Int[Array, "B T"] | None = None,
         reverse: bool = False,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T C"] | None, State]:
         """The states of whole rows, what each step found in what it looked at, and the last state.
 
-        starts: where a text begins (with `reverse`: where it ends), and so the state anew.
+        Args:
+          starts: where a text begins (with `reverse`: where it ends), and so the state anew.
+          initial: the state there, as each step has it; None: zeros.
+          attended: what is looked at; None: nothing.
+          segments: the example of it that each step sees.
         """
-        initial, attended, segments = bottom or (None, None, None)
         inputs = {"products": self._products(x, "BTI,IGD->TBGD"), "starts": starts.T}
         inputs["products"] = constrain(inputs["products"], None, "batch")
         if initial is not None:

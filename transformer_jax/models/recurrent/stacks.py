@@ -16,28 +16,16 @@ from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.layers.settings import ARCHITECTURES, Stack
-from transformer_jax.models.recurrent.cells import State
 from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.layers import (
     INWARD,
     XAVIER,
     Attended,
     Bidirectional,
-    Bottom,
     Recurrent,
 )
-from transformer_jax.models.recurrent.tape import Reader, Tape
-from transformer_jax.models.stacks import Encoded, Past, Place, Vectors
-
-
-class Cache(NamedTuple):
-    """The state of each layer."""
-
-    layers: tuple[State | Tape, ...]
-
-    def enlarged(self, by: int) -> "Cache":
-        """With room for so many tokens more, where a layer keeps something of each."""
-        return Cache(tuple(x.enlarged(by) if isinstance(x, Tape) else x for x in self.layers))
+from transformer_jax.models.recurrent.tape import Reader
+from transformer_jax.models.stacks import Cache, Encoded, Past, Place, Vectors
 
 
 class Context(NamedTuple):
@@ -172,17 +160,17 @@ class Decoder(nn.Module):
 
         States start anew where positions are 0 or less.
         """
-        bottom = contexts = None
+        of_encoder, contexts = {}, None
         if encoded is not None:
             own = segment_mask(inputs.segments, encoded.segments)
             initial, attended, contexts = self._of_encoder(encoded, own)
-            bottom = Bottom(initial, attended, inputs.segments)
+            of_encoder = {"initial": initial, "attended": attended, "segments": inputs.segments}
 
         # A tape is read back to its text's first state.
         begins = inputs.positions if self.config.row.tape else inputs.positions <= 0
 
         def advance(number, layer, x):
-            return layer(x, begins, bottom if number == 0 else None)
+            return layer(x, begins, **(of_encoder if number == 0 else {}))
 
         x = self.entry(inputs.x, deterministic=deterministic)
         return self._layers(x, contexts, advance, deterministic)

@@ -100,13 +100,12 @@ class Reader(nn.Module):
         self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:], decay=True)
 
     def __call__(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], bottom: None = None
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
     ) -> tuple[Float[Array, "B T D"], None, Tape]:
         """The hidden states of whole rows, and the tape that holds them.
 
         positions: of each token in its text; no token with one of 0 or less sees any state.
         """
-        del bottom  # there is no encoder
         slots = jnp.broadcast_to(jnp.arange(x.shape[1])[None], positions.shape)
         inputs = self._inputs(x, slots - jnp.maximum(positions, 0), slots)
         inputs = jax.tree.map(lambda x: constrain(jnp.swapaxes(x, 0, 1), None, "batch"), inputs)

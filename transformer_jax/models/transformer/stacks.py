@@ -22,7 +22,7 @@ from transformer_jax.models.layers.positions import (
     Rotation,
 )
 from transformer_jax.models.layers.stack import stack as repeated
-from transformer_jax.models.stacks import Encoded, Past, Place, Prompts, Vectors
+from transformer_jax.models.stacks import Cache, Encoded, Past, Place, Prompts, Vectors
 from transformer_jax.models.transformer.blocks import Block, NewTokens, PerLayer, WholeRows
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
@@ -34,37 +34,6 @@ from transformer_jax.models.transformer.config import (
 )
 from transformer_jax.models.transformer.residual import Carry, Scales, finish
 from transformer_jax.models.transformer.schemes import Stack
-
-
-class Cache(NamedTuple):
-    """The keys and values of each layer, in slots."""
-
-    layers: tuple[Slots, ...]
-
-    @classmethod
-    def empty(cls, config: TransformerConfig, rows: int, length: int) -> "Cache":
-        """A cache that holds nothing, of `length` slots."""
-
-        def zeros(*size: int) -> Array:
-            return jnp.zeros((rows, config.kv_heads, *size), config.compute_dtype)
-
-        def layer() -> Slots:
-            return Slots(zeros(config.head_dim, length), zeros(length, config.head_dim))
-
-        return cls(tuple(layer() for _ in range(config.num_decoder_layers)))
-
-    @property
-    def length(self) -> int:
-        return self.layers[0].keys.shape[3]
-
-    def enlarged(self, by: int) -> "Cache":
-        """With so many slots more."""
-
-        def larger(layer: Slots) -> Slots:
-            keys = jnp.pad(layer.keys, [(0, 0), (0, 0), (0, 0), (0, by)])
-            return Slots(keys, jnp.pad(layer.values, [(0, 0), (0, 0), (0, by), (0, 0)]))
-
-        return Cache(tuple(map(larger, self.layers)))
 
 
 class Context(NamedTuple):
@@ -140,7 +109,8 @@ class Layers:
         if encoded is not None:
             sources = tuple(self._method(layer, "context")(encoded.output) for layer in layers)
             mask = encoded.segments > 0
-        context, cache = Context(layers, sources, mask), Cache.empty(self.config, rows, room)
+        cache = Cache(tuple(_empty(self.config, rows, room) for _ in layers))
+        context = Context(layers, sources, mask)
         if prompt is not None:
             prompts = Prompts(-prompt.positions[:, 0], jnp.int32(prompt.x.shape[1]))
             _, cache = self.step(prompt.x, context, cache, Place(jnp.int32(0), prompts))
@@ -150,7 +120,8 @@ class Layers:
         self, x: Float[Array, "N T D"], context: Context, cache: Cache, place: Place
     ) -> tuple[Float[Array, "N T D"], Cache]:
         """See `stacks.Layers`."""
-        config, (rows, count, _), length = self.config, x.shape, cache.length
+        config, (rows, count, _) = self.config, x.shape
+        length = cache.layers[0].keys.shape[3]
         positions = place.positions(rows, count)
         # Slots outnumber learned positions where a short prompt stands in a wide row.
         bound = length if place.prompts is None else min(length, config.longest_row or length)
@@ -216,6 +187,15 @@ class Layers:
 def transformer_stacks(config: TransformerConfig) -> dict[Stack, Layers]:
     """The stacks of a model (see `stacks.Stacks`)."""
     return {stack: Layers(config, stack) for stack in stacks(config)}
+
+
+def _empty(config: TransformerConfig, rows: int, room: int) -> Slots:
+    """So many slots of one layer that hold nothing."""
+
+    def zeros(*size: int) -> Array:
+        return jnp.zeros((rows, config.kv_heads, *size), config.compute_dtype)
+
+    return Slots(zeros(config.head_dim, room), zeros(room, config.head_dim))
 
 
 def _distances(config: TransformerConfig, stack: Stack) -> RelativeBias | DistanceVectors | None:
