@@ -60,6 +60,11 @@ def labels(trained: Trained, batches: Iterable[NumberedBatch]) -> list[list[str]
     return [[names[label] for label in row.tolist() if label >= 0] for row in rows]
 
 
+def labels_of_lines(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
+    """The labels of each line."""
+    return of_full_lines(lines, lambda full: labels(trained, trained.data.prompts(full)))
+
+
 def few_predicted(
     trained: Trained, split: Split
 ) -> list[tuple[dict[str, Int[np.ndarray, "T"]], Int[np.ndarray, "T"]]]:

@@ -84,7 +84,8 @@ class Attention(nn.Module):
 
     Keys and values are made by `keys_values`, so that self-attention, cross-attention and cached
     decoding are one path. Kernels are Xavier uniform over the true (D, H K) matrices, those inward
-    times `attention_gain`. Keys have no bias, which the softmax cancels unless they are turned or normalised.
+    times `attention_gain`. Keys have no bias, which the softmax cancels unless they are turned or
+    normalised.
 
     Attributes:
       config: a `TransformerConfig`. Of `num_kv_heads` keys and values each serves as many adjacent
