@@ -9,8 +9,8 @@ import pytest
 from jax.test_util import check_grads
 
 from tests.training.reference import SETTINGS, V, make_case, reference
-from transformer_jax.models.layers import embeddings
-from transformer_jax.models.layers.embeddings import CHUNKS, Unprojected
+from transformer_jax.models.layers.embeddings import Unprojected
+from transformer_jax.training import cross_entropy as losses
 from transformer_jax.training.cross_entropy import LossSettings, cross_entropy
 
 
@@ -95,7 +95,7 @@ def test_chunks_give_the_sums_and_gradients_of_whole_logits(
 ):
     outputs = Unprojected(random(ROWS, LENGTH, D).astype(dtype), random(V, D, seed=4), bias)
     whole = sums_and_gradient(outputs, some(share))
-    monkeypatch.setattr(embeddings, "LARGE", 0)
+    monkeypatch.setattr(losses, "LARGE", 0)
     in_chunks = sums_and_gradient(outputs, some(share))
 
     def equal(found, expected):
@@ -114,7 +114,7 @@ def test_chunks_give_the_sums_and_gradients_of_whole_logits(
 
 def test_tokens_without_a_weight_are_computed_in_no_more_than_their_chunk(monkeypatch):
     """NaN at such tokens spoils the sums of the first chunk, to which the others do not belong."""
-    monkeypatch.setattr(embeddings, "LARGE", 0)
+    monkeypatch.setattr(losses, "LARGE", 0)
     weights = jnp.zeros((CHUNKS, 4)).at[2:4].set(jnp.array([1.0, 0.0, 0.0, 1.0]))
     targets = jnp.zeros(weights.shape, jnp.int32)
 

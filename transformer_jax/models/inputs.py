@@ -26,16 +26,9 @@ class Input(NamedTuple):
     read: Callable[[Any, Batch], Vectors]
 
 
-def token_table(config: Any, name: str) -> TokenTable:
-    """The module of one vector a token, which may also give the logits of tokens."""
-    scale, _, multiplier = config.multipliers
-    size = config.vocab_size, config.d_model
-    return TokenTable(*size, config.compute_dtype, scale, multiplier, name=name)
-
-
 def _look_up(table: TokenTable, batch: Batch) -> Vectors:
     x = table.embed(batch["inputs"])
     return Vectors(x, batch["inputs_segment_ids"], batch["inputs_positions"])
 
 
-INPUTS = {"tokens": Input(token_table, _look_up)}
+INPUTS = {"tokens": Input(lambda config, name: TokenTable(config, name=name), _look_up)}

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.family import Batch, Outputs
-from transformer_jax.models.inputs import INPUTS, token_table
+from transformer_jax.models.inputs import INPUTS
 from transformer_jax.models.layers.embeddings import (
     TIED_EMBEDDINGS,
     LogitsBias,
     OutputProjection,
+    TokenTable,
     Unprojected,
     shift_right,
 )
@@ -121,7 +122,7 @@ class EncoderDecoder(Writer):
         tied = TIED_EMBEDDINGS[config.tied_embeddings].tables
         name = "embedding" if tied else "source_embedding"
         self.source = INPUTS[config.inputs].module(config, name)
-        self.table = self.source if tied else token_table(config, "target_embedding")
+        self.table = self.source if tied else TokenTable(config, name="target_embedding")
         _set_up_logits(self)
         stacks = self.stacks(config)
         self.encoder, self.decoder = stacks["encoder"], stacks["decoder"]
@@ -186,7 +187,7 @@ class DecoderOnly(Writer):
     """A language model: no token sees a later one (Radford et al. 2018; Mikolov et al. 2010)."""
 
     def setup(self):
-        self.table = token_table(self.config, "embedding")
+        self.table = TokenTable(self.config, name="embedding")
         _set_up_logits(self)
         self.decoder = self.stacks(self.config)["decoder"]
 
@@ -228,10 +229,9 @@ def _set_up_logits(model: Any, bias: bool = True) -> None:
     """The modules of logits beside the token table; `bias`: where the config has one."""
     config = model.config
     if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-        size = config.vocab_size, config.compute_dtype
-        model.logits = OutputProjection(*size, config.multipliers.output)
+        model.logits = OutputProjection(config)
     if bias and config.logits_bias:
-        model.logits_bias = LogitsBias(config.vocab_size)
+        model.logits_bias = LogitsBias(config)
 
 
 def _encode(model: Any, batch: Batch, deterministic: bool) -> Encoded:

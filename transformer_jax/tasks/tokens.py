@@ -99,5 +99,5 @@ def of_full_lines(
 ) -> list[list[str]]:
     """The results of the lines that hold more than blanks; `count` empty ones for the others."""
     full = [line for line in lines if line.strip()]
-    of_full = iter(results(full) if full else ())
+    of_full = iter(results(full))
     return [next(of_full) if line.strip() else [""] * count for line in lines]

@@ -10,7 +10,7 @@ import pytest
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import Small
 from transformer_jax.devices import mesh as sharding
-from transformer_jax.models.layers import embeddings
+from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 
 # Every shape, each with a scheme of its own, meets the mesh of three axes.
@@ -93,7 +93,7 @@ def test_logits_in_chunks_train_as_whole_ones_on_one_device(monkeypatch, shape):
     """On a mesh that shards rows, length and vocabulary."""
     run = Small(shape, SCHEMES[shape])
     expected_losses, expected = trained_alone(run)
-    monkeypatch.setattr(embeddings, "LARGE", 0)
+    monkeypatch.setattr(cross_entropy, "LARGE", 0)
     losses, state = trained(run, "fsdp, tensor and sequence")
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)

@@ -125,13 +125,13 @@ class TransformerConfig(ModelConfig):
                 f"model.positions={self.positions!r} adds to products of queries and keys, which "
                 f"model.attention_score={self.attention_score!r} has none of"
             )
-        needs = {
+        asked = {
             "attention_score": score.module,
             "positions": positions.relative,
             "attention_dropout_rate": self.attention_dropout_rate,
         }
-        for key in needs if not kernel.plain else ():
-            if needs[key]:
+        for key, value in asked.items():
+            if value and not kernel.plain:
                 plain = " or ".join(repr(name) for name, row in KERNELS.items() if row.plain)
                 raise ValueError(
                     f"model.{key}={getattr(self, key)!r} needs attention weights, which model."
