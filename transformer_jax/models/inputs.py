@@ -18,11 +18,11 @@ class Input(NamedTuple):
     """One row.
 
     Attributes:
-      module: (config, name) -> the module that has the parameters, named so in the model.
+      module: (config, name=) -> the module that has the parameters, named so in the model.
       read: (module, batch) -> the vectors of the batch's inputs.
     """
 
-    module: Callable[[Any, str], nn.Module]
+    module: Callable[..., nn.Module]
     read: Callable[[Any, Batch], Vectors]
 
 
@@ -31,4 +31,4 @@ def _look_up(table: TokenTable, batch: Batch) -> Vectors:
     return Vectors(x, batch["inputs_segment_ids"], batch["inputs_positions"])
 
 
-INPUTS = {"tokens": Input(lambda config, name: TokenTable(config, name=name), _look_up)}
+INPUTS = {"tokens": Input(TokenTable, _look_up)}

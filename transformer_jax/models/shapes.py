@@ -121,7 +121,7 @@ class EncoderDecoder(Writer):
         config = self.config
         tied = TIED_EMBEDDINGS[config.tied_embeddings].tables
         name = "embedding" if tied else "source_embedding"
-        self.source = INPUTS[config.inputs].module(config, name)
+        self.source = INPUTS[config.inputs].module(config, name=name)
         self.table = self.source if tied else TokenTable(config, name="target_embedding")
         _set_up_logits(self)
         stacks = self.stacks(config)
@@ -150,7 +150,7 @@ class EncoderOnly(nn.Module):
 
     def setup(self):
         config, head = self.config, HEADS[self.config.head]
-        self.source = self.table = INPUTS[config.inputs].module(config, "embedding")
+        self.source = self.table = INPUTS[config.inputs].module(config, name="embedding")
         self.encoder = self.stacks(config)["encoder"]
         self.head = head.module(config, name=head.name)
         if not head.labels:
