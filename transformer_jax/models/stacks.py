@@ -131,8 +131,8 @@ class Layers(Protocol):
     ) -> tuple[Float[Array, "B T C"], Any]:
         """All tokens of rows at once.
 
-        Returns the vectors that leave the stack, and what each layer has read last (L, B, M, D),
-        where there is a past.
+        Returns the vectors that leave the stack, and of a decoder that is given a past what each
+        layer has read last (L, B, M, D).
         """
         ...
 

@@ -22,6 +22,7 @@ from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.scan import multiplier, scan
 from transformer_jax.models.stacks import Place
 
+_AXES = ("embed", "gates", "state")
 INWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, 2, 1)
 XAVIER = nn.initializers.xavier_uniform()
 # Drawn as a kernel of A inputs and one output is.
@@ -57,6 +58,19 @@ def orthogonal(key: Any, shape: tuple[int, ...]) -> Float[Array, "D G E"]:
     return jnp.stack(kernels, axis=1)
 
 
+def kernel(module: nn.Module, name: str, init: Any, *size: int) -> Float[Array, "I *G D"]:
+    """A parameter that multiplies: by inputs, by the gates of the product if any, and by states."""
+    axes = _AXES if len(size) > 2 else _AXES[::2]
+    return parameter(module, name, init, size, axes, matrix=(1, len(size) - 1))
+
+
+def vector(
+    module: nn.Module, name: str, *size: int, init: Any = nn.initializers.zeros, decay: bool = False
+) -> Float[Array, "*G D"]:
+    """A parameter that is added, or by which scores are made: by gates, if any, and by states."""
+    return parameter(module, name, init, size, _AXES[-len(size) :], decay=decay)
+
+
 class Recurrent(nn.Module):
     """One recurrent layer, in one direction.
 
@@ -75,31 +89,20 @@ class Recurrent(nn.Module):
     def setup(self):
         row, width = CELLS[self.config.row.cell], self.width
         self.cell, self.dtype = row, self.config.compute_dtype
-        axes = ("embed", "gates", "state")
-
-        def kernel(name, init, inputs, gates):
-            return parameter(self, name, init, (inputs, gates, width), axes, matrix=(1, 2))
-
         gates = len(row.bias)
-        self.input = kernel("input", INWARD, self.inputs, gates)
-        self.bias = parameter(self, "bias", each_gate(row.bias), (gates, width), axes[1:])
+        self.input = kernel(self, "input", INWARD, self.inputs, gates, width)
+        self.bias = vector(self, "bias", gates, width, init=each_gate(row.bias))
         kernels = {
-            name: kernel(name, orthogonal, width, count) for name, count in row.kernels.items()
+            name: kernel(self, name, orthogonal, width, count, width)
+            for name, count in row.kernels.items()
         }
-        self.vectors = {
-            name: parameter(self, name, nn.initializers.zeros, (width,), axes[2:])
-            for name in row.vectors
-        }
+        self.vectors = {name: vector(self, name, width) for name in row.vectors}
         if self.attended is not None:
-            kernels["context"] = kernel("context", INWARD, self.attended, gates)
-            kernels["query"] = parameter(
-                self, "query", XAVIER, (width, width), axes[::2], matrix=(1, 1)
-            )
-            self.key = parameter(
-                self, "key", XAVIER, (self.attended, width), axes[::2], matrix=(1, 1)
-            )
-            self.key_bias = parameter(self, "key_bias", nn.initializers.zeros, (width,), axes[2:])
-            self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:], decay=True)
+            kernels["context"] = kernel(self, "context", INWARD, self.attended, gates, width)
+            kernels["query"] = kernel(self, "query", XAVIER, width, width)
+            self.key = kernel(self, "key", XAVIER, self.attended, width)
+            self.key_bias = vector(self, "key_bias", width)
+            self.vector = vector(self, "vector", width, init=VECTOR, decay=True)
         self.kernels = kernels
 
     def attend_to(self, x: Float[Array, "B S C"], segments: Int[Array, "B S"]) -> Attended:

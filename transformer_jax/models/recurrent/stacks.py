@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.masks import segment_mask
-from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.layers.settings import ARCHITECTURES, Stack
 from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.layers import (
@@ -23,6 +22,8 @@ from transformer_jax.models.recurrent.layers import (
     Attended,
     Bidirectional,
     Recurrent,
+    kernel,
+    vector,
 )
 from transformer_jax.models.recurrent.tape import Reader
 from transformer_jax.models.stacks import Cache, Encoded, Past, Place, Vectors
@@ -72,7 +73,7 @@ class Encoder(nn.Module):
             else:
                 out, *_ = layer(x, starts)
             out = self.dropout(out, deterministic=deterministic)
-            x = _add_residual(self.config, number, x, out)
+            x = x + out if self.config.adds_input(number) else out
         return x, None
 
 
@@ -95,15 +96,12 @@ class Decoder(nn.Module):
                 layers.append(Recurrent(config, inputs, width, attended, name=name))
         self.layers = layers
         self.dropout = Dropout(config.dropout_rate)
-        axes, zeros = ("embed", "gates", "state"), nn.initializers.zeros
         if row.bridge:
-            size = (source // 2, width)
-            self.bridge = parameter(self, "bridge", XAVIER, size, axes[::2], matrix=(1, 1))
-            self.bridge_bias = parameter(self, "bridge_bias", zeros, (width,), axes[2:])
+            self.bridge = kernel(self, "bridge", XAVIER, source // 2, width)
+            self.bridge_bias = vector(self, "bridge_bias", width)
         if row.maxout:
-            size = (2 * width + source, 2, width)
-            self.readout = parameter(self, "readout", INWARD, size, axes, matrix=(1, 2))
-            self.readout_bias = parameter(self, "readout_bias", zeros, size[1:], axes[1:])
+            self.readout = kernel(self, "readout", INWARD, 2 * width + source, 2, width)
+            self.readout_bias = vector(self, "readout_bias", 2, width)
 
     def __call__(
         self,
@@ -112,10 +110,26 @@ class Decoder(nn.Module):
         past: Past | None = None,
         *,
         deterministic: bool,
-    ) -> tuple[Float[Array, "B T D"], None]:
-        """See `stacks.Layers`. It remembers nothing of a past."""
+    ) -> tuple[Float[Array, "B T D"], Cache]:
+        """See `stacks.Layers`. It remembers nothing of a past, and returns the states at the end.
+
+        States start anew where positions are 0 or less.
+        """
         del past
-        return self._run(inputs, encoded, deterministic)[0], None
+        of_encoder, contexts = {}, None
+        if encoded is not None:
+            own = segment_mask(inputs.segments, encoded.segments)
+            initial, attended, contexts = self._of_encoder(encoded, own)
+            of_encoder = {"initial": initial, "attended": attended, "segments": inputs.segments}
+
+        # A tape is read back to its text's first state.
+        begins = inputs.positions if self.config.row.tape else inputs.positions <= 0
+
+        def advance(number, layer, x):
+            return layer(x, begins, **(of_encoder if number == 0 else {}))
+
+        x = self.entry(inputs.x, deterministic=deterministic)
+        return self._layers(x, contexts, advance, deterministic)
 
     def start(
         self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
@@ -130,7 +144,7 @@ class Decoder(nn.Module):
                 bottom, *others = cache.layers
                 cache = Cache(((initial[:, 0], *bottom[1:]), *others))
         if prompt is not None:
-            _, states = self._run(prompt, None, deterministic=True)
+            _, states = self(prompt, deterministic=True)
             # The states of a prompt of no tokens are those before anything is read.
             read = prompt.segments[:, -1] > 0
             cache = jax.tree.map(
@@ -153,28 +167,6 @@ class Decoder(nn.Module):
         x, cache = self._layers(x, found, advance, deterministic=True)
         return x[:, None], cache
 
-    def _run(
-        self, inputs: Vectors, encoded: Encoded | None, deterministic: bool
-    ) -> tuple[Float[Array, "B T D"], Cache]:
-        """What gives the next tokens of whole rows, and the states at their end.
-
-        States start anew where positions are 0 or less.
-        """
-        of_encoder, contexts = {}, None
-        if encoded is not None:
-            own = segment_mask(inputs.segments, encoded.segments)
-            initial, attended, contexts = self._of_encoder(encoded, own)
-            of_encoder = {"initial": initial, "attended": attended, "segments": inputs.segments}
-
-        # A tape is read back to its text's first state.
-        begins = inputs.positions if self.config.row.tape else inputs.positions <= 0
-
-        def advance(number, layer, x):
-            return layer(x, begins, **(of_encoder if number == 0 else {}))
-
-        x = self.entry(inputs.x, deterministic=deterministic)
-        return self._layers(x, contexts, advance, deterministic)
-
     def _layers(
         self,
         x: Float[Array, "*B D"],
@@ -194,7 +186,7 @@ class Decoder(nn.Module):
             contexts = contexts if found is None else found
             states.append(state)
             out = self.dropout(out, deterministic=deterministic)
-            x = _add_residual(self.config, number + 1, x, out)
+            x = x + out if self.config.adds_input(number + 1) else out
         return self._read_out(x, embeddings, contexts), Cache(tuple(states))
 
     def _of_encoder(
@@ -233,14 +225,6 @@ class Decoder(nn.Module):
         product = functools.partial(jnp.tensordot, axes=1, preferred_element_type=jnp.float32)
         out = product(x.astype(dtype), kernel.astype(dtype))
         return out + jnp.expand_dims(bias, range(x.ndim - 1))
-
-
-def _add_residual(
-    config: RecurrentConfig, layer: int, x: Float[Array, "*B I"], out: Float[Array, "*B D"]
-) -> Float[Array, "*B D"]:
-    """A layer's output, with its input where this layer (from 1) has a residual connection."""
-    first = config.row.residual_from
-    return out if first is None or layer < first else x + out
 
 
 def _last_states(

@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.observe import observe
-from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.recurrent.cells import CELLS, Multiply
 from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.layers import (
@@ -19,9 +18,11 @@ from transformer_jax.models.recurrent.layers import (
     VECTOR,
     XAVIER,
     each_gate,
+    kernel,
     look,
     of_rows,
     orthogonal,
+    vector,
 )
 from transformer_jax.models.recurrent.scan import Kernels, kernel_gradients, multiplier
 from transformer_jax.models.stacks import Place
@@ -79,25 +80,18 @@ class Reader(nn.Module):
     config: RecurrentConfig
 
     def setup(self):
-        row, width, axes = CELLS["lstm"], self.config.d_model, ("embed", "gates", "state")
-        self.dtype = self.config.compute_dtype
-
-        def kernel(name, init, *gates):
-            axes_of = axes if gates else axes[::2]
-            matrix = (1, 1 + len(gates))
-            return parameter(self, name, init, (width, *gates, width), axes_of, matrix=matrix)
-
-        gates = len(row.bias)
-        self.input = kernel("input", INWARD, gates)
-        self.bias = parameter(self, "bias", each_gate(row.bias), (gates, width), axes[1:])
-        self.input_query = kernel("input_query", XAVIER)
-        self.query_bias = parameter(self, "query_bias", nn.initializers.zeros, (width,), axes[2:])
+        row, width = CELLS["lstm"], self.config.d_model
+        gates, self.dtype = len(row.bias), self.config.compute_dtype
+        self.input = kernel(self, "input", INWARD, width, gates, width)
+        self.bias = vector(self, "bias", gates, width, init=each_gate(row.bias))
+        self.input_query = kernel(self, "input_query", XAVIER, width, width)
+        self.query_bias = vector(self, "query_bias", width)
         self.kernels = {
-            "recurrent": kernel("recurrent", orthogonal, gates),
-            "query": kernel("query", XAVIER),
-            "key": kernel("key", XAVIER),
+            "recurrent": kernel(self, "recurrent", orthogonal, width, gates, width),
+            "query": kernel(self, "query", XAVIER, width, width),
+            "key": kernel(self, "key", XAVIER, width, width),
         }
-        self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:], decay=True)
+        self.vector = vector(self, "vector", width, init=VECTOR, decay=True)
 
     def __call__(
         self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
