@@ -98,7 +98,7 @@ def _program(config: TransformerConfig, length: int) -> tuple[Callable[[], Any],
     mask = causal_mask(length)[None]
 
     def attend(attention: Attention, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return attention(x, *attention.keys_values(x), mask, deterministic=True)
+        return attention(x, x, mask, deterministic=True)
 
     def loss(variables, x):
         out: Any = attention.apply(variables, x, method=attend)

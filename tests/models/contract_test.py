@@ -115,7 +115,7 @@ def test_a_kernel_equals_the_plain_formula(kernel, causal):
     )
 
     def attend(module, x):
-        return module(x, *module.keys_values(x), mask, deterministic=True)
+        return module(x, x, mask, deterministic=True)
 
     variables = tiny.nn.unbox(module.init(jax.random.key(0), x, method=attend))
     w, found = variables["params"], np.asarray(module.apply(variables, x, method=attend))

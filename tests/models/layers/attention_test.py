@@ -19,7 +19,7 @@ def attention(**changes):
 
 
 def attend(module, x, y, mask):
-    return module(x, *module.keys_values(y), mask, deterministic=True)
+    return module(x, y, mask, deterministic=True)
 
 
 def apply(module, params, x, y, mask):

@@ -159,25 +159,25 @@ class Attention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        keys: Float[Array, "B S G K"],
-        values: Float[Array, "B S G K"],
+        source: Float[Array, "B S D"],
         mask: Bool[Array, "#B #T S"] | Segments,
         rotation: Rotation | None = None,
         bias: Float[Array, "1 H T S"] | Distances | None = None,
         *,
         deterministic: bool,
     ) -> Float[Array, "B T D"]:
-        """Attends from x. Softmax in float32.
+        """Attends from x to the source, x itself or another. Softmax in float32.
 
         Args:
           mask: True where a query sees a key; or the segments that this follows from, for a kernel
             that reads these. Such a kernel shows nothing to diagnostics.
-          rotation: of the queries, where positions are rotary.
+          rotation: of queries and keys, where positions are rotary.
           bias: what is added to the scores, or what it follows from, where positions are relative.
         """
+        keys_values = self.keys_values(source, rotation)
         queries = self._queries(x, rotation)
         weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
-        keys, values = map(self._for_queries, (keys, values))
+        keys, values = map(self._for_queries, keys_values)
         attend = KERNELS[self.config.attention_kernel].attend
         heads = attend(queries, keys, values, mask, weights)
         return self._outputs(constrain(heads, "batch", "length", "heads"))

@@ -1,6 +1,5 @@
 """The block of residual sublayers that every stack repeats, in whole rows and with a cache."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.layers.attention import Attention, Slots
@@ -23,12 +23,7 @@ from transformer_jax.models.transformer.residual import Carry, ResidualSublayer,
 from transformer_jax.models.transformer.schemes import Kind, Stack
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["mask", "rotation", "bias", "real", "encoded", "cross_mask"],
-    meta_fields=["deterministic"],
-)
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@struct.dataclass
 class WholeRows:
     """What all layers see of whole rows: which keys their queries see, positions, real tokens.
 
@@ -41,7 +36,7 @@ class WholeRows:
     rotation: Rotation | None
     bias: Any
     real: Bool[Array, "B T"]
-    deterministic: bool
+    deterministic: bool = struct.field(pytree_node=False)
     encoded: Any = None
     cross_mask: Any = None
 
@@ -95,10 +90,9 @@ class Block(nn.Module):
                 # No gradient enters what earlier segments left.
                 seen = jnp.concatenate([jax.lax.stop_gradient(memory), h.astype(memory.dtype)], 1)
                 memory = seen[:, h.shape[1] :]
-            keys_values = self.self_attention.keys_values(seen, shared.rotation)
             return self.self_attention(
                 h,
-                *keys_values,
+                seen,
                 shared.mask,
                 shared.rotation,
                 shared.bias,
@@ -106,9 +100,8 @@ class Block(nn.Module):
             )
 
         def look(h):
-            keys_values = self.cross_attention.keys_values(shared.encoded)
             return self.cross_attention(
-                h, *keys_values, shared.cross_mask, deterministic=deterministic
+                h, shared.encoded, shared.cross_mask, deterministic=deterministic
             )
 
         carry = self._sublayers(carry, layer.scales, attend, look, shared.real, deterministic)
@@ -151,13 +144,10 @@ class Block(nn.Module):
         real: Bool[Array, "B T"],
         deterministic: bool,
     ) -> Carry:
-        def feed_forward(h):
-            return self.feed_forward(h, deterministic=deterministic)
-
         functions: dict[Kind, Callable[..., Any]] = {
             "self_attention": attend,
             "cross_attention": look,
-            "feed_forward": feed_forward,
+            "feed_forward": functools.partial(self.feed_forward, deterministic=deterministic),
         }
         for kind in depth(self.config, self.stack).kinds:
             residual = getattr(self, f"{kind}_residual")

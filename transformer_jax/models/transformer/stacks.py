@@ -1,6 +1,5 @@
 """The stacks of a Transformer: whole rows in one scan over depth, and new tokens layer by layer."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -92,7 +91,7 @@ class Layers:
         )
         if encoded is not None:
             mask = self._mask(segments, encoded.segments, causal=False)
-            shared = dataclasses.replace(shared, encoded=encoded.output, cross_mask=mask)
+            shared = shared.replace(encoded=encoded.output, cross_mask=mask)
         layers = PerLayer(Scales.of(self.config, self.stack), hidden)
         carry, hidden = self.layers(Carry.start(self.config, self.stack, x), layers, shared)
         return finish(self.row, self.norm, carry), hidden
