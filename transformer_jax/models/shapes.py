@@ -26,7 +26,7 @@ from transformer_jax.models.layers.heads import HEADS, POOLINGS
 from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.observe import observe, sums_of
 from transformer_jax.models.memory import Memory
-from transformer_jax.models.stacks import Encoded, Place, Prompts, Stacks, Vectors
+from transformer_jax.models.stacks import Place, Prompts, Stacks, Vectors
 
 
 class Context(NamedTuple):
@@ -75,7 +75,7 @@ class Writer(nn.Module):
                 self.put_variable("memory", name, value)
         return Outputs(self._next_tokens(x), sums_of(self))
 
-    def _encoded(self, batch: Batch, deterministic: bool) -> Encoded | None:
+    def _encoded(self, batch: Batch, deterministic: bool) -> Vectors | None:
         """What the decoder looks at, if anything."""
 
     def _memory(self) -> Memory | None:
@@ -127,7 +127,7 @@ class EncoderDecoder(Writer):
         stacks = self.stacks(config)
         self.encoder, self.decoder = stacks["encoder"], stacks["decoder"]
 
-    def _encoded(self, batch: Batch, deterministic: bool) -> Encoded:
+    def _encoded(self, batch: Batch, deterministic: bool) -> Vectors:
         return _encode(self, batch, deterministic)
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Context, Any]:
@@ -136,7 +136,7 @@ class EncoderDecoder(Writer):
         Returns bos for each, the context, and a cache of max_length slots.
         """
         encoded = _encode(self, batch, True)
-        rows = encoded.output.shape[0]
+        rows = encoded.x.shape[0]
         own, cache = self.decoder.start(rows, max_length, encoded, None)
         first = jnp.full((rows,), self.config.bos_id, jnp.int32)
         return first, Context(own, None), cache
@@ -166,21 +166,19 @@ class EncoderOnly(nn.Module):
         Where the head is pooled they are the same at all tokens of a text. `batch` holds `inputs`
         (B, T) with `_segment_ids` and `_positions`, as for the encoder-decoder.
         """
-        x = _encode(self, batch, deterministic).output
-        if HEADS[self.config.head].pooled:
-            x = self._pool(x, batch)
+        encoded = _encode(self, batch, deterministic)
+        x = self._pool(encoded) if HEADS[self.config.head].pooled else encoded.x
         project = functools.partial(_logits, self)
         values = self.head(x, project, deterministic=deterministic)
         return Outputs(values, sums_of(self))
 
     def embed(self, batch: Batch) -> Float[Array, "B T D"]:
         """At every token the vector of its whole text, pooled as `config.pooling` says."""
-        return self._pool(_encode(self, batch, True).output, batch)
+        return self._pool(_encode(self, batch, True))
 
-    def _pool(self, x: Float[Array, "B T D"], batch: Batch) -> Float[Array, "B T D"]:
-        segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
-        mask = segment_mask(segments, segments)
-        return POOLINGS[self.config.pooling](x, mask, positions)
+    def _pool(self, texts: Vectors) -> Float[Array, "B T D"]:
+        mask = segment_mask(texts.segments, texts.segments)
+        return POOLINGS[self.config.pooling](texts.x, mask, texts.positions)
 
 
 class DecoderOnly(Writer):
@@ -234,12 +232,12 @@ def _set_up_logits(model: Any, bias: bool = True) -> None:
         model.logits_bias = LogitsBias(config)
 
 
-def _encode(model: Any, batch: Batch, deterministic: bool) -> Encoded:
+def _encode(model: Any, batch: Batch, deterministic: bool) -> Vectors:
     """What the model's encoder makes of the inputs, each text seeing itself alone."""
     inputs = INPUTS[model.config.inputs].read(model.source, batch)
     x, _ = model.encoder(inputs, deterministic=deterministic)
     observe(model, encoder_output=x)
-    return Encoded(x, inputs.segments)
+    return inputs._replace(x=x)
 
 
 def _logits(model: Any, x: Float[Array, "B T D"]) -> Unprojected:

@@ -10,7 +10,7 @@ from transformer_jax.models.layers.settings import Stack
 
 
 class Vectors(NamedTuple):
-    """The tokens of rows as vectors, and where they stand.
+    """The tokens of rows as vectors, those that enter a stack or leave it, and where they stand.
 
     Attributes:
       segments: the number of each token's text in its row, from 1; 0 is padding.
@@ -20,13 +20,6 @@ class Vectors(NamedTuple):
     x: Float[Array, "B T D"]
     segments: Int[Array, "B T"]
     positions: Int[Array, "B T"]
-
-
-class Encoded(NamedTuple):
-    """What leaves an encoder, and the number of each token's text in its row."""
-
-    output: Float[Array, "B S C"]
-    segments: Int[Array, "B S"]
 
 
 class Past(NamedTuple):
@@ -124,7 +117,7 @@ class Layers(Protocol):
     def __call__(
         self,
         inputs: Vectors,
-        encoded: Encoded | None = None,
+        encoded: Vectors | None = None,
         past: Past | None = None,
         *,
         deterministic: bool,
@@ -137,7 +130,7 @@ class Layers(Protocol):
         ...
 
     def start(
-        self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
+        self, rows: int, room: int, encoded: Vectors | None, prompt: Vectors | None
     ) -> tuple[Any, Cache]:
         """What decoding keeps of each text, and a cache of what has been read.
 

@@ -58,12 +58,12 @@ class TokenTable(nn.Module):
         self.table = parameter(self, "table", init, size, axes, matrix=(1, 1), role="embedding")
 
     def embed(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Rows times their multiplier, by which they are of unit variance unless it is set."""
+        """Rows times their multiplier: sqrt(D), if not set, brings them to unit variance."""
         return look_up(self.table, ids) * self.config.multipliers.embedding
 
     def project(self, x: Float[Array, "B T D"]) -> Unprojected:
         """Products with every row: the tied output projection."""
-        return _unprojected(self.config, x, self.table)
+        return unprojected(self.config, x, self.table)
 
 
 def look_up(table: Float[Array, "V D"], ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
@@ -103,8 +103,9 @@ class OutputProjection(nn.Module):
         init, size = nn.initializers.xavier_uniform(), (x.shape[-1], self.config.vocab_size)
         axes = ("embed", "vocab")
         kernel = parameter(self, "kernel", init, size, axes, matrix=(1, 1), role="output")
-        return _unprojected(self.config, x, kernel.T)
+        return unprojected(self.config, x, kernel.T)
 
 
-def _unprojected(config: Any, x: Float[Array, "B T D"], table: Float[Array, "V D"]) -> Unprojected:
+def unprojected(config: Any, x: Float[Array, "B T D"], table: Float[Array, "V D"]) -> Unprojected:
+    """The logits of x by this table, times their multiplier."""
     return Unprojected(times(config.multipliers.output, x).astype(config.compute_dtype), table)

@@ -230,7 +230,7 @@ class DistanceVectors(nn.Module):
     def __call__(self, queries: int, keys: int, first: int | Int[Array, ""] = 0) -> Distances:
         """See `RelativeBias`. R is concat[sin, cos], as in the paper's code."""
         config, init = self.config, nn.initializers.normal(0.02)
-        size, most = (config.num_heads, config.head_dim), config.max_distance
+        size, d_model = (config.num_heads, config.head_dim), config.d_model
         content, distance = (
             parameter(self, name, init, size, ("heads", "head_dim"), role="vector")
             for name in ("u", "v")
@@ -239,10 +239,9 @@ class DistanceVectors(nn.Module):
         if self.causal and isinstance(first, int):
             count = min(count, queries + first)  # none after the query
         back = queries - 1 + first - jnp.arange(count)
-        if most is not None:
-            back = jnp.clip(back, -most, most)
-        channels = jnp.arange(0, config.d_model, 2) / config.d_model
-        angles = back[:, None] / 10000.0 ** channels[None]
+        if config.max_distance is not None:
+            back = jnp.clip(back, -config.max_distance, config.max_distance)
+        angles = back[:, None] / 10000.0 ** (jnp.arange(0, d_model, 2) / d_model)[None]
         vectors = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         return Distances(vectors, content, distance)
 

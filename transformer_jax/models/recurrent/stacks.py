@@ -26,7 +26,7 @@ from transformer_jax.models.recurrent.layers import (
     vector,
 )
 from transformer_jax.models.recurrent.tape import Reader
-from transformer_jax.models.stacks import Cache, Encoded, Past, Place, Vectors
+from transformer_jax.models.stacks import Cache, Past, Place, Vectors
 
 
 class Context(NamedTuple):
@@ -106,7 +106,7 @@ class Decoder(nn.Module):
     def __call__(
         self,
         inputs: Vectors,
-        encoded: Encoded | None = None,
+        encoded: Vectors | None = None,
         past: Past | None = None,
         *,
         deterministic: bool,
@@ -132,7 +132,7 @@ class Decoder(nn.Module):
         return self._layers(x, contexts, advance, deterministic)
 
     def start(
-        self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
+        self, rows: int, room: int, encoded: Vectors | None, prompt: Vectors | None
     ) -> tuple[Context, Cache]:
         """See `stacks.Layers`."""
         cache = Cache(tuple(layer.empty(rows, room) for layer in self.layers))
@@ -190,7 +190,7 @@ class Decoder(nn.Module):
         return self._read_out(x, embeddings, contexts), Cache(tuple(states))
 
     def _of_encoder(
-        self, encoded: Encoded, own: Bool[Array, "B T S"]
+        self, encoded: Vectors, own: Bool[Array, "B T S"]
     ) -> tuple[Array | None, Attended | None, Array | None]:
         """What target tokens get of their sources, where the row has it.
 
@@ -199,12 +199,12 @@ class Decoder(nn.Module):
         """
         row, initial, attended, contexts = self.config.row, None, None, None
         if row.bridge:
-            _, backward = _last_states(encoded.output, own)
+            _, backward = _last_states(encoded.x, own)
             initial = jnp.tanh(self._affine(backward, self.bridge, self.bridge_bias))
         if row.attends:
-            attended = self.layers[0].attend_to(encoded.output, encoded.segments)
+            attended = self.layers[0].attend_to(encoded.x, encoded.segments)
         else:
-            contexts = jnp.concatenate(_last_states(encoded.output, own), axis=-1)
+            contexts = jnp.concatenate(_last_states(encoded.x, own), axis=-1)
         return initial, attended, contexts
 
     def _read_out(

@@ -56,16 +56,6 @@ class NewTokens(NamedTuple):
     source_mask: Any = None
 
 
-class PerLayer(NamedTuple):
-    """What a layer has of its own, besides parameters: rides through the scan.
-
-    memory: what its self-attention read of the tokens before these rows, or None.
-    """
-
-    scales: Scales
-    memory: Any  # Float[Array, "B M D"]
-
-
 class Block(nn.Module):
     """One layer of a stack: the sublayers of `depth(config, stack).kinds`, each in its residual."""
 
@@ -79,9 +69,15 @@ class Block(nn.Module):
             setattr(self, kind, _SUBLAYERS[kind](config, inner_norm))
             setattr(self, f"{kind}_residual", ResidualSublayer(config, stack, index))
 
-    def __call__(self, carry: Carry, layer: PerLayer, shared: WholeRows) -> tuple[Carry, Any]:
-        """All positions at once. Also returns what the layer's memory becomes, None without one."""
-        deterministic, memory = shared.deterministic, layer.memory
+    def __call__(
+        self, carry: Carry, layer: tuple[Scales, Any], shared: WholeRows
+    ) -> tuple[Carry, Any]:
+        """All positions at once, and what the layer's memory becomes.
+
+        layer: its own scales, and what its self-attention read of the tokens before these rows (B,
+        M, D) or None, which ride through the scan.
+        """
+        deterministic, (scales, memory) = shared.deterministic, layer
 
         def attend(h):
             nonlocal memory
@@ -104,7 +100,7 @@ class Block(nn.Module):
                 h, shared.encoded, shared.cross_mask, deterministic=deterministic
             )
 
-        carry = self._sublayers(carry, layer.scales, attend, look, shared.real, deterministic)
+        carry = self._sublayers(carry, scales, attend, look, shared.real, deterministic)
         return carry, memory
 
     def context(self, encoded: Float[Array, "B S D"]) -> Slots:

@@ -94,10 +94,9 @@ class TransformerConfig(ModelConfig):
             )
         even = POSITIONS[self.positions].even
         if even and getattr(self, even) % 2:
-            default = " (by default model.d_model / model.num_heads)" * (even == "head_dim")
             raise ValueError(
-                f"{self.positions} positions need an even model.{even}{default}, "
-                f"got {getattr(self, even)}"
+                f"{self.positions} positions need an even model.{even}, got {getattr(self, even)} "
+                "(model.head_dim is by default model.d_model / model.num_heads)"
             )
         self._check_memory()
         self._check_kernel()
@@ -203,11 +202,11 @@ class TransformerConfig(ModelConfig):
 
     def check_platform(self, platform: str) -> None:
         """Raises ValueError where the attention kernel does not run on this kind of device."""
-        platforms = KERNELS[self.attention_kernel].platforms
-        if platforms and platform not in platforms:
-            fitting = (
-                name for name, row in KERNELS.items() if platform in (row.platforms or [platform])
-            )
+        fitting = [
+            name for name, row in KERNELS.items() if platform in (row.platforms or [platform])
+        ]
+        if self.attention_kernel not in fitting:
+            platforms = KERNELS[self.attention_kernel].platforms or ()
             raise ValueError(
                 f"model.attention_kernel={self.attention_kernel!r} is for "
                 f"{' and '.join(f'{name.upper()}s' for name in platforms)}, and the devices are of "

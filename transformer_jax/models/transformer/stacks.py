@@ -14,15 +14,14 @@ from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.positions import (
     POSITIONS,
-    Distances,
     DistanceVectors,
     Positions,
     RelativeBias,
     Rotation,
 )
 from transformer_jax.models.layers.stack import stack as repeated
-from transformer_jax.models.stacks import Cache, Encoded, Past, Place, Prompts, Vectors
-from transformer_jax.models.transformer.blocks import Block, NewTokens, PerLayer, WholeRows
+from transformer_jax.models.stacks import Cache, Past, Place, Prompts, Vectors
+from transformer_jax.models.transformer.blocks import Block, NewTokens, WholeRows
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
     depth,
@@ -70,7 +69,7 @@ class Layers:
     def __call__(
         self,
         inputs: Vectors,
-        encoded: Encoded | None = None,
+        encoded: Vectors | None = None,
         past: Past | None = None,
         *,
         deterministic: bool,
@@ -85,19 +84,19 @@ class Layers:
         shared = WholeRows(
             mask=self._mask(segments, keys, causal=self.stack == "decoder"),
             rotation=self._rotation(positions),
-            bias=self._bias(length, keys.shape[1], keys.shape[1] - length),
+            bias=self.distances(length, keys.shape[1], keys.shape[1] - length),
             real=segments > 0,
             deterministic=deterministic,
         )
         if encoded is not None:
             mask = self._mask(segments, encoded.segments, causal=False)
-            shared = shared.replace(encoded=encoded.output, cross_mask=mask)
-        layers = PerLayer(Scales.of(self.config, self.stack), hidden)
+            shared = shared.replace(encoded=encoded.x, cross_mask=mask)
+        layers = Scales.of(self.config, self.stack), hidden
         carry, hidden = self.layers(Carry.start(self.config, self.stack, x), layers, shared)
         return finish(self.row, self.norm, carry), hidden
 
     def start(
-        self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
+        self, rows: int, room: int, encoded: Vectors | None, prompt: Vectors | None
     ) -> tuple[Context, Cache]:
         """See `stacks.Layers`."""
         stacked = self.layers.variables["params"]
@@ -106,7 +105,7 @@ class Layers:
         )
         sources, mask = (None,) * len(layers), None
         if encoded is not None:
-            sources = tuple(self._method(layer, "context")(encoded.output) for layer in layers)
+            sources = tuple(self._method(layer, "context")(encoded.x) for layer in layers)
             mask = encoded.segments > 0
         cache = Cache(tuple(_empty(self.config, rows, room) for _ in layers))
         context = Context(layers, sources, mask)
@@ -133,7 +132,7 @@ class Layers:
             slot=place.slot,
             seen=seen,
             rotation=self._rotation(positions),
-            bias=self._bias(count, length, place.slot),
+            bias=self.distances(count, length, place.slot),
             hypotheses=hypotheses,
             source_mask=context.source_mask,
         )
@@ -158,12 +157,6 @@ class Layers:
         """What turns queries and keys, if anything."""
         turn, config = POSITIONS[self.config.positions].rotation, self.config
         return turn(positions, config.head_dim, config.rotary_base) if turn else None
-
-    def _bias(
-        self, queries: int, keys: int, first: int | Int[Array, ""]
-    ) -> Float[Array, "1 H T S"] | Distances | None:
-        """What self-attention adds to its scores, if anything, where positions tell distances."""
-        return self.distances(queries, keys, first) if self.distances else None
 
     def _own(self, stacked: Params, number: int) -> Params:
         """The parameters of one layer, apart from the others, matrices in the compute dtype.
@@ -197,15 +190,18 @@ def _empty(config: TransformerConfig, rows: int, room: int) -> Slots:
     return Slots(zeros(config.head_dim, room), zeros(room, config.head_dim))
 
 
-def _distances(config: TransformerConfig, stack: Stack) -> RelativeBias | DistanceVectors | None:
-    """The module of what a stack's layers share of distances, where positions tell them."""
+def _distances(config: TransformerConfig, stack: Stack) -> Callable[..., Any]:
+    """The module that gives what self-attention adds to scores where positions tell distances.
+
+    It is called with so many queries, so many keys, and the first query's place among these.
+    """
     row, causal, name = POSITIONS[config.positions], stack == "decoder", f"{stack}_bias"
     if row.biased:  # drawn as Hugging Face's T5 draws, at the base width
         deviation = (config.d_model / ratios(config).width) ** -0.5
         return RelativeBias(config.num_heads, deviation, bidirectional=not causal, name=name)
     if row.distances:
         return DistanceVectors(config, causal, name=name)
-    return None
+    return lambda queries, keys, first: None
 
 
 def _held(holders: Int[Array, "B J S"]) -> Bool[Array, "N J S"]:
