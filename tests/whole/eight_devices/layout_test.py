@@ -15,8 +15,8 @@ from tests.whole.eight_devices.small import LENGTH, ROWS, SIZES, Small
 from transformer_jax.commands.inspect import inspect
 from transformer_jax.config.load import load
 from transformer_jax.devices import mesh as sharding
-from transformer_jax.training import cross_entropy
 from transformer_jax.tools.preflight import hlo
+from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 
 FSDP, TENSOR = 4, 2
