@@ -129,21 +129,24 @@ def stream(config, params, batch, seed=0):
     return logits[..., 1 : config.d_model] / logits[..., :1] * ANCHOR
 
 
-def branch_masks(config, batch, seed=0):
-    """Which entries of each residual branch, as the model shows it, are kept; by its place."""
+@functools.cache
+def shown_in_training(config):
+    """(params, batch, key) -> what the model shows of its inside."""
     apply = functools.partial(
-        tiny.model(config).apply,
-        deterministic=False, rngs={"dropout": jax.random.key(seed)}, mutable=["intermediates"],
-    )  # fmt: skip
-    params = {"params": tiny.random_parameters(config)}
-    _, seen = jax.jit(apply)(params, tiny.read_by(config, batch))
+        tiny.model(config).apply, deterministic=False, mutable=["intermediates"]
+    )
+    return jax.jit(lambda params, batch, key: apply(params, batch, rngs={"dropout": key})[1])
+
+
+def branch_masks(config, batch, seed=0):
+    """Which entries of each residual branch are kept, by its place."""
+    params, batch = {"params": tiny.random_parameters(config)}, tiny.read_by(config, batch)
+    seen = shown_in_training(config)(params, batch, jax.random.key(seed))["intermediates"]
     return {
         (stack, kind, layer): mask
         for stack, kinds in tiny.stacks(config).items()
         for kind in kinds
-        for layer, mask in enumerate(
-            np.asarray(seen["intermediates"][stack][f"{kind}_residual"]["branch"]) != 0
-        )
+        for layer, mask in enumerate(np.asarray(seen[stack][f"{kind}_residual"]["branch"]) != 0)
     }
 
 
