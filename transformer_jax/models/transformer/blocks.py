@@ -36,9 +36,9 @@ class WholeRows:
     rotation: Rotation | None
     bias: Any
     real: Bool[Array, "B T"]
+    encoded: Any
+    cross_mask: Any
     deterministic: bool = struct.field(pytree_node=False)
-    encoded: Any = None
-    cross_mask: Any = None
 
 
 class NewTokens(NamedTuple):

@@ -87,10 +87,9 @@ class Layers:
             bias=self.distances(length, keys.shape[1], keys.shape[1] - length),
             real=segments > 0,
             deterministic=deterministic,
+            encoded=encoded.x if encoded else None,
+            cross_mask=self._mask(segments, encoded.segments, causal=False) if encoded else None,
         )
-        if encoded is not None:
-            mask = self._mask(segments, encoded.segments, causal=False)
-            shared = shared.replace(encoded=encoded.x, cross_mask=mask)
         layers = Scales.of(self.config, self.stack), hidden
         carry, hidden = self.layers(Carry.start(self.config, self.stack, x), layers, shared)
         return finish(self.row, self.norm, carry), hidden
