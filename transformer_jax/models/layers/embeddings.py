@@ -63,7 +63,7 @@ class TokenTable(nn.Module):
 
     def project(self, x: Float[Array, "B T D"]) -> Unprojected:
         """Products with every row: the tied output projection."""
-        return unprojected(self.config, x, self.table)
+        return Unprojected(scaled(self.config, x), self.table)
 
 
 def look_up(table: Float[Array, "V D"], ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
@@ -103,9 +103,9 @@ class OutputProjection(nn.Module):
         init, size = nn.initializers.xavier_uniform(), (x.shape[-1], self.config.vocab_size)
         axes = ("embed", "vocab")
         kernel = parameter(self, "kernel", init, size, axes, matrix=(1, 1), role="output")
-        return unprojected(self.config, x, kernel.T)
+        return Unprojected(scaled(self.config, x), kernel.T)
 
 
-def unprojected(config: Any, x: Float[Array, "B T D"], table: Float[Array, "V D"]) -> Unprojected:
-    """The logits of x by this table, times their multiplier."""
-    return Unprojected(times(config.multipliers.output, x).astype(config.compute_dtype), table)
+def scaled(config: Any, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    """What makes logits, times their multiplier and in the dtype of products."""
+    return times(config.multipliers.output, x).astype(config.compute_dtype)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.models.layers.dropout import Dropout
-from transformer_jax.models.layers.embeddings import Unprojected, unprojected
+from transformer_jax.models.layers.embeddings import Unprojected, scaled
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import RoleName, parameter, times
 from transformer_jax.models.layers.product import product
@@ -55,7 +55,7 @@ class LabelHead(nn.Module):
         config = self.config
         x = Dropout(config.dropout_rate, name="dropout")(x, deterministic=deterministic)
         kernel, bias = _affine(self, "labels", x.shape[-1], config.num_labels, "labels", "output")
-        return unprojected(config, x, kernel.T)._replace(bias=bias)
+        return Unprojected(scaled(config, x), kernel.T, bias)
 
 
 class Head(NamedTuple):
