@@ -18,6 +18,7 @@ from transformer_jax.models.transformer.config import (
     stacks,
 )
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, share
+from transformer_jax.models.transformer.schemes import Stack
 
 
 def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
@@ -37,7 +38,7 @@ def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
         keys = tuple(entry.key for entry in path)
         gain = draw_gain(config, keys)
         if row is not None:
-            stack = next((name for name in stacks(config) if keys[0] == name), None)
+            stack: Stack | None = next((name for name in stacks(config) if name == keys[0]), None)
             own = share(row, draw, ratios(config, stack))
             draw = draw.replace(share=own)
             if own.draw != 1.0:
