@@ -18,7 +18,6 @@ from transformer_jax.inspection.observed import observe
 from transformer_jax.models.family import Batch, Model
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.masks import causal_mask
-from transformer_jax.models.transformer.blocks import attention as make_attention
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.initialisation import initialise
 from transformer_jax.run import Run
@@ -95,11 +94,11 @@ def _cost(
 
 def _program(config: TransformerConfig, length: int) -> tuple[Callable[[], Any], int]:
     """A compiled call without arguments, and its temporary memory in bytes."""
-    attention = make_attention(config)
+    attention = Attention(config)
     mask = causal_mask(length)[None]
 
     def attend(attention: Attention, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return attention(x, *attention.keys_values(x), mask, deterministic=True)
+        return attention(x, x, mask, deterministic=True)
 
     def loss(variables, x):
         out: Any = attention.apply(variables, x, method=attend)

@@ -96,7 +96,7 @@ def test_recurrent_weights_are_those_of_a_slow_model(name, monkeypatch):
         source, target = (batch[side][row][own[side]] for side in sides)
         rows.clear()
         read = np.append(config.bos_id, target[:-1])
-        getattr(recurrent_reference, name)(params, source, read)
+        recurrent_reference.LOGITS[name](params, source, read)
         taken = iter(rows)
         for layer in found:
             weights = layer[row, 0][own["targets"]]

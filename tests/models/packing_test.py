@@ -14,13 +14,8 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-
 SOME = ["-".join(turn) for turn in tiny.TURNS[:6] + tiny.TURNS[10:14]] + list(tiny.RECURRENT)
 
 
-def transformer(turn):
-    shape, residual, positions = turn
-    return tiny.config(**tiny.SHAPES[shape], residual=residual, positions=positions)
-
-
 # Every scheme, and every row of the recurrent models
-ALL = {"-".join(turn): transformer(turn) for turn in tiny.TURNS} | tiny.RECURRENT
+ALL = tiny.EVERY_SCHEME | tiny.RECURRENT
 
 
 def make(name):

@@ -8,21 +8,17 @@ import pytest
 
 from tests.models import tiny
 
-TRANSFORMERS = {
-    "-".join(turn): tiny.config(**tiny.SHAPES[turn[0]], residual=turn[1], positions=turn[2])
-    for turn in tiny.TURNS
-}
+ALL = tiny.EVERY_SCHEME | tiny.RECURRENT
 
 
-@pytest.mark.parametrize("name", [*TRANSFORMERS, *tiny.RECURRENT])
+@pytest.mark.parametrize("name", ALL)
 def test_gradients_are_zero_exactly_where_no_token_may_look(name):
     """d logits[t] / d embedding of the token in slot s, where every slot holds another token.
 
     A source token reaches all of its own example and nothing else, in the encoder and through
     what a decoder sees of it. A target token reaches the logits after it, in its own example.
     """
-    config = (TRANSFORMERS | tiny.RECURRENT)[name]
-    config = dataclasses.replace(config, tied_embeddings="none", vocab_size=40)
+    config = dataclasses.replace(ALL[name], tied_embeddings="none", vocab_size=40)
     batch = tiny.packed_batch()
     for name in ("inputs", "targets"):
         batch[name] = 4 + np.arange(batch[name].size, dtype=np.int32).reshape(batch[name].shape)

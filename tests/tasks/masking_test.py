@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tokenizers
 
-from tests.data.numbered import in_memory, make_arrays, numbers
 from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import (
     BOS_ID,
@@ -19,8 +18,6 @@ from transformer_jax.data.prepare.tokenizer import (
     Tokenizer,
     train_tokenizer,
 )
-from transformer_jax.data.serve.batches import eval_batches
-from transformer_jax.data.serve.streams import shuffled_streams
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.masked_lm import Masking
 
@@ -51,12 +48,6 @@ def masking(rate, mask_id):
     """Of a tokenizer whose last id is that of the mask."""
     silent = PAD_ID, EOS_ID, BOS_ID
     return Masking(rate, mask_id, silent, (*silent, UNK_ID, mask_id), mask_id + 1)
-
-
-def unmasked(batch):
-    """The batch before it was masked, as far as the targets tell."""
-    original = np.where(batch["targets"] != PAD_ID, batch["targets"], batch["inputs"])
-    return {name: rows for name, rows in batch.items() if name != "targets"} | {"inputs": original}
 
 
 def assert_share(found, n, probability):
@@ -114,33 +105,12 @@ def test_masks_follow_the_generator_and_not_the_padding():
     np.testing.assert_array_equal(mask(batch)["inputs"], masked["inputs"])
 
 
-def test_other_columns_of_a_batch_are_passed_on():
-    batch = documents(2, 9) | {"inputs_segment_ids": np.ones((2, 9), np.int32)}
-    masked = mask(batch)
-    assert set(masked) == {*batch, *RECIPE.drawn}
-    for name in ("inputs_segment_ids", "inputs_positions"):
-        np.testing.assert_array_equal(masked[name], batch[name])
-
-
 @pytest.mark.parametrize("kind", ["bytes", "words"])
 def test_the_recipe_masks_with_the_tokenizers_mask(kind):
     tokenizer = train_tokenizer(kind, ["a b c"], 20, RECIPE.extra_tokens)
     assert RECIPE.draw is not None
     assert RECIPE.draw(tokenizer, drawing(0.2)) == masking(0.2, tokenizer.vocab_size - 1)
     assert tokenizer.token_id(MASK) == tokenizer.vocab_size - 1
-
-
-def streams_of(arrays, *, length, packing=False, rate=RATE, seed=3):
-    return shuffled_streams(
-        [arrays],
-        RECIPE.columns,
-        {"inputs": length},
-        batch_size=8,
-        streams=2,
-        packing=packing,
-        seed=seed,
-        draw=masking(rate, mask_id=150),
-    )
 
 
 def test_a_tokenizers_own_special_ids_are_neither_masked_nor_drawn():
@@ -157,65 +127,3 @@ def test_a_tokenizers_own_special_ids_are_neither_masked_nor_drawn():
     changed = masked["inputs"][masked["inputs"] != batch["inputs"]]
     assert set(changed) - {103} == set(range(1, 150)) - {100, 101, 102, 103}
     assert (changed == 103).mean() > 0.8
-
-
-def test_masks_differ_between_epochs_streams_and_seeds():
-    """With eight examples and eight rows, one example each, every batch is an epoch."""
-    arrays = make_arrays(8, RECIPE.columns, shortest=60, longest=60)
-
-    def epochs(**changes):
-        masks = []
-        for batch in itertools.islice(streams_of(arrays, length=60, **changes), 4):
-            order = numbers(unmasked(batch), range(8), arrays)
-            assert sorted(order) == list(range(8))
-            masks.append((batch["targets"] != PAD_ID)[np.argsort(order)])
-        return masks
-
-    masks = epochs()
-    for one, other in itertools.combinations(masks, 2):
-        assert (one != other).any(axis=1).all()  # of every example
-    np.testing.assert_array_equal(masks, epochs())
-    assert (np.array(masks) != epochs(seed=4)).any()
-
-    same = in_memory(
-        {"inputs": np.tile(np.r_[BOS_ID, np.full(58, 7), EOS_ID], 8).astype(np.int32)},
-        {"inputs": np.arange(9) * 60},
-        "eight times the same",
-    )
-    batch = next(streams_of(same, length=60))
-    assert len(np.unique(batch["targets"], axis=0)) == 8  # in both streams
-
-
-def test_every_example_that_a_stream_packs_has_a_masked_token():
-    arrays = make_arrays(30, RECIPE.columns)
-    for batch in itertools.islice(streams_of(arrays, length=20, packing=True, rate=0.0), 5):
-        for row in range(8):
-            segments = batch["inputs_segment_ids"][row]
-            masked = segments[batch["targets"][row] != PAD_ID]
-            assert masked.tolist() == list(range(1, segments.max() + 1))
-
-
-@pytest.mark.parametrize("packing", [True, False])
-def test_masked_batches_hold_the_examples(packing):
-    arrays = make_arrays(30, RECIPE.columns)
-    found = []
-    for batch in itertools.islice(streams_of(arrays, length=20, packing=packing), 8):
-        found += numbers(unmasked(batch), range(8), arrays)
-    assert set(found) == set(range(30))
-
-
-def test_masks_of_an_evaluation_belong_to_the_examples():
-    arrays = make_arrays(21, RECIPE.columns, shortest=30, longest=40)
-
-    def masks(batch_size):
-        draw = masking(RATE, mask_id=150)
-        batches = eval_batches([arrays], RECIPE.columns, batch_size=batch_size, draw=draw)
-        return {
-            number: tuple(np.flatnonzero(batch["targets"][row]))
-            for batch, index in batches
-            for row, number in enumerate(index)
-            if number >= 0
-        }
-
-    assert masks(8) == masks(5)  # rows of other widths, in other company
-    assert len(set(masks(8).values())) == 21

@@ -64,19 +64,8 @@ def prompt(task, lines, limits=ROOMY):
 
 # What every row of TASKS owes to data, training and evaluation
 
-REAL = ("_segment_ids", "_positions")
 # Those whose batches hold what `encode` makes.
 AS_ENCODED = [name for name, task in TASKS.items() if task.recipe.corrupt is None]
-KEYS = {
-    "translation": ("inputs", "targets"),
-    "text_to_text": ("inputs", "targets"),
-    "span_corruption": ("inputs", "targets"),
-    "causal_lm": ("targets",),
-    "masked_lm": ("inputs",),
-    "classification": ("inputs",),
-    "tagging": ("inputs",),
-}
-BESIDE = {"masked_lm": {"targets"}, "classification": {"labels"}, "tagging": {"labels"}}
 
 
 def made(recipe, limits=ROOMY):
@@ -91,15 +80,15 @@ def corrupt_of(recipe):
     return recipe.corrupt(tokenizer_of(recipe), DRAWING) if recipe.corrupt else None
 
 
-def streams_of(recipe, *, packing, draw, batch_size=4):
+def streams_of(recipe, *, packing, draw, batch_size=4, seed=0, arrays=None):
     return shuffled_streams(
-        [made(recipe)],
+        [arrays or made(recipe)],
         recipe.columns,
         {name: side_length(column.side) for name, column in recipe.columns.items()},
         batch_size=batch_size,
         streams=2,
         packing=packing,
-        seed=0,
+        seed=seed,
         draw=draw,
         corrupt=corrupt_of(recipe),
     )
@@ -112,6 +101,21 @@ def side_length(side):
 @pytest.fixture
 def few_bins(monkeypatch):
     monkeypatch.setattr(streams, "PACKING_BINS", 2)
+
+
+REAL = ("_segment_ids", "_positions")
+# Those whose batches hold what `encode` makes.
+AS_ENCODED = [name for name, task in TASKS.items() if task.recipe.corrupt is None]
+KEYS = {
+    "translation": ("inputs", "targets"),
+    "text_to_text": ("inputs", "targets"),
+    "span_corruption": ("inputs", "targets"),
+    "causal_lm": ("targets",),
+    "masked_lm": ("inputs",),
+    "classification": ("inputs",),
+    "tagging": ("inputs",),
+}
+BESIDE = {"masked_lm": {"targets"}, "classification": {"labels"}, "tagging": {"labels"}}
 
 
 @pytest.mark.parametrize("task", KEYS)
@@ -204,6 +208,61 @@ def test_padding_weighs_nothing_in_the_loss(task):
     assert (gradient != 0).any(axis=-1).sum() == weight
     changed = jax.device_get(measured(np.where(real[..., None], outputs, np.float32(9))))
     jax.tree.map(np.testing.assert_array_equal, changed, ((value, (weight, sums)), gradient))
+
+
+# Drawn anew for each epoch of training, and once for an evaluation
+
+DRAWN = [name for name, task in TASKS.items() if task.recipe.draw or task.recipe.corrupt]
+LONG = {"text": [f"{n} the cat sat on the mat"[: 20 + n % 7] for n in range(8)]}
+
+
+def drawn_streams(recipe, packing=False, **changes):
+    arrays = make_arrays([LONG], tokenizer_of(recipe), recipe, (), ROOMY)
+    return arrays, streams_of(
+        recipe, packing=packing, draw=draw_of(recipe), arrays=arrays, **changes
+    )
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("task", DRAWN)
+def test_resumed_streams_draw_what_unbroken_ones_draw(task, packing):
+    recipe = TASKS[task].recipe
+    unbroken, first, resumed = (drawn_streams(recipe, packing)[1] for _ in range(3))
+    batches = list(itertools.islice(unbroken, 8))
+    for _ in range(3):
+        next(first)
+    resumed.set_state(first.get_state())
+    for expected in batches[3:]:
+        jax.tree.map(np.testing.assert_array_equal, next(resumed), expected)
+
+
+@pytest.mark.parametrize("task", DRAWN)
+def test_each_epoch_and_seed_draws_anew_and_evaluation_always_the_same(task):
+    """Eight examples, each in a row: every batch is an epoch."""
+    recipe = TASKS[task].recipe
+
+    def epochs(**changes):
+        _, streams = drawn_streams(recipe, batch_size=8, **changes)
+        return [set(map(bytes, next(streams)["inputs"])) for _ in range(3)]
+
+    found = epochs()
+    assert found == epochs()
+    for one, other in itertools.combinations([*found, epochs(seed=1)[0]], 2):
+        assert len(one & other) < 4
+
+    def evaluated(batch_size):
+        arrays, _ = drawn_streams(recipe)
+        own = {"draw": draw_of(recipe), "corrupt": corrupt_of(recipe)}
+        batches = eval_batches([arrays], recipe.columns, batch_size=batch_size, **own)
+        return {
+            number: batch["inputs"][row][batch["inputs_segment_ids"][row] > 0].tolist()
+            for batch, numbers in batches
+            for row, number in enumerate(numbers.tolist())
+            if number >= 0
+        }
+
+    # Rows of other widths, in other company
+    assert evaluated(8) == evaluated(3) and len(evaluated(8)) == len(LONG["text"])
 
 
 LINES = ["a b", "", "the cat", "x" * 40, "c", "the cats " * 9]
@@ -403,12 +462,6 @@ def test_a_prompt_is_read_as_the_same_text_of_a_split(task):
     assert ("labels" in asked) == ("labels" in given)
     for ours, theirs in zip(asked.get("labels", []), given.get("labels", []), strict=True):
         assert [label > 0 for label in ours] == [label > 0 for label in theirs]
-
-
-def test_a_class_is_asked_for_once_a_prompt_and_a_tag_once_a_word():
-    lines = ["the cat sat", "", "go"]
-    for task, expected in (("classification", [1, 1, 1]), ("tagging", [3, 0, 1])):
-        assert [np.count_nonzero(row) for row in prompt(task, lines)[0]["labels"]] == expected
 
 
 def test_words_to_tag_end_at_blanks_and_tabs_alone():

@@ -87,10 +87,15 @@ def make_models(folder):
     def make(task):
         config = load(default.__file__, TINY | CHANGES[task] | folders)
         run = build(config)
-        batch = next(run.data.train_streams())
-        return run, nn.meta.unbox(jax.jit(run.init)(jax.random.key(1), batch))
+        return run, initial(run)
 
     return make
+
+
+def initial(run):
+    """The parameters that a run starts from."""
+    batch = next(run.data.train_streams())
+    return nn.meta.unbox(jax.jit(run.init)(jax.random.key(1), batch))
 
 
 def decoding(run, **changes):

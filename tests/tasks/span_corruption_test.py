@@ -2,20 +2,16 @@
 
 import collections
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 
 from configs import default
-from tests.data.made import make_arrays
 from tests.tasks.small import TINY, score
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
-from transformer_jax.data.serve.batches import eval_batches
-from transformer_jax.data.serve.streams import shuffled_streams
 from transformer_jax.tasks.span_corruption import SENTINELS, TASK, Spans
 
 RECIPE = TASK.recipe
@@ -104,61 +100,6 @@ def test_masks_are_drawn_as_t5_draws_them(length):
 def corrupt_of(tokenizer, limits):
     assert RECIPE.corrupt is not None
     return RECIPE.corrupt(tokenizer, Drawing(0.15, 3.0, limits, training=True))
-
-
-def streams(**changes):
-    tokenizer = train_tokenizer("bytes", [], 0, RECIPE.extra_tokens)
-    limits = Limits(80, 40, "drop")
-    texts = [f"{n} the cat sat on the mat" * (3 + n % 5) for n in range(9)]
-    arrays = make_arrays([{"text": texts}], tokenizer, RECIPE, (), limits)
-    settings: dict[str, Any] = dict(batch_size=4, streams=2, packing=True, seed=0)
-    return arrays, shuffled_streams(
-        [arrays],
-        RECIPE.columns,
-        {"inputs": 90, "targets": 50},
-        corrupt=corrupt_of(tokenizer, limits),
-        **settings | changes,
-    )
-
-
-@pytest.mark.parametrize("packing", [True, False])
-def test_resumed_streams_draw_what_unbroken_ones_draw(packing):
-    _, unbroken = streams(packing=packing)
-    batches = list(itertools.islice(unbroken, 8))
-    _, first = streams(packing=packing)
-    for _ in range(3):
-        next(first)
-    _, resumed = streams(packing=packing)
-    resumed.set_state(first.get_state())
-    for expected in batches[3:]:
-        found = next(resumed)
-        assert found.keys() == expected.keys()
-        for key, values in expected.items():
-            np.testing.assert_array_equal(found[key], values)
-
-
-def test_each_epoch_hides_other_spans_and_evaluation_always_the_same():
-    arrays, training = streams(packing=False, batch_size=2, streams=1)
-    epochs = [
-        {tuple(row) for _ in range(-(-len(arrays) // 2)) for row in next(training)["inputs"]}
-        for _ in range(2)
-    ]
-    assert len(epochs[0] & epochs[1]) < len(epochs[0]) / 2
-    tokenizer = train_tokenizer("bytes", [], 0, RECIPE.extra_tokens)
-    corrupt = corrupt_of(tokenizer, Limits(80, 40, "drop"))
-    first, second = (
-        eval_batches([arrays], RECIPE.columns, batch_size=size, corrupt=corrupt) for size in (3, 7)
-    )
-
-    def rows(batches):
-        return {
-            number: batch["inputs"][row][batch["inputs_segment_ids"][row] > 0].tolist()
-            for batch, numbers in batches
-            for row, number in enumerate(numbers.tolist())
-            if number >= 0
-        }
-
-    assert rows(first) == rows(second) and len(rows(first)) == len(arrays)
 
 
 @pytest.mark.parametrize(

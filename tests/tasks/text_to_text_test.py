@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.tasks.small import LINES, TINY, decoding, results, score
+from tests.tasks.small import LINES, TINY, decoding, initial, results, score
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.evaluation.scores import chrf
@@ -97,7 +97,7 @@ def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
     assert not split.in_train()[:7].any() or split.in_train()[:7].tolist() == (
         split.in_train()[7:].tolist()
     )
-    params = params_of(run)
+    params = initial(run)
     scores, _ = score(run, params, split)
     ours = [text for (text,) in results(run, params, split.examples["source"])]
     upper, lower = (
@@ -107,14 +107,6 @@ def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
     assert scores["lower/chrf"] == pytest.approx(lower) and lower != upper
     assert {"upper/exact_match", "lower/chrf", "repeats"} <= scores.keys()
     assert "lower/exact_match" not in scores
-
-
-def params_of(run):
-    import flax.linen as nn
-    import jax
-
-    batch = next(run.data.train_streams())
-    return nn.meta.unbox(jax.jit(run.init)(jax.random.key(1), batch))
 
 
 @pytest.mark.parametrize(
@@ -130,16 +122,17 @@ def params_of(run):
     ],
 )
 def test_a_mistake_in_a_part_is_named(rows, message):
-    _is_refused(rows, message)
+    with pytest.raises(ValueError, match=message):
+        _build(rows)
 
 
 def test_a_part_has_no_split_of_its_own_where_validation_is_held_out_of_train():
     rows = (("a", 1.0), ("b", 1.0, "data.validation=('own',)"))
     settings = {"data.validation": (), "data.validation_size": 2}
-    _is_refused(rows, r"data.validation=\('own',\) of part 'b' for others", **settings)
+    with pytest.raises(ValueError, match=r"data.validation=\('own',\) of part 'b' for others"):
+        _build(rows, **settings)
 
 
-def _is_refused(rows, message, **settings):
+def _build(rows, **settings):
     config = TINY | {"task.name": "text_to_text", "data.parts": rows, "data.dir": "."} | settings
-    with pytest.raises(ValueError, match=message):
-        build(load("configs/default.py", config))
+    return build(load("configs/default.py", config))

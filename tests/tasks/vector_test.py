@@ -63,11 +63,7 @@ class Linear(nn.Module):
         return Outputs(batch["inputs"] @ self.weight, {"size": (size, jnp.ones(()))})
 
 
-FAMILY = Family(
-    config=Config,
-    model=Linear,
-    init=lambda model, key, batch: model.init(key, batch, deterministic=True)["params"],
-)
+FAMILY = Family(config=Config, model=Linear)
 
 # The task
 

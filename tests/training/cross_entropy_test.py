@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.training.reference import SETTINGS, V, make_case, reference
-from transformer_jax.models.layers import embeddings
-from transformer_jax.models.layers.embeddings import CHUNKS, Unprojected
+from transformer_jax.models.layers.embeddings import Unprojected
+from transformer_jax.training import cross_entropy as losses
 from transformer_jax.training.cross_entropy import LossSettings, cross_entropy
 
 
@@ -84,7 +84,7 @@ def test_chunks_give_the_sums_and_gradients_of_whole_logits(
 ):
     outputs = Unprojected(random(ROWS, LENGTH, D).astype(dtype), random(V, D, seed=4), bias)
     whole = sums_and_gradient(outputs, some(share))
-    monkeypatch.setattr(embeddings, "LARGE", 0)
+    monkeypatch.setattr(losses, "LARGE", 0)
     in_chunks = sums_and_gradient(outputs, some(share))
 
     def equal(found, expected):
@@ -103,8 +103,8 @@ def test_chunks_give_the_sums_and_gradients_of_whole_logits(
 
 def test_tokens_without_a_weight_are_computed_in_no_more_than_their_chunk(monkeypatch):
     """NaN at such tokens spoils the sums of the first chunk, to which the others do not belong."""
-    monkeypatch.setattr(embeddings, "LARGE", 0)
-    weights = jnp.zeros((CHUNKS, 4)).at[2:4].set(jnp.array([1.0, 0.0, 0.0, 1.0]))
+    monkeypatch.setattr(losses, "LARGE", 0)
+    weights = jnp.zeros((losses.CHUNKS, 4)).at[2:4].set(jnp.array([1.0, 0.0, 0.0, 1.0]))
     targets = jnp.zeros(weights.shape, jnp.int32)
 
     def loss(x):
@@ -112,7 +112,7 @@ def test_tokens_without_a_weight_are_computed_in_no_more_than_their_chunk(monkey
         return cross_entropy(outputs, targets, weights, LossSettings(0.1, 0.0))["loss"]
 
     # A chunk holds 4 tokens, which are the chosen ones.
-    x = jnp.where(weights[..., None] > 0, random(CHUNKS, 4, D), jnp.nan)
+    x = jnp.where(weights[..., None] > 0, random(losses.CHUNKS, 4, D), jnp.nan)
     value, gradient = jax.jit(jax.value_and_grad(loss))(x)
     assert np.isfinite(value)
     np.testing.assert_array_equal(np.any(np.asarray(gradient) != 0, axis=-1), weights > 0)

@@ -2,8 +2,8 @@
 
 from transformer_jax.models import memory
 from transformer_jax.models.family import Family
-from transformer_jax.models.recurrent import stacks as recurrent
 from transformer_jax.models.recurrent.config import RecurrentConfig
+from transformer_jax.models.recurrent.stacks import recurrent_stacks
 from transformer_jax.models.shapes import model_of
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.models.transformer.initialisation import initialise
@@ -19,7 +19,6 @@ FAMILIES = {
     ),
     "recurrent": Family(
         config=RecurrentConfig,
-        model=model_of(recurrent.recurrent_stacks),
-        init=recurrent.initialise,
+        model=model_of(recurrent_stacks),
     ),
 }

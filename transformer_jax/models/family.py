@@ -63,6 +63,10 @@ class Model(Protocol):
     def __call__(self, batch: Batch, *, deterministic: bool) -> PyTree[Array]: ...
 
 
+def _draws(model: Any, key: Key[Array, ""], batch: Batch) -> PyTree[Any]:
+    return model.init(key, batch, deterministic=True)["params"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """One row of FAMILIES.
@@ -70,7 +74,8 @@ class Family:
     Attributes:
       config: the frozen dataclass that a model is made from, checked when made.
       model: config -> the model of its architecture.
-      init: (model, key, batch) -> the initial parameters, boxed by `parameter`.
+      init: (model, key, batch) -> the initial parameters, boxed by `parameter`; those that the
+        modules draw.
       memory: (config, rows, length or None) -> the shapes of what a model keeps of one batch for
         the next, zeros at first, rows as the first axis; () where it keeps nothing. `length`: as of
         evaluate.memory_length.
@@ -79,7 +84,7 @@ class Family:
 
     config: type[Any]
     model: Callable[[Any], Model]
-    init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]]
+    init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]] = _draws
     memory: Callable[[Any, int, int | None], Any] = lambda config, rows, length: ()
     inspected: bool = False
 

@@ -18,19 +18,12 @@ class Input(NamedTuple):
     """One row.
 
     Attributes:
-      module: (config, name) -> the module that has the parameters, named so in the model.
+      module: (config, name=) -> the module that has the parameters, named so in the model.
       read: (module, batch) -> the vectors of the batch's inputs.
     """
 
-    module: Callable[[Any, str], nn.Module]
+    module: Callable[..., nn.Module]
     read: Callable[[Any, Batch], Vectors]
-
-
-def token_table(config: Any, name: str) -> TokenTable:
-    """The module of one vector a token, which may also give the logits of tokens."""
-    scale, _, multiplier = config.multipliers
-    size = config.vocab_size, config.d_model
-    return TokenTable(*size, config.compute_dtype, scale, multiplier, name=name)
 
 
 def _look_up(table: TokenTable, batch: Batch) -> Vectors:
@@ -38,4 +31,4 @@ def _look_up(table: TokenTable, batch: Batch) -> Vectors:
     return Vectors(x, batch["inputs_segment_ids"], batch["inputs_positions"])
 
 
-INPUTS = {"tokens": Input(token_table, _look_up)}
+INPUTS = {"tokens": Input(TokenTable, _look_up)}

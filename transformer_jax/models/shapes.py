@@ -13,25 +13,26 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.family import Batch, Outputs
-from transformer_jax.models.inputs import INPUTS, token_table
+from transformer_jax.models.inputs import INPUTS
 from transformer_jax.models.layers.embeddings import (
     TIED_EMBEDDINGS,
     LogitsBias,
     OutputProjection,
+    TokenTable,
     Unprojected,
     shift_right,
 )
-from transformer_jax.models.layers.heads import HEADS, pool
+from transformer_jax.models.layers.heads import HEADS, POOLINGS
 from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.observe import observe, sums_of
 from transformer_jax.models.memory import Memory
-from transformer_jax.models.stacks import Encoded, Place, Prompts, Stacks, Vectors
+from transformer_jax.models.stacks import Place, Prompts, Stacks, Vectors
 
 
 class Context(NamedTuple):
     """What decoding keeps of the texts that it translates or continues.
 
-    own: what the decoder keeps (see `stacks.Decoder.start`).
+    own: what the decoder keeps (see `stacks.Layers.start`).
     """
 
     own: Any
@@ -50,6 +51,38 @@ class Writer(nn.Module):
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
         """Float32 logits of `outputs`."""
         return self.outputs(batch, deterministic=deterministic).arrays()
+
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
+        """What gives the logits of every token of `targets`, given those before it in its text.
+
+        Args:
+          batch: `targets` (B, T), and the `inputs` (B, S) of an encoder, each with `_segment_ids`
+            (0 is padding, the examples of a packed row count from 1) and `_positions` (from 0 in
+            each example). Where the caller gives a `Memory`, rows continue those before.
+          deterministic: no dropout, and no "dropout" key needed.
+        """
+        encoded = self._encoded(batch, deterministic)
+        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
+        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
+        memory, past = self._memory(), None
+        if memory is not None:
+            tokens, past = memory.before(tokens, segments, positions)
+        inputs = Vectors(self.table.embed(tokens), segments, positions)
+        x, hidden = self.decoder(inputs, encoded, past, deterministic=deterministic)
+        if past is not None and self.is_mutable_collection("memory"):
+            after = Memory.after(past, hidden, batch["targets"], segments)
+            for name, value in after._asdict().items():
+                self.put_variable("memory", name, value)
+        return Outputs(self._next_tokens(x), sums_of(self))
+
+    def _encoded(self, batch: Batch, deterministic: bool) -> Vectors | None:
+        """What the decoder looks at, if anything."""
+
+    def _memory(self) -> Memory | None:
+        """What the caller gives as the collection "memory"; None: nothing."""
+        if not self.has_variable("memory", "hidden"):
+            return None
+        return Memory(*(self.get_variable("memory", name) for name in Memory._fields))
 
     def step(
         self,
@@ -88,26 +121,14 @@ class EncoderDecoder(Writer):
         config = self.config
         tied = TIED_EMBEDDINGS[config.tied_embeddings].tables
         name = "embedding" if tied else "source_embedding"
-        self.source = INPUTS[config.inputs].module(config, name)
-        self.table = self.source if tied else token_table(config, "target_embedding")
+        self.source = INPUTS[config.inputs].module(config, name=name)
+        self.table = self.source if tied else TokenTable(config, name="target_embedding")
         _set_up_logits(self)
         stacks = self.stacks(config)
         self.encoder, self.decoder = stacks["encoder"], stacks["decoder"]
 
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
-        """What gives the logits of every target token, given the tokens before it.
-
-        Args:
-          batch: `inputs` (B, S) and `targets` (B, T), each with `_segment_ids` (0 is padding, the
-            examples of a packed row count from 1) and `_positions` (from 0 in each example).
-          deterministic: no dropout, and no "dropout" key needed.
-        """
-        encoded = _encode(self, batch, deterministic)
-        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
-        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
-        inputs = Vectors(self.table.embed(tokens), segments, positions)
-        x, _ = self.decoder(inputs, encoded, deterministic=deterministic)
-        return Outputs(self._next_tokens(x), sums_of(self))
+    def _encoded(self, batch: Batch, deterministic: bool) -> Vectors:
+        return _encode(self, batch, deterministic)
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Context, Any]:
         """Encodes the inputs, one example a row, for decoding at most max_length tokens.
@@ -115,7 +136,7 @@ class EncoderDecoder(Writer):
         Returns bos for each, the context, and a cache of max_length slots.
         """
         encoded = _encode(self, batch, True)
-        rows = encoded.output.shape[0]
+        rows = encoded.x.shape[0]
         own, cache = self.decoder.start(rows, max_length, encoded, None)
         first = jnp.full((rows,), self.config.bos_id, jnp.int32)
         return first, Context(own, None), cache
@@ -128,20 +149,11 @@ class EncoderOnly(nn.Module):
     stacks: Stacks
 
     def setup(self):
-        config, row = self.config, HEADS[self.config.head]
-        self.source = self.table = INPUTS[config.inputs].module(config, "embedding")
+        config, head = self.config, HEADS[self.config.head]
+        self.source = self.table = INPUTS[config.inputs].module(config, name="embedding")
         self.encoder = self.stacks(config)["encoder"]
-        multipliers = config.multipliers
-        self.head = row.module(
-            size=config.num_labels if row.labels else config.vocab_size,
-            dtype=config.compute_dtype,
-            norm=config.norm,
-            norm_epsilon=config.norm_epsilon,
-            dropout_rate=config.dropout_rate,
-            multiplier=multipliers.output if row.labels else multipliers.hidden,
-            name=row.name,
-        )
-        if not row.labels:
+        self.head = head.module(config, name=head.name)
+        if not head.labels:
             _set_up_logits(self, bias=False)
 
     def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
@@ -154,54 +166,28 @@ class EncoderOnly(nn.Module):
         Where the head is pooled they are the same at all tokens of a text. `batch` holds `inputs`
         (B, T) with `_segment_ids` and `_positions`, as for the encoder-decoder.
         """
-        x = _encode(self, batch, deterministic).output
-        if HEADS[self.config.head].pooled:
-            x = self._pool(x, batch)
+        encoded = _encode(self, batch, deterministic)
+        x = self._pool(encoded) if HEADS[self.config.head].pooled else encoded.x
         project = functools.partial(_logits, self)
         values = self.head(x, project, deterministic=deterministic)
         return Outputs(values, sums_of(self))
 
     def embed(self, batch: Batch) -> Float[Array, "B T D"]:
         """At every token the vector of its whole text, pooled as `config.pooling` says."""
-        return self._pool(_encode(self, batch, True).output, batch)
+        return self._pool(_encode(self, batch, True))
 
-    def _pool(self, x: Float[Array, "B T D"], batch: Batch) -> Float[Array, "B T D"]:
-        segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
-        return pool(x, segment_mask(segments, segments), positions, self.config.pooling)
+    def _pool(self, texts: Vectors) -> Float[Array, "B T D"]:
+        mask = segment_mask(texts.segments, texts.segments)
+        return POOLINGS[self.config.pooling](texts.x, mask, texts.positions)
 
 
 class DecoderOnly(Writer):
     """A language model: no token sees a later one (Radford et al. 2018; Mikolov et al. 2010)."""
 
     def setup(self):
-        self.table = token_table(self.config, "embedding")
+        self.table = TokenTable(self.config, name="embedding")
         _set_up_logits(self)
         self.decoder = self.stacks(self.config)["decoder"]
-
-    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
-        """What gives the logits of every token of `targets`, from those before it in its document.
-
-        `batch` holds `targets` (B, T) with `_segment_ids` and `_positions`, as for the
-        encoder-decoder. Where the caller gives a `Memory`, rows continue those of the batch before.
-        """
-        segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
-        tokens = shift_right(batch["targets"], positions, self.config.bos_id)
-        memory, past = self._memory(), None
-        if memory is not None:
-            tokens, past = memory.before(tokens, segments, positions)
-        inputs = Vectors(self.table.embed(tokens), segments, positions)
-        x, hidden = self.decoder(inputs, past=past, deterministic=deterministic)
-        if past is not None and self.is_mutable_collection("memory"):
-            after = Memory.after(past, hidden, batch["targets"], segments)
-            for name, value in after._asdict().items():
-                self.put_variable("memory", name, value)
-        return Outputs(self._next_tokens(x), sums_of(self))
-
-    def _memory(self) -> Memory | None:
-        """What the caller gives as the collection "memory"; None: nothing."""
-        if not self.has_variable("memory", "hidden"):
-            return None
-        return Memory(*(self.get_variable("memory", name) for name in Memory._fields))
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Context, Any]:
         """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
@@ -241,18 +227,17 @@ def _set_up_logits(model: Any, bias: bool = True) -> None:
     """The modules of logits beside the token table; `bias`: where the config has one."""
     config = model.config
     if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-        size = config.vocab_size, config.compute_dtype
-        model.logits = OutputProjection(*size, config.multipliers.output)
+        model.logits = OutputProjection(config)
     if bias and config.logits_bias:
-        model.logits_bias = LogitsBias(config.vocab_size)
+        model.logits_bias = LogitsBias(config)
 
 
-def _encode(model: Any, batch: Batch, deterministic: bool) -> Encoded:
+def _encode(model: Any, batch: Batch, deterministic: bool) -> Vectors:
     """What the model's encoder makes of the inputs, each text seeing itself alone."""
     inputs = INPUTS[model.config.inputs].read(model.source, batch)
-    x = model.encoder(inputs, deterministic=deterministic)
+    x, _ = model.encoder(inputs, deterministic=deterministic)
     observe(model, encoder_output=x)
-    return Encoded(x, inputs.segments)
+    return inputs._replace(x=x)
 
 
 def _logits(model: Any, x: Float[Array, "B T D"]) -> Unprojected:

@@ -1,6 +1,6 @@
 """What stacks are called with, so that the architectures serve every family that offers some."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from transformer_jax.models.layers.settings import Stack
 
 
 class Vectors(NamedTuple):
-    """The tokens of rows as vectors, and where they stand.
+    """The tokens of rows as vectors, those that enter a stack or leave it, and where they stand.
 
     Attributes:
       segments: the number of each token's text in its row, from 1; 0 is padding.
@@ -20,13 +20,6 @@ class Vectors(NamedTuple):
     x: Float[Array, "B T D"]
     segments: Int[Array, "B T"]
     positions: Int[Array, "B T"]
-
-
-class Encoded(NamedTuple):
-    """What leaves an encoder, and the number of each token's text in its row."""
-
-    output: Float[Array, "B S C"]
-    segments: Int[Array, "B S"]
 
 
 class Past(NamedTuple):
@@ -104,33 +97,41 @@ class Place(NamedTuple):
         return jnp.where(places[None, None] < 0, own, chosen)
 
 
-class Encoder(Protocol):
-    """Layers in which all tokens of a text see each other."""
+class Cache(NamedTuple):
+    """What each layer keeps of the tokens that have been read."""
 
-    def __call__(self, inputs: Vectors, *, deterministic: bool) -> Float[Array, "B S C"]: ...
+    layers: tuple[Any, ...]
+
+    def enlarged(self, by: int) -> "Cache":
+        """With room for so many tokens more, where a layer keeps something of each."""
+        return Cache(tuple(x.enlarged(by) if hasattr(x, "enlarged") else x for x in self.layers))
 
 
-class Decoder(Protocol):
-    """Layers in which no token sees a later one; they may look at an encoder's output."""
+class Layers(Protocol):
+    """The layers of one stack, modules of their model.
+
+    In an encoder all tokens of a text see each other. In a decoder no token sees a later one, and
+    it may look at an encoder's output; only a decoder has `start` and `step`.
+    """
 
     def __call__(
         self,
         inputs: Vectors,
-        encoded: Encoded | None = None,
+        encoded: Vectors | None = None,
         past: Past | None = None,
         *,
         deterministic: bool,
-    ) -> tuple[Float[Array, "B T D"], Any]:
+    ) -> tuple[Float[Array, "B T C"], Any]:
         """All tokens of rows at once.
 
-        Returns what gives the next tokens, and what each layer has read last (L, B, M, D), where
-        there is a past.
+        Returns the vectors that leave the stack, and of a decoder that is given a past what each
+        layer has read last (L, B, M, D).
         """
         ...
 
     def start(
-        self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
-    ) -> tuple[Any, Any]:
+        self, rows: int, room: int, encoded: Vectors | None, prompt: Vectors | None
+    ) -> tuple[Any, Cache]:
         """What decoding keeps of each text, and a cache of what has been read.
 
         Args:
@@ -141,8 +142,8 @@ class Decoder(Protocol):
         ...
 
     def step(
-        self, x: Float[Array, "N T D"], context: Any, cache: Any, place: Place
-    ) -> tuple[Float[Array, "N T D"], Any]:
+        self, x: Float[Array, "N T D"], context: Any, cache: Cache, place: Place
+    ) -> tuple[Float[Array, "N T D"], Cache]:
         """New tokens: what gives the next ones, and the cache with them; no dropout.
 
         context, cache: what `start` returned, the cache with the rows of each text repeated.
@@ -150,7 +151,5 @@ class Decoder(Protocol):
         ...
 
 
-class Stacks(Protocol):
-    """Makes the stacks of a model in its `setup`, by their names, in its scope."""
-
-    def __call__(self, config: Any) -> Mapping[Stack, Any]: ...
+# Makes the `Layers` of each stack of a model, from its config, in its `setup` and so in its scope.
+Stacks = Callable[[Any], Mapping[Stack, Any]]

@@ -93,8 +93,6 @@ def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
 
 def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
     """Each line with its continuations. On an empty line a text begins."""
-    if not lines:
-        return []
     written = zip(lines, _continuations(trained, lines), strict=True)
     return [[line + text for text in texts] for line, texts in written]
 

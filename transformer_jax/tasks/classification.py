@@ -38,13 +38,6 @@ def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     return scores, samples(split.examples["text"], expected, labels)
 
 
-def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
-    """The label of each line."""
-    return tokens.of_full_lines(
-        lines, lambda full: tokens.labels(trained, trained.data.prompts(full))
-    )
-
-
 TASK = Task(
     recipe=Recipe(
         name="classification",
@@ -58,5 +51,5 @@ TASK = Task(
     loss=label_loss,
     predict=tokens.likeliest_labels,
     score=_score,
-    results=_results,
+    results=tokens.labels_of_lines,
 )

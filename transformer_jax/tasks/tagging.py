@@ -52,15 +52,12 @@ def score(predicted: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> 
     Returns:
       "accuracy" and macro "f1" over all words, "exact_match" (sentences without a mistake) and,
       where every tag is O, B-x or I-x, "span_f1" (a missing tag is O).
-
-    Raises:
-      ValueError: no words, lists of different lengths, or a sentence with more predicted tags than
-        words.
     """
-    if len(predicted) != len(tags):
-        raise ValueError(f"{len(predicted)} tagged sentences, but {len(tags)} expected ones")
     expected = [list(sentence) for sentence in tags]
-    filled = [_filled(ours, len(theirs)) for ours, theirs in zip(predicted, expected, strict=True)]
+    filled = [
+        [*ours, *[NOTHING] * (len(theirs) - len(ours))]
+        for ours, theirs in zip(predicted, expected, strict=True)
+    ]
     words = list(itertools.chain(*filled))
     expected_words = list(itertools.chain(*expected))
     scores = label_scores(words, expected_words)
@@ -71,20 +68,9 @@ def score(predicted: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> 
     return scores
 
 
-def _filled(predicted: Sequence[str], words: int) -> list[str]:
-    """The predicted tags of one sentence, made as many as it has words."""
-    if len(predicted) > words:
-        raise ValueError(f"{len(predicted)} tags predicted for a sentence of {words} words")
-    return [*predicted, *[NOTHING] * (words - len(predicted))]
-
-
 def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
     """The tags of each line's words, separated by blanks."""
-
-    def tags(full: Sequence[str]) -> list[list[str]]:
-        return [[" ".join(row)] for row in tokens.labels(trained, trained.data.prompts(full))]
-
-    return tokens.of_full_lines(lines, tags)
+    return [[" ".join(tags)] for tags in tokens.labels_of_lines(trained, lines)]
 
 
 TASK = Task(

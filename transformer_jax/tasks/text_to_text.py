@@ -4,6 +4,8 @@ As in T5 (Raffel et al. 2020, arXiv 1910.10683): a prefix says what is asked, so
 do several things. Parts of the data are mixed by weight and scored apart.
 """
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -81,14 +83,14 @@ def score(
     """
 
     def of(wanted: Bool[np.ndarray, " texts"]) -> Scores:
-        found = {}
+        scores = {}
         for name, (metrics, numbers) in parts.items():
-            kept = [number for number in numbers if wanted[number]]
-            if kept:
-                ours, theirs = [hypotheses[n] for n in kept], [references[n] for n in kept]
-                scores = [METRICS[metric](ours, theirs, bleu_tokenizer) for metric in metrics]
-                found[name] = {key: value for one in scores for key, value in one.items()}
-        return _flat(found, list(parts))
+            chosen = [number for number in numbers if wanted[number]]
+            if chosen:
+                ours, theirs = [hypotheses[n] for n in chosen], [references[n] for n in chosen]
+                each = (METRICS[metric](ours, theirs, bleu_tokenizer) for metric in metrics)
+                scores[name] = functools.reduce(operator.or_, each, {})
+        return _flat(scores, list(parts))
 
     scores = of(np.ones_like(seen)) | {"repeats": int(seen.sum())}
     if seen.any() and not seen.all():

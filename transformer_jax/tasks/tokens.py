@@ -60,6 +60,11 @@ def labels(trained: Trained, batches: Iterable[NumberedBatch]) -> list[list[str]
     return [[names[label] for label in row.tolist() if label >= 0] for row in rows]
 
 
+def labels_of_lines(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
+    """The labels of each line."""
+    return of_full_lines(lines, lambda full: labels(trained, trained.data.prompts(full)))
+
+
 def few_predicted(
     trained: Trained, split: Split
 ) -> list[tuple[dict[str, Int[np.ndarray, "T"]], Int[np.ndarray, "T"]]]:
@@ -94,5 +99,5 @@ def of_full_lines(
 ) -> list[list[str]]:
     """The results of the lines that hold more than blanks; `count` empty ones for the others."""
     full = [line for line in lines if line.strip()]
-    of_full = iter(results(full) if full else ())
+    of_full = iter(results(full))
     return [next(of_full) if line.strip() else [""] * count for line in lines]

@@ -19,10 +19,6 @@ from transformer_jax.models.layers.dropout import Dropout, noise
 RATE = 0.25  # a multiple of 2^-32, so exact
 RATES = [f"{name}dropout_rate" for name in ("", "embedding_", "attention_", "feed_forward_")]
 ANCHOR = 4.0  # the embedding of every token in channel 0: a table entry of 1 times sqrt(D)
-DECODER = list(itertools.product(range(2), ("self_attention", "cross_attention", "feed_forward")))
-ENCODER = list(itertools.product(range(2), ("self_attention", "feed_forward")))
-# Schemes by which the stream keeps what `silent` puts into it.
-READABLE = ("post_ln", "pre_ln", "admin")
 
 
 def within(observed, expected, count, deviations=5):
@@ -112,10 +108,10 @@ def test_each_rate_drops_by_itself_in_training_alone(config, silenced):
     assert np.abs(first - expected).max() > 0.01 and np.abs(first - other).max() > 0.01
 
 
-def silent(residual="pre_ln", **rates):
+def silent(**rates):
     """A configuration and parameters by which logits are the embedding (ANCHOR, 0, 0, ...)."""
     config = tiny.config(
-        residual=residual, norm="rms_norm", positions="learned", tied_embeddings="none", **rates
+        residual="pre_ln", norm="rms_norm", positions="learned", tied_embeddings="none", **rates
     )
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: np.full(leaf.shape, path[-1].key in ("scale", "omega"), np.float32),
@@ -133,78 +129,48 @@ def stream(config, params, batch, seed=0):
     return logits[..., 1 : config.d_model] / logits[..., :1] * ANCHOR
 
 
-def with_bias(params, stack, layer, sublayer, value=1.0):
-    """The branch of one sublayer becomes `value` in every channel but the first."""
-    params = jax.tree.map(np.copy, params)
-    name = "down_bias" if sublayer == "feed_forward" else "output_bias"
-    params[stack][sublayer][name][layer, 1:] = value
-    return params
+@functools.cache
+def shown_in_training(config):
+    """(params, batch, key) -> what the model shows of its inside."""
+    apply = functools.partial(
+        tiny.model(config).apply, deterministic=False, mutable=["intermediates"]
+    )
+    return jax.jit(lambda params, batch, key: apply(params, batch, rngs={"dropout": key})[1])
 
 
-def residual_masks(residual, batch, seed=0):
-    config, params = silent(residual, dropout_rate=RATE)
-    masks = []
-    for layer, sublayer in DECODER:
-        x = stream(config, with_bias(params, "decoder", layer, sublayer), batch, seed)
-        np.testing.assert_allclose(x[x != 0], 1 / (1 - RATE), rtol=1e-5)
-        masks.append(x != 0)
-    return masks
+def branch_masks(config, batch, seed=0):
+    """Which entries of each residual branch are kept, by its place."""
+    params, batch = {"params": tiny.random_parameters(config)}, tiny.read_by(config, batch)
+    seen = shown_in_training(config)(params, batch, jax.random.key(seed))["intermediates"]
+    return {
+        (stack, kind, layer): mask
+        for stack, kinds in tiny.stacks(config).items()
+        for kind in kinds
+        for layer, mask in enumerate(np.asarray(seen[stack][f"{kind}_residual"]["branch"]) != 0)
+    }
 
 
-def test_residual_branches_have_a_mask_each_that_three_schemes_share():
-    batch = tiny.packed_batch()
-    masks = {residual: residual_masks(residual, batch) for residual in READABLE}
-    for mask in masks["post_ln"]:
+@pytest.mark.parametrize(
+    ("shape", "schemes"),
+    [
+        ("encoder_decoder", ("post_ln", "pre_ln", "admin")),
+        pytest.param("decoder_only", tiny.SCHEMES, marks=pytest.mark.long),
+    ],
+)
+def test_branches_have_a_mask_each_that_all_schemes_share(shape, schemes):
+    batch, sizes = tiny.packed_batch(), tiny.SHAPES[shape] | dict(dropout_rate=RATE)
+    expected = branch_masks(tiny.config("post_ln", **sizes), batch)
+    for mask in expected.values():
         assert within(np.mean(mask), 1 - RATE, mask.size)
-    for a, b in itertools.combinations(masks["post_ln"], 2):
-        assert within(np.mean(a == b), RATE**2 + (1 - RATE) ** 2, a.size)
-    for residual in READABLE:
-        np.testing.assert_array_equal(masks[residual], masks["post_ln"])
-    other = residual_masks("post_ln", batch, seed=1)
-    assert all(np.any(a != b) for a, b in zip(masks["post_ln"], other, strict=True))
-
-
-def test_encoder_branches_have_a_mask_each_too():
-    """Seen through one cross-attention of identity matrices on sources of a single token."""
-    batch = tiny.pack([[pair] for pair in tiny.sentences((1, 8), (1, 8), (1, 8))])
-    masks = {}
-    for residual in READABLE:
-        config, params = silent(residual, dropout_rate=RATE)
-        identity = np.eye(config.d_model).reshape(config.d_model, config.num_heads, -1)
-        params["decoder"]["cross_attention"]["value"][0] = identity
-        params["decoder"]["cross_attention"]["output"][0] = np.moveaxis(identity, 0, -1)
-        masks[residual] = [
-            # Cross-attention drops entries of its own, at every position others.
-            np.any(stream(config, with_bias(params, "encoder", *where, 1.0), batch) != 0, axis=1)
-            for where in ENCODER
-        ]
-        np.testing.assert_array_equal(masks[residual], masks["post_ln"])
-    for mask in masks["post_ln"]:
-        assert within(np.mean(mask), 1 - RATE, mask.size)
-    for a, b in itertools.combinations(masks["post_ln"], 2):
-        assert within(np.mean(a == b), RATE**2 + (1 - RATE) ** 2, a.size)
-
-
-@pytest.mark.long
-def test_all_schemes_share_the_masks_of_branches():
-    """Where branches, as the model shows them, are zero."""
-    batch, expected = tiny.packed_batch(), None
-    for residual in tiny.SCHEMES:
-        config = tiny.config(residual, architecture="decoder_only", dropout_rate=RATE)
-        apply = functools.partial(
-            tiny.model(config).apply,
-            deterministic=False, rngs={"dropout": jax.random.key(0)}, mutable=["intermediates"],
-        )  # fmt: skip
-        params = {"params": tiny.random_parameters(config)}
-        _, seen = jax.jit(apply)(params, tiny.read_by(config, batch))
-        branches = [
-            seen["intermediates"]["decoder"][f"{kind}_residual"]["branch"]
-            for kind in ("self_attention", "feed_forward")
-        ]
-        masks = np.stack(branches) != 0
-        assert within(np.mean(masks), 1 - RATE, masks.size)
-        expected = masks if expected is None else expected
-        np.testing.assert_array_equal(masks, expected, err_msg=residual)
+    for a, b in itertools.combinations(expected.values(), 2):
+        if a.shape == b.shape:
+            assert within(np.mean(a == b), RATE**2 + (1 - RATE) ** 2, a.size)
+    for residual in schemes:
+        masks = branch_masks(tiny.config(residual, **sizes), batch)
+        for place, mask in masks.items():
+            np.testing.assert_array_equal(mask, expected[place], err_msg=f"{residual} {place}")
+    other = branch_masks(tiny.config("post_ln", **sizes), batch, seed=1)
+    assert all(np.any(mask != expected[place]) for place, mask in other.items())
 
 
 def test_embedding_dropout_acts_on_the_sum_of_embedding_and_position():

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models import reference, tiny
-from transformer_jax.models.layers.heads import LabelHead, pool
-from transformer_jax.models.layers.masks import segment_mask
+from transformer_jax.models.layers.heads import LabelHead
 
 # Float32 sums in another order.
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
@@ -28,22 +27,10 @@ def test_embed_equals_the_pooled_vectors_of_a_slow_encoder(pooling, residual):
         assert_close(a, np.tile(b, (len(a), 1)))
 
 
-def test_a_pooled_vector_stands_for_its_own_text_alone():
-    """Two texts and padding, which keeps what stands at it, or nothing."""
-    batch = tiny.pack([tiny.sentences((2, 1), (3, 1))], source_length=7)
-    segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
-    x = np.random.default_rng(0).normal(size=(1, 7, 4)).astype(np.float32)
-    mask = segment_mask(jnp.asarray(segments), jnp.asarray(segments))
-    mean = pool(jnp.asarray(x), mask, jnp.asarray(positions), "mean")
-    first = pool(jnp.asarray(x), mask, jnp.asarray(positions), "first")
-    expected = [x[0, :2].mean(0)] * 2 + [x[0, 2:5].mean(0)] * 3 + [np.zeros(4)] * 2
-    np.testing.assert_allclose(mean[0], np.stack(expected), rtol=1e-6)
-    np.testing.assert_array_equal(first[0], x[0, [0, 0, 2, 2, 2, 5, 6]])
-
-
 def test_labels_are_read_after_dropout():
     """With an identity for a kernel, the logits are what dropout leaves."""
-    head = LabelHead(size=16, dtype=jnp.dtype("float32"), norm="layer_norm", dropout_rate=0.25)
+    sizes = tiny.SHAPES["tags"] | dict(num_labels=16, dropout_rate=0.25)
+    head = LabelHead(tiny.config(**sizes))
     params = {"labels": jnp.eye(16), "labels_bias": jnp.zeros(16)}
     x = jnp.ones((4, 8, 16))
 

@@ -36,7 +36,7 @@ def to_torch(params):
 
 @pytest.mark.parametrize("cell", LAYERS)
 def test_outputs_and_gradients_equal_pytorchs(cell):
-    layer = Bidirectional(cell, INPUTS, WIDTH, jnp.dtype("float32"))
+    layer = Bidirectional(tiny.recurrent(cell), INPUTS, WIDTH)
     generator = np.random.default_rng(0)
     x = generator.normal(size=(ROWS, LENGTH, INPUTS)).astype(np.float32)
     cotangent = generator.normal(size=(ROWS, LENGTH, 2 * WIDTH)).astype(np.float32)

@@ -150,3 +150,22 @@ def lstmn(params, source, target):
             outputs.append(tape[-1][0])
         xs = np.array(outputs)
     return xs @ params["embedding"]["table"].T
+
+
+def layers_alone(params, source, target):
+    """Logits of a language model of layers one after the other."""
+    del source
+    x = embed(params, target)
+    for number in range(1, len(params["decoder"]) + 1):
+        x = run(params["decoder"][f"layer_{number}"], x)
+    return x @ params["embedding"]["table"].T
+
+
+LOGITS = {
+    "rnnsearch": rnnsearch,
+    "rnnencdec": rnnencdec,
+    "gnmt": gnmt,
+    "lstmn": lstmn,
+    "gru": layers_alone,
+    "lstm": layers_alone,
+}

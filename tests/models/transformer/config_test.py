@@ -29,26 +29,38 @@ def test_labels_need_a_number(head):
     tiny.config(architecture="encoder_only", head=head, num_labels=1)
 
 
-def test_a_context_is_at_least_one_token():
-    assert tiny.config(context_length=1).context_length == 1
-    with pytest.raises(ValueError, match="context of 0 tokens"):
-        tiny.config(context_length=0)
+CUDNN = dict(attention_kernel="cudnn", dtype="bfloat16")
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        (dict(context_length=0), "context of 0 tokens"),
         (dict(parameterization="mup"), "'mup' needs model.base_width"),
         (dict(parameterization="completep", base_width=8), "'completep' needs model.base_depth"),
         (
             dict(parameterization="ntk", base_width=8),
             "model.tied_embeddings='all' makes one: set it to 'inputs' or 'none'",
         ),
+        (dict(attention_kernel="cudnn"), "model.dtype='float32': set it to 'bfloat16'"),
+        *((CUDNN | dict(head_dim=n), f"={n} .* multiple of 8 from 8 to 128") for n in (4, 20, 136)),
+        (dict(num_kv_heads=3), "num_kv_heads=3 does not divide model.num_heads=2"),
+        (dict(memory_length=5), "'decoder_only', got 'encoder_decoder'"),
+        (
+            dict(memory_length=5, architecture="decoder_only", positions="sinusoidal"),
+            "'relative' or 'distance', got 'sinusoidal'",
+        ),
+        (dict(positions="distance", attention_score="additive"), "attention_score='additive'"),
     ],
 )
-def test_a_parameterisation_has_its_base_and_tables_that_it_can_step(changes, words):
+def test_what_does_not_go_together_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
         tiny.config(**changes)
+
+
+def test_what_goes_together_is_not_refused():
+    for changes in (dict(context_length=1), *(CUDNN | dict(head_dim=n) for n in (8, 32, 128))):
+        assert changes.items() <= dataclasses.asdict(tiny.config(**changes)).items()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -63,10 +75,19 @@ def test_a_kernel_refuses_devices_that_it_does_not_run_on(kernel):
             config.check_platform(platform)
 
 
-@pytest.mark.parametrize("kernel", [name for name, row in KERNELS.items() if not row.any_score])
-def test_a_kernel_of_products_alone_refuses_what_is_added_to_them(kernel):
-    with pytest.raises(ValueError, match=f"'{kernel}' .* model.positions='relative' .* 'xla'"):
-        tiny.config(attention_kernel=kernel, dtype="bfloat16", positions="relative")
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(positions="relative"),
+        dict(attention_score="additive"),
+        dict(attention_dropout_rate=0.1),
+    ],
+)
+@pytest.mark.parametrize("kernel", [name for name, row in KERNELS.items() if not row.plain])
+def test_a_kernel_without_attention_weights_refuses_what_changes_them(kernel, change):
+    ((key, value),) = change.items()
+    with pytest.raises(ValueError, match=f"{key}={value!r} .*'{kernel}' .* the kernel to 'xla'"):
+        tiny.config(attention_kernel=kernel, dtype="bfloat16", **change)
 
 
 def test_it_is_frozen_and_a_key_of_compiled_functions():

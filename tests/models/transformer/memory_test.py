@@ -181,16 +181,3 @@ def test_a_model_without_memory_keeps_nothing():
     model = tiny.model(config)
     _, memory = with_memory(model, tiny.random_parameters(config), batch, None, ())
     assert memory == ()
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        (dict(architecture="encoder_decoder"), "'decoder_only', got 'encoder_decoder'"),
-        (dict(positions="sinusoidal"), "'relative' or 'distance', got 'sinusoidal'"),
-        (dict(attention_score="additive"), "attention_score='additive'"),
-    ],
-)
-def test_what_memory_and_distances_cannot_be_is_refused(changes, named):
-    with pytest.raises(ValueError, match=named):
-        config_of(**changes)

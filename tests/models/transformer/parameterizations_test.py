@@ -141,19 +141,8 @@ def test_at_the_base_nothing_changes(name):
 
 @pytest.mark.parametrize(("shape", "residual", "positions"), tiny.TURNS)
 def test_every_parameter_has_one_share(shape, residual, positions):
-    sizes = tiny.SHAPES[shape] | dict(residual=residual, positions=positions, qk_norm=True)
-    _check_shares(sizes)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only", "masked_tokens"])
-@pytest.mark.parametrize("residual", tiny.SCHEMES)
-def test_every_parameter_of_every_shape_has_one_share(shape, residual):
-    _check_shares(tiny.SHAPES[shape] | dict(residual=residual))
-
-
-def _check_shares(sizes):
     """Of each row, as its kind has it; and what has no role would be told."""
+    sizes = tiny.SHAPES[shape] | dict(residual=residual, positions=positions, qk_norm=True)
     boxes = tiny.flat(
         tiny.abstract_parameters(sized("standard", **sizes)), lambda leaf: isinstance(leaf, Boxed)
     )

@@ -1,4 +1,4 @@
-"""With weights copied, logits and gradients equal those of PyTorch's own Transformers."""
+"""With weights copied, logits and gradients equal those of PyTorch's own Transformer."""
 
 import functools
 import math
@@ -17,9 +17,9 @@ ATTENTION_NAMES = {"self_attention": "self_attn", "cross_attention": "multihead_
 
 
 def torch_transformer(config):
-    """Stacks without dropout: nn.Transformer, or one nn.TransformerEncoder and the head on it.
+    """nn.Transformer without dropout.
 
-    By itself nn.Transformer ends both stacks with a norm, which Post-LN does not have, and so the
+    By itself it ends both stacks with a norm, which Post-LN does not have, and so the
     stacks are handed to it.
     """
     nn = torch.nn
@@ -37,22 +37,15 @@ def torch_transformer(config):
     def final_norm():
         return nn.LayerNorm(config.d_model) if pre_ln else None
 
-    def encoder(num_layers):
-        layer = nn.TransformerEncoderLayer(**sizes)
-        return nn.TransformerEncoder(layer, num_layers, final_norm(), enable_nested_tensor=False)
-
-    if config.architecture == "decoder_only":
-        return nn.ModuleDict(dict(decoder=encoder(config.num_decoder_layers)))
-    if config.architecture == "encoder_only":
-        transform = nn.Linear(config.d_model, config.d_model)
-        head = dict(transform=transform, norm=nn.LayerNorm(config.d_model))
-        model = nn.ModuleDict(dict(encoder=encoder(config.num_encoder_layers)) | head)
-        model.register_parameter("logits_bias", nn.Parameter(torch.zeros(config.vocab_size)))
-        return model
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**sizes),
+        config.num_encoder_layers,
+        final_norm(),
+        enable_nested_tensor=False,
+    )
     decoder = nn.TransformerDecoder(
         nn.TransformerDecoderLayer(**sizes), config.num_decoder_layers, final_norm()
     )
-    encoder = encoder(config.num_encoder_layers)
     return nn.Transformer(**sizes, custom_encoder=encoder, custom_decoder=decoder)
 
 
@@ -90,12 +83,6 @@ def to_torch(params, config) -> dict[str, np.ndarray]:
         if config.encoder_residual == "pre_ln":
             state[f"{stack}.norm.weight"] = params[f"{stack}_norm"]["scale"]
             state[f"{stack}.norm.bias"] = params[f"{stack}_norm"]["bias"]
-    if config.architecture == "encoder_only":
-        head = params["token_head"]
-        state["transform.weight"] = head["transform"].T
-        state["transform.bias"] = head["transform_bias"]
-        state["norm.weight"], state["norm.bias"] = head["norm"]["scale"], head["norm"]["bias"]
-        state["logits_bias"] = head["logits_bias"]
     return state
 
 
@@ -111,15 +98,6 @@ def torch_logits(config, modules, table, batch):
     shifted = torch.cat([start, tokens["targets"][:, :-1]], dim=1)
     length = shifted.shape[1]
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    if config.architecture == "decoder_only":
-        stack = modules["decoder"]
-        x = stack(embed(shifted), mask=future, src_key_padding_mask=padding["targets"])
-        return x @ table.T
-    if config.architecture == "encoder_only":
-        stack = modules["encoder"]
-        x = stack(embed(tokens["inputs"]), src_key_padding_mask=padding["inputs"])
-        x = torch.nn.functional.gelu(modules["transform"](x))
-        return modules["norm"](x) @ table.T + modules.logits_bias
     outputs = modules(
         embed(tokens["inputs"]),
         embed(shifted),
@@ -139,12 +117,11 @@ def sinusoid(length, d_model):
 
 
 @pytest.mark.parametrize(("residual", "activation"), [("post_ln", "relu"), ("pre_ln", "gelu")])
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_only", "decoder_only"])
-def test_logits_and_gradients_equal_pytorch(architecture, residual, activation):
-    config = tiny.config(architecture=architecture, residual=residual, activation=activation)
+def test_logits_and_gradients_equal_pytorch(residual, activation):
+    config = tiny.config(residual=residual, activation=activation)
     params = tiny.random_parameters(config)
     batch = tiny.pack([[pair] for pair in tiny.sentences((9, 8), (5, 6), (3, 2))])
-    real = batch[f"{tiny.side_of_logits(config)}_segment_ids"] > 0
+    real = batch["targets_segment_ids"] > 0
     generator = np.random.default_rng(1)
     # One cotangent stands for any loss; padded positions have none, their logits mean nothing.
     cotangent = generator.normal(size=(*real.shape, config.vocab_size)) * real[..., None]

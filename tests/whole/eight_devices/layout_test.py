@@ -14,9 +14,9 @@ from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, SIZES, Small
 from transformer_jax.config.load import load
 from transformer_jax.devices import mesh as sharding
-from transformer_jax.models.layers import embeddings
 from transformer_jax.tools.preflight import hlo
 from transformer_jax.tools.show.inspect import inspect
+from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 
 FSDP, TENSOR = 4, 2
@@ -127,7 +127,7 @@ def test_a_step_sums_activations_over_tensor_and_gradients_over_fsdp(step, mesh)
 
 
 def test_logits_in_chunks_gather_nothing_more(monkeypatch, step, mesh):
-    monkeypatch.setattr(embeddings, "LARGE", 0)
+    monkeypatch.setattr(cross_entropy, "LARGE", 0)
     in_chunks = RUN.compiled(MESH)
     logits = (ROWS // FSDP, LENGTH, SIZES["vocab_size"] // TENSOR)
     assert logits in shapes(step.as_text()) and logits not in shapes(in_chunks.as_text())

@@ -10,7 +10,7 @@ import pytest
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import Small
 from transformer_jax.devices import mesh as sharding
-from transformer_jax.models.layers import embeddings
+from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 
 # Every shape, each with a scheme of its own, meets the mesh of three axes.
@@ -88,7 +88,7 @@ def test_each_mesh_is_among_the_cases():
 def test_losses_and_parameters_are_those_of_one_device(monkeypatch, mesh, run, chunks):
     """chunks: whether logits are made in chunks there, and whole on the one device."""
     expected_losses, expected = trained_alone(run)
-    monkeypatch.setattr(embeddings, "LARGE", 0 if chunks else embeddings.LARGE)
+    monkeypatch.setattr(cross_entropy, "LARGE", 0 if chunks else cross_entropy.LARGE)
     losses, state = trained(run, mesh)
     assert np.ptp(expected_losses) > 1e-3  # far above what is tolerated below
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)

@@ -1,7 +1,7 @@
 """Multi-head attention, self and cross, from projections of our own."""
 
 import functools
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
-from transformer_jax.models.layers import kernels
 from transformer_jax.models.layers.dropout import Dropout
+from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import MASKED, Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
@@ -73,63 +73,50 @@ class Slots(NamedTuple):
         values = update(self.values, new.values, slot, axis=2)
         return Slots(constrain(keys, "batch", "heads"), constrain(values, "batch", "heads"))
 
+    def enlarged(self, by: int) -> "Slots":
+        """With so many slots more."""
+        keys = jnp.pad(self.keys, [(0, 0), (0, 0), (0, 0), (0, by)])
+        return Slots(keys, jnp.pad(self.values, [(0, 0), (0, 0), (0, by), (0, 0)]))
+
 
 class Attention(nn.Module):
     """softmax(Q K^T / sqrt(K)) V (Vaswani et al. 2017, equation 1), H heads at once.
 
     Keys and values are made by `keys_values`, so that self-attention, cross-attention and cached
     decoding are one path. Kernels are Xavier uniform over the true (D, H K) matrices, those inward
-    times `gain`. Keys have no bias, which the softmax cancels unless they are turned or normalised.
+    times `attention_gain`. Keys have no bias, which the softmax cancels unless they are turned or
+    normalised.
 
     Attributes:
-      num_kv_heads: of keys and values, each of which serves num_heads / num_kv_heads adjacent
-        queries (Ainslie et al. 2023, 2305.13245); None: num_heads.
-      score: a key of `SCORES`.
+      config: a `TransformerConfig`. Of `num_kv_heads` keys and values each serves as many adjacent
+        queries (Ainslie et al. 2023, 2305.13245); with `qk_norm` each head's queries and keys are
+        normalised before they meet (Dehghani et al. 2023, 2302.05442, section 2).
       distances: whether scores have a part by distance, and so a kernel W of their vectors.
-      kernel: a key of `KERNELS`.
-      bias: whether all else has one.
-      norm: a key of `NORMS`, for the two below.
-      qk_norm: each head's queries and keys are normalised before they meet (Dehghani et al. 2023,
-        2302.05442, section 2).
       inner_norm: the heads' outputs are normalised before they are projected.
-      dropout_rate: on the attention weights.
-      multiplier: on every matrix.
     """
 
-    d_model: int
-    num_heads: int
-    head_dim: int
-    dtype: jnp.dtype
-    num_kv_heads: int | None = None
-    score: str = "scaled_dot_product"
+    config: Any
     distances: bool = False
-    gain: float = 1.0
-    bias: bool = True
-    norm: str = "layer_norm"
-    norm_epsilon: float = 1e-5
-    qk_norm: bool = False
     inner_norm: bool = False
-    dropout_rate: float = 0.0
-    kernel: str = "xla"
-    multiplier: float = 1.0
 
     # The parameters that are multiplied by what queries, and what keys and values are made from.
     query_kernels: ClassVar[tuple[str, ...]] = ("query",)
     key_kernels: ClassVar[tuple[str, ...]] = ("key", "value")
 
     def setup(self):
-        size = (self.d_model, self.num_heads, self.head_dim)
-        kv_size = (self.d_model, self.num_kv_heads or self.num_heads, self.head_dim)
+        config, zeros = self.config, nn.initializers.zeros
+        size = (config.d_model, config.num_heads, config.head_dim)
+        kv_size = (config.d_model, config.kv_heads, config.head_dim)
         axes = ("embed", "heads", "head_dim")
-        inward = nn.initializers.variance_scaling(self.gain**2, "fan_avg", "uniform", 0, (1, 2))
+        gain = config.attention_gain**2
+        inward = nn.initializers.variance_scaling(gain, "fan_avg", "uniform", 0, (1, 2))
 
         def kernel(name, size):
             drawn = parameter(self, name, inward, size, axes, matrix=(1, 2), role="hidden")
-            return times(self.multiplier, drawn)
+            return times(config.multipliers.hidden, drawn)
 
         def bias(name, size, axes):
-            zeros = nn.initializers.zeros
-            return parameter(self, name, zeros, size, axes, role="vector") if self.bias else None
+            return parameter(self, name, zeros, size, axes, role="vector") if config.bias else None
 
         self.query = kernel("query", size)
         self.query_bias = bias("query_bias", size[1:], axes[1:])
@@ -140,17 +127,18 @@ class Attention(nn.Module):
         self.value_bias = bias("value_bias", kv_size[1:], axes[1:])
         outward = (*size[1:], size[0]), (*axes[1:], axes[0])
         output = parameter(self, "output", _OUTWARD, *outward, matrix=(2, 1), role="hidden")
-        self.output = times(self.multiplier, output)
+        self.output = times(config.multipliers.hidden, output)
         self.output_bias = bias("output_bias", size[:1], axes[:1])
-        self.dropout = Dropout(self.dropout_rate)
-        if module := SCORES[self.score].module:
-            self.scores = module(name="score")
-        if self.qk_norm:
-            self.query_norm = Norm(self.norm, self.norm_epsilon, axis="head_dim", bias=False)
-            self.key_norm = Norm(self.norm, self.norm_epsilon, axis="head_dim", bias=False)
+        self.dropout = Dropout(config.attention_dropout_rate)
+        self.dtype, self.score = config.compute_dtype, SCORES[config.attention_score]
+        norm = functools.partial(Norm, config.norm, config.norm_epsilon)
+        if self.score.module:
+            self.scores = self.score.module(name="score")
+        if config.qk_norm:
+            self.query_norm = norm(axis="head_dim", bias=False)
+            self.key_norm = norm(axis="head_dim", bias=False)
         if self.inner_norm:
-            epsilon = self.norm_epsilon
-            self.norm_of_heads = Norm(self.norm, epsilon, axis="heads", name="inner_norm")
+            self.norm_of_heads = norm(axis="heads", name="inner_norm")
 
     def keys_values(
         self, x: Float[Array, "B S D"], rotation: Rotation | None = None
@@ -158,7 +146,7 @@ class Attention(nn.Module):
         """What queries will look at, in the compute dtype; keys are turned by their positions."""
         x = x.astype(self.dtype)
         keys = product("BSD,DGK->BSGK", x, self.key.astype(self.dtype))
-        if self.qk_norm:
+        if self.config.qk_norm:
             keys = self.key_norm(keys).astype(self.dtype)
         keys = rotate(keys, rotation)
         values = product("BSD,DGK->BSGK", x, self.value.astype(self.dtype))
@@ -171,26 +159,27 @@ class Attention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        keys: Float[Array, "B S G K"],
-        values: Float[Array, "B S G K"],
+        source: Float[Array, "B S D"],
         mask: Bool[Array, "#B #T S"] | Segments,
         rotation: Rotation | None = None,
         bias: Float[Array, "1 H T S"] | Distances | None = None,
         *,
         deterministic: bool,
     ) -> Float[Array, "B T D"]:
-        """Attends from x. Softmax in float32.
+        """Attends from x to the source, x itself or another. Softmax in float32.
 
         Args:
           mask: True where a query sees a key; or the segments that this follows from, for a kernel
             that reads these. Such a kernel shows nothing to diagnostics.
-          rotation: of the queries, where positions are rotary.
+          rotation: of queries and keys, where positions are rotary.
           bias: what is added to the scores, or what it follows from, where positions are relative.
         """
+        keys_values = self.keys_values(source, rotation)
         queries = self._queries(x, rotation)
         weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
-        keys, values = map(self._for_queries, (keys, values))
-        heads = kernels.attend(self.kernel, queries, keys, values, mask, weights)
+        keys, values = map(self._for_queries, keys_values)
+        attend = KERNELS[self.config.attention_kernel].attend
+        heads = attend(queries, keys, values, mask, weights)
         return self._outputs(constrain(heads, "batch", "length", "heads"))
 
     def cached(
@@ -218,16 +207,16 @@ class Attention(nn.Module):
                 bias = jnp.broadcast_to(bias, (x.shape[0], *bias.shape[1:]))
                 bias = jnp.swapaxes(_of_all(jnp.swapaxes(bias, 1, 2), hypotheses), 1, 2)
         # Those that a key serves side by side, so that no key is copied for each of them
-        grouped = (cache.keys.shape[1], self.num_heads // cache.keys.shape[1])
-        if SCORES[self.score].module:
+        grouped = (cache.keys.shape[1], self.config.num_heads // cache.keys.shape[1])
+        if self.score.module:
             keys = jnp.transpose(cache.keys, (0, 3, 1, 2))
             scores = self.scores(queries, self._for_queries(keys))
         else:
-            by_key = queries.reshape(*queries.shape[:2], *grouped, self.head_dim)
+            by_key = queries.reshape(*queries.shape[:2], *grouped, self.config.head_dim)
             # Groups first: XLA has no product of bfloat16 on CPU that transposes by itself.
             by_key = jnp.transpose(by_key, (0, 2, 3, 1, 4))
             scores = _products("BGRTK,BGKS->BGRTS", by_key, cache.keys)
-            scores = scores.reshape(scores.shape[0], self.num_heads, *scores.shape[3:])
+            scores = scores.reshape(scores.shape[0], self.config.num_heads, *scores.shape[3:])
         if bias is not None:
             scores = scores + bias
         logits = jnp.where(seen[:, None], scores, MASKED)
@@ -237,7 +226,7 @@ class Attention(nn.Module):
         weights = weights.astype(self.dtype)
         weights = weights.reshape(weights.shape[0], *grouped, *weights.shape[2:])
         heads = jnp.einsum("BGRTS,BGSK->BGRTK", weights, cache.values)
-        heads = heads.reshape(heads.shape[0], self.num_heads, *heads.shape[3:])
+        heads = heads.reshape(heads.shape[0], self.config.num_heads, *heads.shape[3:])
         if hypotheses > 1:
             heads = jnp.sum(heads.reshape(-1, hypotheses, *heads.shape[1:]), axis=1)
         return self._outputs(jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:2], *queries.shape[2:]))
@@ -249,7 +238,7 @@ class Attention(nn.Module):
 
     def _for_queries(self, x: Float[Array, "B S G K"]) -> Float[Array, "B S H K"]:
         """Keys or values, each for all queries that it serves."""
-        times = self.num_heads // x.shape[2]
+        times = self.config.num_heads // x.shape[2]
         return x if times == 1 else constrain(jnp.repeat(x, times, axis=2), "batch", None, "heads")
 
     def _queries(
@@ -259,11 +248,11 @@ class Attention(nn.Module):
         queries = product("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
         if self.query_bias is not None:
             queries = queries + self.query_bias.astype(dtype)[None, None]
-        if self.qk_norm:
+        if self.config.qk_norm:
             queries = self.query_norm(queries).astype(dtype)
         queries = constrain(rotate(queries, rotation), "batch", "length", "heads")
-        if SCORES[self.score].scaled:
-            queries = queries * self.head_dim**-0.5
+        if self.score.scaled:
+            queries = queries * self.config.head_dim**-0.5
         return keep(queries, "query")
 
     def _outputs(self, heads: Float[Array, "B T H K"]) -> Float[Array, "B T D"]:
@@ -285,7 +274,7 @@ class Attention(nn.Module):
         if not isinstance(bias, Distances):
             return queries, bias
         dtype, length = self.dtype, queries.shape[1]
-        scale = self.head_dim**-0.5 if SCORES[self.score].scaled else 1.0
+        scale = self.config.head_dim**-0.5 if self.score.scaled else 1.0
         u, v = (scale * x.astype(dtype)[None, None] for x in (bias.content, bias.distance))
         # Whether W meets R or the queries first is einsum's choice: what costs less.
         operands = queries + v, self.distance.astype(dtype), bias.vectors.astype(dtype)
@@ -305,7 +294,7 @@ class Attention(nn.Module):
         """The weights after dropout, in the keys' dtype; diagnostics may ask for what they are."""
         sizes = _sizes(queries, keys, mask)
         queries, bias = self._by_distance(queries, bias, keys.shape[1])
-        if SCORES[self.score].module:
+        if self.score.module:
             scores = self.scores(queries, keys)
         else:
             scores = _products("BTHK,BSHK->BHTS", queries, keys)

@@ -1,6 +1,6 @@
 """Tokens to vectors, and vectors back to logits."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -26,18 +26,6 @@ TIED_EMBEDDINGS = {
 }
 
 
-# Losses compute logits of more bytes than this on a device in chunks, each of an equal share of the
-# device's tokens. On two CPU cores a step with 32 MiB of logits takes the same time either way (one
-# with 250 MiB 0.82 times as long), and smaller ones are no matter of memory.
-LARGE = 2**24
-CHUNKS = 8
-
-
-def chunks(size: float) -> int:
-    """In how many chunks a loss computes logits of so many bytes on a device."""
-    return CHUNKS if size > LARGE else 1
-
-
 class Unprojected(NamedTuple):
     """Hidden vectors and the projection that makes logits of them: x table^T + bias.
 
@@ -60,32 +48,22 @@ class Unprojected(NamedTuple):
 
 
 class TokenTable(nn.Module):
-    """One row a token, drawn from N(0, 1/D) (Vaswani et al. 2017, section 3.4).
+    """One row a token, drawn from N(0, 1/D) (Vaswani et al. 2017, section 3.4)."""
 
-    Attributes:
-      scale: on the rows that are looked up; sqrt(D) brings them to unit variance.
-      multiplier: on the logits.
-    """
-
-    vocab_size: int
-    d_model: int
-    dtype: jnp.dtype
-    scale: float
-    multiplier: float = 1.0
+    config: Any
 
     def setup(self):
-        init = nn.initializers.normal(self.d_model**-0.5)
-        size = (self.vocab_size, self.d_model)
-        axes = ("vocab", "embed")
+        d_model, axes = self.config.d_model, ("vocab", "embed")
+        init, size = nn.initializers.normal(d_model**-0.5), (self.config.vocab_size, d_model)
         self.table = parameter(self, "table", init, size, axes, matrix=(1, 1), role="embedding")
 
     def embed(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Rows times the scale."""
-        return look_up(self.table, ids) * self.scale
+        """Rows times their multiplier: sqrt(D), if not set, brings them to unit variance."""
+        return look_up(self.table, ids) * self.config.multipliers.embedding
 
     def project(self, x: Float[Array, "B T D"]) -> Unprojected:
         """Products with every row: the tied output projection."""
-        return Unprojected(times(self.multiplier, x).astype(self.dtype), self.table)
+        return Unprojected(scaled(self.config, x), self.table)
 
 
 def look_up(table: Float[Array, "V D"], ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
@@ -99,11 +77,11 @@ def look_up(table: Float[Array, "V D"], ids: Int[Array, "B T"]) -> Float[Array, 
 class LogitsBias(nn.Module):
     """A number for each token, which is added to its logits."""
 
-    vocab_size: int
+    config: Any
 
     @nn.compact
     def __call__(self) -> Float[Array, "V"]:
-        zeros, size = nn.initializers.zeros, (self.vocab_size,)
+        zeros, size = nn.initializers.zeros, (self.config.vocab_size,)
         return parameter(self, "bias", zeros, size, ("vocab",), role="vector")
 
 
@@ -116,15 +94,18 @@ def shift_right(
 
 
 class OutputProjection(nn.Module):
-    """Logits from a kernel of their own, without bias, times `multiplier`."""
+    """Logits from a kernel of their own, without bias."""
 
-    vocab_size: int
-    dtype: jnp.dtype
-    multiplier: float = 1.0
+    config: Any
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"]) -> Unprojected:
-        init, size = nn.initializers.xavier_uniform(), (x.shape[-1], self.vocab_size)
+        init, size = nn.initializers.xavier_uniform(), (x.shape[-1], self.config.vocab_size)
         axes = ("embed", "vocab")
         kernel = parameter(self, "kernel", init, size, axes, matrix=(1, 1), role="output")
-        return Unprojected(times(self.multiplier, x).astype(self.dtype), kernel.T)
+        return Unprojected(scaled(self.config, x), kernel.T)
+
+
+def scaled(config: Any, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    """What makes logits, times their multiplier and in the dtype of products."""
+    return times(config.multipliers.output, x).astype(config.compute_dtype)

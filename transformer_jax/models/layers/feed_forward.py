@@ -1,7 +1,7 @@
 """The position-wise network: two matrices, or three where the activation is gated."""
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -40,52 +40,43 @@ class FeedForward(nn.Module):
     Kernels are Xavier uniform.
 
     Attributes:
-      activation: a key of `ACTIVATIONS`.
-      bias: whether every matrix has one.
-      norm: a key of `NORMS`: normalises the hidden layer before W_down. None: no norm.
-      multiplier: on every matrix.
+      config: a `TransformerConfig`.
+      inner_norm: the hidden layer is normalised before W_down.
     """
 
-    d_ff: int
-    activation: str
-    dtype: jnp.dtype
-    dropout_rate: float
-    norm: str | None
-    norm_epsilon: float = 1e-5
-    bias: bool = True
-    multiplier: float = 1.0
+    config: Any
+    inner_norm: bool = False
 
     input_kernels: ClassVar[tuple[str, ...]] = ("up", "gate")  # what x is multiplied by
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, deterministic: bool) -> Float[Array, "B T D"]:
-        d_model, init = x.shape[-1], nn.initializers.xavier_uniform()
+        config, d_model, init = self.config, x.shape[-1], nn.initializers.xavier_uniform()
+        d_ff, compute_dtype = config.d_ff, config.compute_dtype
 
         def project(x, name, axes, size, dtype):
             kernel = parameter(self, name, init, size, axes, matrix=(1, 1), role="hidden")
-            kernel = times(self.multiplier, kernel)
-            y = product("BTI,IO->BTO", x, kernel.astype(self.dtype), dtype)
-            if not self.bias:
+            kernel = times(config.multipliers.hidden, kernel)
+            y = product("BTI,IO->BTO", x, kernel.astype(compute_dtype), dtype)
+            if not config.bias:
                 return y
             zeros = nn.initializers.zeros
             bias = parameter(self, f"{name}_bias", zeros, size[1:], axes[1:], role="vector")
             return y + bias.astype(dtype)[None, None]
 
         def inward(name):
-            size = (d_model, self.d_ff)
-            return keep(
-                project(x.astype(self.dtype), name, ("embed", "mlp"), size, self.dtype), name
-            )
+            axes, size = ("embed", "mlp"), (d_model, d_ff)
+            return keep(project(x.astype(compute_dtype), name, axes, size, compute_dtype), name)
 
-        function, gated = ACTIVATIONS[self.activation]
+        function, gated = ACTIVATIONS[config.activation]
         # Of all that it computes, its input alone is kept; a scan keeps the two passes apart.
         function = jax.checkpoint(function, prevent_cse=False)
         up = inward("up")
         hidden = function(inward("gate")) * up if gated else function(up)
         hidden = constrain(hidden, "batch", "length", "mlp")
-        if self.norm:
-            hidden = Norm(self.norm, self.norm_epsilon, axis="mlp", name="inner_norm")(hidden)
-            hidden = hidden.astype(self.dtype)
-        dropout = Dropout(self.dropout_rate, name="dropout")
+        if self.inner_norm:
+            norm = Norm(config.norm, config.norm_epsilon, axis="mlp", name="inner_norm")
+            hidden = norm(hidden).astype(compute_dtype)
+        dropout = Dropout(config.feed_forward_dropout_rate, name="dropout")
         hidden = dropout(hidden, deterministic=deterministic)
-        return project(hidden, "down", ("mlp", "embed"), (self.d_ff, d_model), jnp.float32)
+        return project(hidden, "down", ("mlp", "embed"), (d_ff, d_model), jnp.float32)

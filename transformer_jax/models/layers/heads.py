@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from transformer_jax.models.layers.dropout import Dropout
-from transformer_jax.models.layers.embeddings import Unprojected
+from transformer_jax.models.layers.embeddings import Unprojected, scaled
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import RoleName, parameter, times
 from transformer_jax.models.layers.product import product
@@ -23,55 +23,39 @@ class MaskedTokenHead(nn.Module):
 
     The head of BERT (Devlin et al. 2019, section 3.1 and its code), where `project` is the product
     with the token table. It drops nothing.
-
-    Attributes:
-      multiplier: on W.
     """
 
-    size: int
-    dtype: jnp.dtype
-    norm: str
-    dropout_rate: float
-    norm_epsilon: float = 1e-5
-    multiplier: float = 1.0
+    config: Any
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
     ) -> Unprojected:
-        size, axis = x.shape[-1], "embed_out"
-        kernel, transform_bias = _affine(self, "transform", x.shape[-1], size, axis, "hidden")
-        kernel = times(self.multiplier, kernel)
-        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        x = product("BTD,DE->BTE", x, kernel, jnp.float32)
-        x = x + transform_bias[None, None]
-        x = Norm(self.norm, self.norm_epsilon, name="norm")(jax.nn.gelu(x, approximate=False))
-        zeros, size = nn.initializers.zeros, (self.size,)
+        config, width = self.config, x.shape[-1]
+        kernel, shift = _affine(self, "transform", width, width, "embed_out", "hidden")
+        kernel = times(config.multipliers.hidden, kernel)
+        x, kernel = x.astype(config.compute_dtype), kernel.astype(config.compute_dtype)
+        x = product("BTD,DE->BTE", x, kernel, jnp.float32) + shift[None, None]
+        norm = Norm(config.norm, config.norm_epsilon, name="norm")
+        x = norm(jax.nn.gelu(x, approximate=False))
+        zeros, size = nn.initializers.zeros, (config.vocab_size,)
         bias = parameter(self, "logits_bias", zeros, size, ("vocab",), role="vector")
         return project(x)._replace(bias=bias)
 
 
 class LabelHead(nn.Module):
-    """Logits of the labels, C of them, at every token: x W + b after dropout.
+    """Logits of the labels, C of them, at every token: x W + b after dropout."""
 
-    Attributes:
-      multiplier: on W.
-    """
-
-    size: int
-    dtype: jnp.dtype
-    norm: str
-    dropout_rate: float
-    norm_epsilon: float = 1e-5
-    multiplier: float = 1.0
+    config: Any
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
     ) -> Unprojected:
-        x = Dropout(self.dropout_rate, name="dropout")(x, deterministic=deterministic)
-        kernel, bias = _affine(self, "labels", x.shape[-1], self.size, "labels", "output")
-        return Unprojected(times(self.multiplier, x).astype(self.dtype), kernel.T, bias)
+        config = self.config
+        x = Dropout(config.dropout_rate, name="dropout")(x, deterministic=deterministic)
+        kernel, bias = _affine(self, "labels", x.shape[-1], config.num_labels, "labels", "output")
+        return Unprojected(scaled(config, x), kernel.T, bias)
 
 
 class Head(NamedTuple):
@@ -79,8 +63,8 @@ class Head(NamedTuple):
 
     Attributes:
       stack: the kind of stack that it stands on.
-      module: (size, dtype, norm, dropout rate, norm's epsilon) -> an encoder's head, called as (x,
-        project, deterministic). A decoder has `project` alone.
+      module: config -> an encoder's head, called as (x, project, deterministic). A decoder has
+        `project` alone.
       name: the module's, and so its parameters'.
       labels: whether its outputs are labels, and not the tokens of the vocabulary. Then its matrix
         is the model's output, otherwise one more hidden matrix.
@@ -122,21 +106,6 @@ def _first(x, mask, positions):
     return jnp.take_along_axis(x, first[..., None], axis=1)
 
 
-# What stands for a whole text: the mean over its tokens, or the first one.
+# What stands for a whole text, at each of its tokens: the mean over its tokens, or the first one.
+# (vectors (B, T, D), True for pairs of tokens of one text (B, T, T), positions (B, T)) -> (B, T, D)
 POOLINGS = {"mean": _mean, "first": _first}
-
-
-def pool(
-    x: Float[Array, "B T D"],
-    mask: Bool[Array, "B T T"],
-    positions: Int[Array, "B T"],
-    pooling: str,
-) -> Float[Array, "B T D"]:
-    """At each token, what stands for its whole text.
-
-    Args:
-      mask: True for pairs of tokens of the same text.
-      positions: of each token in its text, from 0.
-      pooling: a key of `POOLINGS`.
-    """
-    return POOLINGS[pooling](x, mask, positions)

@@ -1,20 +1,14 @@
 """Attention masks: True where a query may look at a key."""
 
-import dataclasses
-import functools
-
-import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Int
 
 # The score of what is not seen. Finite, so that a row that sees nothing (padding) gives no NaN.
 MASKED = -1e30
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["queries", "keys"], meta_fields=["causal"]
-)
-@dataclasses.dataclass(frozen=True)
+@struct.dataclass
 class Segments:
     """What a mask follows from, for a kernel that never holds the mask of all pairs.
 
@@ -24,7 +18,7 @@ class Segments:
 
     queries: Int[Array, "B T"]
     keys: Int[Array, "B S"]
-    causal: bool
+    causal: bool = struct.field(pytree_node=False)
 
     def pairs(self) -> Bool[Array, "B T S"]:
         """The mask: as `segment_mask`, and where it is causal as `causal_mask` too."""

@@ -7,7 +7,7 @@ Positions count within a packed example.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -84,17 +84,13 @@ class Positions(nn.Module):
     """Adds a vector for each position where there is one, then drops entries of the sum.
 
     Attributes:
-      kind: a key of `POSITIONS`.
-      max_length: rows of a learned table.
-      norm: a key of `NORMS`: normalises the sum before entries are dropped (Devlin et al. 2019, in
-        code). None: no norm.
+      config: a `TransformerConfig`.
+      normed: whether the sum is normalised before entries are dropped (Devlin et al. 2019, in
+        code).
     """
 
-    kind: str
-    max_length: int
-    norm: str | None
-    norm_epsilon: float
-    dropout_rate: float
+    config: Any
+    normed: bool
 
     @nn.compact
     def __call__(
@@ -109,14 +105,14 @@ class Positions(nn.Module):
 
         Raises ValueError where that is more than the rows of a learned table.
         """
-        row, d_model = POSITIONS[self.kind], x.shape[-1]
+        config, row, d_model = self.config, POSITIONS[self.config.positions], x.shape[-1]
         if row.learned:
-            if length > self.max_length:
+            if length > config.max_length:
                 raise ValueError(
-                    f"a row of {length} tokens is longer than the {self.max_length} learned "
+                    f"a row of {length} tokens is longer than the {config.max_length} learned "
                     "positions: raise model.max_length or shorten the rows"
                 )
-            init, size = nn.initializers.normal(0.02), (self.max_length, d_model)
+            init, size = nn.initializers.normal(0.02), (config.max_length, d_model)
             axes = ("positions", "embed")
             table = parameter(self, "table", init, size, axes, matrix=(1, 1), role="embedding")
             x = x + look_up(table, positions)
@@ -128,9 +124,10 @@ class Positions(nn.Module):
                 f"{length} tokens",
             )
             x = x + jnp.asarray(row.vectors(length, d_model))[positions]
-        if self.norm:
-            x = Norm(self.norm, self.norm_epsilon, name="norm")(x)
-        return Dropout(self.dropout_rate, name="dropout")(x, deterministic=deterministic)
+        if self.normed:
+            x = Norm(config.norm, config.norm_epsilon, name="norm")(x)
+        dropout = Dropout(config.embedding_dropout_rate, name="dropout")
+        return dropout(x, deterministic=deterministic)
 
 
 def rotate(x: Float[Array, "B T H K"], rotation: Rotation | None) -> Float[Array, "B T H K"]:
@@ -222,20 +219,18 @@ class DistanceVectors(nn.Module):
     """The parts of `Distances` that all layers of a stack share, u and v drawn from N(0, 0.02^2).
 
     Attributes:
+      config: a `TransformerConfig`.
       causal: whether nobody sees keys after a query.
-      most: the distance that larger ones count as; None: there is no such distance.
     """
 
-    num_heads: int
-    head_dim: int
-    d_model: int
+    config: Any
     causal: bool
-    most: int | None
 
     @nn.compact
     def __call__(self, queries: int, keys: int, first: int | Int[Array, ""] = 0) -> Distances:
         """See `RelativeBias`. R is concat[sin, cos], as in the paper's code."""
-        init, size = nn.initializers.normal(0.02), (self.num_heads, self.head_dim)
+        config, init = self.config, nn.initializers.normal(0.02)
+        size, d_model = (config.num_heads, config.head_dim), config.d_model
         content, distance = (
             parameter(self, name, init, size, ("heads", "head_dim"), role="vector")
             for name in ("u", "v")
@@ -244,9 +239,9 @@ class DistanceVectors(nn.Module):
         if self.causal and isinstance(first, int):
             count = min(count, queries + first)  # none after the query
         back = queries - 1 + first - jnp.arange(count)
-        if self.most is not None:
-            back = jnp.clip(back, -self.most, self.most)
-        angles = back[:, None] / 10000.0 ** (jnp.arange(0, self.d_model, 2) / self.d_model)[None]
+        if config.max_distance is not None:
+            back = jnp.clip(back, -config.max_distance, config.max_distance)
+        angles = back[:, None] / 10000.0 ** (jnp.arange(0, d_model, 2) / d_model)[None]
         vectors = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         return Distances(vectors, content, distance)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import jax.numpy as jnp
 
@@ -78,6 +78,10 @@ class ModelConfig:
     def multipliers(self) -> Multipliers:
         """An embedding's is sqrt(D), which brings its entries to unit variance."""
         return Multipliers(self.d_model**0.5)
+
+    def plain(self) -> Self:
+        """The same model as plain products, of which none is computed again."""
+        return dataclasses.replace(self, remat="none")
 
     def check_platform(self, platform: str) -> None:
         """Raises ValueError where the model does not run on this kind of device."""

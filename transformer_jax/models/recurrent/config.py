@@ -113,9 +113,9 @@ class RecurrentConfig(ModelConfig):
         """Whether this layer of the encoder, counted from 1, reads in both directions."""
         return self.row.bidirectional is None or layer <= self.row.bidirectional
 
-    def plain(self) -> "RecurrentConfig":
-        """The same model, of which nothing is computed again."""
-        return dataclasses.replace(self, remat="none")
+    def adds_input(self, layer: int) -> bool:
+        """Whether the input of this layer, counted from 1, is added to its output."""
+        return self.row.residual_from is not None and layer >= self.row.residual_from
 
     def divides(self, devices: int) -> bool:
         """Whether so many devices can share the width of each layer: states are never divided."""

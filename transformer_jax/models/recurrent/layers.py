@@ -18,9 +18,11 @@ from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.layers.product import product
 from transformer_jax.models.recurrent.cells import CELLS, Multiply, State
+from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.scan import multiplier, scan
 from transformer_jax.models.stacks import Place
 
+_AXES = ("embed", "gates", "state")
 INWARD = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, 2, 1)
 XAVIER = nn.initializers.xavier_uniform()
 # Drawn as a kernel of A inputs and one output is.
@@ -34,20 +36,6 @@ class Attended(NamedTuple):
     values: Float[Array, "B S C"]
     segments: Int[Array, "B S"]  # the example of each token; 0 is padding
     vector: Float[Array, "A"]  # what turns the sum of a query and a key into a score
-
-
-class Bottom(NamedTuple):
-    """What an encoder gives the bottom layer of a decoder, over whole rows.
-
-    Attributes:
-      initial: the state where a text begins; None: zeros.
-      attended: what is looked at; None: nothing.
-      segments: the example of it that each step sees.
-    """
-
-    initial: Float[Array, "B T D"] | None
-    attended: Attended | None
-    segments: Int[Array, "B T"]
 
 
 def look(
@@ -70,52 +58,51 @@ def orthogonal(key: Any, shape: tuple[int, ...]) -> Float[Array, "D G E"]:
     return jnp.stack(kernels, axis=1)
 
 
+def kernel(module: nn.Module, name: str, init: Any, *size: int) -> Float[Array, "I *G D"]:
+    """A parameter that multiplies: by inputs, by the gates of the product if any, and by states."""
+    axes = _AXES if len(size) > 2 else _AXES[::2]
+    return parameter(module, name, init, size, axes, matrix=(1, len(size) - 1))
+
+
+def vector(
+    module: nn.Module, name: str, *size: int, init: Any = nn.initializers.zeros, decay: bool = False
+) -> Float[Array, "*G D"]:
+    """A parameter that is added, or by which scores are made: by gates, if any, and by states."""
+    return parameter(module, name, init, size, _AXES[-len(size) :], decay=decay)
+
+
 class Recurrent(nn.Module):
     """One recurrent layer, in one direction.
 
     Attributes:
-      cell: a key of `CELLS`.
       inputs: the width of its input.
       width: the width of its state.
       attended: the width of what it looks at; None: nothing. Its query is the state before a step,
         and what it finds is an input of this step (Bahdanau et al. 2014, equations 5 and 6).
-      remat: a key of `REMAT`.
     """
 
-    cell: str
+    config: RecurrentConfig
     inputs: int
     width: int
-    dtype: jnp.dtype
-    remat: str = "none"
     attended: int | None = None
 
     def setup(self):
-        row, width = CELLS[self.cell], self.width
-        axes = ("embed", "gates", "state")
-
-        def kernel(name, init, inputs, gates):
-            return parameter(self, name, init, (inputs, gates, width), axes, matrix=(1, 2))
-
+        row, width = CELLS[self.config.row.cell], self.width
+        self.cell, self.dtype = row, self.config.compute_dtype
         gates = len(row.bias)
-        self.input = kernel("input", INWARD, self.inputs, gates)
-        self.bias = parameter(self, "bias", each_gate(row.bias), (gates, width), axes[1:])
+        self.input = kernel(self, "input", INWARD, self.inputs, gates, width)
+        self.bias = vector(self, "bias", gates, width, init=each_gate(row.bias))
         kernels = {
-            name: kernel(name, orthogonal, width, count) for name, count in row.kernels.items()
+            name: kernel(self, name, orthogonal, width, count, width)
+            for name, count in row.kernels.items()
         }
-        self.vectors = {
-            name: parameter(self, name, nn.initializers.zeros, (width,), axes[2:])
-            for name in row.vectors
-        }
+        self.vectors = {name: vector(self, name, width) for name in row.vectors}
         if self.attended is not None:
-            kernels["context"] = kernel("context", INWARD, self.attended, gates)
-            kernels["query"] = parameter(
-                self, "query", XAVIER, (width, width), axes[::2], matrix=(1, 1)
-            )
-            self.key = parameter(
-                self, "key", XAVIER, (self.attended, width), axes[::2], matrix=(1, 1)
-            )
-            self.key_bias = parameter(self, "key_bias", nn.initializers.zeros, (width,), axes[2:])
-            self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:], decay=True)
+            kernels["context"] = kernel(self, "context", INWARD, self.attended, gates, width)
+            kernels["query"] = kernel(self, "query", XAVIER, width, width)
+            self.key = kernel(self, "key", XAVIER, self.attended, width)
+            self.key_bias = vector(self, "key_bias", width)
+            self.vector = vector(self, "vector", width, init=VECTOR, decay=True)
         self.kernels = kernels
 
     def attend_to(self, x: Float[Array, "B S C"], segments: Int[Array, "B S"]) -> Attended:
@@ -128,15 +115,20 @@ class Recurrent(nn.Module):
         self,
         x: Float[Array, "B T I"],
         starts: Bool[Array, "B T"],
-        bottom: Bottom | None = None,
         *,
+        initial: Float[Array, "B T D"] | None = None,
+        attended: Attended | None = None,
+        segments: Int[Array, "B T"] | None = None,
         reverse: bool = False,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T C"] | None, State]:
         """The states of whole rows, what each step found in what it looked at, and the last state.
 
-        starts: where a text begins (with `reverse`: where it ends), and so the state anew.
+        Args:
+          starts: where a text begins (with `reverse`: where it ends), and so the state anew.
+          initial: the state there, as each step has it; None: zeros.
+          attended: what is looked at; None: nothing.
+          segments: the example of it that each step sees.
         """
-        initial, attended, segments = bottom or (None, None, None)
         inputs = {"products": self._products(x, "BTI,IGD->TBGD"), "starts": starts.T}
         inputs["products"] = constrain(inputs["products"], None, "batch")
         if initial is not None:
@@ -166,7 +158,7 @@ class Recurrent(nn.Module):
             self.empty(x.shape[0]),
             inputs,
             dtype=self.dtype,
-            remat=self.remat,
+            remat=self.config.remat,
             reverse=reverse,
         )
         states, contexts, weights = jax.tree.map(
@@ -194,7 +186,7 @@ class Recurrent(nn.Module):
     def empty(self, rows: int, room: int = 0) -> State:
         """The state before anything is read, which needs no room for what will be."""
         del room
-        return tuple(jnp.zeros((rows, self.width)) for _ in range(CELLS[self.cell].states))
+        return tuple(jnp.zeros((rows, self.width)) for _ in range(self.cell.states))
 
     def _products(self, x: Array, formula: str) -> Array:
         x, kernel = x.astype(self.dtype), self.input.astype(self.dtype)
@@ -220,23 +212,19 @@ class Recurrent(nn.Module):
             context = jnp.einsum("BQS,BSC->BQC", weights.astype(self.dtype), attended.values)
             context = context.reshape(-1, context.shape[-1])
             products = products + multiply("context", context)
-        update = CELLS[self.cell].update
-        return update(products, state, multiply, vectors), context, weights
+        return self.cell.update(products, state, multiply, vectors), context, weights
 
 
 class Bidirectional(nn.Module):
     """Two layers over the same input, one from each end: their states side by side."""
 
-    cell: str
+    config: RecurrentConfig
     inputs: int
     width: int
-    dtype: jnp.dtype
-    remat: str = "none"
 
     def setup(self):
-        sizes = (self.cell, self.inputs, self.width, self.dtype, self.remat)
-        self.forward = Recurrent(*sizes)
-        self.backward = Recurrent(*sizes)
+        self.forward = Recurrent(self.config, self.inputs, self.width)
+        self.backward = Recurrent(self.config, self.inputs, self.width)
 
     def __call__(
         self, x: Float[Array, "B T I"], starts: Bool[Array, "B T"], ends: Bool[Array, "B T"]

@@ -1,4 +1,7 @@
-"""The stacks of recurrent models, over whole rows and one token at a time."""
+"""The stacks of recurrent models, over whole rows and one token at a time.
+
+Kernels that multiply a state are drawn orthogonal, a matrix for each gate; others Xavier uniform.
+"""
 
 import functools
 from collections.abc import Callable
@@ -7,35 +10,23 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
-from transformer_jax.models.family import Batch, Params
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.masks import segment_mask
-from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.layers.settings import ARCHITECTURES, Stack
-from transformer_jax.models.recurrent.cells import State
 from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.layers import (
     INWARD,
     XAVIER,
     Attended,
     Bidirectional,
-    Bottom,
     Recurrent,
+    kernel,
+    vector,
 )
-from transformer_jax.models.recurrent.tape import Reader, Tape
-from transformer_jax.models.stacks import Encoded, Past, Place, Vectors
-
-
-class Cache(NamedTuple):
-    """The state of each layer."""
-
-    layers: tuple[State | Tape, ...]
-
-    def enlarged(self, by: int) -> "Cache":
-        """With room for so many tokens more, where a layer keeps something of each."""
-        return Cache(tuple(x.enlarged(by) if isinstance(x, Tape) else x for x in self.layers))
+from transformer_jax.models.recurrent.tape import Reader
+from transformer_jax.models.stacks import Cache, Past, Place, Vectors
 
 
 class Context(NamedTuple):
@@ -60,17 +51,19 @@ class Encoder(nn.Module):
         width = inputs = config.d_model
         if config.architecture == "encoder_only":
             width //= 2  # so that both directions make d_model
-        settings, layers = (width, config.compute_dtype, config.remat), []
+        layers = []
         for number in range(1, config.num_encoder_layers + 1):
             both = config.both_ways(number)
             kind = Bidirectional if both else Recurrent
-            layers.append(kind(config.row.cell, inputs, *settings, name=f"layer_{number}"))
+            layers.append(kind(config, inputs, width, name=f"layer_{number}"))
             inputs = (2 if both else 1) * width
         self.layers = layers
         self.dropout = Dropout(config.dropout_rate)
 
-    def __call__(self, inputs: Vectors, *, deterministic: bool) -> Float[Array, "B S C"]:
-        """See `stacks.Encoder`."""
+    def __call__(
+        self, inputs: Vectors, *, deterministic: bool
+    ) -> tuple[Float[Array, "B S C"], None]:
+        """See `stacks.Layers`."""
         segments, starts = inputs.segments, inputs.positions == 0
         ends = jnp.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (0, 1)], constant_values=True)
         x = self.entry(inputs.x, deterministic=deterministic)
@@ -80,8 +73,8 @@ class Encoder(nn.Module):
             else:
                 out, *_ = layer(x, starts)
             out = self.dropout(out, deterministic=deterministic)
-            x = _add_residual(self.config, number, x, out)
-        return x
+            x = x + out if self.config.adds_input(number) else out
+        return x, None
 
 
 class Decoder(nn.Module):
@@ -92,47 +85,56 @@ class Decoder(nn.Module):
 
     def setup(self):
         config, width = self.config, self.config.d_model
-        row, source = config.row, config.source_width or 0
-        settings = (width, config.compute_dtype)
-        layers = []
+        row, source, layers = config.row, config.source_width or 0, []
         for number in range(1, config.num_decoder_layers + 1):
             name, attends = f"layer_{number}", row.attends and number == 1
             inputs = width if attends else width + source
             if row.tape:
-                layers.append(Reader(width, *settings, name=name))
+                layers.append(Reader(config, name=name))
             else:
                 attended = source if attends else None
-                layers.append(
-                    Recurrent(row.cell, inputs, *settings, config.remat, attended, name=name)
-                )
+                layers.append(Recurrent(config, inputs, width, attended, name=name))
         self.layers = layers
         self.dropout = Dropout(config.dropout_rate)
-        axes, zeros = ("embed", "gates", "state"), nn.initializers.zeros
         if row.bridge:
-            size = (source // 2, width)
-            self.bridge = parameter(self, "bridge", XAVIER, size, axes[::2], matrix=(1, 1))
-            self.bridge_bias = parameter(self, "bridge_bias", zeros, (width,), axes[2:])
+            self.bridge = kernel(self, "bridge", XAVIER, source // 2, width)
+            self.bridge_bias = vector(self, "bridge_bias", width)
         if row.maxout:
-            size = (2 * width + source, 2, width)
-            self.readout = parameter(self, "readout", INWARD, size, axes, matrix=(1, 2))
-            self.readout_bias = parameter(self, "readout_bias", zeros, size[1:], axes[1:])
+            self.readout = kernel(self, "readout", INWARD, 2 * width + source, 2, width)
+            self.readout_bias = vector(self, "readout_bias", 2, width)
 
     def __call__(
         self,
         inputs: Vectors,
-        encoded: Encoded | None = None,
+        encoded: Vectors | None = None,
         past: Past | None = None,
         *,
         deterministic: bool,
-    ) -> tuple[Float[Array, "B T D"], None]:
-        """See `stacks.Decoder`. It remembers nothing of a past."""
+    ) -> tuple[Float[Array, "B T D"], Cache]:
+        """See `stacks.Layers`. It remembers nothing of a past, and returns the states at the end.
+
+        States start anew where positions are 0 or less.
+        """
         del past
-        return self._run(inputs, encoded, deterministic)[0], None
+        of_encoder, contexts = {}, None
+        if encoded is not None:
+            own = segment_mask(inputs.segments, encoded.segments)
+            initial, attended, contexts = self._of_encoder(encoded, own)
+            of_encoder = {"initial": initial, "attended": attended, "segments": inputs.segments}
+
+        # A tape is read back to its text's first state.
+        begins = inputs.positions if self.config.row.tape else inputs.positions <= 0
+
+        def advance(number, layer, x):
+            return layer(x, begins, **(of_encoder if number == 0 else {}))
+
+        x = self.entry(inputs.x, deterministic=deterministic)
+        return self._layers(x, contexts, advance, deterministic)
 
     def start(
-        self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
+        self, rows: int, room: int, encoded: Vectors | None, prompt: Vectors | None
     ) -> tuple[Context, Cache]:
-        """See `stacks.Decoder`."""
+        """See `stacks.Layers`."""
         cache = Cache(tuple(layer.empty(rows, room) for layer in self.layers))
         attended = contexts = None
         if encoded is not None:
@@ -142,7 +144,7 @@ class Decoder(nn.Module):
                 bottom, *others = cache.layers
                 cache = Cache(((initial[:, 0], *bottom[1:]), *others))
         if prompt is not None:
-            _, states = self._run(prompt, None, deterministic=True)
+            _, states = self(prompt, deterministic=True)
             # The states of a prompt of no tokens are those before anything is read.
             read = prompt.segments[:, -1] > 0
             cache = jax.tree.map(
@@ -153,7 +155,7 @@ class Decoder(nn.Module):
     def step(
         self, x: Float[Array, "N 1 D"], context: Context, cache: Cache, place: Place
     ) -> tuple[Float[Array, "N 1 D"], Cache]:
-        """See `stacks.Decoder`; of one new token a row."""
+        """See `stacks.Layers`; of one new token a row."""
         x, found = x[:, 0], None
         if context.states is not None:
             found = jnp.repeat(context.states, x.shape[0] // context.states.shape[0], axis=0)
@@ -164,28 +166,6 @@ class Decoder(nn.Module):
 
         x, cache = self._layers(x, found, advance, deterministic=True)
         return x[:, None], cache
-
-    def _run(
-        self, inputs: Vectors, encoded: Encoded | None, deterministic: bool
-    ) -> tuple[Float[Array, "B T D"], Cache]:
-        """What gives the next tokens of whole rows, and the states at their end.
-
-        States start anew where positions are 0 or less.
-        """
-        bottom = contexts = None
-        if encoded is not None:
-            own = segment_mask(inputs.segments, encoded.segments)
-            initial, attended, contexts = self._of_encoder(encoded, own)
-            bottom = Bottom(initial, attended, inputs.segments)
-
-        # A tape is read back to its text's first state.
-        begins = inputs.positions if self.config.row.tape else inputs.positions <= 0
-
-        def advance(number, layer, x):
-            return layer(x, begins, bottom if number == 0 else None)
-
-        x = self.entry(inputs.x, deterministic=deterministic)
-        return self._layers(x, contexts, advance, deterministic)
 
     def _layers(
         self,
@@ -206,11 +186,11 @@ class Decoder(nn.Module):
             contexts = contexts if found is None else found
             states.append(state)
             out = self.dropout(out, deterministic=deterministic)
-            x = _add_residual(self.config, number + 1, x, out)
+            x = x + out if self.config.adds_input(number + 1) else out
         return self._read_out(x, embeddings, contexts), Cache(tuple(states))
 
     def _of_encoder(
-        self, encoded: Encoded, own: Bool[Array, "B T S"]
+        self, encoded: Vectors, own: Bool[Array, "B T S"]
     ) -> tuple[Array | None, Attended | None, Array | None]:
         """What target tokens get of their sources, where the row has it.
 
@@ -219,12 +199,12 @@ class Decoder(nn.Module):
         """
         row, initial, attended, contexts = self.config.row, None, None, None
         if row.bridge:
-            _, backward = _last_states(encoded.output, own)
+            _, backward = _last_states(encoded.x, own)
             initial = jnp.tanh(self._affine(backward, self.bridge, self.bridge_bias))
         if row.attends:
-            attended = self.layers[0].attend_to(encoded.output, encoded.segments)
+            attended = self.layers[0].attend_to(encoded.x, encoded.segments)
         else:
-            contexts = jnp.concatenate(_last_states(encoded.output, own), axis=-1)
+            contexts = jnp.concatenate(_last_states(encoded.x, own), axis=-1)
         return initial, attended, contexts
 
     def _read_out(
@@ -245,14 +225,6 @@ class Decoder(nn.Module):
         product = functools.partial(jnp.tensordot, axes=1, preferred_element_type=jnp.float32)
         out = product(x.astype(dtype), kernel.astype(dtype))
         return out + jnp.expand_dims(bias, range(x.ndim - 1))
-
-
-def _add_residual(
-    config: RecurrentConfig, layer: int, x: Float[Array, "*B I"], out: Float[Array, "*B D"]
-) -> Float[Array, "*B D"]:
-    """A layer's output, with its input where this layer (from 1) has a residual connection."""
-    first = config.row.residual_from
-    return out if first is None or layer < first else x + out
 
 
 def _last_states(
@@ -282,11 +254,3 @@ def recurrent_stacks(config: RecurrentConfig) -> dict[Stack, Encoder | Decoder]:
     kinds = {"encoder": Encoder, "decoder": Decoder}
     names = ARCHITECTURES[config.architecture]
     return {name: kinds[name](config, entry, name=name) for name in names}
-
-
-def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
-    """Draws the model's parameters, boxed with their logical axes.
-
-    Kernels that multiply a state are orthogonal, a matrix for each gate; others Xavier uniform.
-    """
-    return model.init(key, batch, deterministic=True)["params"]

@@ -11,16 +11,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.observe import observe
-from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.recurrent.cells import CELLS, Multiply
+from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.layers import (
     INWARD,
     VECTOR,
     XAVIER,
     each_gate,
+    kernel,
     look,
     of_rows,
     orthogonal,
+    vector,
 )
 from transformer_jax.models.recurrent.scan import Kernels, kernel_gradients, multiplier
 from transformer_jax.models.stacks import Place
@@ -75,38 +77,29 @@ class Reader(nn.Module):
     nothing to read, these are 0.
     """
 
-    inputs: int
-    width: int
-    dtype: jnp.dtype
+    config: RecurrentConfig
 
     def setup(self):
-        row, width, axes = CELLS["lstm"], self.width, ("embed", "gates", "state")
-
-        def kernel(name, init, inputs, *gates):
-            axes_of = axes if gates else axes[::2]
-            matrix = (1, 1 + len(gates))
-            return parameter(self, name, init, (inputs, *gates, width), axes_of, matrix=matrix)
-
-        gates = len(row.bias)
-        self.input = kernel("input", INWARD, self.inputs, gates)
-        self.bias = parameter(self, "bias", each_gate(row.bias), (gates, width), axes[1:])
-        self.input_query = kernel("input_query", XAVIER, self.inputs)
-        self.query_bias = parameter(self, "query_bias", nn.initializers.zeros, (width,), axes[2:])
+        row, width = CELLS["lstm"], self.config.d_model
+        gates, self.dtype = len(row.bias), self.config.compute_dtype
+        self.input = kernel(self, "input", INWARD, width, gates, width)
+        self.bias = vector(self, "bias", gates, width, init=each_gate(row.bias))
+        self.input_query = kernel(self, "input_query", XAVIER, width, width)
+        self.query_bias = vector(self, "query_bias", width)
         self.kernels = {
-            "recurrent": kernel("recurrent", orthogonal, width, gates),
-            "query": kernel("query", XAVIER, width),
-            "key": kernel("key", XAVIER, width),
+            "recurrent": kernel(self, "recurrent", orthogonal, width, gates, width),
+            "query": kernel(self, "query", XAVIER, width, width),
+            "key": kernel(self, "key", XAVIER, width, width),
         }
-        self.vector = parameter(self, "vector", VECTOR, (width,), axes[2:], decay=True)
+        self.vector = vector(self, "vector", width, init=VECTOR, decay=True)
 
     def __call__(
-        self, x: Float[Array, "B T I"], positions: Int[Array, "B T"], bottom: None = None
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
     ) -> tuple[Float[Array, "B T D"], None, Tape]:
         """The hidden states of whole rows, and the tape that holds them.
 
         positions: of each token in its text; no token with one of 0 or less sees any state.
         """
-        del bottom  # there is no encoder
         slots = jnp.broadcast_to(jnp.arange(x.shape[1])[None], positions.shape)
         inputs = self._inputs(x, slots - jnp.maximum(positions, 0), slots)
         inputs = jax.tree.map(lambda x: constrain(jnp.swapaxes(x, 0, 1), None, "batch"), inputs)
@@ -128,7 +121,7 @@ class Reader(nn.Module):
         return jnp.swapaxes(jax.lax.scan(step, start, inputs)[1], 0, 1)
 
     def step(
-        self, x: Float[Array, "N I"], tape: Tape, place: Place, attended: None = None
+        self, x: Float[Array, "N D"], tape: Tape, place: Place, attended: None = None
     ) -> tuple[Float[Array, "N D"], None, Tape]:
         """The hidden state of a new input, and the tape with it."""
         del attended
@@ -145,10 +138,10 @@ class Reader(nn.Module):
 
     def empty(self, rows: int, room: int) -> Tape:
         """A tape with room for so many states."""
-        return _empty(rows, room, self.width)
+        return _empty(rows, room, self.config.d_model)
 
     def _inputs(
-        self, x: Float[Array, "B T I"], first: Int[Array, "B T"], end: Int[Array, "B T"]
+        self, x: Float[Array, "B T D"], first: Int[Array, "B T"], end: Int[Array, "B T"]
     ) -> Inputs:
         x = x.astype(self.dtype)
         product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)

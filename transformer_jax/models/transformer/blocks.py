@@ -1,6 +1,5 @@
 """The block of residual sublayers that every stack repeats, in whole rows and with a cache."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.layers.attention import Attention, Slots
@@ -23,12 +23,7 @@ from transformer_jax.models.transformer.residual import Carry, ResidualSublayer,
 from transformer_jax.models.transformer.schemes import Kind, Stack
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["mask", "rotation", "bias", "real", "encoded", "cross_mask"],
-    meta_fields=["deterministic"],
-)
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@struct.dataclass
 class WholeRows:
     """What all layers see of whole rows: which keys their queries see, positions, real tokens.
 
@@ -41,9 +36,9 @@ class WholeRows:
     rotation: Rotation | None
     bias: Any
     real: Bool[Array, "B T"]
-    deterministic: bool
-    encoded: Any = None
-    cross_mask: Any = None
+    encoded: Any
+    cross_mask: Any
+    deterministic: bool = struct.field(pytree_node=False)
 
 
 class NewTokens(NamedTuple):
@@ -61,16 +56,6 @@ class NewTokens(NamedTuple):
     source_mask: Any = None
 
 
-class PerLayer(NamedTuple):
-    """What a layer has of its own, besides parameters: rides through the scan.
-
-    memory: what its self-attention read of the tokens before these rows, or None.
-    """
-
-    scales: Scales
-    memory: Any  # Float[Array, "B M D"]
-
-
 class Block(nn.Module):
     """One layer of a stack: the sublayers of `depth(config, stack).kinds`, each in its residual."""
 
@@ -84,9 +69,15 @@ class Block(nn.Module):
             setattr(self, kind, _SUBLAYERS[kind](config, inner_norm))
             setattr(self, f"{kind}_residual", ResidualSublayer(config, stack, index))
 
-    def __call__(self, carry: Carry, layer: PerLayer, shared: WholeRows) -> tuple[Carry, Any]:
-        """All positions at once. Also returns what the layer's memory becomes, None without one."""
-        deterministic, memory = shared.deterministic, layer.memory
+    def __call__(
+        self, carry: Carry, layer: tuple[Scales, Any], shared: WholeRows
+    ) -> tuple[Carry, Any]:
+        """All positions at once, and what the layer's memory becomes.
+
+        layer: its own scales, and what its self-attention read of the tokens before these rows (B,
+        M, D) or None, which ride through the scan.
+        """
+        deterministic, (scales, memory) = shared.deterministic, layer
 
         def attend(h):
             nonlocal memory
@@ -95,10 +86,9 @@ class Block(nn.Module):
                 # No gradient enters what earlier segments left.
                 seen = jnp.concatenate([jax.lax.stop_gradient(memory), h.astype(memory.dtype)], 1)
                 memory = seen[:, h.shape[1] :]
-            keys_values = self.self_attention.keys_values(seen, shared.rotation)
             return self.self_attention(
                 h,
-                *keys_values,
+                seen,
                 shared.mask,
                 shared.rotation,
                 shared.bias,
@@ -106,12 +96,11 @@ class Block(nn.Module):
             )
 
         def look(h):
-            keys_values = self.cross_attention.keys_values(shared.encoded)
             return self.cross_attention(
-                h, *keys_values, shared.cross_mask, deterministic=deterministic
+                h, shared.encoded, shared.cross_mask, deterministic=deterministic
             )
 
-        carry = self._sublayers(carry, layer.scales, attend, look, shared.real, deterministic)
+        carry = self._sublayers(carry, scales, attend, look, shared.real, deterministic)
         return carry, memory
 
     def context(self, encoded: Float[Array, "B S D"]) -> Slots:
@@ -151,13 +140,10 @@ class Block(nn.Module):
         real: Bool[Array, "B T"],
         deterministic: bool,
     ) -> Carry:
-        def feed_forward(h):
-            return self.feed_forward(h, deterministic=deterministic)
-
         functions: dict[Kind, Callable[..., Any]] = {
             "self_attention": attend,
             "cross_attention": look,
-            "feed_forward": feed_forward,
+            "feed_forward": functools.partial(self.feed_forward, deterministic=deterministic),
         }
         for kind in depth(self.config, self.stack).kinds:
             residual = getattr(self, f"{kind}_residual")
@@ -165,48 +151,10 @@ class Block(nn.Module):
         return carry
 
 
-def attention(
-    config: TransformerConfig, inner_norm: bool = False, distances: bool = False
-) -> Attention:
-    """An attention of the model; `inner_norm` as of its scheme."""
-    return Attention(
-        d_model=config.d_model,
-        num_heads=config.num_heads,
-        num_kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        dtype=config.compute_dtype,
-        score=config.attention_score,
-        gain=config.attention_gain,
-        distances=distances,
-        bias=config.bias,
-        norm=config.norm,
-        norm_epsilon=config.norm_epsilon,
-        qk_norm=config.qk_norm,
-        inner_norm=inner_norm,
-        dropout_rate=config.attention_dropout_rate,
-        kernel=config.attention_kernel,
-        multiplier=config.multipliers.hidden,
-    )
-
-
-def feed_forward(config: TransformerConfig, inner_norm: bool = False) -> FeedForward:
-    """A feed-forward network of the model; `inner_norm` as of its scheme."""
-    return FeedForward(
-        d_ff=config.d_ff,
-        activation=config.activation,
-        dtype=config.compute_dtype,
-        dropout_rate=config.feed_forward_dropout_rate,
-        norm=config.norm if inner_norm else None,
-        norm_epsilon=config.norm_epsilon,
-        bias=config.bias,
-        multiplier=config.multipliers.hidden,
-    )
-
-
 _SUBLAYERS: dict[Kind, Callable[[TransformerConfig, bool], nn.Module]] = {
-    "self_attention": lambda config, inner_norm: attention(
-        config, inner_norm, POSITIONS[config.positions].distances
+    "self_attention": lambda config, inner_norm: Attention(
+        config, POSITIONS[config.positions].distances, inner_norm
     ),
-    "cross_attention": lambda config, inner_norm: attention(config),  # without an inner norm
-    "feed_forward": feed_forward,
+    "cross_attention": lambda config, inner_norm: Attention(config),  # without an inner norm
+    "feed_forward": FeedForward,
 }

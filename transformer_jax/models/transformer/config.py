@@ -94,10 +94,9 @@ class TransformerConfig(ModelConfig):
             )
         even = POSITIONS[self.positions].even
         if even and getattr(self, even) % 2:
-            default = " (by default model.d_model / model.num_heads)" * (even == "head_dim")
             raise ValueError(
-                f"{self.positions} positions need an even model.{even}{default}, "
-                f"got {getattr(self, even)}"
+                f"{self.positions} positions need an even model.{even}, got {getattr(self, even)} "
+                "(model.head_dim is by default model.d_model / model.num_heads)"
             )
         self._check_memory()
         self._check_kernel()
@@ -119,32 +118,25 @@ class TransformerConfig(ModelConfig):
 
     def _check_kernel(self) -> None:
         name, kernel = self.attention_kernel, KERNELS[self.attention_kernel]
-
-        def others(ability):
-            able = (name for name, row in KERNELS.items() if getattr(row, ability))
-            return " or ".join(map(repr, able))
-
-        if SCORES[self.attention_score].module and not kernel.any_score:
-            raise ValueError(
-                f"model.attention_kernel={name!r} has products of queries and keys alone: with "
-                f"model.attention_score={self.attention_score!r} set it to {others('any_score')}"
-            )
-        if POSITIONS[self.positions].distances and SCORES[self.attention_score].module:
+        score, positions = SCORES[self.attention_score], POSITIONS[self.positions]
+        if score.module and positions.distances:
             raise ValueError(
                 f"model.positions={self.positions!r} adds to products of queries and keys, which "
                 f"model.attention_score={self.attention_score!r} has none of"
             )
-        if POSITIONS[self.positions].relative and not kernel.any_score:
-            raise ValueError(
-                f"model.attention_kernel={name!r} has products of queries and keys alone: with "
-                f"model.positions={self.positions!r} set it to {others('any_score')}"
-            )
-        if self.attention_dropout_rate and not kernel.drops:
-            raise ValueError(
-                f"model.attention_kernel={name!r} cannot drop attention weights: set "
-                f"model.attention_dropout_rate={self.attention_dropout_rate} to 0, or the kernel "
-                f"to {others('drops')}"
-            )
+        asked = {
+            "attention_score": score.module,
+            "positions": positions.relative,
+            "attention_dropout_rate": self.attention_dropout_rate,
+        }
+        for key, value in asked.items():
+            if value and not kernel.plain:
+                plain = " or ".join(repr(name) for name, row in KERNELS.items() if row.plain)
+                raise ValueError(
+                    f"model.{key}={getattr(self, key)!r} needs attention weights, which model."
+                    f"attention_kernel={name!r} never holds: change it, or set the kernel to "
+                    f"{plain}"
+                )
         if kernel.dtypes and self.dtype not in kernel.dtypes:
             raise ValueError(
                 f"model.attention_kernel={name!r} takes no products of model.dtype={self.dtype!r}: "
@@ -186,8 +178,7 @@ class TransformerConfig(ModelConfig):
         return any(scheme(self, stack).profiled for stack in stacks(self))
 
     def plain(self) -> "TransformerConfig":
-        """The same model as plain products, of which none is computed again."""
-        return dataclasses.replace(self, attention_kernel="xla", remat="none")
+        return dataclasses.replace(super().plain(), attention_kernel="xla")
 
     def divides(self, devices: int) -> bool:
         """Whether so many devices can share the width of each layer evenly."""
@@ -211,11 +202,11 @@ class TransformerConfig(ModelConfig):
 
     def check_platform(self, platform: str) -> None:
         """Raises ValueError where the attention kernel does not run on this kind of device."""
-        platforms = KERNELS[self.attention_kernel].platforms
-        if platforms and platform not in platforms:
-            fitting = (
-                name for name, row in KERNELS.items() if platform in (row.platforms or [platform])
-            )
+        fitting = [
+            name for name, row in KERNELS.items() if platform in (row.platforms or [platform])
+        ]
+        if self.attention_kernel not in fitting:
+            platforms = KERNELS[self.attention_kernel].platforms or ()
             raise ValueError(
                 f"model.attention_kernel={self.attention_kernel!r} is for "
                 f"{' and '.join(f'{name.upper()}s' for name in platforms)}, and the devices are of "

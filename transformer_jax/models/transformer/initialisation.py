@@ -38,7 +38,8 @@ def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
         keys = tuple(entry.key for entry in path)
         gain = draw_gain(config, keys)
         if row is not None:
-            own = share(row, draw, ratios(config, _stack_of(config, keys)))
+            stack: Stack | None = next((name for name in stacks(config) if name == keys[0]), None)
+            own = share(row, draw, ratios(config, stack))
             draw = draw.replace(share=own)
             if own.draw != 1.0:
                 gain = own.draw * (np.float32(1) if gain is None else gain)
@@ -85,11 +86,6 @@ def draw_gain(config: TransformerConfig, path: tuple[str, ...]) -> Float[np.ndar
                     np.broadcast_to(gain, at.shape)[:, at.kinds.index(kind)] if gain.ndim else gain
                 )
     return None
-
-
-def _stack_of(config: TransformerConfig, path: tuple[str, ...]) -> Stack | None:
-    """The stack whose layers a parameter is of, if any."""
-    return next((stack for stack in stacks(config) if stack == path[0]), None)
 
 
 def _without_omegas(tree: PyTree) -> PyTree:

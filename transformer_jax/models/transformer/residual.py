@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -46,10 +47,6 @@ class Scales(NamedTuple):
         )
         all_normed = jnp.ones(at.shape, bool)
         return cls(skip, branch, None if row.first_post_norm else all_normed.at[0, 0].set(False))
-
-    def at(self, index: int) -> "Scales":
-        """The scales of the sublayer `index`, where self holds one layer's."""
-        return Scales(*(None if values is None else values[index] for values in self))
 
 
 class Carry(NamedTuple):
@@ -118,7 +115,7 @@ class ResidualSublayer(nn.Module):
         """
         config, row = self.config, scheme(self.config, self.stack)
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)
-        scales = scales.at(self.index)
+        scales = jax.tree.map(lambda of_layer: of_layer[self.index], scales)
         x, omega, kept = carry
         if row.layer_shortcut and self.index == 0:
             kept = x

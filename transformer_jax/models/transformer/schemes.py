@@ -235,8 +235,3 @@ SCHEMES: dict[str, ResidualScheme] = {
         reads=("depth_exponent",),
     ),
 }
-
-
-def by_sublayer(formula: Formula, depth: Depth) -> Float[np.ndarray, "L kinds"]:
-    """A formula's value for each sublayer, float32."""
-    return np.broadcast_to(np.asarray(formula(depth), np.float32), depth.shape)

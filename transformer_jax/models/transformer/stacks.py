@@ -1,6 +1,5 @@
 """The stacks of a Transformer: whole rows in one scan over depth, and new tokens layer by layer."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,15 +14,14 @@ from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.positions import (
     POSITIONS,
-    Distances,
     DistanceVectors,
     Positions,
     RelativeBias,
     Rotation,
 )
 from transformer_jax.models.layers.stack import stack as repeated
-from transformer_jax.models.stacks import Encoded, Past, Place, Prompts, Vectors
-from transformer_jax.models.transformer.blocks import Block, NewTokens, PerLayer, WholeRows
+from transformer_jax.models.stacks import Cache, Past, Place, Prompts, Vectors
+from transformer_jax.models.transformer.blocks import Block, NewTokens, WholeRows
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
     depth,
@@ -34,37 +32,6 @@ from transformer_jax.models.transformer.config import (
 )
 from transformer_jax.models.transformer.residual import Carry, Scales, finish
 from transformer_jax.models.transformer.schemes import Stack
-
-
-class Cache(NamedTuple):
-    """The keys and values of each layer, in slots."""
-
-    layers: tuple[Slots, ...]
-
-    @classmethod
-    def empty(cls, config: TransformerConfig, rows: int, length: int) -> "Cache":
-        """A cache that holds nothing, of `length` slots."""
-
-        def zeros(*size: int) -> Array:
-            return jnp.zeros((rows, config.kv_heads, *size), config.compute_dtype)
-
-        def layer() -> Slots:
-            return Slots(zeros(config.head_dim, length), zeros(length, config.head_dim))
-
-        return cls(tuple(layer() for _ in range(config.num_decoder_layers)))
-
-    @property
-    def length(self) -> int:
-        return self.layers[0].keys.shape[3]
-
-    def enlarged(self, by: int) -> "Cache":
-        """With so many slots more."""
-
-        def larger(layer: Slots) -> Slots:
-            keys = jnp.pad(layer.keys, [(0, 0), (0, 0), (0, 0), (0, by)])
-            return Slots(keys, jnp.pad(layer.values, [(0, 0), (0, 0), (0, by), (0, 0)]))
-
-        return Cache(tuple(map(larger, self.layers)))
 
 
 class Context(NamedTuple):
@@ -88,17 +55,10 @@ class Layers:
 
     def __init__(self, config: TransformerConfig, stack: Stack):
         row = scheme(config, stack)
-        embedding_norm = config.embedding_norm or row.embedding_norm
         self.config, self.row = config, row
         self.stack: Stack = stack
-        self.positions = Positions(
-            kind=config.positions,
-            max_length=config.max_length,
-            norm=config.norm if embedding_norm else None,
-            norm_epsilon=config.norm_epsilon,
-            dropout_rate=config.embedding_dropout_rate,
-            name=f"{side_of(config, stack)}positions",
-        )
+        normed, name = config.embedding_norm or row.embedding_norm, side_of(config, stack)
+        self.positions = Positions(config, normed, name=f"{name}positions")
         self.distances = _distances(config, stack)
         layers = repeated(Block, depth(config, stack).layers, config.remat)
         self.layers = layers(config, stack, name=stack)
@@ -106,10 +66,15 @@ class Layers:
         if row.ends_in_norm:
             self.norm = Norm(config.norm, config.norm_epsilon, name=f"{stack}_norm")
 
-    def rows(
-        self, inputs: Vectors, encoded: Encoded | None, past: Past | None, deterministic: bool
+    def __call__(
+        self,
+        inputs: Vectors,
+        encoded: Vectors | None = None,
+        past: Past | None = None,
+        *,
+        deterministic: bool,
     ) -> tuple[Float[Array, "B T D"], Any]:
-        """All tokens of rows at once, and what each layer has read last, where there is a past."""
+        """See `stacks.Layers`."""
         x, segments, positions = inputs
         length, keys, hidden = segments.shape[1], segments, None
         if past is not None:
@@ -119,16 +84,65 @@ class Layers:
         shared = WholeRows(
             mask=self._mask(segments, keys, causal=self.stack == "decoder"),
             rotation=self._rotation(positions),
-            bias=self._bias(length, keys.shape[1], keys.shape[1] - length),
+            bias=self.distances(length, keys.shape[1], keys.shape[1] - length),
             real=segments > 0,
             deterministic=deterministic,
+            encoded=encoded.x if encoded else None,
+            cross_mask=self._mask(segments, encoded.segments, causal=False) if encoded else None,
         )
-        if encoded is not None:
-            mask = self._mask(segments, encoded.segments, causal=False)
-            shared = dataclasses.replace(shared, encoded=encoded.output, cross_mask=mask)
-        layers = PerLayer(Scales.of(self.config, self.stack), hidden)
+        layers = Scales.of(self.config, self.stack), hidden
         carry, hidden = self.layers(Carry.start(self.config, self.stack, x), layers, shared)
         return finish(self.row, self.norm, carry), hidden
+
+    def start(
+        self, rows: int, room: int, encoded: Vectors | None, prompt: Vectors | None
+    ) -> tuple[Context, Cache]:
+        """See `stacks.Layers`."""
+        stacked = self.layers.variables["params"]
+        layers = tuple(
+            self._own(stacked, number) for number in range(self.config.num_decoder_layers)
+        )
+        sources, mask = (None,) * len(layers), None
+        if encoded is not None:
+            sources = tuple(self._method(layer, "context")(encoded.x) for layer in layers)
+            mask = encoded.segments > 0
+        cache = Cache(tuple(_empty(self.config, rows, room) for _ in layers))
+        context = Context(layers, sources, mask)
+        if prompt is not None:
+            prompts = Prompts(-prompt.positions[:, 0], jnp.int32(prompt.x.shape[1]))
+            _, cache = self.step(prompt.x, context, cache, Place(jnp.int32(0), prompts))
+        return context, cache
+
+    def step(
+        self, x: Float[Array, "N T D"], context: Context, cache: Cache, place: Place
+    ) -> tuple[Float[Array, "N T D"], Cache]:
+        """See `stacks.Layers`."""
+        config, (rows, count, _) = self.config, x.shape
+        length = cache.layers[0].keys.shape[3]
+        positions = place.positions(rows, count)
+        # Slots outnumber learned positions where a short prompt stands in a wide row.
+        bound = length if place.prompts is None else min(length, config.longest_row or length)
+        x = self.positions(x, positions, length=bound, deterministic=True)
+        seen, hypotheses = place.seen(rows, count, length, config.context_length), 1
+        if place.ancestors is not None:
+            hypotheses = place.ancestors.shape[1]
+            seen = seen & _held(place.holders(length))
+        new = NewTokens(
+            slot=place.slot,
+            seen=seen,
+            rotation=self._rotation(positions),
+            bias=self.distances(count, length, place.slot),
+            hypotheses=hypotheses,
+            source_mask=context.source_mask,
+        )
+        carry, scales = Carry.start(config, self.stack, x), Scales.of(config, self.stack)
+        written = []
+        for number, (layer, source) in enumerate(zip(context.layers, context.sources, strict=True)):
+            own = jax.tree.map(lambda leaf, number=number: leaf[number], scales)
+            advance = self._method(layer, "step")
+            carry, slots = advance(carry, own, cache.layers[number], source, new)
+            written.append(slots)
+        return finish(self.row, self.norm, carry), Cache(tuple(written))
 
     def _mask(
         self, queries: Int[Array, "B T"], keys: Int[Array, "B S"], *, causal: bool
@@ -142,81 +156,6 @@ class Layers:
         """What turns queries and keys, if anything."""
         turn, config = POSITIONS[self.config.positions].rotation, self.config
         return turn(positions, config.head_dim, config.rotary_base) if turn else None
-
-    def _bias(
-        self, queries: int, keys: int, first: int | Int[Array, ""]
-    ) -> Float[Array, "1 H T S"] | Distances | None:
-        """What self-attention adds to its scores, if anything, where positions tell distances."""
-        return self.distances(queries, keys, first) if self.distances else None
-
-
-class Encoder(Layers):
-    """See `stacks.Encoder`."""
-
-    def __call__(self, inputs: Vectors, *, deterministic: bool) -> Float[Array, "B S D"]:
-        return self.rows(inputs, None, None, deterministic)[0]
-
-
-class Decoder(Layers):
-    """See `stacks.Decoder`."""
-
-    def __call__(
-        self,
-        inputs: Vectors,
-        encoded: Encoded | None = None,
-        past: Past | None = None,
-        *,
-        deterministic: bool,
-    ) -> tuple[Float[Array, "B T D"], Any]:
-        return self.rows(inputs, encoded, past, deterministic)
-
-    def start(
-        self, rows: int, room: int, encoded: Encoded | None, prompt: Vectors | None
-    ) -> tuple[Context, Cache]:
-        """See `stacks.Decoder`."""
-        stacked = self.layers.variables["params"]
-        layers = tuple(
-            self._own(stacked, number) for number in range(self.config.num_decoder_layers)
-        )
-        sources, mask = (None,) * len(layers), None
-        if encoded is not None:
-            sources = tuple(self._method(layer, "context")(encoded.output) for layer in layers)
-            mask = encoded.segments > 0
-        context, cache = Context(layers, sources, mask), Cache.empty(self.config, rows, room)
-        if prompt is not None:
-            prompts = Prompts(-prompt.positions[:, 0], jnp.int32(prompt.x.shape[1]))
-            _, cache = self.step(prompt.x, context, cache, Place(jnp.int32(0), prompts))
-        return context, cache
-
-    def step(
-        self, x: Float[Array, "N T D"], context: Context, cache: Cache, place: Place
-    ) -> tuple[Float[Array, "N T D"], Cache]:
-        """See `stacks.Decoder`."""
-        config, (rows, count, _), length = self.config, x.shape, cache.length
-        positions = place.positions(rows, count)
-        # Slots outnumber learned positions where a short prompt stands in a wide row.
-        bound = length if place.prompts is None else min(length, config.longest_row or length)
-        x = self.positions(x, positions, length=bound, deterministic=True)
-        seen, hypotheses = place.seen(rows, count, length, config.context_length), 1
-        if place.ancestors is not None:
-            hypotheses = place.ancestors.shape[1]
-            seen = seen & _held(place.holders(length))
-        new = NewTokens(
-            slot=place.slot,
-            seen=seen,
-            rotation=self._rotation(positions),
-            bias=self._bias(count, length, place.slot),
-            hypotheses=hypotheses,
-            source_mask=context.source_mask,
-        )
-        carry, scales = Carry.start(config, self.stack, x), Scales.of(config, self.stack)
-        written = []
-        for number, (layer, source) in enumerate(zip(context.layers, context.sources, strict=True)):
-            own = jax.tree.map(lambda leaf, number=number: leaf[number], scales)
-            advance = self._method(layer, "step")
-            carry, slots = advance(carry, own, cache.layers[number], source, new)
-            written.append(slots)
-        return finish(self.row, self.norm, carry), Cache(tuple(written))
 
     def _own(self, stacked: Params, number: int) -> Params:
         """The parameters of one layer, apart from the others, matrices in the compute dtype.
@@ -238,20 +177,30 @@ class Decoder(Layers):
 
 def transformer_stacks(config: TransformerConfig) -> dict[Stack, Layers]:
     """The stacks of a model (see `stacks.Stacks`)."""
-    kinds: dict[Stack, type[Layers]] = {"encoder": Encoder, "decoder": Decoder}
-    return {stack: kinds[stack](config, stack) for stack in stacks(config)}
+    return {stack: Layers(config, stack) for stack in stacks(config)}
 
 
-def _distances(config: TransformerConfig, stack: Stack) -> RelativeBias | DistanceVectors | None:
-    """The module of what a stack's layers share of distances, where positions tell them."""
+def _empty(config: TransformerConfig, rows: int, room: int) -> Slots:
+    """So many slots of one layer that hold nothing."""
+
+    def zeros(*size: int) -> Array:
+        return jnp.zeros((rows, config.kv_heads, *size), config.compute_dtype)
+
+    return Slots(zeros(config.head_dim, room), zeros(room, config.head_dim))
+
+
+def _distances(config: TransformerConfig, stack: Stack) -> Callable[..., Any]:
+    """The module that gives what self-attention adds to scores where positions tell distances.
+
+    It is called with so many queries, so many keys, and the first query's place among these.
+    """
     row, causal, name = POSITIONS[config.positions], stack == "decoder", f"{stack}_bias"
     if row.biased:  # drawn as Hugging Face's T5 draws, at the base width
         deviation = (config.d_model / ratios(config).width) ** -0.5
         return RelativeBias(config.num_heads, deviation, bidirectional=not causal, name=name)
     if row.distances:
-        sizes = config.num_heads, config.head_dim, config.d_model
-        return DistanceVectors(*sizes, causal=causal, most=config.max_distance, name=name)
-    return None
+        return DistanceVectors(config, causal, name=name)
+    return lambda queries, keys, first: None
 
 
 def _held(holders: Int[Array, "B J S"]) -> Bool[Array, "N J S"]:

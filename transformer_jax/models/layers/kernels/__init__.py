@@ -1,13 +1,17 @@
-"""The attention kernels: what computes heads from queries, keys and values."""
+"""The attention kernels: what computes heads from queries, keys and values.
+
+Queries come scaled. A query that sees nothing gets a finite result.
+"""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.models.layers.kernels import cudnn, xla
-from transformer_jax.models.layers.masks import Segments
+from transformer_jax.models.layers.stack import keep
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,33 +20,28 @@ class Kernel:
 
     Attributes:
       attend: (queries, keys, values, mask or segments, weights) -> heads (B, T, H, K).
-        weights: (queries, keys, mask) -> the attention weights, for a kernel that holds them.
-      holds_weights: whether it holds the attention weights of whole rows.
+        weights: (queries, keys, mask) -> attention weights (B, H, T, S), after dropout.
+      plain: whether it attends by `weights`, and so by any score and with dropout.
       reads_segments: whether it reads segments in place of a mask.
       platforms: the kinds of device that it runs on; None: all.
-      any_score: whether scores may be other than products of queries and keys.
-      drops: whether it can drop attention weights.
       dtypes: of the products that it takes; None: all.
       head_dims: that it takes; None: all.
     """
 
     attend: Callable[..., Any]
-    holds_weights: bool = False
+    plain: bool = False
     reads_segments: bool = False
     platforms: tuple[str, ...] | None = None
-    any_score: bool = False
-    drops: bool = False
     dtypes: tuple[str, ...] | None = None
     head_dims: range | None = None
 
 
-def _splash(
-    queries: Float[Array, "B T H K"],
-    keys: Float[Array, "B S H K"],
-    values: Float[Array, "B S H K"],
-    segments: Segments,
-    weights: xla.Weights,
-) -> Float[Array, "B T H K"]:
+def _products(queries, keys, values, mask, weights):
+    """The values' mean under `weights`, which holds those of all pairs; XLA fuses what it can."""
+    return keep(jnp.einsum("BHTS,BSHK->BTHK", weights(queries, keys, mask), values), "heads")
+
+
+def _splash(queries, keys, values, segments, weights):
     # Only here, since importing Pallas takes long and other kernels do without it.
     from transformer_jax.models.layers.kernels import splash
 
@@ -50,33 +49,36 @@ def _splash(
     return splash.splash_attention(queries, keys, values, segments)
 
 
+def cudnn_attention(
+    queries: Float[Array, "B T H K"],
+    keys: Float[Array, "B S H K"],
+    values: Float[Array, "B S H K"],
+    mask: Bool[Array, "#B #T S"],
+    weights: Any = None,
+    *,
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Float[Array, "B T H K"]:
+    """softmax(Q K^T) V by cuDNN, which never holds all weights, for NVIDIA GPUs. Never run yet.
+
+    It takes bfloat16, heads of a multiple of 8 up to 128, and even lengths.
+
+    Args:
+      implementation: "xla" computes the same by plain products, on any device.
+    """
+    del weights
+    # No residual of the kernel has a name, so that a policy of remat computes it again.
+    return jax.nn.dot_product_attention(
+        queries, keys, values, mask=mask[:, None], scale=1.0, implementation=implementation
+    )
+
+
 KERNELS = {
-    "xla": Kernel(attend=xla.attend, holds_weights=True, any_score=True, drops=True),
+    "xla": Kernel(attend=_products, plain=True),
     "splash": Kernel(attend=_splash, reads_segments=True, platforms=("tpu",)),
     "cudnn": Kernel(
-        attend=lambda queries, keys, values, mask, weights: cudnn.cudnn_attention(
-            queries, keys, values, mask
-        ),
+        attend=cudnn_attention,
         platforms=("gpu",),
         dtypes=("bfloat16",),
         head_dims=range(8, 129, 8),
     ),
 }
-
-
-def attend(
-    kernel: str,
-    queries: Float[Array, "B T H K"],
-    keys: Float[Array, "B S H K"],
-    values: Float[Array, "B S H K"],
-    mask: Bool[Array, "#B #T S"] | Segments,
-    weights: xla.Weights,
-) -> Float[Array, "B T H K"]:
-    """Attends by the kernel of that name.
-
-    Plain products do so where it reads segments and there is a mask instead, as of a cache.
-    """
-    row = KERNELS[kernel]
-    if row.reads_segments and not isinstance(mask, Segments):
-        return xla.attend(queries, keys, values, mask, weights)
-    return row.attend(queries, keys, values, mask, weights)

@@ -1,4 +1,4 @@
-"""Splash attention, run as XLA operations, against the plain formula."""
+"""Attention kernels of other machines, run as XLA operations, against the plain formula."""
 
 import functools
 import os
@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models import tiny
+from transformer_jax.models.layers.kernels import cudnn_attention
 from transformer_jax.models.layers.kernels.splash import splash_attention
 from transformer_jax.models.layers.masks import Segments
 
@@ -48,35 +49,48 @@ def loss_and_gradients(attention, queries, keys, values, segments):
     return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(queries, keys, values)
 
 
+def splash(queries, keys, values, segments):
+    return splash_attention(queries, keys, values, segments, interpret=True)
+
+
+def cudnn(queries, keys, values, segments):
+    """JAX's own products in the kernel's place, which take the same arguments."""
+    return cudnn_attention(queries, keys, values, segments.pairs(), implementation="xla")
+
+
 @pytest.mark.parametrize(
-    ("query_length", "key_length", "causal"), [(256, 256, True), (130, 70, False)]
+    ("kernel", "query_length", "key_length", "causal"),
+    [
+        (splash, 256, 256, True),
+        (splash, 130, 70, False),
+        (cudnn, 130, 130, True),
+        (cudnn, 130, 70, False),
+    ],
 )
-def test_equals_the_plain_formula_of_every_real_token(query_length, key_length, causal):
+def test_equals_the_plain_formula_of_every_real_token(kernel, query_length, key_length, causal):
     """Several blocks; or lengths that are filled up to blocks, with queries and keys apart."""
     arguments = case(query_length, key_length, causal)
-    interpreted = functools.partial(splash_attention, interpret=True)
-    actual = loss_and_gradients(interpreted, *arguments)
+    actual = loss_and_gradients(kernel, *arguments)
     expected = loss_and_gradients(plain, *arguments)
     for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_what_a_padded_query_gets_is_finite():
-    out = splash_attention(*case(128, 128, True), interpret=True)
+    out = splash(*case(128, 128, True))
     assert np.all(np.isfinite(out))
 
 
 _UNDER_A_MESH = """
-import functools, jax
-from tests.models.layers import splash_test as s
+import jax
+from tests.models.layers import kernels_test as s
 from transformer_jax.devices import mesh as sharding
 
 mesh = sharding.make_mesh((2, 1, 2, 2), jax.devices())
-interpreted = functools.partial(s.splash_attention, interpret=True)
 for arguments in (s.case(256, 256, True), s.case(256, 128, False)):
     expected = s.loss_and_gradients(s.plain, *arguments)
     with sharding.use(mesh):
-        actual = s.loss_and_gradients(interpreted, *arguments)
+        actual = s.loss_and_gradients(s.splash, *arguments)
     for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         s.np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 """
@@ -93,13 +107,19 @@ def test_rows_heads_and_queries_cut_over_a_mesh_change_nothing():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention_score": "additive"}, "attention_score='additive'"),
-        ({"attention_dropout_rate": 0.1}, "attention_dropout_rate=0.1 to 0"),
-    ],
-)
-def test_a_model_with_what_splash_cannot_do_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        tiny.config(attention_kernel="splash", **changes)
+def test_cudnn_attention_lowers_to_the_kernel_for_cuda(monkeypatch):
+    """JAX asks the machine for its cuDNN and GPU alone, which are made up here."""
+    from jax._src.cudnn import fused_attention_stablehlo as internal
+
+    monkeypatch.setattr(internal, "check_cudnn_version", lambda: 91100)
+    monkeypatch.setattr(internal, "check_compute_capability", lambda capability: True)
+    monkeypatch.setattr(internal, "is_cuda_compute_capability_equal", lambda capability: False)
+    heads = jax.ShapeDtypeStruct((2, 64, 4, 64), jnp.bfloat16)
+    mask = jax.ShapeDtypeStruct((2, 64, 64), jnp.bool_)
+
+    def loss(queries, keys, values, mask):
+        return jnp.sum(cudnn_attention(queries, keys, values, mask).astype(jnp.float32))
+
+    lower = functools.partial(jax.jit(jax.grad(loss, (0, 1, 2))).trace, heads, heads, heads, mask)
+    text = lower().lower(lowering_platforms=("cuda",)).as_text()
+    assert "__cudnn$fmhaScaleBias" in text
