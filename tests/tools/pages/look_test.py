@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 import types
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
-from tests.whole import conftest as whole
 from tests.whole.command_line import call
 from transformer_jax.data.prepare.tokenizer import SpecialIds, train_tokenizer
 from transformer_jax.tools.pages import look
@@ -18,6 +18,7 @@ from transformer_jax.tools.pages.look import chances, labels
 from transformer_jax.tools.pages.page import array, numbers, page
 from transformer_jax.tools.pages.positions import by_distance, figures, similarity, turned
 
+WORKDIRS = Path(__file__).parents[2] / "whole/workdirs"
 NASTY = ["<script>document.title='bad'</script>", "\"'&", "مرحبا", "</script>", "line\u2028end"]
 
 
@@ -147,10 +148,6 @@ def test_the_page_of_144_heads_and_100_tokens_weighs_less_than_10_mb():
     assert len(text.encode()) / 2 < 10e6
 
 
-# Runs on a tiny corpus, as the tests of whole runs have them
-compiled_once, folder, trained = whole.compiled_once, whole.folder, whole.trained
-
-
 @pytest.mark.long
 def test_texts_of_any_kind_are_texts_and_mouse_and_keys_switch(opened, names_of):
     tab = opened(_synthetic(2, 3, 5, NASTY))
@@ -246,14 +243,15 @@ def test_144_heads_of_100_tokens_open(opened):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["run", "language_model", "masked"])
-def test_the_command_writes_a_page_that_opens(name, folder, trained, opened):
-    workdir = folder / "run" if name == "run" else trained(name)
-    lines = folder / "lines"
+@pytest.mark.parametrize("name", ["translation", "language_model", "classification"])
+def test_the_command_writes_a_page_that_opens(name, tmp_path, monkeypatch, opened):
+    """Of a trained model of each architecture."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # of data.cache_dir
+    shutil.copytree(WORKDIRS / name, tmp_path / name)
+    lines, out = tmp_path / "lines", tmp_path / "look.html"
     lines.write_text("a e\n\nb <script> f\n")
-    out = folder / f"{name}.html"
-    flags = f"--workdir={workdir}", "--mode=look", f"--input={lines}", f"--output={out}"
-    assert call(*flags) == 0
+    flags = f"--workdir={tmp_path / name}", f"--input={lines}", f"--output={out}"
+    assert call("--mode=look", *flags) == 0
     tab = opened(out.read_text())
-    assert tab.locator(".heads button").count() == 2
+    assert tab.locator(".heads button").count() == 4  # two layers of two heads
     assert re.search("layer 1, head 1", tab.locator("#one-head").inner_text())
