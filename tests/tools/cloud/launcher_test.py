@@ -113,7 +113,7 @@ def test_a_run_that_was_told_to_stop_continues_on_the_same_slice(cloud):
 @pytest.mark.long
 def test_a_failure_is_tried_again_while_it_gets_further(cloud):
     job = "status failed; step $attempt; [[ $attempt -gt 2 ]] || { echo broken wire; exit 1; }"
-    status, out = cloud.launch(accelerator="v5e-16", JOB=job)
+    status, out = cloud.launch(JOB=job)
     assert status == 0 and out.count("Continuing from the last checkpoint.") == 2
     assert "It failed at step 2: host 0 ended with 1" in out and "  broken wire" in out
     assert len(cloud.calls("create")) == 1 and cloud.is_clean()
@@ -134,7 +134,7 @@ def test_a_resumed_run_that_fails_before_it_trains_is_tried_again(cloud):
 def test_a_sweep_is_tried_again_whatever_its_folder_says(cloud):
     command = ("experiment", "question", "--runs_dir=gs://bucket/runs/a b")
     job = "case $attempt in 1|2) echo a run has failed; exit 1 ;; 3) sleep 1000 ;; esac"
-    flags = ["--hang_minutes=0.15"]
+    flags = ["--hang_minutes=0.08"]
     status, out = cloud.launch(*flags, command=command, JOB=job)
     assert status == 0 and out.count("It failed at step -") == 2 and "It hung at" in out, out
     status, out = cloud.launch("--max_failures=1", command=command, JOB="exit 1")
