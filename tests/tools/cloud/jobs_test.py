@@ -72,11 +72,3 @@ def test_a_host_that_fails_while_the_others_save_is_tried_again(cloud):
     """
     status, out = cloud.launch(accelerator="v5e-16", JOB=job)
     assert status == 0 and "It failed at step 5: host 2 ended with 1\n" in out, out
-
-
-@pytest.mark.long
-def test_a_job_that_hangs_is_started_again(cloud):
-    job = "status running; step 4; [[ $attempt -gt 1 ]] || sleep 1000"
-    status, out = cloud.launch("--hang_minutes=0.08", JOB=job)
-    assert status == 0 and "It hung at step 4: no output for 0.08 minutes" in out
-    assert len(cloud.calls("create")) == 1

@@ -45,39 +45,20 @@ class _Decode:
     num_samples: int
 
 
-@dataclasses.dataclass
-class _Writer:
-    """Writes three tokens and has room for so many, the end included."""
-
-    room: int
-    settings: _Decode
-
-    @property
-    def writer(self):
-        return self
-
-    def writing(self, settings):
-        return dataclasses.replace(self, settings=settings)
-
-    def generate(self, batches):
-        return [[[5, 6, 7]] * self.settings.num_samples]
-
-    def most_written(self, prompt_tokens):
-        return np.full_like(prompt_tokens, self.room)
-
-
 @pytest.mark.parametrize(("room", "end"), [(3, []), (4, []), (5, [1])])
 def test_what_ends_for_lack_of_room_is_shown_without_an_end(room, end):
+    """Of three written tokens where there is room for so many, the end included."""
     prompt = {"inputs": np.array([[2, 8, 9]]), "inputs_segment_ids": np.ones((1, 3), int)}
-    data = types.SimpleNamespace(
-        prompts=lambda lines: [(prompt, [0])], special=types.SimpleNamespace(eos=1)
+    of = types.SimpleNamespace
+    run: Any = of(
+        data=of(prompts=lambda lines: [(prompt, [0])], special=of(eos=1)),
+        model=of(config=of(architecture="decoder_only")),
     )
-    run: Any = types.SimpleNamespace(
-        data=data,
-        model=types.SimpleNamespace(config=types.SimpleNamespace(architecture="decoder_only")),
+    trained: Any = of(
+        writer=of(settings=_Decode(4), most_written=lambda tokens: np.full_like(tokens, room)),
+        writing=lambda settings: of(generate=lambda _: [[[5, 6, 7]] * settings.num_samples]),
     )
-    writer: Any = _Writer(room, _Decode(num_samples=4))
-    (text,) = look._texts(run, writer, ["a b"])
+    (text,) = look._texts(run, trained, ["a b"])
     assert text.targets == [8, 9, 5, 6, 7, *end] and text.given == 2
 
 
