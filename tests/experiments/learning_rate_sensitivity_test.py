@@ -29,7 +29,9 @@ def _trainings(model, seed, losses, logits=None, **labels):
     own = {"layers": layers, "width": width, "model": shown.model(layers, width), "qk_norm": False}
     rows = trainings([losses], **own | {"seed": seed} | labels)
     seen = logits or dict.fromkeys(losses)
-    return [row | {"warm_up/largest_logit": seen[row["learning_rate"]]} for row in rows]
+    for row in rows:
+        row["warm_up/largest_logit"] = seen[row["learning_rate"]]
+    return rows
 
 
 def _runs(part, rows):
