@@ -314,10 +314,6 @@ def test_what_begins_late_is_waited_for_and_what_stays_never_recovers():
     assert series.recovery(_series(losses)) is None
     calm = np.linspace(2.1, 2.0, ALL)
     assert series.recovery(_series(calm)) == 0
-
-
-def test_a_divergence_soon_after_the_odd_batch_is_no_recovery():
-    losses = _noise()
     losses[INJECTED + 3 :] = np.nan
     assert series.recovery(_series(losses)) is series.harm(_series(losses)) is None
 
