@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 # What CI cannot give to every machine. It installs or makes everything else, so any other reason
 # means that a test has silently ceased to run.
 EXPECTED = (
-    "needs SkyPilot's `sky` on PATH",
     "needs chromium on PATH",
     "needs root, and Debian's packages slurm-wlm and munge",
     "TRANSFORMER_JAX_DATA names no folder",

@@ -83,5 +83,17 @@ def phases(monkeypatch) -> list[str]:
 
 
 @pytest.fixture
+def undrawn(monkeypatch):
+    """Leaves empty files in place of figures, which take a second each."""
+    from transformer_jax.tools.reports import figures
+
+    def save(figure, stem):
+        for kind in ("png", "svg"):
+            Path(f"{stem}.{kind}").touch()
+
+    monkeypatch.setattr(figures, "save", save)
+
+
+@pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(0)

@@ -4,6 +4,11 @@ import textwrap
 
 import pytest
 
+from experiments.harness import results
+from tests.whole import conftest as whole
+
+compiled_once = whole.compiled_once  # in this process
+
 SWEEP = """
     from experiments.harness.sweep import Run, grid
 
@@ -43,6 +48,11 @@ SWEEP = """
     def of_files(quick):
         return [run({"size": 1}, {"data.source": "text"}, train=False, measure={"size": 1})]
 
+    def queued(quick):
+        # More steps than a free machine makes before Slurm interferes.
+        steps = {"train.steps": 1500, "train.log_every": 25}
+        return [run({"size": n}, steps, train=n == 1, measure={"size": n}) for n in (1, 2)]
+
     def clash(quick):
         return [run({"beam": size}, {"decode.beam_size": size}) for size in (1, 2)]
 
@@ -53,6 +63,7 @@ SWEEP = """
         "other_arguments": other_arguments,
         "other_model": other_model,
         "of_files": of_files,
+        "queued": queued,
         "clash": clash,
         "empty": lambda quick: [],
     }
@@ -82,9 +93,8 @@ def folder(tmp_path):
     cache = f"CACHE = {str(tmp_path / 'cache')!r}\n"
     for name, text in (("sweep", SWEEP), ("measure", MEASURE), ("report", REPORT)):
         (folder / f"{name}.py").write_text(cache + textwrap.dedent(text))
-    names = ("measured", "trained", "broken", "other_arguments", "other_model", "clash", "empty")
-    blocks = [f"<!-- generated: {name} -->\n<!-- end: {name} -->\n" for name in names]
-    (folder / "README.md").write_text("# Question\n" + "".join(blocks))
+    blocks = ["\n".join(results.markers(name)) for name in ("measured", "trained", "queued")]
+    (folder / "README.md").write_text("\n".join(["# Question", *blocks, ""]))
     return folder
 
 

@@ -8,11 +8,9 @@ import pytest
 
 from experiments.edge_of_stability import measure, report
 from experiments.harness import results
-from experiments.harness.results import Finished
-from experiments.harness.small import CONFIG
-from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
+from tests.experiments.harness.runs import finished
 from transformer_jax.config.build import build
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection.sharpness import make_sharpness, threshold
@@ -21,7 +19,7 @@ STEPS, EVERY, ROWS, RATE = 4, 2, 8, 0.01
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
+def config(tmp_path_factory, compiled_once):
     changes = {
         "data.batch_size": ROWS,
         "optimizer.name": "adam",
@@ -108,18 +106,14 @@ def _training(beta1, products, scheme="pre_ln", rate=1e-3, rows=128):
     """A run whose readings are these, of learning rate * preconditioned sharpness."""
     labels = {"scheme": scheme, "learning_rate": rate, "beta1": beta1}
     labels |= {"rows": rows, "whole": rows == 128}
-    run = Run(config=CONFIG, overrides={}, labels=labels, train=False, measure={})
-    measured = [
-        {
-            "step": 25 * number,
-            "loss": None if product is None else 2.0,
-            "sharpness": None if product is None else 10.0,
-            "preconditioned_sharpness": None if product is None else product / rate,
-            "gradient_alignment": None if product is None else 0.1,
-        }
-        for number, product in enumerate(products, 1)
-    ]
-    return Finished(run, ROOT, {}, {}, [], measured, {})
+    measured = []
+    for number, product in enumerate(products, 1):
+        row = {"step": 25 * number} | dict.fromkeys(measure.NUMBERS)
+        if product is not None:
+            row |= {"loss": 2.0, "sharpness": 10.0, "gradient_alignment": 0.1}
+            row["preconditioned_sharpness"] = product / rate
+        measured.append(row)
+    return finished(labels, measured)
 
 
 def _cells(*trainings):
@@ -147,7 +141,7 @@ def test_a_plateau_that_does_not_move_with_beta1_refutes():
         ({0.0: None, 0.9: None}, "Inconclusive"),
     ],
 )
-def test_the_report_counts_all_trainings(products, word, tmp_path):
+def test_the_report_counts_all_trainings(products, word, tmp_path, undrawn):
     whole = [_training(beta1, [product] * 8) for beta1, product in products.items()]
     text = report.report([*whole, _training(0.0, [1.5] * 8, rows=32)], tmp_path)
     assert text.startswith(f"**{word}: of 2 trainings")
@@ -156,7 +150,7 @@ def test_the_report_counts_all_trainings(products, word, tmp_path):
     assert f"in {lower} of {lower} controls, and {1 - lower} cannot" in text
 
 
-def test_one_that_diverged_is_named_and_drawn(tmp_path):
+def test_one_that_diverged_is_named_and_drawn(tmp_path, undrawn):
     runs = [
         _training(0.0, [2.0] * 8),
         _training(0.9, [20.0, 30.0] + [None] * 6),
@@ -171,7 +165,7 @@ def test_one_that_diverged_is_named_and_drawn(tmp_path):
     np.testing.assert_allclose(crosses, [[25, threshold(0.5)], [50, 30.0]])
 
 
-def test_a_report_needs_no_control_of_each_kind(tmp_path):
+def test_a_report_needs_no_control_of_each_kind(tmp_path, undrawn):
     """Also where a control has no partner."""
     runs = [_training(0.0, [2.0]), _training(0.9, [2.0], scheme="post_ln", rows=32)]
     text = report.report(runs, tmp_path)

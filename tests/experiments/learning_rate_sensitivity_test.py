@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import math
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -12,61 +13,33 @@ import numpy as np
 import pytest
 
 from experiments.harness import lab, rates
-from experiments.harness.results import Finished
-from experiments.harness.small import CONFIG
-from experiments.harness.sweep import ROOT, Run
 from experiments.harness.trainings import Trainings
 from experiments.learning_rate_sensitivity import measure, prediction, report, shown, sizes, sweep
 from tests.experiments import tiny
+from tests.experiments.harness.runs import INITIAL, finished, trainings
 from transformer_jax.config.build import build
-from transformer_jax.data.prepare.tokenizer import BOS_ID
+from transformer_jax.inspection import observed
 
 MODELS = [(3, 32), (6, 64), (6, 128)]
-ENTROPY, INITIAL = 3.3, 5.5
 
 
 def _trainings(model, seed, losses, logits=None, **labels):
     """A row for each learning rate of {rate: loss}, with logits {rate: in warm-up}."""
     layers, width = model
-    return [
-        {
-            "layers": layers,
-            "width": width,
-            "model": shown.model(layers, width),
-            "qk_norm": False,
-            "seed": seed,
-            "learning_rate": rate,
-            "loss": loss,
-            "initial": INITIAL,
-            "unigram_entropy": ENTROPY,
-            "warm_up/largest_logit": None if logits is None else logits[rate],
-        }
-        | labels
-        for rate, loss in losses.items()
-    ]
+    own = {"layers": layers, "width": width, "model": shown.model(layers, width), "qk_norm": False}
+    rows = trainings([losses], **own | {"seed": seed} | labels)
+    seen = logits or dict.fromkeys(losses)
+    for row in rows:
+        row["warm_up/largest_logit"] = seen[row["learning_rate"]]
+    return rows
 
 
 def _runs(part, rows):
-    """As a sweep would leave them, with what JSON makes of numbers."""
+    """As a sweep would leave them."""
     columns = ("layers", "width", "qk_norm", "z_loss", "kappa")
-    read = json.loads(json.dumps(rows))
     return [
-        Finished(
-            run=Run(
-                config=CONFIG,
-                overrides={},
-                labels={"part": part} | {name: row[name] for name in columns if name in row},
-                train=False,
-                measure={},
-            ),
-            workdir=ROOT,
-            record={},
-            results={},
-            metrics=[],
-            measurements=[row],
-            measured_on={},
-        )
-        for row in read
+        finished({"part": part} | {name: row[name] for name in columns if name in row}, [row])
+        for row in rows
     ]
 
 
@@ -179,14 +152,19 @@ def _numbers(out):
 
 
 def _both_arms(seeds):
-    return [
-        *_ladder(100.0, seeds=seeds),
-        *_ladder(math.inf, seeds=seeds, qk_norm=True),
-    ]
+    return [*_ladder(100.0, seeds=seeds), *_ladder(math.inf, seeds=seeds, qk_norm=True)]
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """The results of the ladder with two seeds."""
+    out = tmp_path_factory.mktemp("results")
+    report.report(_runs("sizes", _both_arms(2)), out)
+    return out
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, seeds):
+def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, seeds, undrawn):
     text = report.report(_runs("sizes", _both_arms(seeds)), tmp_path)
     found = _numbers(tmp_path)
     by_law = [rate for rate in sweep.RATES if _power_law(sweep.BLIND, rate) > 100]
@@ -204,7 +182,7 @@ def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, see
     assert found["first_failing/3L/d32/with"] is None
 
 
-def test_nothing_is_left_out_where_everything_diverged(tmp_path):
+def test_nothing_is_left_out_where_everything_diverged(tmp_path, undrawn):
     rows = [*_ladder(0.0), *_ladder(0.0, qk_norm=True)]
     for row in rows:
         row["warm_up/largest_logit"] = None
@@ -216,7 +194,7 @@ def test_nothing_is_left_out_where_everything_diverged(tmp_path):
     assert found["prediction/rates"] == [sweep.RATES[0]]
 
 
-def test_without_a_failure_none_is_predicted(tmp_path):
+def test_without_a_failure_none_is_predicted(tmp_path, undrawn):
     rows = [*_ladder(math.inf), *_ladder(math.inf, qk_norm=True)]
     text = report.report(_runs("sizes", rows), tmp_path)
     found = _numbers(tmp_path)
@@ -228,8 +206,8 @@ def test_without_a_failure_none_is_predicted(tmp_path):
 @pytest.mark.parametrize(
     "losses, right", [([2.0, None], 2), ([2.0, 3.29], 2), ([None, None], 1), ([None, 2.0], 0)]
 )
-def test_blind_compares_with_what_was_written_before(tmp_path, losses, right):
-    report.report(_runs("sizes", _both_arms(2)), tmp_path)
+def test_blind_compares_with_what_was_written_before(reported, tmp_path, losses, right, undrawn):
+    shutil.copy(reported / "summary.json", tmp_path)
     before = _numbers(tmp_path)
     pair = dict(zip(before["prediction/rates"], losses, strict=True))
     text = report.report(_runs("blind", _trainings(sweep.BLIND, 0, pair)), tmp_path)
@@ -260,7 +238,7 @@ def _arms(column, losses_of):
 
 
 @pytest.mark.parametrize("part, base, other", [("z_loss", 0.0, 1e-4), ("kappa", 1.0, 1e3)])
-def test_losses_are_compared_with_the_least_value(tmp_path, part, base, other):
+def test_losses_are_compared_with_the_least_value(tmp_path, part, base, other, undrawn):
     rows = _arms(part, {base: [2.0, 2.2], other: [3.0, None]})
     text = report.report(_runs(part, rows), tmp_path)
     found, name = _numbers(tmp_path), f"difference/loss/{part}/{other:g}/0.1"
@@ -272,7 +250,7 @@ def test_losses_are_compared_with_the_least_value(tmp_path, part, base, other):
     assert f"{part}.svg" in text
 
 
-def test_what_was_never_seen_is_not_compared(tmp_path):
+def test_what_was_never_seen_is_not_compared(tmp_path, undrawn):
     rows = _arms("z_loss", {0.0: [None, None], 1e-4: [2.0, 2.1]})
     for row in rows[:2]:
         row["end/log_z"] = None
@@ -283,8 +261,8 @@ def test_what_was_never_seen_is_not_compared(tmp_path):
     assert found["difference/loss/z_loss/0.0001/0.1"] < 0
 
 
-def test_sweeps_write_different_files(tmp_path):
-    report.report(_runs("sizes", _both_arms(2)), tmp_path)
+def test_sweeps_write_different_files(reported, tmp_path):
+    shutil.copytree(reported, tmp_path, dirs_exist_ok=True)
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"}
     pair = dict.fromkeys(_numbers(tmp_path)["prediction/rates"], 2.0)
     report.report(_runs("blind", _trainings(sweep.BLIND, 0, pair)), tmp_path)
@@ -295,7 +273,7 @@ def test_sweeps_write_different_files(tmp_path):
 
 # Measuring ---------------------------------------------------------------------------------------
 
-STEPS, WIDTH, RATE, SEED = 10, 16, 0.01, 1
+STEPS, RATE, SEED = 10, 0.01, 1
 
 
 def _config(folder, **changes):
@@ -305,9 +283,9 @@ def _config(folder, **changes):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The trainings of a model without rotation, and the rows of two rates; one diverges."""
+    """The trainings of a model, and the rows of two rates; one diverges."""
     folder = tmp_path_factory.mktemp("text")
-    config = _config(folder, **{"model.positions": "learned"})
+    config = _config(folder)
     trainings = Trainings(build(config))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "Trainings", lambda run: trainings)
@@ -326,29 +304,18 @@ def test_a_training_that_diverged_has_no_end(trained):
 
 
 def test_warm_up_is_seen_after_four_tenths_of_it(trained):
-    """And logits, norms and alignment are what they are by hand."""
     trainings, (row, _) = trained
-    state, batch = _at(trainings, step=2)
-    params = jax.tree.map(np.asarray, state)
-    block = jax.tree.map(lambda x: x[0], params["decoder"])
-    tokens = np.pad(batch["targets"][:, :-1], ((0, 0), (1, 0)), constant_values=BOS_ID)
-    x = params["embedding"]["table"][tokens] * WIDTH**0.5
-    x = x + params["positions"]["table"][batch["targets_positions"]]
-    norm = block["self_attention_residual"]["pre_norm"]
-    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-    x = x * norm["scale"] + norm["bias"]
-    q, k = (np.einsum("btd,dhk->bthk", x, block["self_attention"][n]) for n in ("query", "key"))
-    q = q / q.shape[-1] ** 0.5
-    causal = np.tril(np.ones((x.shape[1], x.shape[1]), bool))
-    logits = np.where(causal, np.einsum("bthk,bshk->bhts", q, k), -np.inf)
-    sizes_q, sizes_k = (np.linalg.norm(y, axis=-1).swapaxes(1, 2) for y in (q, k))
-    seen_k = (sizes_k[:, :, None] * causal).sum(-1) / causal.sum(-1)
-    outputs, _ = trainings.run.outputs(state, batch, None, ())
+    outputs, stacks = observed.observe(trainings.run.model, *_at(trainings, step=2))
+    seen, kind = stacks["decoder"], "self_attention"
+    largest, of_query, of_key = (
+        np.asarray(values[kind])[0]
+        for values in (seen.largest_logit, seen.query_norm, seen.key_norm)
+    )
     expected = {
-        "largest_logit": logits.max(),
-        "query_norm": sizes_q.mean(),
-        "key_norm": seen_k.mean(),
-        "alignment": np.mean(np.abs(logits.max(-1)) / (sizes_q * seen_k)),
+        "largest_logit": largest.max(),
+        "query_norm": of_query.mean(),
+        "key_norm": of_key.mean(),
+        "alignment": np.mean(np.abs(largest) / (of_query * of_key)),
         "log_z": jax.nn.logsumexp(outputs.arrays(), axis=-1).mean(),
     }
     for name, value in expected.items():

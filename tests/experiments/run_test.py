@@ -25,43 +25,38 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.long
 def test_measured_runs_end_in_a_report_and_are_not_run_again(folder, command, tmp_path, capsys):
-    assert run.main(command("measured", "--dry_run")) == 0
-    assert "0 of 2 runs done" in capsys.readouterr().out
-    assert not (tmp_path / "runs").exists()
+    def out_of(*flags):
+        capsys.readouterr()
+        assert run.main(command("measured", *flags)) == 0
+        return capsys.readouterr().out
 
-    before = _contents(folder)
-    assert run.main(command("measured", "--quick")) == 0
+    shown, runs = out_of("--dry_run"), tmp_path / "runs" / "question"
+    assert "0 of 2 runs done" in shown and not (tmp_path / "runs").exists()
+    # One alone gets no report; nor does the small version of the sweep get one in the folder.
+    second, before = shown.splitlines()[-1].split()[1], _contents(folder)
+    assert "0 of 1 run done" in out_of(f"--run={second}")
+    assert len(json.loads((runs / second / "measurements.json").read_text())["rows"]) == 2
+    assert "0 of 1 run done, 0 begun, 1 new" in out_of("--quick")
     assert _contents(folder) == before
-    quick = tmp_path / "runs" / "question" / "quick"
-    assert "| 1 | 0 | False |" in (quick / "README.md").read_text()
-    assert json.loads((quick / "results" / "summary.json").read_text()) == {"rows": 1}
+    assert "| 1 | 0 | False |" in (runs / "quick" / "README.md").read_text()
+    assert json.loads((runs / "quick" / "results" / "summary.json").read_text()) == {"rows": 1}
 
-    capsys.readouterr()
-    assert run.main(command("measured")) == 0  # of which the quick one is one
-    assert "1 of 2 runs done, 0 begun, 1 new" in capsys.readouterr().out
+    assert "2 of 2 runs done" in out_of()
     rows = (folder / "results" / "rows.csv").read_text().splitlines()
     assert rows == ["size,number,trained", "1,0,False", "2,0,False", "2,1,False"]
     readme = (folder / "README.md").read_text()
     assert readme.startswith("# Question\n<!-- generated: measured -->\n\n| size |")
     assert "2 runs, " in readme and "1 core a run" in readme
-
-    runs = tmp_path / "runs" / "question"
     before = _contents(folder) | _contents(runs)
-    assert run.main(command("measured")) == 0
+    out_of()
     assert _contents(folder) | _contents(runs) == before
 
-
-@pytest.mark.long
-def test_what_is_decoded_otherwise_is_measured_again(folder, command, tmp_path, capsys):
-    assert run.main(command("measured", "--quick")) == 0
+    # What is decoded otherwise is measured again, once.
     sweep, longer = folder / "sweep.py", ('"decode.extra_length": 2', '"decode.extra_length": 3')
     sweep.write_text(sweep.read_text().replace(*longer))
     for done in (0, 1):
-        capsys.readouterr()
-        assert run.main(command("measured", "--quick")) == 0
-        assert f"{done} of 1 run done" in capsys.readouterr().out
-    (log,) = tmp_path.glob("runs/question/*/log.txt")
-    assert log.read_text().count("$ ") == 2
+        assert f"{done} of 1 run done" in out_of("--quick")
+    assert sorted(log.read_text().count("$ ") for log in runs.glob("*/log.txt")) == [1, 2]
 
 
 @pytest.mark.long
@@ -76,12 +71,19 @@ def test_a_failed_run_stops_no_other_and_is_named_with_its_log(folder, command, 
     assert "1 of 2 runs done, 1 begun, 0 new" in capsys.readouterr().out
 
 
-def test_a_readme_with_half_of_its_markers_is_found_before_anything_runs(
-    folder, command, tmp_path, capsys
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("README.md", "<!-- generated: measured -->\n", "the lines <!-- generated: measured -->"),
+        ("sweep.py", "SWEEP = {}\n", "sweep.py lacks SWEEPS = "),
+    ],
+)
+def test_a_mistake_in_a_folder_is_found_before_anything_runs(
+    folder, command, tmp_path, capsys, file, text, message
 ):
-    (folder / "README.md").write_text("<!-- generated: measured -->\n")
+    (folder / file).write_text(text)
     assert run.main(command("measured")) == 1
-    assert "needs the lines <!-- generated: measured -->" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
@@ -106,6 +108,8 @@ def test_a_new_experiment_lists_its_runs_and_reports(tmp_path, capsys):
     command = [str(folder), f"--runs_dir={tmp_path / 'runs'}"]
     assert run.main([str(folder), "--new"]) == 0
     assert f"./launch.sh experiment {folder} --dry_run" in capsys.readouterr().out
+    assert run.main([str(folder), "--new"]) == 1
+    assert "exists already" in capsys.readouterr().err
     assert run.main([*command, "--dry_run"]) == 0
     assert "0 of 4 runs done" in capsys.readouterr().out
     runs = part(folder, "sweep").SWEEPS["cpu"](False)
@@ -125,21 +129,6 @@ def test_a_sweep_alone_is_an_experiment(folder, command, tmp_path, capsys):
     assert run.main(command("measured", "--dry_run")) == 0
     assert "0 of 2 runs done" in capsys.readouterr().out
     assert not (folder / "README.md").exists()
-
-
-def test_a_sweep_without_sweeps_is_told(folder, command, capsys):
-    (folder / "sweep.py").write_text("SWEEP = {}\n")
-    assert run.main(command("measured")) == 1
-    assert "sweep.py lacks SWEEPS = " in capsys.readouterr().err
-
-
-def test_what_exists_is_not_made_anew(folder, capsys):
-    before = _contents(folder)
-    assert run.main([str(folder), "--new"]) == 1
-    assert "exists already" in capsys.readouterr().err
-    assert run.main([f"{folder}2", "--new", "--quick"]) == 1
-    assert "--new makes a folder and runs nothing" in capsys.readouterr().err
-    assert _contents(folder) == before and not Path(f"{folder}2").exists()
 
 
 @pytest.mark.long
@@ -172,24 +161,6 @@ def test_a_stopped_sweep_continues_where_it_was(folder, command, tmp_path, capfd
         "transformer_jax.main",
         "experiments.harness.measure",
     ]
-
-
-def test_a_flag_that_an_executor_does_not_read_is_refused(command, capsys):
-    assert run.main(command("measured", "--options=--gres=gpu:1")) == 1
-    assert "--executor=local does not read --options" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_one_run_can_be_run_alone_and_gets_no_report(folder, command, tmp_path, capsys):
-    assert run.main(command("measured", "--dry_run")) == 0
-    second = capsys.readouterr().out.splitlines()[-1].split()[1]
-    assert run.main(command("measured", f"--run={second}")) == 0
-    assert "0 of 1 run done" in capsys.readouterr().out
-    workdir = tmp_path / "runs" / "question" / second
-    assert len(json.loads((workdir / "measurements.json").read_text())["rows"]) == 2
-    assert not (folder / "results").exists()
-    assert run.main(command("measured", "--run=0123")) == 1
-    assert "question, sweep measured, has no run 0123" in capsys.readouterr().err
 
 
 def test_tasks_get_the_whole_path_of_the_data(command, tmp_path, monkeypatch):

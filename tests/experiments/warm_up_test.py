@@ -1,6 +1,5 @@
 """Boundaries, findings and causes of made-up trainings; what is read on the way of a small one."""
 
-import json
 import math
 
 import jax
@@ -9,22 +8,20 @@ import numpy as np
 import pytest
 
 from experiments.harness import lab, rates
-from experiments.harness.results import Difference, Finished
-from experiments.harness.small import CONFIG
-from experiments.harness.sweep import ROOT, Run
+from experiments.harness.results import Difference
 from experiments.harness.trainings import Trainings
 from experiments.warm_up import measure, report, sweep
 from tests.experiments import tiny
+from tests.experiments.harness.runs import ENTROPY, finished, trainings
 from transformer_jax.config.build import build
 from transformer_jax.inspection.sharpness import threshold
 from transformer_jax.tasks.tokens import PLATEAU_MARGIN
 
 STEPS, BURN_IN, RATE = 14, 2, 0.01
-ENTROPY = 3.3
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
+def config(tmp_path_factory, compiled_once):
     changes = {
         "optimizer.name": "adam",
         "optimizer.weight_decay": 0.0,
@@ -86,23 +83,17 @@ def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(config):
 # The report --------------------------------------------------------------------------------------
 
 
-def _arm(losses, seeds=2, **more):
+def _arm(losses, seeds=2):
     """rate -> loss of all seeds, or a loss for each."""
-    rows = []
-    for rate, given in losses.items():
-        each = given if isinstance(given, list) else [given] * seeds
-        for seed, loss in enumerate(each):
-            readings = {
-                f"{name}/{step}": None if loss is None else 0.1
-                for name in measure.NUMBERS
-                for step in measure.READINGS
-            }
-            rows.append(
-                {"learning_rate": rate, "seed": seed, "loss": loss, "initial": 5.5}
-                | {"unigram_entropy": ENTROPY, "curvature": seed == 0, "dead": None}
-                | readings
-                | more
-            )
+    by_seed = [
+        {rate: loss[seed] if isinstance(loss, list) else loss for rate, loss in losses.items()}
+        for seed in range(seeds)
+    ]
+    rows = trainings(by_seed, dead=None)
+    for row in rows:
+        reading = None if row["loss"] is None else 0.1
+        row |= {f"{n}/{s}": reading for n in measure.NUMBERS for s in measure.READINGS}
+        row["curvature"] = row["seed"] == 0
     return rows
 
 
@@ -197,12 +188,8 @@ def test_durations_compare_only_what_trains_in_all_seeds():
 
 
 def _runs(arms):
-    runs = []
-    for arm, rows in arms.items():
-        labels = {"scheme": "post_ln", "arm": arm, "kind": "all"}
-        run = Run(config=CONFIG, overrides={}, labels=labels, train=False, measure={})
-        runs.append(Finished(run, ROOT, {}, {}, [], json.loads(json.dumps(rows)), {}))
-    return runs
+    labels = {"scheme": "post_ln", "kind": "all"}
+    return [finished(labels | {"arm": arm}, rows) for arm, rows in arms.items()]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +204,7 @@ def _runs(arms):
     ],
     ids=["most", "one arm", "lion", "all diverged", "nothing shared"],
 )
-def test_a_report_of_whatever_arms_there_are(arms, tmp_path):
+def test_a_report_of_whatever_arms_there_are(arms, tmp_path, undrawn):
     text = report.report(_runs(arms), tmp_path)
     for arm, rows in arms.items():
         assert f"| {arm} | {sum(map(rates.trains, rows))} of {len(rows)} |" in text

@@ -9,14 +9,14 @@ from experiments.harness import default_report
 from tests.experiments.harness.runs import finished
 
 
-def trained(tmp_path, labels, loss, **scores):
+def trained(labels, loss, **scores):
     """A run whose losses fall to `loss` in two steps."""
     metrics = [
         {"step": step, "train/token_loss": loss / step, "validation/token_loss": loss / step}
         for step in (1, 2)
     ]
     results = {"status": "finished", "train/token_loss": loss, "time/wall_seconds": 9.0, **scores}
-    return finished(tmp_path, labels, results=results, metrics=metrics)
+    return finished(labels, results=results, metrics=metrics)
 
 
 def table(text):
@@ -29,7 +29,6 @@ def table(text):
 def test_scores_are_means_and_deviations_over_seeds(tmp_path):
     runs = [
         trained(
-            tmp_path,
             {"scheme": scheme, "layers": 6, "seed": seed},
             first + seed,
             **{"test/bleu": 10.0 * seed, "test/loss": 1.0},
@@ -38,7 +37,7 @@ def test_scores_are_means_and_deviations_over_seeds(tmp_path):
         for seed in range(3)
     ]
     diverged = {"status": "diverged", "test/bleu": None}
-    runs.append(finished(tmp_path, {"scheme": "post_ln", "layers": 6}, results=diverged))
+    runs.append(finished({"scheme": "post_ln", "layers": 6}, results=diverged))
     out = tmp_path / "results"
     out.mkdir()
     text = default_report.report(runs, out, "cpu")
@@ -61,17 +60,14 @@ def test_scores_are_means_and_deviations_over_seeds(tmp_path):
 
 @pytest.mark.parametrize("labels", [{}, {"seed": 0}])
 def test_one_run_needs_no_label(tmp_path, labels):
-    text = default_report.report([trained(tmp_path, labels, 2.0)], tmp_path, "cpu")
+    text = default_report.report([trained(labels, 2.0)], tmp_path, "cpu")
     (row,) = table(text)
     assert row["train/token_loss"] == "2" and row["runs"] == "1 finished"
     assert "±" not in text
 
 
 def test_measurements_are_shown_and_where_there_are_many_the_first(tmp_path):
-    runs = [
-        finished(tmp_path, {"size": size}, measurements=[{"i": i} for i in range(size)])
-        for size in (2, 50)
-    ]
+    runs = [finished({"size": size}, [{"i": i} for i in range(size)]) for size in (2, 50)]
     text = default_report.report(runs, tmp_path, "cpu")
     assert table(text)[0]["runs"] == "1 measured"
     assert "All 52 rows are in [cpu_measurements.csv]" in text

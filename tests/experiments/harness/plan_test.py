@@ -8,21 +8,34 @@ from experiments import run
 from experiments.harness.plan import check
 from experiments.harness.sweep import Run
 
+ELSEWHERE = "--bucket=gs://b/runs", "--data_dir=data"
+
 
 @pytest.mark.parametrize(
-    ("sweep", "message"),
+    ("sweep", "flags", "message"),
     [
-        ("other_arguments", "the run size=1: missing a required argument: 'size'"),
-        ("other_model", "the run heads=3: model.d_model=8 is not divisible by model.num_heads=3"),
-        ("clash", "beam=1 and beam=2 would share .* differ in decode.beam_size: 1 -> 2"),
-        ("empty", "is empty"),
-        ("nothing", "question has no sweep 'nothing', but measured, trained"),
+        ("other_arguments", [], "the run size=1: missing a required argument: 'size'"),
+        ("other_model", [], "heads=3: model.d_model=8 is not divisible by model.num_heads=3"),
+        ("clash", [], "beam=1 and beam=2 would share .* differ in decode.beam_size: 1 -> 2"),
+        ("empty", [], "is empty"),
+        ("nothing", [], "question has no sweep 'nothing', but measured, trained"),
+        ("measured", ["--run=0123"], "question, sweep measured, has no run 0123"),
+        ("measured", ["--new"], "--new makes a folder and runs nothing"),
+        ("measured", ["--options=-p x"], "--executor=local does not read --options"),
+        ("measured", ["--executor=slurm"], "found no sbatch on PATH"),
+        ("measured", ["--executor=skypilot"], "expected gs://BUCKET/FOLDER"),
+        ("measured", ["--executor=tpu", ELSEWHERE[0]], "found no gcloud on PATH"),
+        ("measured", ["--executor=tpu", *ELSEWHERE], "data: the machines of --executor=tpu"),
+        ("measured", ["--executor=skypilot", *ELSEWHERE], "of --executor=skypilot do not have"),
     ],
 )
-def test_mistakes_are_found_before_anything_runs(command, sweep, message, tmp_path, capsys):
-    assert run.main(command(sweep)) == 1
+def test_mistakes_are_found_before_anything_runs(
+    command, sweep, flags, message, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run.main(command(sweep, *flags)) == 1
     assert re.search(message, capsys.readouterr().err)
-    assert not (tmp_path / "runs").exists()
+    assert not [*tmp_path.glob("runs/question/*/log.txt")]
 
 
 def test_a_mesh_is_checked_without_its_devices(tmp_path):

@@ -6,50 +6,35 @@ import numpy as np
 import pytest
 
 from experiments.harness import rates
-
-GRID = [2.0**exponent for exponent in range(-9, 0)]
-
-
-def _parabola(at, grid=GRID, curvature=0.05):
-    """Losses whose least lies at log2 of the rate = at."""
-    return {rate: 2 + curvature * (math.log2(rate) - at) ** 2 for rate in grid}
-
-
-def _rows(at_seeds, **labels):
-    return [
-        {"learning_rate": rate, "seed": seed, "loss": loss, "initial": 5.0, "unigram_entropy": 3.3}
-        | labels
-        for seed, losses in enumerate(at_seeds)
-        for rate, loss in losses.items()
-    ]
+from tests.experiments.harness.runs import GRID, parabola, trainings
 
 
 @pytest.mark.parametrize("at", [-6.8, -5.5, -5.0, -2.3])
 def test_the_optimum_of_a_parabola_is_its_vertex(at):
-    found = rates.optimum(_parabola(at))
+    found = rates.optimum(parabola(at))
     assert found.inside
     np.testing.assert_allclose(found.log2_rate, at, atol=1e-9)
-    assert found.loss == min(_parabola(at).values())
+    assert found.loss == min(parabola(at).values())
 
 
 @pytest.mark.parametrize("at, end", [(-12.0, GRID[0]), (3.0, GRID[-1])])
 def test_an_optimum_beyond_the_grid_is_its_end_and_said_so(at, end):
-    assert rates.optimum(_parabola(at))[::2] == (math.log2(end), False)
+    assert rates.optimum(parabola(at))[::2] == (math.log2(end), False)
 
 
 @pytest.mark.parametrize("loss", [None, 3.35])
-def test_next_to_what_failed_there_is_no_parabola(loss):
+def test_next_to_what_failed_there_is_noparabola(loss):
     """But the grid goes on there: it does not end with what was run."""
-    losses: dict[float, float | None] = dict(_parabola(-5.2))
+    losses: dict[float, float | None] = dict(parabola(-5.2))
     losses |= {rate: loss for rate in GRID if rate > 2.0**-5}
     assert rates.optimum(losses)[::2] == (-5.0, True)
 
 
 def test_points_beyond_a_gap_do_not_count():
     """They would pull the vertex, since they lie on another curve."""
-    losses: dict[float, float | None] = dict(_parabola(-5.2))
+    losses: dict[float, float | None] = dict(parabola(-5.2))
     losses[2.0**-7], losses[2.0**-3] = math.nan, None
-    expected = rates.optimum(_parabola(-5.2, [2.0**-6, 2.0**-5, 2.0**-4]))
+    expected = rates.optimum(parabola(-5.2, [2.0**-6, 2.0**-5, 2.0**-4]))
     np.testing.assert_allclose(rates.optimum(losses).log2_rate, expected.log2_rate)
 
 
@@ -65,17 +50,17 @@ def test_an_optimum_stays_between_the_points_it_is_fitted_to():
 def test_without_a_loss_there_is_no_optimum():
     with pytest.raises(ValueError, match="no training has a loss"):
         rates.optimum({0.1: None, 0.2: math.nan})
-    assert rates.optima(_rows([{0.1: None, 0.2: None}])) == {}
-    assert set(rates.optima(_rows([{0.1: None, 0.2: None}, _parabola(-5.0)]))) == {1}
+    assert rates.optima(trainings([{0.1: None, 0.2: None}])) == {}
+    assert set(rates.optima(trainings([{0.1: None, 0.2: None}, parabola(-5.0)]))) == {1}
 
 
 def test_what_learns_but_frequencies_has_no_optimum():
-    assert rates.optima(_rows([{0.1: 3.348, 0.2: 3.3475, 0.4: 3.3479}])) == {}
+    assert rates.optima(trainings([{0.1: 3.348, 0.2: 3.3475, 0.4: 3.3479}])) == {}
 
 
 def test_the_best_rate_is_one_at_which_all_seeds_trained():
-    first, second = _parabola(-5.0), _parabola(-4.0)
-    rows = _rows([first, second])
+    first, second = parabola(-5.0), parabola(-4.0)
+    rows = trainings([first, second])
     means = {rate: (first[rate] + second[rate]) / 2 for rate in GRID}
     assert rates.best_rate(rows) == min(means, key=means.__getitem__)
     missing = [
@@ -83,18 +68,18 @@ def test_the_best_rate_is_one_at_which_all_seeds_trained():
         for row in rows
     ]
     assert rates.best_rate(missing) == 2.0**-7
-    assert rates.best_rate(_rows([{0.1: None}])) is None
+    assert rates.best_rate(trainings([{0.1: None}])) is None
 
 
 def test_the_penalty_is_what_a_rate_loses():
-    rows = _rows([_parabola(-5.0), _parabola(-5.0)])
+    rows = trainings([parabola(-5.0), parabola(-5.0)])
     assert rates.penalty(rows, 2.0**-5) == 0
     assert rates.penalty(rows, 2.0**-8) == pytest.approx(0.05 * 9)
     diverged = [{**row, "loss": None} if row["learning_rate"] == 2.0**-1 else row for row in rows]
     assert rates.penalty(diverged, 2.0**-1) == math.inf
-    assert rates.penalty(_rows([{0.1: None}]), 0.1) is None
+    assert rates.penalty(trainings([{0.1: None}]), 0.1) is None
     with pytest.raises(ValueError, match=r"0\.3 was not run, but \[0\.1"):
-        rates.penalty(_rows([{0.1: 2.0}]), 0.3)
+        rates.penalty(trainings([{0.1: 2.0}]), 0.3)
 
 
 def test_sensitivity_is_the_mean_of_what_is_lost_up_to_the_initial_loss():

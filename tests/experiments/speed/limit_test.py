@@ -1,12 +1,11 @@
 """The operations of a work are those of the products in the program that does it."""
 
-import math
-
 import jax
 import pytest
 
 from experiments.speed import limit
 from tests.experiments.speed import tiny
+from transformer_jax.inspection.flops import product_flops
 
 LONGER = {"data.max_source_length": 10, "data.row_source_length": 10}
 
@@ -18,8 +17,8 @@ def test_a_step_takes_three_times_the_products_of_the_forward_pass(changes, tmp_
     def forward(params, batch):
         return run.outputs(params, batch, None, ())[0].arrays()
 
-    traced = jax.make_jaxpr(forward)(run.abstract_state().params, run.abstract_batch())
-    assert limit.step(tiny.config(changes)) == 3 * _operations(traced.jaxpr)
+    traced = jax.jit(forward).trace(run.abstract_state().params, run.abstract_batch())
+    assert limit.step(tiny.config(changes)) == 3 * product_flops(traced)
 
 
 def test_decoding_takes_the_products_of_one_pass_over_what_is_decoded():
@@ -33,20 +32,3 @@ def test_decoding_takes_the_products_of_one_pass_over_what_is_decoded():
 
 def test_a_product_is_a_multiplication_and_an_addition_for_each_of_its_terms():
     assert limit.products([(2, 3, 5), (7, 1, 1)]) == 2 * (30 + 7)
-
-
-def _operations(jaxpr):
-    """Those of all products; what is in a loop counts as often as it is done."""
-    total = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
-            terms = math.prod(shape[axis] for axis in contracted)
-            total += 2 * math.prod(equation.outvars[0].aval.shape) * terms
-        times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                total += times * _operations(inner)
-    return total

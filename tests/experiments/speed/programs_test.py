@@ -1,11 +1,20 @@
 """This project's works do what they are called after; sentences are packed as flax packs them."""
 
+import importlib
+
 import numpy as np
 import pytest
 
+from experiments.speed.peers import SCRIPTS
 from tests.experiments.speed import tiny
-from tests.experiments.speed.programs import program
 from transformer_jax.devices.mesh import use
+
+
+def program(name):
+    """A script of experiments/speed/programs as a module; they find each other as in a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPTS)
+        return importlib.import_module(name)
 
 
 @pytest.mark.parametrize("changes", [tiny.SOURCE, tiny.DECODER], ids=["both", "decoder_only"])

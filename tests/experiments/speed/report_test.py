@@ -1,12 +1,11 @@
 """The report of runs that were all measured, from rows that are made up."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from experiments.harness.results import Finished
 from experiments.speed import report, sweep
+from tests.experiments.harness.runs import finished
 
 
 def _finished(run):
@@ -21,15 +20,7 @@ def _finished(run):
     if asked["what"] == "training":
         steps = range(100, 5100, 100)
         rows = [{"step": step, "seconds": step / 9, "held_bytes": 1e9} for step in steps]
-    return Finished(
-        run=run,
-        workdir=Path(),
-        record={},
-        results={},
-        metrics=[],
-        measurements=rows,
-        measured_on={},
-    )
+    return finished(run, rows)
 
 
 @pytest.fixture

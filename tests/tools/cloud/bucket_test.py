@@ -12,9 +12,9 @@ from tests.tools.cloud.stand_in import UNTIL_STOPPED
 
 @pytest.mark.long
 def test_a_launch_beside_another_one_is_refused_and_ctrl_c_saves_and_deletes(cloud):
-    first = cloud.start(accelerator="v5e-16", JOB=UNTIL_STOPPED)
+    first = cloud.start(JOB=UNTIL_STOPPED)
     wait_for(lambda: (cloud.workdir / "results.json").exists(), first)
-    status, out = cloud.launch(accelerator="v5e-16")
+    status, out = cloud.launch()
     assert status == 1 and f"is launched already, by process {first.pid} on" in out
     assert first.poll() is None and not cloud.calls("delete")
 

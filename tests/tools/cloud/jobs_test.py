@@ -40,16 +40,19 @@ def test_hosts_on_which_nothing_was_started_are_noticed(cloud):
     assert cloud.is_clean()
 
 
-def test_a_bucket_that_hosts_may_not_read_ends_it(cloud):
-    refusal = "refuse 'HTTPError 403: service@x does not have storage.objects.get access'"
-    status, out = cloud.launch(ON_READ=refusal)
-    assert status == 1 and "host 0: not allowed: give the account" in out
-    assert len(cloud.calls("ssh")) == 1 and cloud.is_clean()
-
-
-def test_a_full_disk_ends_it(cloud):
-    status, out = cloud.launch(PIP_DOES="echo '[Errno 28] No space left on device' >&2; exit 1")
-    assert status == 1 and "host 0: its disk is full" in out
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            {"ON_READ": "refuse 'HTTPError 403: service@x does not have storage.objects.get'"},
+            "not allowed: give the account",
+        ),
+        ({"PIP_DOES": "echo '[Errno 28] No space left on device' >&2; exit 1"}, "its disk is full"),
+    ],
+)
+def test_what_no_retry_mends_on_a_host_ends_it(cloud, fault, message):
+    status, out = cloud.launch(**fault)
+    assert status == 1 and f"host 0: {message}" in out
     assert len(cloud.calls("ssh")) == 1 and cloud.is_clean()
 
 
@@ -69,11 +72,3 @@ def test_a_host_that_fails_while_the_others_save_is_tried_again(cloud):
     """
     status, out = cloud.launch(accelerator="v5e-16", JOB=job)
     assert status == 0 and "It failed at step 5: host 2 ended with 1\n" in out, out
-
-
-@pytest.mark.long
-def test_a_job_that_hangs_is_started_again(cloud):
-    job = "status running; step 4; [[ $attempt -gt 1 ]] || sleep 1000"
-    status, out = cloud.launch("--hang_minutes=0.15", JOB=job)
-    assert status == 0 and "It hung at step 4: no output for 0.15 minutes" in out
-    assert len(cloud.calls("create")) == 1

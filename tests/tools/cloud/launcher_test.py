@@ -102,39 +102,46 @@ def test_a_preempted_slice_is_made_again_as_often_as_it_takes(cloud):
     assert cloud.is_clean()
 
 
-@pytest.mark.long
-def test_a_run_that_was_told_to_stop_continues_on_the_same_slice(cloud):
-    job = "step 1; status preempted; [[ $attempt -gt 1 ]] || exit 143"
-    status, out = cloud.launch("--max_failures=0", JOB=job)
-    assert status == 0 and out.count("Preempted at step 1") == 1
-    assert len(cloud.calls("create")) == 1
+RESUMED = """case $attempt in
+    1) status preempted; step 900; exit 143 ;;
+    2) echo Unable to initialize backend tpu; exit 1 ;;
+    *) step 1000; status finished ;;
+esac"""
 
 
 @pytest.mark.long
-def test_a_failure_is_tried_again_while_it_gets_further(cloud):
-    job = "status failed; step $attempt; [[ $attempt -gt 2 ]] || { echo broken wire; exit 1; }"
-    status, out = cloud.launch(accelerator="v5e-16", JOB=job)
-    assert status == 0 and out.count("Continuing from the last checkpoint.") == 2
-    assert "It failed at step 2: host 0 ended with 1" in out and "  broken wire" in out
+@pytest.mark.parametrize(
+    ("flag", "job", "said"),
+    [
+        (
+            "--max_failures=0",
+            "step 1; status preempted; [[ $attempt -gt 1 ]] || exit 143",
+            "Preempted at step 1: ",
+        ),
+        (
+            "--max_failures=2",
+            "status failed; step $attempt; [[ $attempt -gt 2 ]] || exit 1",
+            "It failed at step 2: host 0 ended with 1\n",
+        ),
+        ("--max_failures=1", RESUMED, "It failed at step 900: host 0 ended with 1\n"),
+        (
+            "--hang_minutes=0.08",
+            "status running; step 4; [[ $attempt -gt 1 ]] || sleep 1000",
+            "It hung at step 4: no output for 0.08 minutes\nContinuing from the last checkpoint.",
+        ),
+    ],
+)
+def test_what_ends_on_the_way_continues_on_the_same_slice(cloud, flag, job, said):
+    status, out = cloud.launch(flag, JOB=job)
+    assert status == 0 and said in out, out
     assert len(cloud.calls("create")) == 1 and cloud.is_clean()
-
-
-@pytest.mark.long
-def test_a_resumed_run_that_fails_before_it_trains_is_tried_again(cloud):
-    job = """case $attempt in
-        1) status preempted; step 900; exit 143 ;;
-        2) echo Unable to initialize backend tpu; exit 1 ;;
-        *) step 1000; status finished ;;
-    esac"""
-    status, out = cloud.launch(JOB=job)
-    assert status == 0 and "It failed at step 900: host 0 ended with 1\n" in out, out
 
 
 @pytest.mark.long
 def test_a_sweep_is_tried_again_whatever_its_folder_says(cloud):
     command = ("experiment", "question", "--runs_dir=gs://bucket/runs/a b")
     job = "case $attempt in 1|2) echo a run has failed; exit 1 ;; 3) sleep 1000 ;; esac"
-    flags = ["--hang_minutes=0.15"]
+    flags = ["--hang_minutes=0.08"]
     status, out = cloud.launch(*flags, command=command, JOB=job)
     assert status == 0 and out.count("It failed at step -") == 2 and "It hung at" in out, out
     status, out = cloud.launch("--max_failures=1", command=command, JOB="exit 1")

@@ -4,7 +4,10 @@ import copy
 import dataclasses
 import functools
 import json
+import re
 import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,42 +15,56 @@ import pytest
 import tokenizers
 
 from configs import default
-from transformer_jax.checkpoint import arrays
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
 from transformer_jax.data.prepare.tokenizer import MASK, TOKENIZERS, train_tokenizer
+from transformer_jax.devices.mesh import use
 from transformer_jax.tools.convert import commands, safetensors, special_tokens
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+torch.set_num_threads(1)  # the models are too small to share
 pytestmark = pytest.mark.long
 
 V = 99
 LENGTHS = (12, 7)
 # Numbers that differ from what either side would take by default, and sizes that differ from each
 # other, so that nothing is right by chance.
-T5 = dict(
-    vocab_size=V,
-    d_model=64,
+SIZES = V, 64, 96, 4, 0.01, 40  # vocabulary, width, hidden units, heads, epsilon, positions
+
+
+def _named(names, **more):
+    """The sizes under their names there."""
+    return dict(zip(names.split(), SIZES, strict=False)) | more
+
+
+GPT2 = _named(
+    "vocab_size n_embd n_inner n_head layer_norm_epsilon n_positions",
+    n_layer=3,
+    bos_token_id=5,
+    eos_token_id=5,
+)
+BERT = _named(
+    "vocab_size hidden_size intermediate_size num_attention_heads layer_norm_eps"
+    " max_position_embeddings",
+    num_hidden_layers=3,
+)
+T5 = _named(
+    "vocab_size d_model d_ff num_heads layer_norm_epsilon",
     d_kv=12,
-    d_ff=96,
     num_layers=2,
     num_decoder_layers=3,
-    num_heads=4,
-    layer_norm_epsilon=0.01,
     decoder_start_token_id=0,
 )
-MARIAN = dict(
-    vocab_size=V,
-    d_model=64,
+T5_1_1 = T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+MARIAN = _named(
+    "vocab_size d_model encoder_ffn_dim encoder_attention_heads",
+    decoder_ffn_dim=96,
+    decoder_attention_heads=4,
     encoder_layers=2,
     decoder_layers=3,
-    encoder_attention_heads=4,
-    decoder_attention_heads=4,
-    encoder_ffn_dim=96,
-    decoder_ffn_dim=96,
     activation_function="swish",
     pad_token_id=V - 1,
     eos_token_id=0,
@@ -55,100 +72,44 @@ MARIAN = dict(
     forced_eos_token_id=None,
     max_position_embeddings=40,
 )
-APART = dict(share_encoder_decoder_embeddings=False)
-LLAMA = dict(
-    vocab_size=V,
-    hidden_size=64,
+APART = MARIAN | dict(share_encoder_decoder_embeddings=False)
+LLAMA = _named(
+    "vocab_size hidden_size intermediate_size num_attention_heads rms_norm_eps"
+    " max_position_embeddings",
     num_hidden_layers=3,
-    num_attention_heads=4,
     num_key_value_heads=2,
     head_dim=12,
-    intermediate_size=96,
-    rms_norm_eps=0.01,
     rope_parameters={"rope_type": "default", "rope_theta": 500.0},
-    max_position_embeddings=40,
+    tie_word_embeddings=False,
 )
-
-
-def _t5_with_a_head_of_its_own():
-    config = transformers.T5Config(feed_forward_proj="gated-gelu", tie_word_embeddings=False, **T5)
-    model = transformers.T5ForConditionalGeneration(config)
-    model.lm_head.weight = torch.nn.Parameter(torch.randn(V, 64))
-    return model
-
-
-MODELS = {
-    "gpt2": lambda: transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            vocab_size=V,
-            n_embd=64,
-            n_layer=3,
-            n_head=4,
-            n_inner=96,
-            n_positions=40,
-            layer_norm_epsilon=0.01,
-            bos_token_id=5,
-            eos_token_id=5,
-        )
-    ),
-    "bert": lambda: transformers.BertForMaskedLM(
-        transformers.BertConfig(
-            vocab_size=V,
-            hidden_size=64,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            intermediate_size=96,
-            max_position_embeddings=40,
-            layer_norm_eps=0.01,
-        )
-    ),
-    "t5 1.0": lambda: transformers.T5ForConditionalGeneration(
-        transformers.T5Config(feed_forward_proj="relu", **T5)
-    ),
-    "t5 1.1": _t5_with_a_head_of_its_own,
-    # As releases from 5 on make it: the head is the table, and logits are not scaled.
-    "t5 1.1, tied": lambda: transformers.T5ForConditionalGeneration(
-        transformers.T5Config(feed_forward_proj="gated-gelu", tie_word_embeddings=False, **T5)
-    ),
-    "marian, scaled": lambda: transformers.MarianMTModel(
-        transformers.MarianConfig(scale_embedding=True, **MARIAN)
-    ),
-    "marian, tables apart": lambda: transformers.MarianMTModel(
-        transformers.MarianConfig(scale_embedding=False, **MARIAN, **APART)
-    ),
-    "marian, nothing shared, gelu": lambda: transformers.MarianMTModel(
-        transformers.MarianConfig(
-            tie_word_embeddings=False, **MARIAN | {"activation_function": "gelu"}, **APART
-        )
-    ),
-    "llama": lambda: transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(tie_word_embeddings=False, **LLAMA)
-    ),
-    "llama, tied": lambda: transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(tie_word_embeddings=True, **LLAMA)
-    ),
-    "llama, each head its own keys": lambda: transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            tie_word_embeddings=False,
-            # So many ends that a text meets one.
-            eos_token_id=list(range(2, 40)),
-            **LLAMA | {"num_key_value_heads": 4, "head_dim": None},
-        )
-    ),
+CLASSES = {
+    "gpt2": "GPT2LMHeadModel",
+    "bert": "BertForMaskedLM",
+    "t5": "T5ForConditionalGeneration",
+    "marian": "MarianMTModel",
+    "llama": "LlamaForCausalLM",
 }
-# What would be wrong by a setting that was lost on the way.
-WRONG = {
-    "gpt2": {"model.activation": "gelu"},
-    "bert": {"model.norm_epsilon": 1e-5},
-    "t5 1.0": {"model.embedding_scale": 1.0},
-    "t5 1.1": {"model.embedding_scale": None},
-    "t5 1.1, tied": {"model.embedding_scale": None},
-    "marian, scaled": {"model.embedding_scale": 1.0},
-    "marian, tables apart": {"model.activation": "gelu"},
-    "marian, nothing shared, gelu": {"model.activation": "gelu_tanh"},
-    "llama": {"model.rotary_base": 10_000.0},
-    "llama, tied": {"model.norm_epsilon": 1e-6},
-    "llama, each head its own keys": {"model.norm_epsilon": 1e-6},
+# A model's settings, and one of ours without which it would be wrong; first in its name its family.
+MODELS = {
+    "gpt2": (GPT2, {"model.activation": "gelu"}),
+    "bert": (BERT, {"model.norm_epsilon": 1e-5}),
+    "t5 1.0": (T5 | {"feed_forward_proj": "relu"}, {"model.embedding_scale": 1.0}),
+    "t5 1.1": (T5_1_1, {"model.embedding_scale": None}),
+    # As releases from 5 on make it: the head is the table, and logits are not scaled.
+    "t5 1.1, tied": (T5_1_1, {"model.embedding_scale": None}),
+    "marian, scaled": (MARIAN | {"scale_embedding": True}, {"model.embedding_scale": 1.0}),
+    "marian, tables apart": (APART | {"scale_embedding": False}, {"model.activation": "gelu"}),
+    "marian, nothing shared, gelu": (
+        APART | {"activation_function": "gelu", "tie_word_embeddings": False},
+        {"model.activation": "gelu_tanh"},
+    ),
+    "llama": (LLAMA, {"model.rotary_base": 10_000.0}),
+    "llama, tied": (LLAMA | {"tie_word_embeddings": True}, {"model.norm_epsilon": 1e-6}),
+    "llama, each head its own keys": (
+        # So many ends that a text meets one.
+        LLAMA | {"num_key_value_heads": 4, "head_dim": None, "eos_token_id": list(range(2, 40))},
+        {"model.norm_epsilon": 1e-6},
+    ),
 }
 
 
@@ -156,7 +117,10 @@ WRONG = {
 def _perturbed(name):
     """A model in which no bias is 0 and no scale 1, which would hide lost and swapped ones."""
     torch.manual_seed(0)
-    model = MODELS[name]().eval()
+    kind = getattr(transformers, CLASSES[re.split("[ ,]", name)[0]])
+    model = kind(kind.config_class(**MODELS[name][0])).eval()
+    if name == "t5 1.1":  # has a head of its own
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(V, 64))
     with torch.no_grad():
         for path, tensor in [*model.named_parameters(), *model.named_buffers()]:
             sinusoids = name.startswith("marian") and "embed_positions" in path
@@ -167,26 +131,52 @@ def _perturbed(name):
     return model
 
 
+class Imported(NamedTuple):
+    """The folder `theirs`, and the work directory made of it, with its run and parameters."""
+
+    theirs: Path
+    workdir: Path
+    run: Any
+    params: Any
+
+    @property
+    def bos(self):
+        return self.run.model.config.bos_id
+
+    def config(self, changes):
+        """The config, with other settings."""
+        return load(str(self.workdir / "config.json"), changes)
+
+
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    """A function from a name to the folder of a model and the work directory made of it."""
+    """A function from the name of a model."""
 
     @functools.cache
     def run(name):
         folder = tmp_path_factory.mktemp("model")
-        _perturbed(name).save_pretrained(folder / "theirs")
+        theirs, ours = folder / "theirs", folder / "ours"
+        _perturbed(name).save_pretrained(theirs)
         words = {f"w{n}": n for n in range(V)} | {"w3": 3}
         library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
         library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        library.save(str(folder / "theirs" / "tokenizer.json"))
+        library.save(str(theirs / "tokenizer.json"))
         names = {"unk_token": "w3"}
         if name == "bert":
             names |= {"cls_token": "w1", "sep_token": "w2", "mask_token": "w4"}
-        (folder / "theirs" / "tokenizer_config.json").write_text(json.dumps(names))
-        assert commands.import_(folder / "ours", str(folder / "theirs")) == 0
-        return folder
+        (theirs / "tokenizer_config.json").write_text(json.dumps(names))
+        assert commands.import_(ours, str(theirs)) == 0
+        return Imported(theirs, ours, *_opened(ours))
 
     return run
+
+
+def _opened(workdir):
+    """The run of a work directory, and its parameters."""
+    with built(load(str(workdir / "config.json")), workdir) as run:
+        folder = run.checkpoints(workdir).find(0)
+        assert folder is not None
+        return run, restore.load_parameters([folder], run.abstract_state().params)
 
 
 def _batch(lengths=LENGTHS):
@@ -203,18 +193,10 @@ def _batch(lengths=LENGTHS):
     return batch
 
 
-def _ours(workdir, batch, changes=None):
-    """The logits, with other settings of the model where there are changes."""
-    config = load(str(workdir / "config.json"), changes or {})
-    with jax.default_matmul_precision("highest"), built(config, workdir) as run:
-        params = _parameters(run, workdir)
-        return np.asarray(run.outputs(params, batch, None, ())[0].arrays()), run.model.config.bos_id
-
-
-def _parameters(run, workdir):
-    folder = run.checkpoints(workdir).find(0)
-    assert folder is not None
-    return restore.load_parameters([folder], run.abstract_state().params)
+def _ours(run, params, batch):
+    logits = jax.jit(lambda params, batch: run.outputs(params, batch, None, ())[0].arrays())
+    with jax.default_matmul_precision("highest"), use(run.mesh):
+        return np.asarray(logits(params, batch))
 
 
 def _theirs(model, batch, bos):
@@ -242,14 +224,14 @@ def _forward(model, batch, bos):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_transformers_and_not_by_chance(imported, name):
-    workdir, batch = imported(name) / "ours", _batch()
-    ours, bos = _ours(workdir, batch)
-    theirs = _theirs(_perturbed(name), batch, bos)
+    one, batch = imported(name), _batch()
+    theirs = _theirs(_perturbed(name), batch, one.bos)
     side = "inputs" if name == "bert" else "targets"
     real = batch[f"{side}_segment_ids"] > 0
     largest = np.abs(theirs[real]).max()
-    assert np.abs(ours - theirs)[real].max() <= 1e-5 * largest
-    wrong, _ = _ours(workdir, batch, WRONG[name])
+    assert np.abs(_ours(one.run, one.params, batch) - theirs)[real].max() <= 1e-5 * largest
+    with built(one.config(MODELS[name][1]), one.workdir) as other:
+        wrong = _ours(other, one.params, batch)
     assert np.abs(wrong - theirs)[real].max() > 1e-4 * largest
 
 
@@ -257,34 +239,32 @@ def test_logits_are_those_of_transformers_and_not_by_chance(imported, name):
 def test_a_line_as_long_as_there_are_positions_is_read_whole(imported, name):
     # T5's have no end; 512 is what it was trained with.
     words = (512 if name.startswith("t5") else 40) - 2
-    config = load(str(imported(name) / "ours" / "config.json"))
-    with built(config, imported(name) / "ours") as run:
-        ((batch, _),) = run.data.prompts([" ".join(["w11"] * words)])
+    ((batch, _),) = imported(name).run.data.prompts([" ".join(["w11"] * words)])
     assert np.sum(batch["inputs"] == 11) == words
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_packed_examples_do_not_see_each_other(imported, name):
     """The logits of examples that share a row are those of transformers for each alone."""
-    batch, packed = _batch(), {}
+    one, batch, packed = imported(name), _batch(), {}
     ends = np.cumsum((0, *LENGTHS))
     for key, rows in batch.items():
         parts = [row[:length] for row, length in zip(rows, LENGTHS, strict=True)]
         if key.endswith("_segment_ids"):
             parts = [part * number for number, part in enumerate(parts, 1)]
         packed[key] = np.concatenate(parts)[None]
-    ours, bos = _ours(imported(name) / "ours", packed)
-    theirs = _theirs(_perturbed(name), batch, bos)
+    ours = _ours(one.run, one.params, packed)
+    theirs = _theirs(_perturbed(name), batch, one.bos)
     for row, length in enumerate(LENGTHS):
-        one, other = ours[0, ends[row] : ends[row + 1]], theirs[row, :length]
-        assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max()
+        mine, other = ours[0, ends[row] : ends[row + 1]], theirs[row, :length]
+        assert np.abs(mine - other).max() <= 1e-5 * np.abs(other).max()
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
-    workdir = imported(name) / "ours"
+    workdir = imported(name).workdir
     # Or their sinusoids are as many more as ours may write.
-    config = load(str(workdir / "config.json"), {"decode.extra_length": 0})
+    config = imported(name).config({"decode.extra_length": 0})
     assert commands.export(config, workdir, None, str(tmp_path / "theirs")) == 0
     original = _perturbed(name)
     model, report = type(original).from_pretrained(tmp_path / "theirs", output_loading_info=True)
@@ -304,24 +284,20 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
             continue
         lost = ("key.bias", "k_proj.bias", "token_type_embeddings.weight")
         assert path.endswith((*lost, "position_embeddings.weight")), path
-    batch = _batch()
-    _, bos = _ours(workdir, batch)
-    one, other = (_theirs(m.eval(), batch, bos) for m in (original, model))
+    one, other = (_theirs(m.eval(), _batch(), bos=1) for m in (original, model))
     np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(one).max())
 
     assert commands.import_(tmp_path / "ours", str(tmp_path / "theirs")) == 0
-    assert _flat(tmp_path / "ours") == _flat(workdir)
+    _same(tmp_path / "ours", imported(name))
     for name in ("special_ids.json", "tokenizer.json"):
         one, other = (json.loads((w / name).read_text()) for w in (workdir, tmp_path / "ours"))
         other |= {"post_processor": None} if name == "tokenizer.json" else {}  # which export adds
         assert one == other
 
 
-def _flat(workdir):
-    config = load(str(workdir / "config.json"))
-    with built(config, workdir) as run:
-        params = _parameters(run, workdir)
-        return {path: np.asarray(x).tobytes() for path, x in arrays.flat(params).items()}
+def _same(workdir, one):
+    """The parameters of both are the same."""
+    jax.tree.map(np.testing.assert_array_equal, _opened(workdir)[1], one.params)
 
 
 def test_special_tokens_of_bert_need_no_names(tmp_path):
@@ -351,8 +327,9 @@ def test_special_tokens_of_bert_need_no_names(tmp_path):
     ],
 )
 def test_a_table_may_have_two_names_of_one_content(imported, tmp_path, name, table, names):
-    shutil.copytree(imported(name) / "theirs", tmp_path / "theirs")
-    found = {key: x.read() for key, x in safetensors.find(imported(name) / "theirs").items()}
+    one = imported(name)
+    shutil.copytree(one.theirs, tmp_path / "theirs")
+    found = {key: x.read() for key, x in safetensors.find(one.theirs).items()}
     rows = found.pop(table)
 
     def work(other):
@@ -364,25 +341,25 @@ def test_a_table_may_have_two_names_of_one_content(imported, tmp_path, name, tab
     with pytest.raises(ValueError, match="are one table"):
         work(rows + 1)
     assert work(rows) == 0
-    assert _flat(tmp_path / "ours") == _flat(imported(name) / "ours")
+    _same(tmp_path / "ours", one)
 
 
 def test_an_exported_marian_has_sinusoids_for_all_that_ours_reads_and_writes(imported, tmp_path):
-    workdir, most, extra = imported("marian, scaled") / "ours", 70, 9
+    one, most, extra = imported("marian, scaled"), 70, 9
     changes = {
         "data.max_source_length": most,
         "data.row_source_length": most,
         "decode.extra_length": extra,
     }
-    config = load(str(workdir / "config.json"), changes)
     for name in ("tokenizer.json", "special_ids.json"):
-        shutil.copy(workdir / name, tmp_path)
-    checkpoint = str(workdir / "checkpoints" / "0")
-    assert commands.export(config, tmp_path, checkpoint, str(tmp_path / "theirs")) == 0
-    model = transformers.MarianMTModel.from_pretrained(tmp_path / "theirs").eval()
+        shutil.copy(one.workdir / name, tmp_path)
+    checkpoint = str(one.workdir / "checkpoints" / "0")
+    folder = tmp_path / "theirs"
+    assert commands.export(one.config(changes), tmp_path, checkpoint, str(folder)) == 0
+    model = transformers.MarianMTModel.from_pretrained(folder).eval()
     batch = _batch((most + extra,))
-    ours, bos = _ours(workdir, batch)
-    theirs = _theirs(model, batch, bos)
+    theirs = _theirs(model, batch, one.bos)
+    ours = _ours(one.run, one.params, batch)
     assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
 
 
@@ -405,17 +382,20 @@ def test_an_exported_tokenizer_gives_what_our_model_reads(tmp_path, kind, archit
     assert {*found} == {"input_ids", "attention_mask"}
 
 
-@pytest.mark.parametrize("method", ["greedy", "beam"])
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "bert"])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [(name, "greedy") for name in MODELS if name != "bert"]
+    + [(name, "beam") for name in ("gpt2", "t5 1.0", "marian, scaled", "llama")],
+)
 def test_generation_is_token_for_token(imported, name, method):
-    workdir, room = imported(name) / "ours", 9
+    workdir, room = imported(name).workdir, 9
     changes = {
         "decode.method": method,
         "decode.beam_size": 4,
         "decode.length_penalty": 0.0,
         "decode.extra_length": room,
     }
-    config = load(str(workdir / "config.json"), changes)
+    config = imported(name).config(changes)
     lines = [" ".join(f"w{n}" for n in row) for row in ([11, 12, 13], [20, 21, 22])]
     with jax.default_matmul_precision("highest"), built(config, workdir) as run:
         trained = restore.trained(run, workdir, restore.find(run, workdir, None))
@@ -474,8 +454,7 @@ ADAMW = {
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_fine_tuning_goes_the_same_way(imported, name):
     """Fifty steps from the same weights, on the same batches: every loss is the same."""
-    workdir = imported(name) / "ours"
-    config = load(str(workdir / "config.json"), NO_DROPOUT | ADAMW)
+    one = imported(name)
     model = copy.deepcopy(_perturbed(name)).eval()  # eval: without dropout
     if name == "bert":  # ours has the first one's vector in its positions
         model.bert.embeddings.token_type_embeddings.requires_grad_(False)
@@ -483,9 +462,11 @@ def test_fine_tuning_goes_the_same_way(imported, name):
     optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     generator, ours, theirs = np.random.default_rng(1), [], []
     side = "inputs" if name == "bert" else "targets"
-    with jax.default_matmul_precision("highest"), built(config, workdir) as run:
+    config = one.config(NO_DROPOUT | ADAMW)
+    with jax.default_matmul_precision("highest"), built(config, one.workdir) as run:
         state = run.new_state(_read(_batch(), name))
-        state = dataclasses.replace(state, params=_parameters(run, workdir))
+        params = jax.tree.map(jax.numpy.copy, one.params)  # which the first step consumes
+        state = dataclasses.replace(state, params=params)
         step = run.train_step()
         for _ in range(50):
             batch = _batch()

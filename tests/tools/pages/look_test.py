@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 import types
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
-from tests.whole import conftest as whole
 from tests.whole.command_line import call
 from transformer_jax.data.prepare.tokenizer import SpecialIds, train_tokenizer
 from transformer_jax.tools.pages import look
@@ -18,6 +18,7 @@ from transformer_jax.tools.pages.look import chances, labels
 from transformer_jax.tools.pages.page import array, numbers, page
 from transformer_jax.tools.pages.positions import by_distance, figures, similarity, turned
 
+WORKDIRS = Path(__file__).parents[2] / "whole/workdirs"
 NASTY = ["<script>document.title='bad'</script>", "\"'&", "مرحبا", "</script>", "line\u2028end"]
 
 
@@ -44,39 +45,20 @@ class _Decode:
     num_samples: int
 
 
-@dataclasses.dataclass
-class _Writer:
-    """Writes three tokens and has room for so many, the end included."""
-
-    room: int
-    settings: _Decode
-
-    @property
-    def writer(self):
-        return self
-
-    def writing(self, settings):
-        return dataclasses.replace(self, settings=settings)
-
-    def generate(self, batches):
-        return [[[5, 6, 7]] * self.settings.num_samples]
-
-    def most_written(self, prompt_tokens):
-        return np.full_like(prompt_tokens, self.room)
-
-
 @pytest.mark.parametrize(("room", "end"), [(3, []), (4, []), (5, [1])])
 def test_what_ends_for_lack_of_room_is_shown_without_an_end(room, end):
+    """Of three written tokens where there is room for so many, the end included."""
     prompt = {"inputs": np.array([[2, 8, 9]]), "inputs_segment_ids": np.ones((1, 3), int)}
-    data = types.SimpleNamespace(
-        prompts=lambda lines: [(prompt, [0])], special=types.SimpleNamespace(eos=1)
+    of = types.SimpleNamespace
+    run: Any = of(
+        data=of(prompts=lambda lines: [(prompt, [0])], special=of(eos=1)),
+        model=of(config=of(architecture="decoder_only")),
     )
-    run: Any = types.SimpleNamespace(
-        data=data,
-        model=types.SimpleNamespace(config=types.SimpleNamespace(architecture="decoder_only")),
+    trained: Any = of(
+        writer=of(settings=_Decode(4), most_written=lambda tokens: np.full_like(tokens, room)),
+        writing=lambda settings: of(generate=lambda _: [[[5, 6, 7]] * settings.num_samples]),
     )
-    writer: Any = _Writer(room, _Decode(num_samples=4))
-    (text,) = look._texts(run, writer, ["a b"])
+    (text,) = look._texts(run, trained, ["a b"])
     assert text.targets == [8, 9, 5, 6, 7, *end] and text.given == 2
 
 
@@ -145,10 +127,6 @@ def test_the_page_of_144_heads_and_100_tokens_weighs_less_than_10_mb():
     text = _synthetic(12, 12, 100, ["a", "b"])
     # The second text stands for itself.
     assert len(text.encode()) / 2 < 10e6
-
-
-# Runs on a tiny corpus, as the tests of whole runs have them
-compiled_once, folder, trained = whole.compiled_once, whole.folder, whole.trained
 
 
 @pytest.mark.long
@@ -246,14 +224,15 @@ def test_144_heads_of_100_tokens_open(opened):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["run", "language_model", "masked"])
-def test_the_command_writes_a_page_that_opens(name, folder, trained, opened):
-    workdir = folder / "run" if name == "run" else trained(name)
-    lines = folder / "lines"
+@pytest.mark.parametrize("name", ["translation", "language_model", "classification"])
+def test_the_command_writes_a_page_that_opens(name, tmp_path, monkeypatch, opened):
+    """Of a trained model of each architecture."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # of data.cache_dir
+    shutil.copytree(WORKDIRS / name, tmp_path / name)
+    lines, out = tmp_path / "lines", tmp_path / "look.html"
     lines.write_text("a e\n\nb <script> f\n")
-    out = folder / f"{name}.html"
-    flags = f"--workdir={workdir}", "--mode=look", f"--input={lines}", f"--output={out}"
-    assert call(*flags) == 0
+    flags = f"--workdir={tmp_path / name}", f"--input={lines}", f"--output={out}"
+    assert call("--mode=look", *flags) == 0
     tab = opened(out.read_text())
-    assert tab.locator(".heads button").count() == 2
+    assert tab.locator(".heads button").count() == 4  # two layers of two heads
     assert re.search("layer 1, head 1", tab.locator("#one-head").inner_text())

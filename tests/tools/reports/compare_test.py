@@ -1,58 +1,28 @@
 """Runs side by side: from work directories in any state to a table and a figure."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from transformer_jax.tools.reports import compare, figures, records
-
-FINISHED = {
-    "status": "finished",
-    "steps": 20,
-    "parameters": 1234567,
-    "time/wall_seconds": 75.5,
-    "train/token_loss": 1.5,
-    "validation/token_loss": 2.5,
-    "test/bleu": 31.4159,
-    "test/bleu_signature": "nrefs:1",
-}
-
-
-def make_run(
-    folder: Path, config: dict[str, Any], results: dict[str, Any] | None = None, logged: int = 0
-) -> Path:
-    """A work directory with its config, where given its results, and losses at steps 1, 2, ..."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    if results is not None:
-        (folder / "results.json").write_text(json.dumps(results))
-    records = [
-        {
-            "step": step,
-            "train/token_loss": 5 / step,
-            "validation/token_loss": 6 / step,
-            "time/wall_seconds": 10.0 * step,
-        }
-        for step in range(1, logged + 1)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in records))
-    return folder
-
-
-def config(**model: Any) -> dict[str, Any]:
-    return {"model": model, "train": {"steps": 20}}
+from tests.tools.reports.runs_made import make, records
+from transformer_jax.tools.reports import compare, report
+from transformer_jax.tools.reports import records as work
 
 
 @pytest.fixture
 def runs(tmp_path):
     """One that has finished, one that trains, one that has not logged yet."""
     return [
-        make_run(tmp_path / "post_ln", config(residual="post_ln"), FINISHED, logged=20),
-        make_run(tmp_path / "pre_ln", config(residual="pre_ln"), {"status": "running"}, logged=4),
-        make_run(tmp_path / "new", config(residual="admin", num_heads=2)),
+        make(tmp_path / "post_ln", model={"residual": "post_ln"}),
+        make(tmp_path / "pre_ln", steps=4, planned=20, results={"status": "running"}),
+        make(
+            tmp_path / "new",
+            model={"residual": "admin", "num_heads": 2},
+            steps=0,
+            planned=20,
+            results={},
+        ),
     ]
 
 
@@ -60,26 +30,15 @@ def runs(tmp_path):
 def call(tmp_path, monkeypatch, capsys):
     """Runs the command in a folder of its own: exit status, rows of the table by name, the rest."""
 
-    def call(*arguments: object):
+    def call(*arguments: object, command=compare):
         (tmp_path / "here").mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / "here")
-        status = compare.main([str(argument) for argument in arguments])
+        status = command.main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         rows = {line[: line.find("  ")]: line.split() for line in out.splitlines() if "  " in line}
         return status, rows, out + err
 
     return call
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Leaves empty files in place of figures, which take a second each."""
-
-    def save(figure, stem):
-        for kind in ("png", "svg"):
-            Path(f"{stem}.{kind}").touch()
-
-    monkeypatch.setattr(figures, "save", save)
 
 
 def test_runs_stand_side_by_side_whatever_has_become_of_them(call, runs, tmp_path):
@@ -93,11 +52,12 @@ def test_runs_stand_side_by_side_whatever_has_become_of_them(call, runs, tmp_pat
     assert rows["status"][1:] == ["finished", "running", "-"]
     assert rows["steps"][1:] == "20 of 20 4 of 20 0 of 20".split()
     assert rows["parameters"][1:] == ["1,234,567", "-", "-"]
-    assert rows["wall seconds"][2:] == ["200.00", "40.00", "-"]
-    # What has ended shows its scores, what still trains the last that it logged.
-    assert rows["train/token_loss"][1:] == ["1.5000", "1.2500", "-"]
-    assert rows["validation/token_loss"][1:] == ["2.5000", "1.5000", "-"]
-    assert rows["test/bleu"][1:] == ["31.42", "-", "-"]
+    assert rows["wall seconds"][2:] == ["20.00", "4.0000", "-"]
+    # What lacks a score shows the last that it logged.
+    for name in ("train/token_loss", "validation/token_loss"):
+        last = [records(run)[-1][name] for run in runs[:2]]
+        assert rows[name][1:] == [*(f"{loss:.4f}" for loss in last), "-"]
+    assert rows["test/bleu"][1:] == ["30.00", "-", "-"]
     assert "signature" not in text
     # It writes its figure, in the current folder, and nothing else.
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"compare.png", "compare.svg"}
@@ -105,23 +65,26 @@ def test_runs_stand_side_by_side_whatever_has_become_of_them(call, runs, tmp_pat
     assert {path: path.read_bytes() for run in runs for path in run.iterdir()} == before
 
 
+def test_what_has_ended_shows_its_scores(call, tmp_path, undrawn):
+    run = make(tmp_path / "run", results={"status": "finished", "train/token_loss": 1.5})
+    assert call(run)[1]["train/token_loss"][1:] == ["1.5000"]
+
+
 def test_the_figure_has_a_line_for_each_run_in_each_panel(runs):
-    read = [records.read(run) for run in runs]
-    figure = compare._draw(read, ["one", "two", "three"])
+    figure = compare._draw([work.read(run) for run in runs], ["one", "two", "three"])
     assert figure is not None
-    training, validation = figure.axes
-    for axes, first in ((training, 5.0), (validation, 6.0)):
-        lines = [np.asarray(line.get_xydata()).tolist() for line in axes.lines]
-        assert [len(points) for points in lines] == [20, 4, 0]
-        assert lines[1] == [[step, first / step] for step in range(1, 5)]
+    for axes, name in zip(figure.axes, ("train", "validation"), strict=True):
+        for line, run in zip(axes.lines, runs, strict=True):
+            key = f"{name}/token_loss"
+            logged = [[row["step"], row[key]] for row in records(run) if key in row]
+            assert np.asarray(line.get_xydata()).tolist() == logged
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two", "three"]
 
 
 def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path, call, undrawn):
-    run = make_run(tmp_path / "run", config(), {"status": "diverged", "test/loss": None}, logged=1)
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 2, "train/token_loss": null}\n{"step": 3, "tra')  # torn by a kill
-    status, rows, _ = call(run)
+    torn = '{"step": 2, "train/token_loss": null}\n{"step": 3, "tra'  # by a kill
+    results = {"status": "diverged", "test/loss": None}
+    status, rows, _ = call(make(tmp_path / "run", steps=1, results=results, more=torn))
     assert status == 0 and rows["status"][1:] == ["diverged"]
     assert rows["test/loss"][1:] == rows["train/token_loss"][1:] == ["not", "finite"]
 
@@ -150,12 +113,12 @@ def test_without_anything_logged_there_is_a_table_and_no_figure(call, runs, tmp_
     ],
 )
 def test_names_are_the_shortest_that_tell_runs_apart(call, tmp_path, folders, names, undrawn):
-    text = call(*[make_run(tmp_path / folder, config()) for folder in folders])[2]
+    text = call(*[make(tmp_path / folder, steps=0) for folder in folders])[2]
     assert text.split()[: len(names)] == names
 
 
 def test_the_runs_of_an_experiment_are_called_by_their_labels(call, tmp_path, undrawn):
-    runs = [make_run(tmp_path / name, config()) for name in ("0123456789ab", "ba9876543210")]
+    runs = [make(tmp_path / name, steps=0) for name in ("0123456789ab", "ba9876543210")]
     for run, scheme in zip(runs, ("admin", "pre_ln"), strict=True):
         labels = {"scheme": scheme, "layers": 6}
         (run / "run.json").write_text(json.dumps({"labels": [labels]}))
@@ -176,25 +139,40 @@ def test_the_output_names_the_figure_or_its_folder(call, runs, tmp_path, undrawn
     assert not list((tmp_path / "figures").iterdir())
 
 
+NOT_RUNS = [
+    (["@/nothing"], "@/nothing is not a run: there is no such folder"),
+    (["@/here"], "@/here is not a run: it has no config.json"),
+    (["@"], "is not a run: but it holds some; give these, as @/broken"),
+    (["@/run/checkpoints/20"], "is not a run: it is a part of one"),
+    (["@/run", "--output=@/nowhere/x"], "--output=@/nowhere/x: there is no folder @/nowhere"),
+    (["@/broken"], "@/broken/config.json is broken"),
+    (["@/list"], "@/list/config.json is broken: it holds a list"),
+    (["@/torn"], "@/torn/metrics.jsonl:1 is not a record"),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["@/nothing"], "nothing is not a run: there is no such folder"),
-        (["@/here"], "is not a run: it has no config.json"),
-        (["@"], "is not a run: but it holds some; give these, as @/broken"),
-        (["@/new/checkpoints/20"], "is not a run: it is a part of one"),
-        (["@/new", "--output=@/nowhere/x"], "--output=@/nowhere/x: there is no folder @/nowhere"),
-        (["@/broken"], "@/broken/config.json is broken"),
-        (["@/list"], "@/list/config.json is broken: it holds a list"),
+    ("command", "arguments", "message"),
+    [(command, *row) for command in (compare, report) for row in NOT_RUNS]
+    + [
+        (report, [], "give RUN"),
+        (report, ["@/run", "--experiment=x"], "give RUN"),
+        (report, ["@/run", "--output=@/run"], "--output=@/run is a folder"),
+        (report, ["--experiment=x", "--runs_dir=@"], "@/x is not there"),
+        (report, ["--experiment=run", "--runs_dir=@"], "@/run has no trained runs"),
     ],
 )
-def test_what_is_not_a_run_is_one_line(call, runs, tmp_path, arguments, message):
-    make_run(tmp_path / "new" / "checkpoints" / "20", config())
+def test_a_mistake_is_one_line(call, tmp_path, command, arguments, message):
+    (make(tmp_path / "run") / "checkpoints" / "20").mkdir(parents=True)
     for name, text in (("broken", '{"model":'), ("list", "[1]")):
-        (make_run(tmp_path / name, config()) / "config.json").write_text(text)
-    status, rows, text = call(*[argument.replace("@", str(tmp_path)) for argument in arguments])
+        (make(tmp_path / name) / "config.json").write_text(text)
+    torn = make(tmp_path / "torn") / "metrics.jsonl"
+    torn.write_text("{}\n" + torn.read_text())
+    arguments = [argument.replace("@", str(tmp_path)) for argument in arguments]
+    status, rows, text = call(*arguments, command=command)
     assert status == 1 and not rows
-    assert message.replace("@", str(tmp_path)) in text and "Traceback" not in text
+    assert message.replace("@", str(tmp_path)) in text and len(text.splitlines()) == 1
+    assert not [*(tmp_path / "here").iterdir()]
 
 
 def test_a_folder_that_is_not_a_run_stops_no_other(call, runs, tmp_path, undrawn):

@@ -6,9 +6,9 @@ import statistics
 import numpy as np
 import pytest
 
-from tests.tools.reports.runs_made import NASTY, make, make_twenty
+from tests.tools.reports.runs_made import NASTY, make, make_twenty, records
 from transformer_jax.tools.pages.page import array
-from transformer_jax.tools.reports import compare, figures
+from transformer_jax.tools.reports import compare
 from transformer_jax.tools.reports import page as report
 from transformer_jax.tools.reports import records as work
 from transformer_jax.tools.reports import report as command
@@ -25,10 +25,6 @@ def read(tmp_path):
     return read
 
 
-def records(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_curves_are_what_the_metrics_say(tmp_path, read):
     data = read(a={}, b={"seed": 1, "steps": 9})
     assert not {"step", "spike/loss"} & set(data["curves"])
@@ -43,9 +39,8 @@ def test_curves_are_what_the_metrics_say(tmp_path, read):
 
 
 def test_what_is_not_finite_leaves_a_gap(tmp_path):
-    run = make(tmp_path / "run", steps=3)
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "train/token_loss": null}\n{"step": 5, "tra')  # torn by a kill
+    torn = '{"step": 4, "train/token_loss": null}\n{"step": 5, "tra'  # by a kill
+    run = make(tmp_path / "run", steps=3, more=torn)
     data = report.data([work.read(run)])
     assert data["curves"]["train/token_loss"][0]["steps"] == [1, 2, 3, 4]
     assert data["curves"]["train/token_loss"][0]["values"][3] is None
@@ -57,7 +52,7 @@ def test_bands_are_mean_and_range_of_the_seeds_that_have_a_value(read):
     data = read(
         a={"seed": 0},
         b={"seed": 1, "steps": 9, "planned": 20},
-        c={"seed": 1, "residual": "admin"},
+        c={"seed": 1, "model": {"residual": "admin"}},
     )
     assert [group["runs"] for group in data["groups"]] == [[0, 1], [2]]
     assert [group["name"] for group in data["groups"]] == ["pre_ln (2 seeds)", "c"]
@@ -87,9 +82,8 @@ def test_diagnostics_are_rows_by_depth(tmp_path, read):
     }
 
 
-def test_tables_are_those_of_compare(tmp_path, read, capsys, monkeypatch):
-    data = read(a={}, b={"residual": "admin"})
-    monkeypatch.setattr(figures, "save", lambda *_: None)
+def test_tables_are_those_of_compare(tmp_path, read, capsys, undrawn):
+    data = read(a={}, b={"model": {"residual": "admin"}})
     compare.compare([tmp_path / "a", tmp_path / "b"], tmp_path / "figure")
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     for row in (*data["config"], *data["scores"]):
@@ -108,19 +102,16 @@ def test_what_became_of_a_run_is_told_with_what_replay_found(tmp_path):
 
 
 def test_replay_is_no_advice_for_what_it_does_not_look_into(tmp_path):
-    run = make(tmp_path / "run", results={"status": "diverged", "steps": 4, "first_bad_step": 4})
-    config = json.loads((run / "config.json").read_text())
-    config["model"]["family"] = "recurrent"
-    (run / "config.json").write_text(json.dumps(config))
+    bad = {"status": "diverged", "steps": 4, "first_bad_step": 4}
+    run = make(tmp_path / "run", model={"family": "recurrent"}, results=bad)
     assert "replay" not in " ".join(report.outcome(work.read(run)))
 
 
 def test_a_group_whose_settings_fill_a_line_is_called_by_its_first_run(tmp_path):
-    folders = [make(tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 1), ("c", 0))]
-    for folder, length in zip(folders, (1, 1, 80), strict=True):
-        config = json.loads((folder / "config.json").read_text())
-        config["data"] = {"train": ["x" * length]}
-        (folder / "config.json").write_text(json.dumps(config))
+    folders = [
+        make(tmp_path / name, seed=seed, model={"residual": "x" * length})
+        for name, seed, length in (("a", 0, 1), ("b", 1, 1), ("c", 0, 80))
+    ]
     groups = report.data([work.read(folder) for folder in folders])["groups"]
     assert [group["name"] for group in groups] == ["a (2 seeds)", "c"]
 
@@ -134,32 +125,6 @@ def test_samples_are_those_of_each_evaluation_and_of_the_end(tmp_path):
         {"step": 20, "text": f"{NASTY}\n    is 20"},
         {"step": None, "text": "1   source"},
     ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give RUN"),
-        (["@/run", "--experiment=x"], "give RUN"),
-        (["@/nothing"], "@/nothing is not a run: there is no such folder"),
-        (["@/broken"], "@/broken/config.json is broken"),
-        (["@/torn"], "@/torn/metrics.jsonl:1 is not a record"),
-        (["@/run", "--output=@/run"], "--output=@/run is a folder"),
-        (["@/run", "--output=@/no/x.html"], "there is no folder @/no"),
-        (["--experiment=x", "--runs_dir=@"], "@/x is not there"),
-        (["--experiment=run", "--runs_dir=@"], "@/run has no trained runs"),
-    ],
-)
-def test_a_mistake_is_one_line(tmp_path, capsys, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    make(tmp_path / "run")
-    (make(tmp_path / "broken") / "config.json").write_text("{")
-    torn = make(tmp_path / "torn") / "metrics.jsonl"
-    torn.write_text("{}\n" + torn.read_text())
-    status = command.main([argument.replace("@", str(tmp_path)) for argument in arguments])
-    error = capsys.readouterr().err
-    assert status == 1 and message.replace("@", str(tmp_path)) in error
-    assert len(error.splitlines()) == 1 and not (tmp_path / "report.html").exists()
 
 
 def test_runs_of_any_state_and_of_an_experiment_are_one_page(tmp_path, capsys, monkeypatch):

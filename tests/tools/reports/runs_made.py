@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,25 @@ NASTY = "<script>alert('1')</script> \"quoted\" & مرحبا שלום"
 def make(
     folder: Path,
     *,
-    residual: str = "pre_ln",
+    model: Mapping[str, Any] | None = None,
     seed: int = 0,
     steps: int = 20,
     planned: int | None = None,
     diagnostics: int = 0,
     results: dict[str, Any] | None = None,
     samples: str = "",
+    more: str = "",
 ) -> Path:
     """A run of `steps` steps (of `planned`, if it ended early), logged at each.
 
-    diagnostics: sublayers that are measured at every second step.
+    diagnostics: sublayers that are measured at every second step. results: None: it has finished;
+      empty: there are none yet. more: what follows the metrics of all steps.
     """
     folder.mkdir(parents=True)
-    config = {"model": {"residual": residual}, "train": {"steps": planned or steps}, "seed": seed}
+    model = model or {"residual": "pre_ln"}
+    config = {"model": model, "train": {"steps": planned or steps}, "seed": seed}
     (folder / "config.json").write_text(json.dumps(config))
-    random = np.random.default_rng(seed + 1000 * len(residual))
+    random = np.random.default_rng(seed + 1000 * len(str(model)))
     lines = []
     for step in range(1, steps + 1):
         loss = 8 / math.sqrt(step) + random.uniform(0, 0.3)
@@ -48,12 +52,20 @@ def make(
         if step == 7:
             record |= {"spike/loss": 9.0, "spike/median": 3.0, "spike/deviation": 0.1}
         lines.append(json.dumps(record) + "\n")
-    (folder / "metrics.jsonl").write_text("".join(lines))
-    status = {"status": "finished", "steps": steps, "parameters": 1234, "test/bleu": 30.0 + seed}
-    (folder / "results.json").write_text(json.dumps(status if results is None else results))
+    (folder / "metrics.jsonl").write_text("".join(lines) + more)
+    if results is None:
+        results = {"status": "finished", "steps": steps, "parameters": 1234567}
+        results |= {"test/bleu": 30.0 + seed, "test/bleu_signature": "nrefs:1"}
+    if results:
+        (folder / "results.json").write_text(json.dumps(results))
     if samples:
         (folder / "samples.txt").write_text(samples, "utf-8")
     return folder
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """What was logged."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def make_twenty(folder: Path, steps: int = 1000) -> list[Path]:
@@ -62,7 +74,7 @@ def make_twenty(folder: Path, steps: int = 1000) -> list[Path]:
     runs = [
         make(
             folder / f"{scheme}_{seed}",
-            residual=scheme,
+            model={"residual": scheme},
             seed=seed,
             steps=steps,
             diagnostics=36,

@@ -88,11 +88,3 @@ def test_ctrl_c_leaves_the_launcher_the_time_to_delete_the_slice(clone, tmp_path
     os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does
     assert sweep.wait() == 128 + signal.SIGINT
     assert (tmp_path / "bucket/deleted").exists()
-
-
-@pytest.mark.parametrize("executor", ["tpu", "skypilot"])
-def test_a_folder_that_other_machines_lack_is_refused(clone, tmp_path, capsys, executor):
-    flags = ["question", f"--executor={executor}", "--bucket=gs://b/runs", "--data_dir=data"]
-    assert run.main(flags) == 1
-    assert f"--data_dir=data: the machines of --executor={executor}" in capsys.readouterr().err
-    assert not (tmp_path / "bucket/launched").exists()
