@@ -103,9 +103,8 @@ def few_bins(monkeypatch):
     monkeypatch.setattr(streams, "PACKING_BINS", 2)
 
 
+# The columns of a batch, which all have their segments and positions, and those beside them.
 REAL = ("_segment_ids", "_positions")
-# Those whose batches hold what `encode` makes.
-AS_ENCODED = [name for name, task in TASKS.items() if task.recipe.corrupt is None]
 KEYS = {
     "translation": ("inputs", "targets"),
     "text_to_text": ("inputs", "targets"),

@@ -67,7 +67,7 @@ class TrainStep:
             donate_argnums=0,
             # The numbers lie where that of the step does: whole on every device.
             out_shardings=(layout, layout.step),
-            compiler_options=compiler.options(layout.step.mesh),
+            compiler_options=compiled.options(layout.step.mesh),
         )
 
     def step(self, state: State, batch: Batch) -> tuple[State, Metrics]:

@@ -14,7 +14,6 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.run import Run
 from transformer_jax.training.state import State
-from transformer_jax.training.step import TrainStep
 
 MESHES = {
     "one device": (1, 1, 1, 1),
