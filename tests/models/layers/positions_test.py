@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models import reference
+from tests.models import reference, tiny
 from transformer_jax.models.layers.positions import RelativeBias, buckets, rotate, rotation, skew
 
 
@@ -45,7 +45,7 @@ def test_skewing_gives_each_key_its_distance():
 
 def test_a_bias_follows_the_distance_from_whatever_place_queries_start():
     """The last queries of a whole row have what they have when they come alone, as in a cache."""
-    module = RelativeBias(num_heads=3, deviation=1.0, bidirectional=False)
+    module = RelativeBias(tiny.config(num_heads=3, d_model=6), causal=True)
     params = nn.unbox(module.init(jax.random.key(0), 9, 9))
     whole = np.asarray(module.apply(params, 9, 9))
     table = np.asarray(params["params"]["table"])

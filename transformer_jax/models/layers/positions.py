@@ -53,31 +53,19 @@ class PositionKind:
       vectors: (length, D) -> the constant vectors that are added to embeddings.
       learned: whether trained vectors are added, from a table that bounds the length of rows.
       rotation: (positions, K, base) -> what turns queries and keys.
-      biased: whether self-attention adds a trained number to its scores, by head and distance.
-      distances: whether it adds products with vectors of the distances.
+      bias: (config, causal, name=) -> the module of what self-attention adds to its scores, by
+        head and distance; it is called with so many queries, so many keys, and the place of the
+        first query among these. `causal`: whether nobody sees keys after a query.
+      distances: whether that is made of products, with vectors of the distances (`Distances`).
       even: the size that has to be even.
     """
 
     vectors: Callable[[int, int], Float[np.ndarray, "T D"]] | None = None
     learned: bool = False
     rotation: Callable[[Int[Array, "B T"], int, float], Rotation] | None = None
-    biased: bool = False
+    bias: Callable[..., nn.Module] | None = None
     distances: bool = False
     even: Literal["d_model", "head_dim"] | None = None
-
-    @property
-    def relative(self) -> bool:
-        """Whether distances alone are told, by what self-attention adds to its scores."""
-        return self.biased or self.distances
-
-
-POSITIONS = {
-    "sinusoidal": PositionKind(vectors=sinusoids, even="d_model"),
-    "learned": PositionKind(learned=True),
-    "rotary": PositionKind(rotation=rotation, even="head_dim"),
-    "relative": PositionKind(biased=True),
-    "distance": PositionKind(distances=True, even="d_model"),
-}
 
 
 class Positions(nn.Module):
@@ -173,27 +161,26 @@ def buckets(distances: Int[Array, "*n"], *, bidirectional: bool) -> Int[Array, "
 class RelativeBias(nn.Module):
     """What is added to the logits of self-attention in every layer of a stack, by T5's buckets.
 
-    Attributes:
-      bidirectional: whether queries see the keys after them.
+    It is drawn as Hugging Face's T5 draws it, at the base width.
     """
 
-    num_heads: int
-    deviation: float
-    bidirectional: bool
+    config: Any
+    causal: bool
 
     @nn.compact
     def __call__(
         self, queries: int, keys: int, first: int | Int[Array, ""] = 0
     ) -> Float[Array, "1 H T S"]:
-        """Of so many queries, of which the first stands at the place `first` of the keys'.
+        """See `PositionKind.bias`.
 
         The tokens of an example stand side by side, so that the distance of two of them is that of
         their places in the row.
         """
-        init, size = nn.initializers.normal(self.deviation), (_BUCKETS, self.num_heads)
+        config = self.config
+        init, size = nn.initializers.normal(config.base_d_model**-0.5), (_BUCKETS, config.num_heads)
         table = parameter(self, "table", init, size, ("positions", "heads"), role="vector")
         distances = jnp.arange(queries + keys - 1) - (queries - 1) - first
-        bias = table[buckets(distances, bidirectional=self.bidirectional)].T
+        bias = table[buckets(distances, bidirectional=not self.causal)].T
         bias = skew(jnp.broadcast_to(bias[:, None], (len(bias), queries, queries + keys - 1)))
         return constrain(bias[None], None, "heads", "length")
 
@@ -216,19 +203,14 @@ class Distances(NamedTuple):
 
 
 class DistanceVectors(nn.Module):
-    """The parts of `Distances` that all layers of a stack share, u and v drawn from N(0, 0.02^2).
-
-    Attributes:
-      config: a `TransformerConfig`.
-      causal: whether nobody sees keys after a query.
-    """
+    """The parts of `Distances` that all layers share, u and v drawn from N(0, 0.02^2)."""
 
     config: Any
     causal: bool
 
     @nn.compact
     def __call__(self, queries: int, keys: int, first: int | Int[Array, ""] = 0) -> Distances:
-        """See `RelativeBias`. R is concat[sin, cos], as in the paper's code."""
+        """See `PositionKind.bias`. R is concat[sin, cos], as in the paper's code."""
         config, init = self.config, nn.initializers.normal(0.02)
         size, d_model = (config.num_heads, config.head_dim), config.d_model
         content, distance = (
@@ -257,3 +239,12 @@ def skew(x: Float[Array, "*H T N"]) -> Float[Array, "*H T S"]:
     longer = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*heads, -1)
     shifted = longer[..., : queries * distances].reshape(x.shape)
     return shifted[..., queries - 1 :]
+
+
+POSITIONS = {
+    "sinusoidal": PositionKind(vectors=sinusoids, even="d_model"),
+    "learned": PositionKind(learned=True),
+    "rotary": PositionKind(rotation=rotation, even="head_dim"),
+    "relative": PositionKind(bias=RelativeBias),
+    "distance": PositionKind(bias=DistanceVectors, distances=True, even="d_model"),
+}

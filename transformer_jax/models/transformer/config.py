@@ -104,7 +104,7 @@ class TransformerConfig(ModelConfig):
         self._check_parameterization()
 
     def _check_memory(self) -> None:
-        fitting = [name for name, row in POSITIONS.items() if row.relative]
+        fitting = [name for name, row in POSITIONS.items() if row.bias]
         if self.memory_length and self.architecture != "decoder_only":
             raise ValueError(
                 f"model.memory_length={self.memory_length} needs model.architecture="
@@ -126,7 +126,7 @@ class TransformerConfig(ModelConfig):
             )
         asked = {
             "attention_score": score.module,
-            "positions": positions.relative,
+            "positions": positions.bias,
             "attention_dropout_rate": self.attention_dropout_rate,
         }
         for key, value in asked.items():
@@ -185,11 +185,15 @@ class TransformerConfig(ModelConfig):
         return self.num_heads % devices == 0 == self.d_ff % devices
 
     @property
+    def base_d_model(self) -> float:
+        """The d_model of the base of the parameterisation; d_model itself where there is none."""
+        return self.d_model / ratios(self).width
+
+    @property
     def multipliers(self) -> Multipliers:
         """The parameterisation's. An embedding's is sqrt(D) at the base width."""
         row, width = PARAMETERIZATIONS[self.parameterization], ratios(self).width
-        scale = self.embedding_scale
-        scale = (self.d_model / width) ** 0.5 if scale is None else scale
+        scale = self.base_d_model**0.5 if self.embedding_scale is None else self.embedding_scale
         if row is None:
             return Multipliers(scale)
         hidden, output = row.hidden.multiplier, row.output.multiplier

@@ -14,9 +14,7 @@ from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.positions import (
     POSITIONS,
-    DistanceVectors,
     Positions,
-    RelativeBias,
     Rotation,
 )
 from transformer_jax.models.layers.stack import stack as repeated
@@ -25,7 +23,6 @@ from transformer_jax.models.transformer.blocks import Block, NewTokens, WholeRow
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
     depth,
-    ratios,
     scheme,
     side_of,
     stacks,
@@ -59,7 +56,9 @@ class Layers:
         self.stack: Stack = stack
         normed, name = config.embedding_norm or row.embedding_norm, side_of(config, stack)
         self.positions = Positions(config, normed, name=f"{name}positions")
-        self.distances = _distances(config, stack)
+        self.bias: Callable[..., Any] = lambda queries, keys, first: None
+        if bias := POSITIONS[config.positions].bias:
+            self.bias = bias(config, stack == "decoder", name=f"{stack}_bias")
         layers = repeated(Block, depth(config, stack).layers, config.remat)
         self.layers = layers(config, stack, name=stack)
         self.norm = None
@@ -84,7 +83,7 @@ class Layers:
         shared = WholeRows(
             mask=self._mask(segments, keys, causal=self.stack == "decoder"),
             rotation=self._rotation(positions),
-            bias=self.distances(length, keys.shape[1], keys.shape[1] - length),
+            bias=self.bias(length, keys.shape[1], keys.shape[1] - length),
             real=segments > 0,
             deterministic=deterministic,
             encoded=encoded.x if encoded else None,
@@ -131,7 +130,7 @@ class Layers:
             slot=place.slot,
             seen=seen,
             rotation=self._rotation(positions),
-            bias=self.distances(count, length, place.slot),
+            bias=self.bias(count, length, place.slot),
             hypotheses=hypotheses,
             source_mask=context.source_mask,
         )
@@ -187,20 +186,6 @@ def _empty(config: TransformerConfig, rows: int, room: int) -> Slots:
         return jnp.zeros((rows, config.kv_heads, *size), config.compute_dtype)
 
     return Slots(zeros(config.head_dim, room), zeros(room, config.head_dim))
-
-
-def _distances(config: TransformerConfig, stack: Stack) -> Callable[..., Any]:
-    """The module that gives what self-attention adds to scores where positions tell distances.
-
-    It is called with so many queries, so many keys, and the first query's place among these.
-    """
-    row, causal, name = POSITIONS[config.positions], stack == "decoder", f"{stack}_bias"
-    if row.biased:  # drawn as Hugging Face's T5 draws, at the base width
-        deviation = (config.d_model / ratios(config).width) ** -0.5
-        return RelativeBias(config.num_heads, deviation, bidirectional=not causal, name=name)
-    if row.distances:
-        return DistanceVectors(config, causal, name=name)
-    return lambda queries, keys, first: None
 
 
 def _held(holders: Int[Array, "B J S"]) -> Bool[Array, "N J S"]:

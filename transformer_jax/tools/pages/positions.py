@@ -27,10 +27,10 @@ def figures(config: Any, params: Any, length: int) -> list[dict[str, Any]]:
             found += _of_vectors(f"Learned vectors, {path}", table)
     if row.rotation:
         found += _of_rotation(config, max(length, 64))
-    if row.biased:
-        found += _of_biases(params)
     if row.distances:
         found += _of_distances(config, params, max(length, 64))
+    elif row.bias:
+        found += _of_biases(params)
     return found
 
 
