@@ -148,7 +148,8 @@ def named(tree: Any) -> dict[str, Array]:
 def _ratios_by_step(trainings: Trainings) -> Callable[[Any, Made], dict[str, Array]]:
     """Compiles (momentum before a step, what it made) -> `ratios`."""
     run = trainings.run
-    moments = run.optimizer.moments._asdict()
+    settings = run.optimizer
+    moments = {name: getattr(settings, name) for name in ("beta1", "beta2", "epsilon")}
     compiled = jax.jit(functools.partial(ratios, roles=run.roles, **moments))
 
     def look(momentum: Any, made: Made) -> dict[str, Array]:

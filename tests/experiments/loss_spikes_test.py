@@ -12,14 +12,15 @@ import pytest
 from experiments.harness import rates, results
 from experiments.harness.trainings import Trainings
 from experiments.loss_spikes import measure, report, series, sweep
+from tests.defaults import optimizer_settings
 from tests.experiments import tiny
 from tests.experiments.harness.runs import finished, parabola, trainings
 from transformer_jax.config.build import build
 from transformer_jax.models.family import Role
-from transformer_jax.training.update_rules import OPTIMIZERS, Moments
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 STEPS, RATE, ODD = 6, 0.01, 4
-MOMENTS = Moments(beta1=0.9, beta2=0.99, epsilon=1e-8)
+MOMENTS = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
 ROLES = {
     "stack/kernel": Role(matrix=(1, 1), decay=True, stacked=True),
     "stack/bias": Role(matrix=None, decay=False, stacked=True),
@@ -115,20 +116,19 @@ def _gradients():
 
 
 def _ratios(gradients):
-    adam = OPTIMIZERS["adam"].scale(MOMENTS, lambda: ROLES)
+    adam = OPTIMIZERS["adam"].scale(optimizer_settings(**MOMENTS), lambda: ROLES)
     state: Any = adam.init(gradients[0])
     before = state
     for gradient in gradients:
         before = state
         _, state = adam.update(gradient, state)
-    moments = MOMENTS._asdict()
-    return measure.ratios(before.mu, state.mu, state.nu, len(gradients), ROLES, **moments)
+    return measure.ratios(before.mu, state.mu, state.nu, len(gradients), ROLES, **MOMENTS)
 
 
 def test_ratios_are_what_stable_adamw_divides_by():
     gradients, divided = _gradients(), {}
     for name in ("adam", "stable_adamw"):
-        transform = OPTIMIZERS[name].scale(MOMENTS, lambda: ROLES)
+        transform = OPTIMIZERS[name].scale(optimizer_settings(**MOMENTS), lambda: ROLES)
         state = transform.init(gradients[0])
         for gradient in gradients:
             updates, state = transform.update(gradient, state)
@@ -143,7 +143,7 @@ def test_ratios_are_what_stable_adamw_divides_by():
 
 def test_no_ratio_where_there_never_was_a_gradient():
     zeros = {"table": jnp.zeros((3, 2))}
-    found = measure.ratios(zeros, zeros, zeros, 5, ROLES, **MOMENTS._asdict())
+    found = measure.ratios(zeros, zeros, zeros, 5, ROLES, **MOMENTS)
     assert float(found["table"][0]) == 0
 
 

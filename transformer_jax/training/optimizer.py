@@ -52,7 +52,7 @@ def make_optimizer(
     clip = optax.clip_by_global_norm(norm) if norm else optax.identity()
     transform = optax.chain(
         optax.chain(clip, _over_epsilon(roles)),
-        row.scale(settings.moments, roles),
+        row.scale(settings, roles),
         _decay_and_factor(settings, roles),
         optax.scale_by_learning_rate(schedule),
     )
@@ -130,7 +130,7 @@ def adam_preconditioner(
     optimizer has made a step. None where not all steps of all parameters are Adam's, at rates that
     the schedule and the groups give.
     """
-    row, (beta1, beta2, epsilon) = OPTIMIZERS[settings.name], settings.moments
+    row, beta1, beta2 = OPTIMIZERS[settings.name], settings.beta1, settings.beta2
     frozen = any(factor == 0 for _, factor, _ in settings.groups)
     if not row.adam or frozen or settings.layer_warm_ups:
         return None
@@ -139,7 +139,7 @@ def adam_preconditioner(
 
     def diagonal(name, nu):
         role = roles[name]
-        size = jnp.sqrt(nu / (1 - beta2**t)) + epsilon
+        size = jnp.sqrt(nu / (1 - beta2**t)) + settings.epsilon
         rate = row.rate(role) * _group(settings.all_groups, name)[1]
         return (1 - beta1**t) * role.share.epsilon * size / rate
 

@@ -24,14 +24,6 @@ Group = tuple[str, float, float]
 LayerWarmUp = tuple[str, int, int, int]
 
 
-class Moments(NamedTuple):
-    """What optimizers are made from: momentum, decay of second moments, and what avoids 1 / 0."""
-
-    beta1: float
-    beta2: float
-    epsilon: float
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """`config.optimizer`, and the two numbers that its schedule depends on in addition.
@@ -69,38 +61,33 @@ class OptimizerSettings:
     width: int
 
     @property
-    def moments(self) -> Moments:
-        """What its update rule is made from."""
-        return Moments(self.beta1, self.beta2, self.epsilon)
-
-    @property
     def all_groups(self) -> tuple[Group, ...]:
         """The groups, of which the last one takes all parameters that are left."""
         return (*self.groups, ("*", 1.0, self.weight_decay))
 
 
-def _adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    return optax.scale_by_adam(*moments)
+def _adam(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
+    return optax.scale_by_adam(settings.beta1, settings.beta2, settings.epsilon)
 
 
-def _gi_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+def _gi_adam(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
     def rises(count):
-        return jnp.sqrt(1 - moments.beta2 ** (jnp.asarray(count, jnp.float32) + 1))
+        return jnp.sqrt(1 - settings.beta2 ** (jnp.asarray(count, jnp.float32) + 1))
 
-    return optax.chain(_adam(moments, roles), optax.scale_by_schedule(rises))
+    return optax.chain(_adam(settings, roles), optax.scale_by_schedule(rises))
 
 
-def _stable_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    adam = optax.scale_by_adam(*moments)
+def _stable_adam(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
+    adam = optax.scale_by_adam(settings.beta1, settings.beta2, settings.epsilon)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         directions, state = adam.update(updates, state, params)
-        correction = 1 - moments.beta2**state.count
+        correction = 1 - settings.beta2**state.count
 
         def clipped(name, direction, gradient, second):
             """Over `rms_ratio`, where that exceeds 1."""
             role = roles()[name]
-            rms = rms_ratio(role, gradient, second / correction, moments.epsilon)
+            rms = rms_ratio(role, gradient, second / correction, settings.epsilon)
             return (_unfold(role, direction) / jnp.maximum(1.0, rms)).reshape(direction.shape)
 
         return map_named(clipped, directions, updates, state.nu), state
@@ -108,20 +95,20 @@ def _stable_adam(moments: Moments, roles: Roles) -> optax.GradientTransformation
     return optax.GradientTransformation(adam.init, update)
 
 
-def _lamb(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+def _lamb(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
     ratio = _each_matrix(optax.scale_by_trust_ratio(), roles)
-    return optax.chain(_adam(moments, roles), ratio)
+    return optax.chain(_adam(settings, roles), ratio)
 
 
-def _radam(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    return optax.scale_by_radam(*moments)
+def _radam(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
+    return optax.scale_by_radam(settings.beta1, settings.beta2, settings.epsilon)
 
 
-def _lion(moments: Moments, roles: Roles) -> optax.GradientTransformation:
-    return optax.scale_by_lion(moments.beta1, moments.beta2)
+def _lion(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
+    return optax.scale_by_lion(settings.beta1, settings.beta2)
 
 
-def _adafactor(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+def _adafactor(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
     """All of it but the relative step size."""
     transform = optax.chain(
         optax.scale_by_factored_rms(),
@@ -131,21 +118,24 @@ def _adafactor(moments: Moments, roles: Roles) -> optax.GradientTransformation:
     return _each_matrix(transform, roles)
 
 
-def _muon(moments: Moments, roles: Roles) -> optax.GradientTransformation:
+def _muon(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
     def to_adams_size(update: Any, _) -> Any:
         # Orthogonal matrices have a root mean square of 1 / sqrt(longer side).
         return 0.2 * math.sqrt(max(update.shape)) * update
 
     dimensions = contrib.MuonDimensionNumbers(0, 1)
     one_matrix = optax.chain(
-        contrib.scale_by_muon(beta=moments.beta1, weight_dimension_numbers=dimensions),
+        contrib.scale_by_muon(beta=settings.beta1, weight_dimension_numbers=dimensions),
         optax.stateless(to_adams_size),
     )
 
     def label(name: str, _) -> str:
         return "muon" if _is_orthogonalised(roles()[name]) else "adam"
 
-    rules: dict[Any, Any] = {"muon": _each_matrix(one_matrix, roles), "adam": _adam(moments, roles)}
+    rules: dict[Any, Any] = {
+        "muon": _each_matrix(one_matrix, roles),
+        "adam": _adam(settings, roles),
+    }
     transform = optax.partition(rules, functools.partial(map_named, label))
 
     def init(params: Any) -> Any:
@@ -188,15 +178,15 @@ class Optimizer(NamedTuple):
       independent: whether what decays does not depend on the peak of the learning rate, but on its
         schedule alone.
       adam: whether all steps are Adam's, momentum over a diagonal that the second moments give.
-      reads: which `Moments` have an effect.
+      reads: which settings its steps depend on, besides those that the chain around it reads.
       rate: what a parameterisation makes of a parameter's learning rate.
     """
 
-    scale: Callable[[Moments, Roles], optax.GradientTransformation]
+    scale: Callable[[OptimizerSettings, Roles], optax.GradientTransformation]
     decays: bool = True
     independent: bool = False
     adam: bool = False
-    reads: tuple[str, ...] = Moments._fields
+    reads: tuple[str, ...] = ("beta1", "beta2", "epsilon")
     rate: Callable[[Role], float] = _by_entry
 
 
