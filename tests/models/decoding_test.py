@@ -31,9 +31,9 @@ OTHERS = (
 )
 # Hypotheses of each row, and choices: every scheme once, while all else takes turns.
 CASES = [
-    (1 + number % 2, dict(residual=residual, positions=positions) | others)
-    for number, (residual, positions, others) in enumerate(
-        zip(tiny.SCHEMES, itertools.cycle(tiny.POSITIONS), itertools.cycle(OTHERS), strict=False)
+    (1 + number % 2, dict(residual=residual) | others)
+    for number, (residual, others) in enumerate(
+        zip(tiny.SCHEMES, tiny.with_positions(itertools.cycle(OTHERS)), strict=False)
     )
 ]
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -55,6 +56,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 HEADS = ("masked_tokens", "mean_classes", "first_classes", "tags")
 POSITIONS = tuple(positions.POSITIONS)
+
+
+def with_positions(choices: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The choices with kinds of positions, which take turns; an additive score has no products that
+    some of them add to."""
+    kinds = itertools.cycle(positions.POSITIONS.items())
+    for own in choices:
+        additive = own.get("attention_score") == "additive"
+        yield own | {"positions": next(k for k, row in kinds if not (additive and row.distances))}
 
 
 def _turns():

@@ -35,15 +35,15 @@ MIXTURES = (
 def cases():
     """Every scheme in both stacks, and once in an encoder or a decoder alone; positions and the
     other choices take turns."""
-    heads, choices = itertools.cycle(tiny.HEADS), itertools.cycle(OTHER_CHOICES)
-    positions = itertools.cycle(tiny.POSITIONS)
+    heads = itertools.cycle(tiny.HEADS)
+    choices = tiny.with_positions(itertools.cycle(OTHER_CHOICES))
     alone = itertools.cycle(("encoder_only", "decoder_only"))
     residuals = [dict(residual=residual) for residual in tiny.SCHEMES]
     every = [("encoder_decoder", residual) for residual in (*residuals, *MIXTURES)]
     every += [(next(alone), residual) for residual in residuals]
     for shape, residual in every:
         shape = next(heads) if shape == "encoder_only" else shape
-        sizes = dict(num_encoder_layers=3, num_decoder_layers=4, positions=next(positions))
+        sizes = dict(num_encoder_layers=3, num_decoder_layers=4)
         config = tiny.config(**(tiny.SHAPES[shape] | residual | sizes | next(choices)))
         yield pytest.param(config, id="-".join([shape, *residual.values(), config.positions]))
 
