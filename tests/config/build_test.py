@@ -93,8 +93,15 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
         ),
         ("optimizer.weight_decay=0.1", "weight_decay=0.1 .*adamw"),
         ("optimizer.groups=(('embedding/*',-1.0,0.0),)", r"-1.0 .*'embedding/\*'"),
-        ("optimizer.schedule=warmup_stable_decay", "decay_steps=0"),
-        ("optimizer.burn_in_steps=100000", "burn_in_steps=100000 .*train.steps=100000"),
+        ("optimizer.schedule=warmup_stable_decay", "1 to 96000 steps.*decay_steps=0"),
+        (
+            "optimizer.schedule=warmup_stable_decay optimizer.decay_steps=96001",
+            "1 to 96000 steps.*decay_steps=96001",
+        ),
+        (
+            "optimizer.burn_in_steps=100000",
+            "burn_in_steps=100000 is not less than train.steps=100000",
+        ),
         ("optimizer.name=adamw_independent optimizer.learning_rate=0", "has none: use 'adamw'"),
         ("decode.num_samples=2", "decode.num_samples .*beam.*sample"),
         ("decode.stop=('',)", "decode.stop"),

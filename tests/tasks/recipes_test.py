@@ -10,7 +10,7 @@ import pytest
 from tests.data.made import make_arrays
 from tests.training.reference import SETTINGS
 from transformer_jax.data.prepare.recipe import Drawing, Limits
-from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, MASK, train_tokenizer
+from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, train_tokenizer
 from transformer_jax.data.serve import streams
 from transformer_jax.data.serve.batches import eval_batches
 from transformer_jax.data.serve.streams import shuffled_streams
@@ -18,7 +18,6 @@ from transformer_jax.models.family import Outputs
 from transformer_jax.tasks import TASKS
 
 BYTES = train_tokenizer("bytes", [], 0)
-BYTES_MASK = train_tokenizer("bytes", [], 0, extra_tokens=(MASK,))
 TEXTS = ["the cat sat", "", "a", "dogs\nran off", "abcdefgh" * 5]
 WORDS = [["the", "cat", "sat"], ["go"], ["a", "b c", "", "d"], ["unbelievable", "!"], []]
 # The columns that tasks read, and the labels of those that have some.
@@ -153,11 +152,9 @@ DRAWN = [name for name, task in TASKS.items() if task.recipe.draw or task.recipe
 LONG = {"text": [f"{n} the cat sat on the mat"[: 20 + n % 7] for n in range(8)]}
 
 
-def drawn_streams(recipe, packing=False, **changes):
+def drawn_streams(recipe, **changes):
     arrays = make_arrays([LONG], tokenizer_of(recipe), recipe, (), ROOMY)
-    return arrays, streams_of(
-        recipe, packing=packing, draw=draw_of(recipe), arrays=arrays, **changes
-    )
+    return arrays, streams_of(recipe, packing=False, draw=draw_of(recipe), arrays=arrays, **changes)
 
 
 @pytest.mark.parametrize("task", DRAWN)
@@ -219,12 +216,6 @@ def test_pieces_change_nothing(task):
     for name, tokens in at_once.columns.items():
         np.testing.assert_array_equal(piecewise.columns[name][:], tokens[:])
         np.testing.assert_array_equal(piecewise.offsets[name][:], at_once.offsets[name][:])
-
-
-def test_tasks_do_not_share_token_arrays():
-    """Also where they read the same columns."""
-    fingerprints = [made(task.recipe).fingerprint for task in TASKS.values()]
-    assert len(set(fingerprints)) == len(TASKS)
 
 
 # Encoding

@@ -6,10 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from configs import default
-from tests.tasks.small import TINY, score
-from transformer_jax.config.build import build
-from transformer_jax.config.load import load
+from tests.tasks.small import beside, score
 from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
 from transformer_jax.tasks.span_corruption import SENTINELS, TASK, Spans
@@ -121,10 +118,8 @@ def test_samples_show_what_the_model_puts_behind_each_sentinel(made):
 def test_text_to_text_can_start_from_all_parameters_of_span_corruption(made, tmp_path):
     run, _ = made("span_corruption")
     run.data.tokenizer.save(tmp_path / "tokenizer.json")
-    source = run.data.settings.source
-    config = TINY | {"data.dir": source.dir, "data.cache_dir": source.cache_dir}
-    config |= {"task.name": "text_to_text", "checkpoint.init_from": str(tmp_path)}
-    tuned = build(load(default.__file__, config))
+    changes = {"task.name": "text_to_text", "checkpoint.init_from": str(tmp_path)}
+    tuned = beside(run, changes)
     assert tuned.data.tokenizer.fingerprint == run.data.tokenizer.fingerprint
     shapes = {path: role.shape for path, role in tuned.roles.items()}
     assert shapes == {path: role.shape for path, role in run.roles.items()}

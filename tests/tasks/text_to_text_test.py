@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.tasks.small import TINY, initial, results, score
+from tests.tasks.small import TINY, beside, initial, results, score
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.evaluation.scores import chrf
@@ -61,8 +61,7 @@ def test_an_answer_has_as_many_tokens_as_it_may_have_whatever_the_prompt(made):
 
 
 def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
-    small, params = made("text_to_text")
-    source = small.data.settings.source
+    plain, _ = made("text_to_text")
     parts = (
         ("upper", 3.0, "data.prefix=upper: "),
         (
@@ -74,9 +73,8 @@ def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
             "evaluate.metrics=('chrf',)",
         ),
     )
-    config = TINY | {"data.dir": source.dir, "data.cache_dir": source.cache_dir}
-    config |= {"task.name": "text_to_text", "data.parts": parts, "data.max_source_length": 16}
-    run = build(load("configs/default.py", config))
+    changes = {"task.name": "text_to_text", "data.parts": parts, "data.max_source_length": 16}
+    run = beside(plain, changes)
     split = run.data.split("test")
     assert split.parts == {"upper": range(0, 7), "lower": range(7, 14)}
     for upper, lower in zip(range(7), range(7, 14), strict=True):
