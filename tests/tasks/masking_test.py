@@ -85,16 +85,6 @@ def test_every_packed_example_has_a_token_to_predict_where_it_has_one_at_all():
     np.testing.assert_array_equal(all_of_them, np.where(tokens > BOS_ID, tokens, 0).reshape(2, -1))
 
 
-def test_masks_follow_the_generator_and_not_the_padding():
-    batch = {name: values[0] for name, values in documents(1, 60).items()}
-    padded = {name: np.pad(values, (0, 20)) for name, values in batch.items()}
-    masked, longer = mask(batch), mask(padded)
-    for name in ("inputs", "targets"):
-        np.testing.assert_array_equal(longer[name], np.pad(masked[name], (0, 20)))
-    assert (mask(batch, seed=1)["targets"] != masked["targets"]).any()
-    np.testing.assert_array_equal(mask(batch)["inputs"], masked["inputs"])
-
-
 def test_a_tokenizers_own_special_ids_are_neither_masked_nor_drawn():
     """They may lie anywhere, as BERT's do."""
     special = SpecialIds(pad=0, eos=102, bos=101, unk=100, mask=103)

@@ -1,4 +1,4 @@
-"""Rotary positions are rounded once. Relative ones: buckets, and which key has which distance.
+"""Rotary positions are rounded once, and relative ones have the buckets of T5.
 
 What attention makes of positions is compared with NumPy in transformer/shapes_test.
 """
