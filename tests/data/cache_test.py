@@ -15,19 +15,6 @@ def test_fingerprint_tells_parts_apart():
     assert fingerprint({"x": 1, "y": 2}) == fingerprint({"y": 2, "x": 1})
 
 
-def test_built_once(tmp_path):
-    builds = []
-
-    def build(folder):
-        builds.append(folder)
-        (folder / "file").write_text("whole")
-
-    for _ in range(2):
-        build_once(tmp_path / "deep" / "thing", build)
-    assert len(builds) == 1
-    assert (tmp_path / "deep" / "thing" / "file").read_text() == "whole"
-
-
 def test_what_a_killed_or_failed_build_left_is_not_taken_for_whole(tmp_path):
     (tmp_path / "thing.unfinished").mkdir()
     (tmp_path / "thing.unfinished" / "half").write_text("")

@@ -14,7 +14,6 @@ from tests.data.datasets import (
 from transformer_jax.data import dataset as dataset_file
 from transformer_jax.data.prepare.tokenizer import (
     UNK_ID,
-    train_tokenizer,
 )
 from transformer_jax.tasks import TASKS
 
@@ -45,23 +44,6 @@ def test_a_tokenizer_is_trained_once_for_its_texts_and_settings(folder, monkeypa
     monkeypatch.delattr(dataset_file, "train_tokenizer")
     again = [dataset(folder, task, **change).tokenizer for task, change in changes]
     assert [one.fingerprint for one in again] == [one.fingerprint for one in trained]
-
-
-def test_a_tokenizer_that_the_model_has_no_room_for_is_refused(folder):
-    size = dataset(folder).tokenizer.vocab_size
-    assert dataset(folder, model_vocab_size=size).tokenizer.vocab_size == size
-    with pytest.raises(ValueError, match=f"{size} tokens.*model.vocab_size={size - 1}"):
-        _ = dataset(folder, model_vocab_size=size - 1).tokenizer
-
-
-def test_a_tokenizer_without_a_token_that_the_task_needs_is_refused(folder):
-    train_tokenizer("bytes", (), 0).save(folder / "tokenizer.json")
-    found = dataset(folder, "causal_lm", tokenizer_file=folder / "tokenizer.json")
-    assert found.tokenizer.vocab_size == 260
-    with pytest.raises(
-        ValueError, match="'masked_lm' needs a tokenizer with 1 special tokens, such as .< mask >"
-    ):
-        _ = dataset(folder, "masked_lm", tokenizer_file=folder / "tokenizer.json").tokenizer
 
 
 def test_a_missing_file_is_reported_before_a_tokenizer_is_trained(folder):

@@ -75,16 +75,6 @@ def test_what_layers_add_comes_with_the_outputs(shape, remat):
         np.testing.assert_array_equal(gradient[name]["layers"]["scale"], 2.0)
 
 
-@pytest.mark.parametrize("config", [tiny.config(), tiny.RECURRENT["lstm-decoder_only"]])
-def test_a_model_whose_layers_add_nothing_has_no_sums(config):
-    batch = tiny.read_by(config, tiny.packed_batch())
-    outputs, _ = jax.eval_shape(
-        lambda params: with_memory(tiny.model(config), params, batch, None, ()),
-        nn.unbox(tiny.abstract_parameters(config)),
-    )
-    assert outputs.sums == {}
-
-
 class Kernel(nn.Module):
     """Multiplies vectors."""
 

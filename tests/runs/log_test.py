@@ -168,16 +168,6 @@ def test_texts_of_steps_that_come_again_are_there_once(tmp_path):
         read_samples(tmp_path)
 
 
-def test_spikes_are_read_from_the_metrics():
-    spikes = {step: {"loss": 5.0 + step, "median": 2.5, "deviation": 0.25} for step in (4, 8)}
-    metrics = [{"step": 2, "train/loss": 1.0}]
-    for step, spike in spikes.items():
-        named = {f"spike/{name}": value for name, value in spike.items()}
-        metrics.append({"step": step, "train/loss": 1.0, **named})
-    expected = [{"step": step} | spike for step, spike in spikes.items()]
-    assert run_log.spikes(metrics) == expected and run_log.spikes([]) == []
-
-
 def test_results_are_merged(tmp_path):
     assert read_results(tmp_path) == {}
     log = open_log(tmp_path)

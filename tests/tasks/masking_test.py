@@ -4,19 +4,16 @@ import itertools
 import math
 
 import numpy as np
-import pytest
 import tokenizers
 
 from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import (
     BOS_ID,
     EOS_ID,
-    MASK,
     PAD_ID,
     UNK_ID,
     SpecialIds,
     Tokenizer,
-    train_tokenizer,
 )
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.masked_lm import Masking
@@ -74,13 +71,6 @@ def test_masks_are_eighty_ten_ten_of_fifteen_percent():
     assert shown.dtype == targets.dtype == np.int32
 
 
-def test_random_tokens_are_all_the_ordinary_ones():
-    batch = {"inputs": np.full(4000, 5, np.int32), "inputs_positions": np.arange(4000)}
-    masked = mask(batch, rate=1.0, mask_id=9)
-    assert (masked["targets"] == 5).all()
-    assert set(masked["inputs"].tolist()) == {4, 5, 6, 7, 8, 9}
-
-
 def test_every_packed_example_has_a_token_to_predict_where_it_has_one_at_all():
     lengths = [3, 2, 9, 3, 1, 5]  # 2: bos and eos alone; the last ones are padding
     rows = [[BOS_ID, *range(4, 4 + length - 2), EOS_ID][:length] for length in lengths]
@@ -93,24 +83,6 @@ def test_every_packed_example_has_a_token_to_predict_where_it_has_one_at_all():
         assert [np.count_nonzero(part) for part in parts] == [1, 0, 1, 1, 0, 1, 0]
     all_of_them = mask(batch, rate=1.0)["targets"]
     np.testing.assert_array_equal(all_of_them, np.where(tokens > BOS_ID, tokens, 0).reshape(2, -1))
-
-
-def test_masks_follow_the_generator_and_not_the_padding():
-    batch = {name: values[0] for name, values in documents(1, 60).items()}
-    padded = {name: np.pad(values, (0, 20)) for name, values in batch.items()}
-    masked, longer = mask(batch), mask(padded)
-    for name in ("inputs", "targets"):
-        np.testing.assert_array_equal(longer[name], np.pad(masked[name], (0, 20)))
-    assert (mask(batch, seed=1)["targets"] != masked["targets"]).any()
-    np.testing.assert_array_equal(mask(batch)["inputs"], masked["inputs"])
-
-
-@pytest.mark.parametrize("kind", ["bytes", "words"])
-def test_the_recipe_masks_with_the_tokenizers_mask(kind):
-    tokenizer = train_tokenizer(kind, ["a b c"], 20, RECIPE.extra_tokens)
-    assert RECIPE.draw is not None
-    assert RECIPE.draw(tokenizer, drawing(0.2)) == masking(0.2, tokenizer.vocab_size - 1)
-    assert tokenizer.token_id(MASK) == tokenizer.vocab_size - 1
 
 
 def test_a_tokenizers_own_special_ids_are_neither_masked_nor_drawn():

@@ -1,6 +1,5 @@
 """What each task makes of its examples, prompts and batches, and what all tasks have in common."""
 
-import collections
 import itertools
 from typing import Any
 
@@ -9,18 +8,16 @@ import numpy as np
 import pytest
 
 from tests.data.made import make_arrays
-from tests.data.numbered import unpack
 from tests.training.reference import SETTINGS
 from transformer_jax.data.prepare.recipe import Drawing, Limits
-from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, MASK, train_tokenizer
+from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, train_tokenizer
 from transformer_jax.data.serve import streams
-from transformer_jax.data.serve.batches import eval_batches, prompt_batches
+from transformer_jax.data.serve.batches import eval_batches
 from transformer_jax.data.serve.streams import shuffled_streams
 from transformer_jax.models.family import Outputs
 from transformer_jax.tasks import TASKS
 
 BYTES = train_tokenizer("bytes", [], 0)
-BYTES_MASK = train_tokenizer("bytes", [], 0, extra_tokens=(MASK,))
 TEXTS = ["the cat sat", "", "a", "dogs\nran off", "abcdefgh" * 5]
 WORDS = [["the", "cat", "sat"], ["go"], ["a", "b c", "", "d"], ["unbelievable", "!"], []]
 # The columns that tasks read, and the labels of those that have some.
@@ -64,9 +61,6 @@ def prompt(task, lines, limits=ROOMY):
 
 # What every row of TASKS owes to data, training and evaluation
 
-# Those whose batches hold what `encode` makes.
-AS_ENCODED = [name for name, task in TASKS.items() if task.recipe.corrupt is None]
-
 
 def made(recipe, limits=ROOMY):
     return make_arrays([EXAMPLES], tokenizer_of(recipe), recipe, labels_of(recipe), limits)
@@ -103,26 +97,6 @@ def few_bins(monkeypatch):
     monkeypatch.setattr(streams, "PACKING_BINS", 2)
 
 
-# The columns of a batch, which all have their segments and positions, and those beside them.
-REAL = ("_segment_ids", "_positions")
-KEYS = {
-    "translation": ("inputs", "targets"),
-    "text_to_text": ("inputs", "targets"),
-    "span_corruption": ("inputs", "targets"),
-    "causal_lm": ("targets",),
-    "masked_lm": ("inputs",),
-    "classification": ("inputs",),
-    "tagging": ("inputs",),
-}
-BESIDE = {"masked_lm": {"targets"}, "classification": {"labels"}, "tagging": {"labels"}}
-
-
-@pytest.mark.parametrize("task", KEYS)
-def test_the_announced_keys_of_a_batch_are_these(task):
-    own = {f"{name}{kind}" for name in KEYS[task] for kind in ("", *REAL)}
-    assert set(TASKS[task].recipe.batch_columns()) == own | BESIDE.get(task, set())
-
-
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("task", TASKS)
 def test_training_batches_are_as_announced(task, packing, few_bins):
@@ -134,43 +108,6 @@ def test_training_batches_are_as_announced(task, packing, few_bins):
     for batch in itertools.islice(streams, 3):
         assert {key: values.shape for key, values in batch.items()} == expected
         assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
-
-
-@pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("task", AS_ENCODED)
-def test_training_batches_hold_the_examples_as_they_were_encoded(task, packing, few_bins):
-    recipe = TASKS[task].recipe
-    arrays = made(recipe)
-    expected = [{k: v.tolist() for k, v in arrays[i].items()} for i in range(len(arrays))]
-    seen = collections.Counter()
-    for batch in itertools.islice(streams_of(recipe, packing=packing, draw=None), 6):
-        for row in range(4):
-            seen.update(map(str, unpack(batch, row, recipe.columns)))
-    assert set(seen) == set(map(str, expected))
-    if packing:
-        assert seen.total() > 24  # several to a row
-
-
-@pytest.mark.parametrize("task", AS_ENCODED)
-def test_eval_batches_are_as_announced_and_hold_every_example_by_its_number(task):
-    recipe = TASKS[task].recipe
-    arrays, drawn = made(recipe), draw_of(recipe)
-    sides = {key: column.side for key, column in recipe.batch_columns().items()}
-    found = {}
-    plain = eval_batches([arrays], recipe.columns, batch_size=4)
-    for (batch, numbers), (shown, _) in zip(
-        plain, eval_batches([arrays], recipe.columns, batch_size=4, draw=drawn), strict=True
-    ):
-        assert set(shown) == set(sides)
-        lengths = {key: values.shape[1] for key, values in shown.items()}
-        assert all(lengths[key] <= getattr(ROOMY, side) for key, side in sides.items())
-        assert {values.dtype for values in shown.values()} == {np.dtype(np.int32)}
-        assert not any(values[numbers < 0].any() for values in shown.values())
-        for row in np.flatnonzero(numbers >= 0).tolist():
-            (found[int(numbers[row])],) = unpack(batch, row, recipe.columns)
-    assert len(found) == len(arrays)
-    for number, example in found.items():
-        assert example == {name: ids.tolist() for name, ids in arrays[number].items()}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -215,24 +152,9 @@ DRAWN = [name for name, task in TASKS.items() if task.recipe.draw or task.recipe
 LONG = {"text": [f"{n} the cat sat on the mat"[: 20 + n % 7] for n in range(8)]}
 
 
-def drawn_streams(recipe, packing=False, **changes):
+def drawn_streams(recipe, **changes):
     arrays = make_arrays([LONG], tokenizer_of(recipe), recipe, (), ROOMY)
-    return arrays, streams_of(
-        recipe, packing=packing, draw=draw_of(recipe), arrays=arrays, **changes
-    )
-
-
-@pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("task", DRAWN)
-def test_resumed_streams_draw_what_unbroken_ones_draw(task, packing):
-    recipe = TASKS[task].recipe
-    unbroken, first, resumed = (drawn_streams(recipe, packing)[1] for _ in range(3))
-    batches = list(itertools.islice(unbroken, 8))
-    for _ in range(3):
-        next(first)
-    resumed.set_state(first.get_state())
-    for expected in batches[3:]:
-        jax.tree.map(np.testing.assert_array_equal, next(resumed), expected)
+    return arrays, streams_of(recipe, packing=False, draw=draw_of(recipe), arrays=arrays, **changes)
 
 
 @pytest.mark.parametrize("task", DRAWN)
@@ -268,7 +190,7 @@ LINES = ["a b", "", "the cat", "x" * 40, "c", "the cats " * 9]
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_prompts_fit_the_limits_and_come_by_their_numbers(task):
+def test_prompts_fit_the_limits(task):
     recipe, limits = TASKS[task].recipe, Limits(12, 10, "truncate")
     most = getattr(limits, recipe.prompt_side)
     found, too_long = prompt(task, LINES, limits)
@@ -279,14 +201,6 @@ def test_prompts_fit_the_limits_and_come_by_their_numbers(task):
     for name, column in recipe.columns.items():
         if name in found and column.along:
             assert list(map(len, found[name])) == list(map(len, found[column.along]))
-    seen = {}
-    for batch, numbers in prompt_batches(found, recipe.columns, batch_size=4, max_length=most):
-        assert len(numbers) == 4 and all(values.shape[1] <= most for values in batch.values())
-        for row in np.flatnonzero(numbers >= 0).tolist():
-            (seen[int(numbers[row])],) = unpack(batch, row, found)
-    names = list(found)
-    columns = zip(*found.values(), strict=True)
-    assert seen == {n: dict(zip(names, ids, strict=True)) for n, ids in enumerate(columns)}
     for name, ids in prompt(task, [])[0].items():
         assert name in found and ids == []
 
@@ -302,12 +216,6 @@ def test_pieces_change_nothing(task):
     for name, tokens in at_once.columns.items():
         np.testing.assert_array_equal(piecewise.columns[name][:], tokens[:])
         np.testing.assert_array_equal(piecewise.offsets[name][:], at_once.offsets[name][:])
-
-
-def test_tasks_do_not_share_token_arrays():
-    """Also where they read the same columns."""
-    fingerprints = [made(task.recipe).fingerprint for task in TASKS.values()]
-    assert len(set(fingerprints)) == len(TASKS)
 
 
 # Encoding

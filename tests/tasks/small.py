@@ -92,6 +92,13 @@ def make_models(folder):
     return make
 
 
+def beside(run, changes):
+    """A run of other settings on the files of this one."""
+    source = run.data.settings.source
+    places = {"data.dir": source.dir, "data.cache_dir": source.cache_dir}
+    return build(load(default.__file__, TINY | places | changes))
+
+
 def initial(run):
     """The parameters that a run starts from."""
     batch = next(run.data.train_streams())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.tasks.small import LINES, TINY, decoding, initial, results, score
+from tests.tasks.small import TINY, beside, initial, results, score
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.evaluation.scores import chrf
@@ -53,13 +53,6 @@ def test_a_set_without_parts_is_scored_under_plain_names():
     assert scores == {"exact_match": pytest.approx(4 / 5), "repeats": 0}
 
 
-def test_an_answer_does_not_depend_on_the_lines_beside_it(made):
-    run, params = made("text_to_text")
-    together = results(decoding(run, method="beam"), params, LINES)
-    assert together[1] == [""]
-    assert results(decoding(run, method="beam"), params, LINES[:1]) == together[:1]
-
-
 def test_an_answer_has_as_many_tokens_as_it_may_have_whatever_the_prompt(made):
     run, _ = made("text_to_text")
     lengths = np.array([2, 50])
@@ -68,8 +61,7 @@ def test_an_answer_has_as_many_tokens_as_it_may_have_whatever_the_prompt(made):
 
 
 def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
-    small, params = made("text_to_text")
-    source = small.data.settings.source
+    plain, _ = made("text_to_text")
     parts = (
         ("upper", 3.0, "data.prefix=upper: "),
         (
@@ -81,9 +73,8 @@ def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
             "evaluate.metrics=('chrf',)",
         ),
     )
-    config = TINY | {"data.dir": source.dir, "data.cache_dir": source.cache_dir}
-    config |= {"task.name": "text_to_text", "data.parts": parts, "data.max_source_length": 16}
-    run = build(load("configs/default.py", config))
+    changes = {"task.name": "text_to_text", "data.parts": parts, "data.max_source_length": 16}
+    run = beside(plain, changes)
     split = run.data.split("test")
     assert split.parts == {"upper": range(0, 7), "lower": range(7, 14)}
     for upper, lower in zip(range(7), range(7, 14), strict=True):

@@ -5,9 +5,7 @@ import types
 
 import pytest
 
-from transformer_jax.tasks.tokens import judge, of_full_lines
-
-FEW = "a b", " ", "c", ""
+from transformer_jax.tasks.tokens import judge
 
 
 def trained(entropy, vocab_size=32):
@@ -44,17 +42,3 @@ def test_where_labels_are_predicted_there_is_no_plateau():
         "finished",
         {"train/token_loss": 9.0},
     )
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_lines_of_blanks_have_empty_results_and_are_not_asked(count):
-    asked = []
-
-    def results(lines):
-        asked.extend(lines)
-        return [[line.upper()] * count for line in lines]
-
-    found = of_full_lines(FEW, results, count)
-    assert found == [["A B"] * count, [""] * count, ["C"] * count, [""] * count]
-    assert asked == ["a b", "c"]
-    assert of_full_lines([" "], results, count) == [[""] * count] and len(asked) == 2

@@ -406,15 +406,6 @@ def test_the_next_step_is_dispatched_before_the_last_one_is_read():
     assert events == [(d, 1), (d, 2), (r, 1), (r, 2), (d, 3), (d, 4), (r, 3), (r, 4)]
 
 
-def test_an_error_in_the_data_ends_training():
-    class Broken(Streams):
-        def get_state(self):
-            raise OSError("the disk is gone")
-
-    with pytest.raises(OSError, match="the disk is gone"):
-        fit(make_settings(), streams=Broken())
-
-
 def test_a_line_of_the_log_says_what_was_drawn_of_each_set_up_to_its_step():
     class Mixed(Streams):
         def get_state(self):

@@ -10,7 +10,6 @@ import pytest
 from tests.training.reference import SETTINGS, V, make_case, reference
 from transformer_jax.models.family import Outputs
 from transformer_jax.training.losses import (
-    Loss,
     label_loss,
     masked_token_loss,
     means,
@@ -61,31 +60,6 @@ def test_the_first_and_the_last_class_can_be_right(class_):
     logits[0, 0, class_] = 50.0
     _, _, sums = label_loss(Outputs(logits), {"labels": jnp.array([[class_ + 1]])}, SETTINGS)
     assert sums["accuracy"] == (1, 1) and sums["token_loss"][0] < 1e-6
-
-
-def test_a_runs_loss_reports_what_layers_add_and_knows_the_whole_batch_in_its_parts():
-    def shares(outputs, batch, settings):
-        assert settings is SETTINGS
-        loss, rows = jnp.sum(outputs.values / batch["total"]), jnp.float32(outputs.values.size)
-        return loss, rows, {"loss": (loss, rows)}
-
-    def totals(batch):
-        return {"total": jnp.full_like(batch["x"], jnp.sum(batch["x"]))}
-
-    loss, x = Loss(shares, totals, means, SETTINGS), jnp.array([[1.0], [1.0], [2.0], [4.0]])
-    _, _, sums = loss(Outputs(x, {"balance": (jnp.float32(3), jnp.float32(2))}), {"x": x})
-    assert loss.means(sums) == {"balance": 1.5, "loss": 0.25}
-    whole = loss.with_totals({"x": x})
-    parts = [
-        {name: rows[part] for name, rows in whole.items()} for part in np.split(np.arange(4), 2)
-    ]
-    assert sum(float(loss(Outputs(part["x"]), part)[0]) for part in parts) == 1
-
-
-def test_equal_losses_are_one_to_the_compiler():
-    one, same = (Loss(next_token_loss, None, means, SETTINGS) for _ in range(2))
-    assert one == same and hash(one) == hash(same)
-    assert one != Loss(next_token_loss, None, means, SETTINGS._replace(z_loss=0.5))
 
 
 def test_means_divide_sums_by_weights_in_double_precision():

@@ -103,12 +103,6 @@ def test_no_example_left(tmp_path, examples):
     assert not any(path.is_dir() for path in tmp_path.iterdir())
 
 
-def test_a_set_is_made_once(tmp_path):
-    made = make(tmp_path / "set", cut(EXAMPLES))
-    found = make(tmp_path / "set", None)  # which cannot be read
-    assert found.fingerprint == made.fingerprint and found.counts == made.counts
-
-
 def test_the_fingerprint_covers_what_made_a_set():
     swapped = {"source": EXAMPLES["target"], "target": EXAMPLES["source"]}
     variants: list[dict[str, Any]] = [
@@ -224,19 +218,6 @@ def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch, whole)
     bad = MANY | {"source": [*MANY["source"][:-1], None]}
     with pytest.raises(AttributeError):
         make(tmp_path / "bad", cut(bad), workers=2)
-
-
-def test_the_content_can_be_checked_without_a_set(tmp_path):
-    made = make(tmp_path / "set", cut(MANY))
-    assert prepare.content(cut(MANY), RECIPE) == made.counts.content
-    assert prepare.content(cut(EXAMPLES), RECIPE) != made.counts.content
-
-
-def test_equal_examples_have_equal_hashes(tmp_path):
-    double = {name: values + values[:7] for name, values in MANY.items()}
-    found = make(tmp_path / "set", cut(double)).hashes()[:]
-    assert len(found) == 67 and len(np.unique(found)) == 60
-    assert found[:7].tolist() == found[60:].tolist()
 
 
 KILLED = """

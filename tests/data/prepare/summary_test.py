@@ -8,7 +8,6 @@ from tests.data.made import make_arrays
 from transformer_jax.data.prepare.recipe import Limits
 from transformer_jax.data.prepare.summary import (
     Summary,
-    check_train,
     likely_mistakes,
     report,
     summarise,
@@ -128,9 +127,3 @@ def test_a_likely_mistake_is_one_line(split, changes, parts):
     assert [line for line in shown if line.startswith("Warning: ")] == [
         f"Warning: {line}" for line in lines
     ]
-
-
-def test_training_data_without_any_text_is_refused():
-    check_train(changed(empty={"source": 0, "target": 99}))
-    with pytest.raises(ValueError, match="data.train: all 100 texts of 'target' are empty"):
-        check_train(changed(empty={"source": 0, "target": 100}))

@@ -71,16 +71,6 @@ def test_lines_come_back_and_no_token_reaches_across_their_ends(kind):
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_a_line_has_the_tokens_that_it_has_alone(kind):
-    """Alone, a first word is taken as after a blank; hence the blanks that begin the lines."""
-    lines = [f" {line}" for line in corpus(40)]
-    text = "\n".join(lines)
-    tokenizer = train_tokenizer(kind, [text], 120)
-    words = [i for i in tokenizer.encode([text])[0] if "\n" not in tokenizer.decode([i])]
-    assert words == list(itertools.chain.from_iterable(tokenizer.encode(lines)))
-
-
-@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_extra_tokens_have_the_last_ids_and_never_come_from_text(kind, tmp_path):
     texts = ["the cat < mask > sat"] * 3
     tokenizer = train_tokenizer(kind, texts, 40, extra_tokens=("< other >", MASK))

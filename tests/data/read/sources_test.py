@@ -12,7 +12,6 @@ from transformer_jax.data.corpora import bigram, grammar
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import Examples, concatenate
 from transformer_jax.data.read.sources import LABELLED, NUMBERS, PAIRS, SOURCES, TAGGED, TEXTS
-from transformer_jax.tasks import TASKS
 
 ENGLISH = ["a cat .", "", "two dogs\u2028run \x85 .", "  blanks  "]
 GERMAN = ["eine katze .", "leer", "zwei hunde\u00a0.", "x"]
@@ -179,11 +178,6 @@ def test_a_source_that_does_not_yield_the_columns_names_those_that_do(tmp_path, 
     for source in set(SOURCES) - set(serving):
         with pytest.raises(ValueError, match=message):
             sources.find_files(source_settings(source, tmp_path), columns, ("train",))
-
-
-def test_every_task_has_a_source_that_yields_its_columns():
-    for task in TASKS.values():
-        assert any(task.recipe.reads in readers for readers in SOURCES.values())
 
 
 def test_files_are_found_before_they_are_read(tmp_path):

@@ -4,14 +4,12 @@ import pytest
 from tests.data.numbered import (
     CASES,
     LABELLED,
-    PAIRS,
     TEXTS,
-    Noise,
     assert_same,
     make_arrays,
     numbers,
 )
-from transformer_jax.data.serve.batches import eval_batches, pad, prompt_batches
+from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 
 
 @pytest.mark.parametrize("n", [1, 16, 53])
@@ -36,22 +34,6 @@ def test_eval_batches_have_every_example_once_in_few_shapes(case, n):
     assert lengths <= {8, 16, 24, 32, 48, 64, np.diff(offsets[:]).max()}
 
 
-def test_draws_of_an_evaluation_belong_to_the_examples():
-    arrays = make_arrays(21, TEXTS, shortest=30, longest=40)
-
-    def drawn(batch_size):
-        batches = eval_batches([arrays], TEXTS, batch_size=batch_size, draw=Noise(10**6))
-        return {
-            number: tuple(batch["noise"][row][batch["noise"][row] > 0])
-            for batch, index in batches
-            for row, number in enumerate(index)
-            if number >= 0
-        }
-
-    assert drawn(8) == drawn(5)  # rows of other widths, in other company
-    assert len(set(drawn(8).values())) == 21
-
-
 @pytest.mark.parametrize("columns", [TEXTS, LABELLED])
 def test_prompt_batches_are_eval_batches_of_lists(columns):
     arrays = make_arrays(21, columns, longest=70)
@@ -67,11 +49,6 @@ def test_prompt_batches_are_eval_batches_of_lists(columns):
         np.testing.assert_array_equal(index, expected_index)
 
 
-def test_no_prompts_make_no_batches():
-    rows = {"inputs": [], "labels": []}
-    assert prompt_batches(rows, LABELLED, batch_size=8, max_length=70) == []
-
-
 def test_prompts_of_many_lengths_have_few_shapes():
     def width(length):
         rows = {"inputs": [[4] * length]}
@@ -79,30 +56,3 @@ def test_prompts_of_many_lengths_have_few_shapes():
         return batch["inputs"].shape[1]
 
     assert [width(length) for length in (1, 8, 9, 16, 17, 20)] == [8, 8, 16, 16, 20, 20]
-
-
-def test_a_padded_row_is_one_example_with_its_segment_ids_and_positions():
-    examples = [{"inputs": [5, 6, 1], "labels": [2, 0, 0]}, {"inputs": [7], "labels": [3]}]
-    batch = pad(examples, LABELLED, {"inputs": 4, "labels": 4})
-    expected = {
-        "inputs": [[5, 6, 1, 0], [7, 0, 0, 0]],
-        "inputs_segment_ids": [[1, 1, 1, 0], [1, 0, 0, 0]],
-        "inputs_positions": [[0, 1, 2, 0], [0, 0, 0, 0]],
-        "labels": [[2, 0, 0, 0], [3, 0, 0, 0]],
-    }
-    assert_same(batch, expected)
-    assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
-
-
-def test_each_column_is_padded_to_a_length_of_its_own_and_no_example_to_zeros():
-    examples = [{"inputs": [5, 1], "targets": [8, 9, 1]}, {"inputs": (), "targets": ()}]
-    batch = pad(examples, PAIRS, {"inputs": 2, "targets": 4})
-    np.testing.assert_array_equal(batch["inputs"], [[5, 1], [0, 0]])
-    np.testing.assert_array_equal(batch["targets"], [[8, 9, 1, 0], [0, 0, 0, 0]])
-    assert not any(values[1].any() for values in batch.values())
-
-
-def test_a_column_that_is_not_announced_has_segment_ids_and_positions_of_its_own():
-    """The prompts of a language model are inputs, which its training lacks."""
-    batch = pad([{"inputs": [2, 5]}], TEXTS, {"inputs": 3})
-    assert set(batch) == {"inputs", "inputs_segment_ids", "inputs_positions"}

@@ -74,12 +74,6 @@ def test_dtype_and_key():
     assert not np.array_equal(drop(x, 0.5), drop(x, 0.5, seed=1))
 
 
-def test_rate_zero_and_evaluation_are_the_identity():
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(8, 33)))
-    assert np.array_equal(drop(x, 0.0), x)
-    assert np.array_equal(drop(x, 0.5, deterministic=True), x)
-
-
 @pytest.mark.parametrize(
     ("config", "silenced"),
     [

@@ -172,12 +172,3 @@ def test_a_row_that_goes_on_without_memory_begins_with_bos(config):
     assert (other["targets"] != batch["targets"]).sum() == 1
     read, params = tiny.apply_function(config), tiny.random_parameters(config)
     np.testing.assert_array_equal(read(params, batch), read(params, other))
-
-
-def test_a_model_without_memory_keeps_nothing():
-    config = tiny.config(architecture="decoder_only")
-    assert shapes(config, 3, None) == shapes(config, 3, 7) == ()
-    batch = tiny.read_by(config, tiny.packed_batch())
-    model = tiny.model(config)
-    _, memory = with_memory(model, tiny.random_parameters(config), batch, None, ())
-    assert memory == ()
