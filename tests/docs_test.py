@@ -300,15 +300,6 @@ def test_every_part_stands_on_some_page(tables):
         assert [text.count(part[0]) for text in texts if part[1] in text] == [1], name
 
 
-def test_a_part_is_rewritten_and_its_surroundings_stay(tables):
-    text = "before\n<!-- generated: choices -->\nold\n<!-- end: choices -->\nafter\n"
-    made = tables.generate(text)
-    assert made.startswith("before\n") and made.endswith("\nafter\n") and "old" not in made
-    assert tables.generate(made) == made
-    with pytest.raises(KeyError):
-        tables.generate(text.replace("choices", "nothing"))
-
-
 def test_claims_are_read_from_the_conclusions_and_no_verdict_is_made_up(tables):
     readme = (
         "## Conclusion\n\n| Claim | Source | Verdict | Size |\n|---|---|---|---|\n{}\n\n- Text."
@@ -329,9 +320,3 @@ def test_every_experiment_says_what_became_of_its_claims(tables):
         if (path.parent / "report.py").exists() and "\nNot run yet.\n" not in text:
             assert tables.claims(text), path
             assert f"[{path.parent.name}]" in table
-
-
-def test_every_config_key_is_in_the_table_with_its_default(tables):
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", tables.configuration_tables(), re.M))
-    assert rows.keys() == flatten(default.get_config()).keys()
-    assert rows["train.steps"] == "100000" and rows["model.residual"] == '"post_ln"'

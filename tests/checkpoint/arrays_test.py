@@ -87,34 +87,6 @@ def test_stored_layout_needs_no_class_of_ours(tmp_path):
     assert stored["rng"].dtype == jnp.uint32
 
 
-def test_a_part_is_loaded_alone(tmp_path):
-    state = make_state(1)
-    wanted = {"params": {"decoder": abstract(state.params["decoder"])}}
-    restored = round_trip(tmp_path, state, wanted)
-    assert jax.tree.structure(restored) == jax.tree.structure(wanted)
-    assert bits(restored) == bits(state.params["decoder"])
-
-
-def test_mismatch_names_the_parameter_and_both_shapes():
-    held = abstract({"params": make_state(1).params})
-
-    def differences(params) -> str:
-        with pytest.raises(ValueError, match="/7 does not fit the model and optimizer") as error:
-            arrays.check_match(Path("run/7"), held, {"params": abstract(params)})
-        return str(error.value)
-
-    params = make_state(1).params
-    arrays.check_match(Path("run/7"), held, {"params": params})
-    params["decoder"]["query"] = jnp.zeros((9, 3, 4))
-    message = "params/decoder/query: saved (2, 3, 4) float32, expected (9, 3, 4) float32"
-    assert message in differences(params)
-    params = make_state(1).params
-    params["logits"] = {"kernel": params.pop("embedding")["table"].astype(jnp.float32)}
-    message = differences(params)
-    assert "params/embedding/table: saved (5, 3) bfloat16, expected nothing" in message
-    assert "params/logits/kernel: saved nothing, expected (5, 3) float32" in message
-
-
 def test_mean_is_computed_in_float64():
     trees = [make_state(seed).params for seed in range(3)]
     mean = arrays.mean(trees, abstract(trees[0]))

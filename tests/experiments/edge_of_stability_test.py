@@ -95,13 +95,6 @@ def test_what_readings_are_called(shares, said):
     assert report.outcome(shares) == said
 
 
-def test_the_level_is_of_the_last_quarter():
-    found = report.level([9.0] * 12 + [1.0, 2.0, 3.0, 4.0])
-    assert found is not None and (found.median, found.inside, found.count) == (2.5, 1, 4)
-    np.testing.assert_allclose([found.low, found.high], np.quantile([1, 2, 3, 4], [0.25, 0.75]))
-    assert report.level([1.0, 1.0, 1.0, None]) is None
-
-
 def _training(beta1, products, scheme="pre_ln", rate=1e-3, rows=128):
     """A run whose readings are these, of learning rate * preconditioned sharpness."""
     labels = {"scheme": scheme, "learning_rate": rate, "beta1": beta1}

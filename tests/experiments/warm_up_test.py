@@ -10,7 +10,7 @@ import pytest
 from experiments.harness import lab, rates
 from experiments.harness.results import Difference
 from experiments.harness.trainings import Trainings
-from experiments.warm_up import measure, report, sweep
+from experiments.warm_up import measure, report
 from tests.experiments import tiny
 from tests.experiments.harness.runs import ENTROPY, finished, trainings
 from transformer_jax.config.build import build
@@ -220,12 +220,3 @@ def test_trainings_above_the_edge_are_counted_by_how_they_end(tmp_path):
     rows = above + _arm({1e-2: 3.3, 3e-2: None})
     text = report.report(_runs({"none": rows}), tmp_path)  # the one that diverged was not read
     assert "in 1 of 2 trainings that fail, and in 1 of 1 that train" in text
-
-
-def test_arms_that_are_compared_by_rate_have_rates_in_common():
-    for quick in (False, True):
-        runs = [run for run in sweep.cpu(quick) if run.labels["arm"] in report.ADAMS]
-        measured = [set((run.measure or {})["learning_rates"]) for run in runs]
-        assert len(set.intersection(*measured)) >= 2
-    arms = {run.labels["arm"] for run in sweep.cpu(False)}
-    assert arms == {*report.ADAMS, report.LION, report.LION_LONG, report.LAMB}

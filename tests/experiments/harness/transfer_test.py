@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from experiments.harness import figures, transfer
-from tests.experiments.harness.runs import GRID, INITIAL, parabola, trainings
+from experiments.harness import transfer
+from tests.experiments.harness.runs import GRID, parabola, trainings
 
 
 def _rows(rule, width, optima, grid=GRID):
@@ -85,10 +85,3 @@ def test_an_end_of_the_grid_is_named():
     rows = [*_rows("a", 3, [-4.0]), *_rows("a", 6, [-12.0])]
     text = transfer.table(transfer.shifts(rows, "width"), "width")
     assert "(end of the grid)" in text and "(of an end of the grid)" in text
-
-
-def test_what_diverged_is_drawn_at_the_loss_before_training():
-    rows = [*_rows("a", 3, [-4.0]), *_rows("a", 6, [None])]
-    (ax, *_) = figures.by_learning_rate(rows, by="width", panel="rule").axes
-    _, diverged = ax.get_lines()
-    assert (np.asarray(diverged.get_ydata()) == INITIAL).all()
