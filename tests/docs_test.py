@@ -103,7 +103,7 @@ def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]
     if COMMANDS[mode].words:
         assert not changes and not [word for word in others if word.startswith("-")]
         return
-    known = {"config", "workdir", "device", *flags_of(mode)}
+    known = {"config", "workdir", "device", *COMMANDS[mode].flags}
     assert given.keys() <= known, f"{mode} does not read {given.keys() - known}"
     for name in given.keys() & flags.FLAGS:
         flags.FLAGS[name].parser.parse(given[name] or "true")
@@ -112,11 +112,6 @@ def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]
     loaded = load(f"{own_configs.get(file, ROOT / file)}{colon}{argument}", changes)
     if "config" in given:
         effects.check(loaded, changes)
-
-
-def flags_of(mode: str) -> Sequence[str]:
-    """What a mode reads besides config and work directory."""
-    return COMMANDS[mode].flags
 
 
 def check_experiment(arguments: Sequence[str]) -> None:

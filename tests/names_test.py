@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transformer_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # What objects of libraries have, which no file imports
-OUTSIDE = {"as_text", "from_pretrained", "mu", "save_pretrained"}
+OUTSIDE = {"from_pretrained", "mu", "save_pretrained"}
 # Names that may be joined by dots and end in a call; what else is in backticks is no name.
 NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(.*\))?")
 
@@ -29,7 +29,7 @@ def docstrings(path: Path) -> Iterator[str]:
 
 @functools.cache
 def written(path: Path) -> frozenset[str]:
-    """The names that a file's code defines, stores, imports, or has as parameters or keys."""
+    """The names that a file's code defines, stores, imports, or has as attributes or keys."""
     names = {path.stem, path.parent.name}
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -38,8 +38,10 @@ def written(path: Path) -> frozenset[str]:
             names.add(node.arg or "")
         elif isinstance(node, ast.alias):
             names |= {node.asname or node.name, *node.name.split(".")}
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
         elif isinstance(node, ast.Constant) and str(node.value).isidentifier():
             names.add(str(node.value))
     return frozenset(names)

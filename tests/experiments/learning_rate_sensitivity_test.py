@@ -60,6 +60,11 @@ def _ladder(fails_above, models=MODELS, seeds=2, **labels):
 # Prediction --------------------------------------------------------------------------------------
 
 
+def test_size_counts_the_matrices_of_a_block():
+    attention, feed_forward = 4 * 32 * 32, 2 * 32 * 128
+    assert prediction.kernels(3, 32) == 3 * (attention + feed_forward)
+
+
 def test_the_threshold_lies_between_what_trains_and_what_fails_at_the_smallest_model():
     rows = _ladder(100.0, seeds=1)
     smallest = [_power_law(MODELS[0], rate) for rate in sweep.RATES]

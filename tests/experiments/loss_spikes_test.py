@@ -141,16 +141,6 @@ def test_ratios_are_what_stable_adamw_divides_by():
         np.testing.assert_allclose(whole, clipped * factors, rtol=1e-3, atol=1e-6)
 
 
-def test_all_conditions_decay_alike_and_curvature_is_asked_for_where_all_steps_are_adams():
-    shares = set()
-    for run in sweep.spikes(quick=False):
-        settings = run.resolved.optimizer
-        rule = OPTIMIZERS[settings.name]
-        assert rule.adam or not _asked(run)["curvature"]
-        shares.add(round(settings.weight_decay * (1 if rule.independent else sweep.RATE), 9))
-    assert len(shares) == 1
-
-
 # Series ------------------------------------------------------------------------------------------
 
 START, INJECTED, ALL = 250, 1_000, 2_000

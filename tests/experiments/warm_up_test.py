@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from experiments.harness import lab, rates
-from experiments.harness.results import Difference
 from experiments.harness.trainings import Trainings
 from experiments.warm_up import measure, report
 from tests.experiments import tiny
@@ -165,18 +164,6 @@ def test_seeds_that_part_make_a_small_gain_uncertain():
     parted = _arm({1e-3: [2.0, 3.3], 3e-3: [3.3, 1.9], 1e-2: [3.3, 1.9]})  # heights 1 and 3
     found = report.findings({"none": LOW, "20 %": parted, "burn-in": HIGH})
     assert found["burn-in"].said == report.NOTHING
-
-
-def test_a_cause_fits_where_tests_come_out_as_it_predicts():
-    none = Difference(0.0, 0.1)
-    said = dict.fromkeys(report.PREDICTIONS)
-    for n, cause in enumerate(report.CAUSES):
-        found = {test: report.Finding(report.PREDICTIONS[test][n], none, none) for test in said}
-        assert report.fitting(found)[cause] == (len(said), len(said))
-        others = {
-            name: right for name, (right, _) in report.fitting(found).items() if name != cause
-        }
-        assert all(right < len(said) for right in others.values())
 
 
 def test_durations_compare_only_what_trains_in_all_seeds():
