@@ -19,17 +19,13 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def run():
-    return next(run for run in sweep.cpu(quick=True) if run.labels["work"] == "step_base")
-
-
 def test_a_ratio_is_that_of_one_round():
     assert table.ratios(ROWS, "torch", "ours") == [2, 2, 2]
     assert table.ratios(ROWS, "flax", "ours") == []
 
 
-def test_the_limit_is_the_time_of_the_products_in_the_same_round(run):
+def test_the_limit_is_the_time_of_the_products_in_the_same_round():
+    run = next(run for run in sweep.cpu(quick=True) if run.labels["work"] == "step_base")
     work = limit.step(run.resolved) / limit.products(limit.PRODUCTS)
     for row in table.with_limits(run, ROWS):
         if row["program"] == "products":
