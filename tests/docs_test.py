@@ -103,7 +103,7 @@ def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]
     if COMMANDS[mode].words:
         assert not changes and not [word for word in others if word.startswith("-")]
         return
-    known = {"config", "workdir", "device", *flags_of(mode)}
+    known = {"config", "workdir", "device", *COMMANDS[mode].flags}
     assert given.keys() <= known, f"{mode} does not read {given.keys() - known}"
     for name in given.keys() & flags.FLAGS:
         flags.FLAGS[name].parser.parse(given[name] or "true")
@@ -112,11 +112,6 @@ def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]
     loaded = load(f"{own_configs.get(file, ROOT / file)}{colon}{argument}", changes)
     if "config" in given:
         effects.check(loaded, changes)
-
-
-def flags_of(mode: str) -> Sequence[str]:
-    """What a mode reads besides config and work directory."""
-    return COMMANDS[mode].flags
 
 
 def check_experiment(arguments: Sequence[str]) -> None:
@@ -300,15 +295,6 @@ def test_every_part_stands_on_some_page(tables):
         assert [text.count(part[0]) for text in texts if part[1] in text] == [1], name
 
 
-def test_a_part_is_rewritten_and_its_surroundings_stay(tables):
-    text = "before\n<!-- generated: choices -->\nold\n<!-- end: choices -->\nafter\n"
-    made = tables.generate(text)
-    assert made.startswith("before\n") and made.endswith("\nafter\n") and "old" not in made
-    assert tables.generate(made) == made
-    with pytest.raises(KeyError):
-        tables.generate(text.replace("choices", "nothing"))
-
-
 def test_claims_are_read_from_the_conclusions_and_no_verdict_is_made_up(tables):
     readme = (
         "## Conclusion\n\n| Claim | Source | Verdict | Size |\n|---|---|---|---|\n{}\n\n- Text."
@@ -329,9 +315,3 @@ def test_every_experiment_says_what_became_of_its_claims(tables):
         if (path.parent / "report.py").exists() and "\nNot run yet.\n" not in text:
             assert tables.claims(text), path
             assert f"[{path.parent.name}]" in table
-
-
-def test_every_config_key_is_in_the_table_with_its_default(tables):
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", tables.configuration_tables(), re.M))
-    assert rows.keys() == flatten(default.get_config()).keys()
-    assert rows["train.steps"] == "100000" and rows["model.residual"] == '"post_ln"'

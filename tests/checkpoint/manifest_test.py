@@ -38,12 +38,6 @@ def test_harm_is_found_and_named(folder, name, content, reason):
     assert reason in (manifest.fault(folder) or "")
 
 
-def test_no_folder_is_not_whole(tmp_path):
-    assert manifest.fault(tmp_path / "nowhere") == "manifest.json is missing"
-    (tmp_path / "file").touch()
-    assert manifest.fault(tmp_path / "file") == "manifest.json is missing"
-
-
 def test_unhashed_files_are_checked_by_their_sizes(folder):
     (folder / ARRAY).write_bytes(bytes(99) + b"\1")
     assert manifest.fault(folder, unhashed="state") is None

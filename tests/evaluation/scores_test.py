@@ -46,27 +46,23 @@ def wnut17(name):
     return [[line.split("\t")[-1] for line in post] for post in posts]
 
 
-# sacreBLEU 2.6.0 on the command line: chrF by reference A; BLEU by A, C and D, and by A without
-# tokenising.
+# sacreBLEU 2.6.0 on the command line, by reference A.
 @pytest.mark.parametrize(
     ("system", "chrf", "bleu"),
     [
-        ("Online-W", 60.22, {"A": 29.71, "C": 41.35, "D": 40.38, "A none": 26.25}),
-        ("UEdin", 59.47, {"A": 29.90, "C": 38.00, "D": 35.67}),
-        ("BUPT_rush", 57.06, {"A": 26.36, "C": 32.57, "D": 32.08}),
-        ("ICL", 55.19, {"A": 24.54, "C": 30.40, "D": 28.24, "A none": 20.43}),
+        ("Online-W", 60.22, 29.71),
+        ("UEdin", 59.47, 29.90),
+        ("BUPT_rush", 57.06, 26.36),
+        ("ICL", 55.19, 24.54),
     ],
 )
 def test_real_systems_get_their_known_scores(system, chrf, bleu):
-    hypotheses = newstest2021(f"hyp.{system}")
-    for name, expected in bleu.items():
-        reference, _, tokenizer = name.partition(" ")
-        references = alone(newstest2021(f"ref.{reference}"))
-        found = scores.bleu(hypotheses, references, tokenizer or "13a")
-        assert found["bleu"] == pytest.approx(expected, abs=0.005)
-        signature = f"nrefs:1|case:mixed|eff:no|tok:{tokenizer or '13a'}|smooth:exp|version:"
-        assert found["bleu_signature"].startswith(signature)
-    found = scores.chrf(hypotheses, alone(newstest2021("ref.A")))
+    hypotheses, references = newstest2021(f"hyp.{system}"), alone(newstest2021("ref.A"))
+    found = scores.bleu(hypotheses, references, "13a")
+    assert found["bleu"] == pytest.approx(bleu, abs=0.005)
+    signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
+    assert found["bleu_signature"].startswith(signature)
+    found = scores.chrf(hypotheses, references)
     assert found["chrf"] == pytest.approx(chrf, abs=0.005)
     signature = "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"
     assert found["chrf_signature"].startswith(signature)
@@ -157,11 +153,6 @@ def test_each_metric_is_best_where_a_text_is_its_first_reference(name):
 )
 def test_only_the_expected_pronoun_alone_is_right(hypothesis, right):
     assert scores.pronoun_accuracy([hypothesis], ["es"]) == right
-
-
-def test_sentences_without_a_pronoun_do_not_count():
-    hypotheses = ["weil er müde war", "weil sie müde war", "weil sie müde waren"]
-    assert scores.pronoun_accuracy(hypotheses, ["er", "es", ""]) == 1 / 2
 
 
 def test_every_reference_of_the_embedded_corpus_is_right_and_no_other_pronoun_is():

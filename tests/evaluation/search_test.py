@@ -3,10 +3,8 @@
 The model keeps the history in its cache, so that ancestors that are wrong change the result.
 """
 
-import dataclasses
 import functools
 import math
-import re
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.evaluation.fakes import BEAM, BOS, EOS, PAD, counting, own_history
+from tests.evaluation.fakes import BOS, EOS, PAD, counting, own_history
 from tests.evaluation.fakes import padded as rows_padded
 from transformer_jax.evaluation import search as decode
 
@@ -135,9 +133,9 @@ def in_two_parts(start, extend):
     return decode.advance(decode.advance(start, extend, 2), extend, LENGTH)
 
 
-@jax.jit
-def decode_greedily(tables, bias, limit):
-    return complete(tables, bias, limit, decode.greedy, 1)
+@functools.partial(jax.jit, static_argnums=3)
+def decode_greedily(tables, bias, limit, ends=(EOS,)):
+    return complete(tables, bias, limit, decode.greedy, 1, ends)
 
 
 @functools.partial(jax.jit, static_argnames=("temperature", "top_k", "top_p"))
@@ -178,39 +176,30 @@ def test_beam_as_wide_as_the_search_space_finds_the_best_of_all_sequences(alpha)
 
 
 @pytest.mark.parametrize(
-    ("beam_size", "alpha", "num_results"),
-    [(1, 0.6, 1), (2, 0.0, 2), (3, 0.6, 1), (3, 3.0, 2), (3, -1.0, 3), (7, 0.6, 7), (2, -50.0, 1)],
+    ("beam_size", "alpha", "num_results", "ends"),
+    [
+        (1, 0.6, 1, (EOS,)),
+        (2, 0.0, 2, (EOS,)),
+        (3, 0.6, 2, (EOS, 4)),  # where the limit ends a text, the first id does
+        (3, 3.0, 2, (EOS,)),
+        (3, -1.0, 3, (EOS,)),
+        (7, 0.6, 7, (EOS,)),
+        (2, -50.0, 1, (EOS,)),
+    ],
 )
-def test_early_stop_does_not_change_what_a_search_to_the_end_finds(beam_size, alpha, num_results):
+def test_early_stop_does_not_change_what_a_search_to_the_end_finds(
+    beam_size, alpha, num_results, ends
+):
     # So many because a bound that is wrong by a little changes the result of few sentences.
     limit = np.array([5] * 250 + [4, 3] * 25)
     tables, bias = make_model(0, len(limit), scale=3.0)
     expected = [
-        slow_beam_search(tables, bias[row], limit[row], alpha, beam_size)[:num_results]
+        slow_beam_search(tables, bias[row], limit[row], alpha, beam_size, ends)[:num_results]
         for row in range(len(limit))
     ]
-    decoded = search(tables, bias, limit, beam_size=beam_size, alpha=alpha, num_results=num_results)
-    assert_same(decoded, expected)
-
-
-def test_several_ids_may_end_a_text():
-    """Each search finds what the slow one does; where the limit ends a text, the first id does."""
-    limit, ends = np.array([5] * 100 + [3] * 10), (EOS, 4)
-    tables, bias = make_model(0, len(limit), scale=3.0)
-    expected = [
-        slow_beam_search(tables, bias[row], limit[row], 0.6, 3, ends)[:2]
-        for row in range(len(limit))
-    ]
-    assert {4, EOS} == {sequence[-1] for found in expected for _, sequence in found}
-    assert_same(
-        search(tables, bias, limit, beam_size=3, alpha=0.6, num_results=2, ends=ends), expected
-    )
-    alone = [
-        slow_beam_search(tables, bias[row], limit[row], 0.0, 1, ends)[:1]
-        for row in range(len(limit))
-    ]
-    tokens = [[padded(sequence) for _, sequence in best] for best in alone]
-    np.testing.assert_array_equal(complete(tables, bias, limit, decode.greedy, 1, ends), tokens)
+    assert {*ends} == {sequence[-1] for found in expected for _, sequence in found}
+    sizes = {"beam_size": beam_size, "num_results": num_results}
+    assert_same(search(tables, bias, limit, **sizes, alpha=alpha, ends=ends), expected)
 
 
 def test_early_stop_saves_steps():
@@ -224,26 +213,18 @@ def test_early_stop_saves_steps():
     assert sorted(calls) == [0, 1]
 
 
-def test_greedy_takes_the_likeliest_token_at_each_place():
+@pytest.mark.parametrize("ends", [(EOS,), (EOS, 4)])
+def test_greedy_takes_the_likeliest_token_at_each_place(ends):
     limit = np.array([5, 5, 5, 4, 2, 1, 0, 50])
     for seed in range(4):
         tables, bias = make_model(seed, len(limit))
-        tokens = np.asarray(decode_greedily(tables, bias, limit))
+        tokens = np.asarray(decode_greedily(tables, bias, limit, ends))
         for row, most in enumerate(np.minimum(limit, LENGTH)):
             sequence = []
-            while len(sequence) < most and EOS not in sequence:
+            while len(sequence) < most and not {*ends} & {*sequence}:
                 following = log_probs(tables, bias[row], sequence)
                 sequence.append(EOS if len(sequence) + 1 == most else int(np.argmax(following)))
             np.testing.assert_array_equal(tokens[row, 0], padded(sequence))
-
-
-def test_beam_of_one_without_length_penalty_is_greedy():
-    limit = np.full((16,), LENGTH)
-    tables, bias = make_model(5, len(limit))
-    greedy = decode_greedily(tables, bias, limit)
-    beam = search(tables, bias, limit, beam_size=1, alpha=0.0)
-    np.testing.assert_array_equal(beam.tokens, greedy)
-    assert len({tuple(row) for row in greedy[:, 0].tolist()}) > 3
 
 
 def test_a_sentence_is_decoded_alike_in_every_batch():
@@ -342,22 +323,3 @@ def test_places_of_a_sample_are_drawn_independently():
     tokens = np.asarray(draw(tables, bias, np.array([LENGTH]), keys_of(1, 1, draws)))[0]
     for one, other in [(tokens[:, 0], tokens[:, 1]), (tokens[:-1, 0], tokens[1:, 0])]:
         assert abs(np.mean(one == other) - 1 / (VOCAB - 1)) < 5 * math.sqrt(0.25 / draws)
-
-
-def test_a_sample_is_that_of_its_sentence_and_key():
-    """Samples side by side are what each key draws alone, with the cache of its own sentence."""
-    limit = np.array([5, 4, 0, 5])
-    tables, bias = make_model(13, len(limit))
-    keys = keys_of(2, len(limit), 3)
-    together = draw(tables, bias, limit, keys)
-    assert together.shape == (len(limit), 3, LENGTH)
-    for sample in range(3):
-        alone = draw(tables, bias, limit, keys[:, [sample]])
-        np.testing.assert_array_equal(together[:, sample], alone[:, 0])
-    assert len({tuple(row) for row in together.reshape(-1, LENGTH).tolist()}) > 4
-
-
-@pytest.mark.parametrize(("name", "value"), [("num_samples", 2), ("stop", ("end", ""))])
-def test_settings_that_do_not_go_together_are_named(name, value):
-    with pytest.raises(ValueError, match=rf"decode\.{name} .*{re.escape(str(value))}"):
-        dataclasses.replace(BEAM, **{name: value})

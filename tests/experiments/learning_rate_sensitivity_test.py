@@ -65,12 +65,6 @@ def test_size_counts_the_matrices_of_a_block():
     assert prediction.kernels(3, 32) == 3 * (attention + feed_forward)
 
 
-def test_a_power_law_of_logits_is_extended():
-    found = prediction.largest_logits(_ladder(math.inf), *sweep.BLIND)
-    for rate, logit in found.items():
-        assert logit == pytest.approx(_power_law(sweep.BLIND, rate))
-
-
 def test_the_threshold_lies_between_what_trains_and_what_fails_at_the_smallest_model():
     rows = _ladder(100.0, seeds=1)
     smallest = [_power_law(MODELS[0], rate) for rate in sweep.RATES]
@@ -99,13 +93,6 @@ def test_what_diverged_inside_warm_up_is_predicted_to_fail():
     last = rows[-1]["learning_rate"]
     assert [rate for rate, logit in logits.items() if logit is None] == [last]
     assert prediction.first_above(logits, prediction.threshold(rows)) == last
-
-
-def test_two_rates_decide_whether_a_prediction_is_right():
-    grid = [1.0, 3.0, 10.0]
-    assert prediction.to_test(grid, 10.0) == [3.0, 10.0]
-    assert prediction.to_test(grid, 1.0) == [1.0]
-    assert prediction.to_test(grid, math.inf) == [10.0]
 
 
 # Sensitivity -------------------------------------------------------------------------------------

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.harness import lab, rates
-from experiments.harness.results import Difference
 from experiments.harness.trainings import Trainings
-from experiments.warm_up import measure, report, sweep
+from experiments.warm_up import measure, report
 from tests.experiments import tiny
 from tests.experiments.harness.runs import ENTROPY, finished, trainings
 from transformer_jax.config.build import build
@@ -167,18 +166,6 @@ def test_seeds_that_part_make_a_small_gain_uncertain():
     assert found["burn-in"].said == report.NOTHING
 
 
-def test_a_cause_fits_where_tests_come_out_as_it_predicts():
-    none = Difference(0.0, 0.1)
-    said = dict.fromkeys(report.PREDICTIONS)
-    for n, cause in enumerate(report.CAUSES):
-        found = {test: report.Finding(report.PREDICTIONS[test][n], none, none) for test in said}
-        assert report.fitting(found)[cause] == (len(said), len(said))
-        others = {
-            name: right for name, (right, _) in report.fitting(found).items() if name != cause
-        }
-        assert all(right < len(said) for right in others.values())
-
-
 def test_durations_compare_only_what_trains_in_all_seeds():
     shorter = _arm({1e-3: [2.0, 2.02], 3e-3: [1.9, None]})
     longer = _arm({1e-3: [1.8, 1.82], 3e-3: [1.8, 1.8]})
@@ -220,12 +207,3 @@ def test_trainings_above_the_edge_are_counted_by_how_they_end(tmp_path):
     rows = above + _arm({1e-2: 3.3, 3e-2: None})
     text = report.report(_runs({"none": rows}), tmp_path)  # the one that diverged was not read
     assert "in 1 of 2 trainings that fail, and in 1 of 1 that train" in text
-
-
-def test_arms_that_are_compared_by_rate_have_rates_in_common():
-    for quick in (False, True):
-        runs = [run for run in sweep.cpu(quick) if run.labels["arm"] in report.ADAMS]
-        measured = [set((run.measure or {})["learning_rates"]) for run in runs]
-        assert len(set.intersection(*measured)) >= 2
-    arms = {run.labels["arm"] for run in sweep.cpu(False)}
-    assert arms == {*report.ADAMS, report.LION, report.LION_LONG, report.LAMB}

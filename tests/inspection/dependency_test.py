@@ -9,14 +9,10 @@ import pytest
 
 from tests.inspection.seen import ADMIN, POST_LN, PRE_LN, make, sublayers
 from tests.models import tiny
-from transformer_jax.inspection.dependency import (
-    dependency,
-    own_dependency,
-    shortcut_variance,
-)
+from transformer_jax.inspection.dependency import dependency, own_dependency
 from transformer_jax.inspection.observed import observe
 
-MEASURES = (dependency, own_dependency, shortcut_variance)
+MEASURES = (dependency, own_dependency)
 
 
 @functools.cache
@@ -100,12 +96,3 @@ def test_dependencies_follow_the_components_through_skips_and_norms(config):
         beta = slow_dependency(config, params, stack, shown)
         assert_close(by_stack[stack]["dependency"], beta)
         assert_close(by_stack[stack]["own_dependency"], np.diagonal(beta, 1))
-
-
-def test_shortcut_variance_is_over_the_entries_of_real_tokens():
-    params, observed, by_stack = measured(ADMIN)
-    shown, found = observed["decoder"], by_stack["decoder"]["shortcut_variance"]
-    for number, (layer, kind) in enumerate(sublayers(ADMIN, "decoder")):
-        omega = np.asarray(params["decoder"][f"{kind}_residual"]["shortcut"]["omega"][layer])
-        expected = np.var(omega * shown.inputs[number][shown.real])
-        np.testing.assert_allclose(found[number], expected, rtol=1e-5)

@@ -39,7 +39,6 @@ def translation(**changes):
     ("mode", "key", "value", "others"),
     [
         (memory.train, "model.d_ff", 2**31 - 1, {}),
-        (memory.train, "model.num_layers", 10**6, {}),
         *(
             (memory.train, "model.num_layers", 2**31 - 1, {"model.residual": scheme})
             for scheme in ("post_ln", "keel", "ds_init")

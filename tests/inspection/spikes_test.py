@@ -36,19 +36,12 @@ def test_the_score_is_that_of_its_definition(series, window, deviations):
     assert 0 < found < 5
 
 
-def test_a_value_that_is_not_finite_spikes_and_enters_no_mean(series):
-    series[[500, 501, 2_000]] = np.nan, np.inf, -np.inf
+@pytest.mark.parametrize("outlier", [np.nan, np.inf, -np.inf, 1e8, 1e14])
+def test_what_is_huge_or_not_finite_spikes_and_what_is_not_enters_no_mean(series, outlier):
+    series[[500, 501, 2_000]] = outlier
     found = spike_score(series)
     assert found == pytest.approx(_slow_spike_score(series, 1_000, 7))
-    assert found > spike_score(np.delete(series, [500, 501, 2_000]))
-
-
-@pytest.mark.parametrize("outlier", [1e8, 1e14])
-def test_one_huge_value_is_one_spike(series, outlier):
-    series[1_700] = outlier
-    found = spike_score(series)
-    assert found == pytest.approx(_slow_spike_score(series, 1_000, 7))
-    assert found < 5
+    assert 0 < found < 5
 
 
 def test_an_even_series_has_no_spike_and_a_short_one_no_score():

@@ -70,6 +70,21 @@ OTHERS = {
     },
 }
 
+# What runs in processes of their own train on: lines of text, by their bytes.
+BYTES = {
+    "data.source": "text",
+    "data.validation": (),
+    "data.tokenizer.kind": "bytes",
+    "data.max_source_length": 16,
+    "data.row_source_length": 24,
+    "data.batch_size": 8,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "optimizer.learning_rate": 0.01,
+    "checkpoint.keep_last": 2,
+}
+
 
 def call(*arguments: str) -> int:
     """Does what the process does, short of ending; returns its exit status."""

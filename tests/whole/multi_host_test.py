@@ -14,7 +14,7 @@ import pytest
 from configs import default
 from tests.processes import wait_for
 from tests.tools.convert import llama
-from tests.whole.command_line import records, results
+from tests.whole.command_line import BYTES, records, results
 from transformer_jax.config.load import load, to_json
 from transformer_jax.process import hosts
 from transformer_jax.tools.convert import safetensors
@@ -22,29 +22,18 @@ from transformer_jax.tools.convert import safetensors
 pytestmark = pytest.mark.long
 
 STEPS = 24
-TINY = {
-    "data.source": "text",
+TINY = BYTES | {
     "data.train": ("text",),
-    "data.validation": (),
     "data.validation_size": 16,
     "data.test": (),
-    "data.tokenizer.kind": "bytes",
-    "data.max_source_length": 16,
-    "data.row_source_length": 24,
-    "data.batch_size": 8,
     "model.architecture": "encoder_only",
     "model.num_layers": 1,
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
     "optimizer.schedule": "constant",
-    "optimizer.learning_rate": 0.01,
     "optimizer.warmup_steps": 0,
     "train.steps": STEPS,
     "train.log_every": 1,
     "train.evaluate_every": 0,
     "checkpoint.every": 3,
-    "checkpoint.keep_last": 2,
     "evaluate.batch_size": 8,
     "mesh.data": 1,
     "mesh.fsdp": -1,  # every device, and so every host, holds a part of each parameter

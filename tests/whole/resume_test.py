@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from configs import default
 from tests.processes import wait_for
-from tests.whole.command_line import records, results, timeless
+from tests.whole.command_line import BYTES, records, results, timeless
 from transformer_jax.checkpoint.checkpoints import restore
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load, to_json
@@ -23,28 +23,17 @@ from transformer_jax.process import interrupt
 
 pytestmark = pytest.mark.long
 
-TINY = {
-    "data.source": "text",
-    "data.validation": (),
-    "data.tokenizer.kind": "bytes",
-    "data.max_source_length": 16,
+TINY = BYTES | {
     "data.max_target_length": 16,
-    "data.row_source_length": 24,
     "data.row_target_length": 24,
-    "data.batch_size": 8,
     "model.num_layers": 2,
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
     "optimizer.schedule": "cosine",
-    "optimizer.learning_rate": 0.01,
     "optimizer.warmup_steps": 5,
     "train.accumulation_steps": 2,
     # Windows that neither begin nor end where checkpoints are.
     "train.log_every": 3,
     "train.evaluate_every": 10,
     "checkpoint.every": 2,
-    "checkpoint.keep_last": 2,
     "checkpoint.average_last": 2,
     "decode.extra_length": 2,
     "decode.beam_size": 2,

@@ -36,16 +36,6 @@ def drawn(run):
     return jax.jit(functools.partial(lab.draw, run))(jax.random.key(2), batch), batch
 
 
-def test_a_random_batch_has_a_target_at_each_of_its_tokens(drawn):
-    _, batch = drawn
-    for side in ("inputs", "targets"):
-        assert batch[side].shape == (4, 6)
-        assert batch[side].min() >= 1 and batch[side].max() < 20
-        np.testing.assert_array_equal(batch[f"{side}_positions"], [range(6)] * 4)
-        assert (batch[f"{side}_segment_ids"] == 1).all()
-    assert (batch["inputs"] != batch["targets"]).any()
-
-
 def test_the_loss_is_the_mean_over_targets_without_dropout(run, drawn):
     params, batch = drawn
     apply = jax.jit(functools.partial(run.model.apply, deterministic=True))

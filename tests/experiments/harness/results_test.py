@@ -96,11 +96,8 @@ def test_runs_part_where_their_losses_first_differ(a, b, tolerance, step):
     assert results.parting(b, a, tolerance) == step
 
 
-def test_a_line_is_that_of_least_squares():
+def test_a_line_is_that_of_least_squares_and_the_slope_of_a_power_its_exponent():
     np.testing.assert_allclose(results.line([0, 1, 2, 3], [1, 3, 2, 4]), (0.8, 1.3, 0.64))
-
-
-def test_the_slope_of_a_power_is_its_exponent():
     x = np.array([2, 4, 100])
     assert results.log_log_slope(x, 3 * x**1.7) == pytest.approx(1.7)
 

@@ -79,12 +79,8 @@ def test_a_mistake_in_a_config_names_the_run():
         _ = run(overrides={"model.sed": 3}, labels={"scheme": "x", "seed": 3}).id
 
 
-def test_a_grid_holds_every_combination():
-    rows = grid(a=[1, 2], b="xy")
-    assert rows == [{"a": a, "b": b} for a in (1, 2) for b in "xy"]
-
-
-def test_zipped_rows_go_side_by_side():
+def test_a_grid_holds_every_combination_and_zipped_rows_go_side_by_side():
+    assert grid(a=[1, 2], b="xy") == [{"a": a, "b": b} for a in (1, 2) for b in "xy"]
     assert zipped(a=[1, 2], b="xy") == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
     with pytest.raises(ValueError):
         zipped(a=[1, 2], b="x")

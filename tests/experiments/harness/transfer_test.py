@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from experiments.harness import figures, transfer
-from tests.experiments.harness.runs import GRID, INITIAL, parabola, trainings
+from experiments.harness import transfer
+from tests.experiments.harness.runs import GRID, parabola, trainings
 
 
 def _rows(rule, width, optima, grid=GRID):
@@ -62,18 +62,6 @@ def test_where_nothing_trained_the_table_says_so(shifts):
     assert f"0 of {len(GRID)}" in line and "by layer" in line
 
 
-def test_what_learns_but_frequencies_has_not_trained():
-    rows = [{**row, "loss": 3.25} for row in _rows("post_ln", 24, [-4.0], [0.1, 0.2, 0.4])]
-    rows[0]["loss"] = 3.0
-    (row,) = transfer.shifts(rows, "width")
-    assert (row["trained"], row["runs"], row["loss"]) == (1, 3, 3.0)
-    rows[0]["loss"] = 3.25
-    (row,) = transfer.shifts(rows, "width")
-    assert row["trained"] == 0 and "optimum" not in row and "sensitivity" not in row
-    _, deep = transfer.shifts([*rows, *_rows("post_ln", 48, [-4.0], [0.1, 0.2, 0.4])], "width")
-    assert deep["trained"] and "shift" not in deep and "penalty" not in deep
-
-
 def test_a_base_that_never_trains_leaves_the_others_without_a_shift():
     rows = [*_rows("post_ln", 3, [None]), *_rows("post_ln", 6, [-4.0])]
     row = _one(transfer.shifts(rows, "width"), "post_ln", 6)
@@ -85,10 +73,3 @@ def test_an_end_of_the_grid_is_named():
     rows = [*_rows("a", 3, [-4.0]), *_rows("a", 6, [-12.0])]
     text = transfer.table(transfer.shifts(rows, "width"), "width")
     assert "(end of the grid)" in text and "(of an end of the grid)" in text
-
-
-def test_what_diverged_is_drawn_at_the_loss_before_training():
-    rows = [*_rows("a", 3, [-4.0]), *_rows("a", 6, [None])]
-    (ax, *_) = figures.by_learning_rate(rows, by="width", panel="rule").axes
-    _, diverged = ax.get_lines()
-    assert (np.asarray(diverged.get_ydata()) == INITIAL).all()

@@ -28,7 +28,3 @@ def test_decoding_takes_the_products_of_one_pass_over_what_is_decoded():
     assert limit.decode(config, 6) == pytest.approx(limit.step(config) / 3, rel=0.01)
     beams = tiny.config(tiny.SOURCE | wide | {"decode.beam_size": 4})
     assert 2 < limit.decode(beams, 6) / limit.decode(config, 6) < 4
-
-
-def test_a_product_is_a_multiplication_and_an_addition_for_each_of_its_terms():
-    assert limit.products([(2, 3, 5), (7, 1, 1)]) == 2 * (30 + 7)

@@ -34,7 +34,6 @@ def test_the_kinds_of_capacity(more, command, requested):
 @pytest.mark.parametrize(
     ("accelerator", "name", "runtime", "hosts"),
     [
-        ("v4-8", "v4-8", "tpu-ubuntu2204-base", 1),
         ("v4-32", "v4-32", "tpu-ubuntu2204-base", 4),
         ("v5e-8", "v5litepod-8", "v2-alpha-tpuv5-lite", 1),
         ("v5litepod-256", "v5litepod-256", "v2-alpha-tpuv5-lite", 64),

@@ -118,7 +118,6 @@ def test_what_no_family_of_theirs_has_is_not_exported(tmp_path, changes, words):
     ("settings", "words"),
     [
         ({"model_type": "mamba"}, "model_type='mamba' is not one of gpt2, bert, t5, marian, llama"),
-        ({"model_type": None}, "model_type=None is not one of"),
         ({"hidden_size": None}, "there is no 'hidden_size', which a llama has"),
         ({"attention_bias": True}, "attention_bias=True has no counterpart here, only False"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' has no counterpart here, only 'silu'"),

@@ -44,10 +44,6 @@ SHAPES = {
 }
 
 
-def random(shape, seed):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 def checkpoint(folder, *, without=(), nan_in="", words=12, **more):
     """A folder as `save_pretrained` leaves it.
 
@@ -56,16 +52,12 @@ def checkpoint(folder, *, without=(), nan_in="", words=12, **more):
     folder.mkdir()
     config = {key: value for key, value in (CONFIG | more).items() if value is not None}
     (folder / "config.json").write_text(json.dumps(config))
-    found = {name: shape for name, shape in SHAPES.items() if name not in without}
-    parts = {
-        name: (
-            shape,
-            lambda shape=shape, seed=seed, name=name: (
-                random(shape, seed) + (np.float32("nan") if name == nan_in else 0)
-            ),
-        )
-        for seed, (name, shape) in enumerate(found.items())
-    }
+    parts = {}
+    for seed, (name, shape) in enumerate(SHAPES.items()):
+        x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+        x[-1] += np.nan if name == nan_in else 0.0
+        if name not in without:
+            parts[name] = shape, lambda x=x: x
     safetensors.write(folder / "model.safetensors", parts)
     library = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({f"w{n}": n for n in range(words)}, unk_token="w0")

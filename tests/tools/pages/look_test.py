@@ -218,12 +218,6 @@ def test_a_model_without_attention_shows_what_it_writes(opened):
 
 
 @pytest.mark.long
-def test_144_heads_of_100_tokens_open(opened):
-    tab = opened(_synthetic(12, 12, 100, ["a", "b"]))
-    assert tab.locator(".heads button").count() == 144
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["translation", "language_model", "classification"])
 def test_the_command_writes_a_page_that_opens(name, tmp_path, monkeypatch, opened):
     """Of a trained model of each architecture."""

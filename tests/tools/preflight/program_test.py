@@ -45,10 +45,6 @@ def test_a_step_takes_the_state_and_the_batch_and_fits_into_no_less_than_it_need
     assert expected <= program.arguments <= expected + 1000
 
 
-def test_memory_is_all_but_what_results_take_over():
-    assert PROGRAM.memory == 5 * 2**30
-
-
 def test_a_model_that_generates_nothing_has_no_decoding():
     config = load(str(CONFIGS / "masked_lm.py"), {"model.vocab_size": 64})
     assert compile_decoding(build(config), math.inf) is None

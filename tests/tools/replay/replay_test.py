@@ -135,23 +135,6 @@ def test_a_step_whose_tensors_are_all_finite_has_none_to_name(accumulation_steps
     assert found(config, params, accumulation_steps=accumulation_steps) is None
 
 
-def test_the_layer_is_that_at_which_ever_longer_models_begin_to_overflow():
-    """A plain search: models of the first layers alone, until one's logits are not finite."""
-    sizes = dict(architecture="decoder_only", residual="pre_ln")
-    config = tiny.config(**sizes, num_decoder_layers=3)
-    params = tiny.random_parameters(config)
-    for name in ("value", "output"):
-        params = changed(params, f"decoder/self_attention/{name}", of_layer(2, large))
-    batch = make_batch(config)
-    overflowing = []
-    for layers in (1, 2, 3):
-        first = {**params, "decoder": jax.tree.map(lambda x, n=layers: x[:n], params["decoder"])}
-        shorter = tiny.config(**sizes, num_decoder_layers=layers)
-        if not np.isfinite(tiny.apply_function(shorter)(first, batch)).all():
-            overflowing.append(layers)
-    assert found(config, params) == f"decoder/layer {overflowing[0]}/self_attention/branch"
-
-
 def test_of_micro_batches_the_one_that_overflows_is_named():
     """Only its rows hold the token whose embedding is too large for the norm above."""
     config = tiny.config(**PRE_LN)

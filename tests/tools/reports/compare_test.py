@@ -65,11 +65,6 @@ def test_runs_stand_side_by_side_whatever_has_become_of_them(call, runs, tmp_pat
     assert {path: path.read_bytes() for run in runs for path in run.iterdir()} == before
 
 
-def test_what_has_ended_shows_its_scores(call, tmp_path, undrawn):
-    run = make(tmp_path / "run", results={"status": "finished", "train/token_loss": 1.5})
-    assert call(run)[1]["train/token_loss"][1:] == ["1.5000"]
-
-
 def test_the_figure_has_a_line_for_each_run_in_each_panel(runs):
     figure = compare._draw([work.read(run) for run in runs], ["one", "two", "three"])
     assert figure is not None
@@ -173,19 +168,3 @@ def test_a_mistake_is_one_line(call, tmp_path, command, arguments, message):
     assert status == 1 and not rows
     assert message.replace("@", str(tmp_path)) in text and len(text.splitlines()) == 1
     assert not [*(tmp_path / "here").iterdir()]
-
-
-def test_a_folder_that_is_not_a_run_stops_no_other(call, runs, tmp_path, undrawn):
-    status, rows, text = call(runs[0], tmp_path / "here")
-    assert status == 0 and rows["status"][1:] == ["finished"]
-    assert "here is not a run" in text
-
-
-def test_names_are_what_differs():
-    rows = [{"scheme": scheme, "layers": 6} for scheme in ("admin", "post_ln")]
-    assert records.differing(rows) == ["scheme"]
-    assert records.short_names(rows) == ["admin", "post_ln"]
-    rows.append({"scheme": "admin", "layers": 18})
-    assert records.short_names(rows)[1:] == ["scheme=post_ln layers=6", "scheme=admin layers=18"]
-    assert records.differing([{"a": 1}, {}]) == ["a"]
-    assert records.short_names([{"a": 1}]) == [""]

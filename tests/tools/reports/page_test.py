@@ -107,15 +107,6 @@ def test_replay_is_no_advice_for_what_it_does_not_look_into(tmp_path):
     assert "replay" not in " ".join(report.outcome(work.read(run)))
 
 
-def test_a_group_whose_settings_fill_a_line_is_called_by_its_first_run(tmp_path):
-    folders = [
-        make(tmp_path / name, seed=seed, model={"residual": "x" * length})
-        for name, seed, length in (("a", 0, 1), ("b", 1, 1), ("c", 0, 80))
-    ]
-    groups = report.data([work.read(folder) for folder in folders])["groups"]
-    assert [group["name"] for group in groups] == ["a (2 seeds)", "c"]
-
-
 def test_samples_are_those_of_each_evaluation_and_of_the_end(tmp_path):
     run = make(tmp_path / "run", samples="1   source")
     lines = [{"step": step, "samples": [[NASTY, [f"is {step}"]]]} for step in (10, 20)]

@@ -6,7 +6,6 @@ import re
 import jax
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 
 from configs import default
 from tests.models import tiny
@@ -17,7 +16,6 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.tools.preflight import hlo
 from transformer_jax.tools.show.inspect import inspect
 from transformer_jax.training import cross_entropy
-from transformer_jax.training import state as train_state
 
 FSDP, TENSOR = 4, 2
 MESH = 1, FSDP, TENSOR, 1
@@ -80,17 +78,6 @@ def test_each_array_is_made_where_it_stays(state):
             assert array.addressable_shards[0].data.size * shards == array.size, path
 
 
-def test_no_living_array_is_whole_on_a_device(mesh, state):
-    with sharding.use(mesh):
-        batch = sharding.place(mesh, small.batch(RUN.shape, 0))
-    on_all = [array for array in jax.live_arrays() if len(array.devices()) == FSDP * TENSOR]
-    assert len(on_all) >= len(jax.tree.leaves((state, batch)))
-    # Arrays no larger than the losses of the last steps may be whole.
-    for array in on_all:
-        if array.size > train_state.RECENT:
-            assert array.addressable_shards[0].data.size < array.size, array.shape
-
-
 def test_a_step_holds_no_array_whole(state, step):
     """Neither a kernel of all layers nor an activation of all rows, in any order of axes."""
     seen = {tuple(sorted(shape)) for shape in shapes(step.as_text())}
@@ -132,25 +119,6 @@ def test_logits_in_chunks_gather_nothing_more(monkeypatch, step, mesh):
     logits = (ROWS // FSDP, LENGTH, SIZES["vocab_size"] // TENSOR)
     assert logits in shapes(step.as_text()) and logits not in shapes(in_chunks.as_text())
     assert exchanged(in_chunks, mesh, "all-gather") == exchanged(step, mesh, "all-gather")
-
-
-def test_a_constraint_of_the_model_bites(mesh):
-    """Parameters and batch are whole here, so that nothing else shards the rows."""
-    run, batch = Small("decoder_only").on(MESH), small.batch("decoder_only", 0)
-    params = tiny.nn.unbox(jax.eval_shape(run.init, jax.random.key(0), batch))
-    whole = jax.sharding.NamedSharding(mesh, PartitionSpec())
-
-    def hidden_layers():
-        def forward(params, batch):
-            return run.outputs(params, batch, None, ())
-
-        forward = jax.jit(forward, in_shardings=whole)
-        compiled = forward.lower(params, batch).compile()
-        return shapes(compiled.as_text()) & {(ROWS, LENGTH, 40), (ROWS // FSDP, LENGTH, 20)}
-
-    assert hidden_layers() == {(ROWS, LENGTH, 40)}
-    with sharding.use(mesh):
-        assert hidden_layers() == {(ROWS // FSDP, LENGTH, 20)}
 
 
 def test_admins_omegas_and_all_draws_are_those_of_one_device(state):

@@ -70,11 +70,6 @@ RECURRENT = [
 ]
 
 
-def test_each_mesh_is_among_the_cases():
-    assert {mesh for mesh, _ in CASES} | {"one device"} == small.MESHES.keys()
-    assert {shape for _, shape in CASES} == set(small.SHAPES)
-
-
 @pytest.mark.parametrize(
     ("mesh", "run", "chunks"),
     [
