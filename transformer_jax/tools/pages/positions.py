@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from transformer_jax.models.layers import positions
 from transformer_jax.models.layers.positions import POSITIONS
-from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.transformer.config import TransformerConfig, stacks
 from transformer_jax.tools.pages.page import numbers
 
 
@@ -30,7 +30,7 @@ def figures(config: Any, params: Any, length: int) -> list[dict[str, Any]]:
     if row.distances:
         found += _of_distances(config, params, max(length, 64))
     elif row.bias:
-        found += _of_biases(params)
+        found += _of_biases(config, params)
     return found
 
 
@@ -79,16 +79,16 @@ def _of_rotation(config: TransformerConfig, length: int) -> list[dict[str, Any]]
     ]
 
 
-def _of_biases(params: Any) -> list[dict[str, Any]]:
-    """T5's biases of each head, over a key's position less its query's."""
-    distances, found = np.arange(-128, 129), []
-    for name, table in _tables(params, "bias"):
-        causal = name.startswith("decoder")
-        seen = distances[distances <= 0] if causal else distances
-        buckets = np.asarray(positions.buckets(seen, bidirectional=not causal))  # pyright: ignore
-        lines = {f"head {head}": table[buckets, head - 1] for head in range(1, table.shape[1] + 1)}
-        title = f"Relative biases, {name}"
-        found.append(_curves(title, lines, "key's place less the query's", int(seen[0])))
+def _of_biases(config: TransformerConfig, params: Any) -> list[dict[str, Any]]:
+    """What the scores of each head get, over a key's position less its query's."""
+    made, found, back = POSITIONS[config.positions].bias, [], 128
+    assert made is not None
+    for stack in stacks(config):
+        causal, name = stack == "decoder", f"{stack}_bias"
+        keys = back + 1 if causal else 2 * back + 1
+        bias = made(config, causal).apply({"params": params.get(name, {})}, 1, keys, back)
+        lines = {f"head {head}": line[0] for head, line in enumerate(np.asarray(bias)[0], start=1)}
+        found.append(_curves(f"Biases, {name}", lines, "key's place less the query's", -back))
     return found
 
 
@@ -102,9 +102,7 @@ def _of_distances(config: TransformerConfig, params: Any, length: int) -> list[d
     title = "Distances (Transformer-XL)"
     found = [_picture(f"{title}: vectors", vectors[:, :256], "distance", "channel")]
     scale = config.head_dim**-0.5 if config.attention_score == "scaled_dot_product" else 1.0
-    for stack in ("encoder", "decoder"):
-        if f"{stack}_bias" not in params:
-            continue
+    for stack in stacks(config):
         of_heads = np.asarray(params[f"{stack}_bias"]["v"], np.float64)
         kernels = np.asarray(params[stack]["self_attention"]["distance"], np.float64)
         for layer, kernel in enumerate(kernels, start=1):
