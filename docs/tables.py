@@ -284,7 +284,8 @@ _ADDITIONS = {
     "a residual scheme": (
         "models.transformer.schemes",
         "SCHEMES",
-        "its formula in `tests/models/reference.py`, how it is drawn in `transformer_jax/tools/reports/figures.py`",
+        "its formula in `tests/models/reference.py`, and how it is drawn in "
+        "`transformer_jax/tools/reports/figures.py`",
     ),
     "a parameterisation": (
         "models.transformer.parameterizations",
