@@ -85,23 +85,7 @@ def _train(run: Run, workdir: Path) -> str:
         if run.mesh.size > 1:
             print(_mesh_line(run))
 
-    log = RunLog(
-        workdir,
-        restored_step=int(state.step),
-        total_steps=run.train.steps,
-        trackers=run.trackers,
-        config=flatten(run.as_json),
-    )
-    log.results(
-        {
-            "status": "running",
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-            "steps": int(state.step),
-            "device_kind": jax.devices()[0].device_kind,
-            "versions": run_log.versions(),
-            "devices": run.mesh.size,
-        }
-    )
+    log = _opened_log(run, workdir, state)
     origin = Origin(
         config=run.as_json,
         data=streams.fingerprint,
@@ -151,6 +135,28 @@ def _train(run: Run, workdir: Path) -> str:
         finally:
             log.close()
     return status
+
+
+def _opened_log(run: Run, workdir: Path, state: State) -> RunLog:
+    """The log of a run that begins or continues with this state, as its results say."""
+    log = RunLog(
+        workdir,
+        restored_step=int(state.step),
+        total_steps=run.train.steps,
+        trackers=run.trackers,
+        config=flatten(run.as_json),
+    )
+    log.results(
+        {
+            "status": "running",
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+            "steps": int(state.step),
+            "device_kind": jax.devices()[0].device_kind,
+            "versions": run_log.versions(),
+            "devices": run.mesh.size,
+        }
+    )
+    return log
 
 
 def _score(run: Run, workdir: Path, splits: dict[str, Split], log: RunLog) -> None:
