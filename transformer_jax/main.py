@@ -8,6 +8,7 @@
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds
+    import atexit
     import contextlib
     import gc
 
@@ -16,6 +17,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     # Nothing that an import makes is garbage. To look for some takes a third of their time. Nor is
     # it looked through later, least of all when the process ends.
     gc.disable()
+    atexit.register(gc.freeze)  # of --help, which ends before all is loaded
     interrupt.install()
     loading = contextlib.ExitStack()
     loading.callback(gc.enable)
