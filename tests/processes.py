@@ -1,6 +1,19 @@
-"""Waiting for what other processes do."""
+"""Other processes: programs on devices that this one lacks, and waiting for what they do."""
 
+import os
+import subprocess
+import sys
 import time
+
+
+def on_eight_devices(program: str) -> str:
+    """What a program of Python prints where the CPU is eight devices."""
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | devices, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def wait_for(condition, process=None, seconds=900.0):

@@ -41,7 +41,7 @@ from transformer_jax.commands import COMMANDS, Command
 from transformer_jax.config import effects, kinds
 from transformer_jax.config.load import check_workdir, load, split
 from transformer_jax.process import hosts, watch
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders, is_writable
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
@@ -98,14 +98,17 @@ def _message(error: Exception) -> str:
 def _keep_traceback() -> str:
     """Writes the traceback of the error that is being handled into a file, and says where it is."""
     text = f"{shlex.join(sys.argv)}\n\n{traceback.format_exc()}"
-    workdir = Path(_WORKDIR.value or "")
+    if _WORKDIR.value and Path(_WORKDIR.value).is_dir() and hosts.is_first():
+        path = Path(_WORKDIR.value) / ERROR
+        with contextlib.suppress(OSError):
+            path.write_text(text, "utf-8")
+            return f"The traceback is in {path}"
     with contextlib.suppress(OSError):
-        if _WORKDIR.value and workdir.is_dir() and is_writable(workdir) and hosts.is_first():
-            path = workdir / ERROR
-        else:
-            path = Path(tempfile.mkstemp(prefix="transformer_jax.", suffix=".log")[1])
-        path.write_text(text, "utf-8")
-        return f"The traceback is in {path}"
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="transformer_jax.", suffix=".log", delete=False
+        ) as file:
+            file.write(text)
+        return f"The traceback is in {file.name}"
     return "--verbosity=1 shows the traceback"
 
 

@@ -375,3 +375,13 @@ def test_words_to_tag_end_at_blanks_and_tabs_alone():
     found, _ = prompt("tagging", [" a  b\tc ", "a\u00a0b c"])
     assert [np.count_nonzero(row) for row in found["labels"]] == [3, 2]
     assert found["inputs"][0] == [BOS_ID, *BYTES.encode([" a b c"])[0], EOS_ID]
+
+
+@pytest.mark.parametrize("most", [None, 5, 40])
+@pytest.mark.parametrize("task", [name for name, task in TASKS.items() if task.limit])
+def test_a_limit_grows_with_the_prompt_or_falls(task, most):
+    """So that its ends tell the longest text of all prompts."""
+    limit = TASKS[task].limit
+    assert limit is not None
+    steps = np.diff(limit(np.arange(1, 31), 7, most))
+    assert np.all(steps >= 0) or np.all(steps <= 0)

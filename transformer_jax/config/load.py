@@ -35,14 +35,14 @@ Schema = Mapping[str, Kind]
 CONFIGS = Path(default.__file__).parent
 # How ConfigDict's message on a key that is not there begins.
 _MISTYPED = r"(?:Key )?[\"'](\w+)[\"']"
-# How the keys begin that a rerun in the same work directory may change. Data of another content in
-# another folder is refused by its fingerprint.
+# The keys and whole sections that a rerun in the same work directory may change. Data of another
+# content in another folder is refused by its fingerprint.
 FREE_TO_CHANGE = (
     "train.log_every",
     "train.evaluate_every",
     "train.diagnostics_every",
     "train.sharpness_every",
-    "log.",
+    "log",
     "data.dir",
     "data.cache_dir",
     "data.workers",
@@ -50,9 +50,9 @@ FREE_TO_CHANGE = (
     "checkpoint.keep_last",
     "checkpoint.best_metric",
     "checkpoint.average_last",
-    "evaluate.",
-    "decode.",
-    "mesh.",
+    "evaluate",
+    "decode",
+    "mesh",
     "model.remat",
     "model.attention_kernel",
 )
@@ -143,7 +143,8 @@ def difference(config: Config, other: Config) -> list[str]:
 def identity(config: Config) -> dict[str, Any]:
     """Returns what a run is, by dotted key: what differs from the default and may not change."""
     differing = changes(default.get_config(), config).items()
-    return {key: value for key, (_, value) in differing if not key.startswith(FREE_TO_CHANGE)}
+    free = tuple(f"{name}." for name in FREE_TO_CHANGE)
+    return {key: value for key, (_, value) in differing if not f"{key}.".startswith(free)}
 
 
 def check_workdir(saved: Config, config: Config) -> None:

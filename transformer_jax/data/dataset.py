@@ -106,7 +106,7 @@ class Dataset:
             return train_tokenizer(kind, (), vocab_size, extra_tokens)
         settings.find_files()  # before minutes are spent on reading the first of them
         made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
-        versions = [one.version() for one in settings.sets("train")]
+        versions = [part.version() for part in settings.sets("train")]
         key = fingerprint(*made_by, *versions, settings.tokenizer_train_bytes)
         folder = settings.cache / "tokenizers" / key
 
@@ -162,7 +162,7 @@ class Dataset:
             return ()
         if file is not None and file.exists():
             return read_labels(file)
-        versions = [one.version() for split in SPLITS for one in settings.sets(split)]
+        versions = [part.version() for split in SPLITS for part in settings.sets(split)]
         key = fingerprint("labels", column, *versions)
         folder = settings.cache / "labels" / key
 
@@ -216,7 +216,7 @@ class Dataset:
             draw=self._made(settings.recipe.draw, training=True),
             corrupt=self._made(settings.recipe.corrupt, training=True),
             rows=rows,
-            weights=[one.weight for one in settings.sets("train")],
+            weights=[part.weight for part in settings.sets("train")],
         )
 
     def batch_shapes(self) -> dict[str, Form]:
@@ -327,9 +327,9 @@ class Dataset:
         """
         for split in self._present():
             sets = self.settings.sets(split)
-            for one, arrays in zip(sets, self._tokens(split), strict=True):
+            for part, arrays in zip(sets, self._tokens(split), strict=True):
                 with progress.phase(f"Reading the {split} split"):
-                    content = prepare.content(one.pieces(), self.settings.recipe)
+                    content = prepare.content(part.pieces(), self.settings.recipe)
                 if content != arrays.counts.content:
                     raise ValueError(
                         f"data.{split}: the files have another content than when they were "
@@ -359,7 +359,7 @@ class Dataset:
     def _tokens(self, split: str) -> list[TokenArrays]:
         """The token arrays of the sets of a split."""
         if split not in self._prepared:
-            sets = [self._prepare(split, one) for one in self.settings.sets(split)]
+            sets = [self._prepare(split, part) for part in self.settings.sets(split)]
             summary = summarise(sets, self.settings.recipe, self.special)
             if split == "train":
                 check_train(summary)
@@ -375,7 +375,7 @@ class Dataset:
             self._prepared[split] = sets
         return self._prepared[split]
 
-    def _prepare(self, split: str, one: Set) -> TokenArrays:
+    def _prepare(self, split: str, part: Set) -> TokenArrays:
         settings, trained_on = self.settings, split == "train"
         plan = prepare.Plan(
             tokenizer=self._encoder,
@@ -384,14 +384,14 @@ class Dataset:
             limits=settings.limits("drop" if trained_on else "truncate"),
             keeps_texts=not trained_on,
         )
-        key = fingerprint(*plan.made_by(), plan.keeps_texts, one.version())
+        key = fingerprint(*plan.made_by(), plan.keeps_texts, part.version())
         return prepare.prepared(
             plan,
-            one.pieces,
+            part.pieces,
             settings.cache / "sets" / key,
             workers=settings.workers,
             what=f"Tokenising the {split} split",
-            total=sources.plain_bytes(*one.where),
+            total=sources.plain_bytes(*part.where),
         )
 
     def _made(self, make: Callable[[Any, Drawing], Any] | None, *, training: bool) -> Any:

@@ -171,10 +171,10 @@ class DataSettings:
     def find_files(self) -> None:
         """Raises as `sources.find_files` where a file of any split is missing."""
         for split in SPLITS:
-            for one in self.sets(split):
-                sources.find_files(*one.where)
+            for part in self.sets(split):
+                sources.find_files(*part.where)
 
     def pieces(self, split: str) -> Iterator[Examples]:
         """The examples of a split."""
-        for one in self.sets(split):
-            yield from one.pieces()
+        for part in self.sets(split):
+            yield from part.pieces()

@@ -22,7 +22,8 @@ METHODS = {
 }
 
 Lengths = Int[np.ndarray, "B"]
-# (tokens of prompts, decode.extra_length, most positions or None) -> most tokens that follow
+# (tokens of prompts, decode.extra_length, most positions or None) -> most tokens that follow, more
+# the longer the prompt, or fewer, or as many
 Limit = Callable[[Lengths, int, int | None], Lengths]
 
 
@@ -84,7 +85,7 @@ class Decoder:
     def longest(self, prompt: int) -> int:
         """How many tokens are written at most after prompts of up to so many; 1 at least.
 
-        A limit grows with the prompt, or falls.
+        The ends are looked at alone, as a `Limit` grows with the prompt or falls.
         """
         return max(1, int(np.max(self.most_written(np.array([1, prompt])))))
 

@@ -163,7 +163,7 @@ def pronoun_accuracy(hypotheses: Sequence[str], pronouns: Sequence[str]) -> floa
 
 
 def label_scores(predicted: Sequence[str], expected: Sequence[str]) -> Scores:
-    """ "accuracy", the fraction of labels that are right, and the macro-averaged "f1".
+    """Scores of labels: "accuracy", the fraction that is right, and the macro-averaged "f1".
 
     That is the mean over all labels that are predicted or expected; one that is only expected, or
     only predicted, has 0.

@@ -74,8 +74,8 @@ class Family:
     Attributes:
       config: the frozen dataclass that a model is made from, checked when made.
       model: config -> the model of its architecture.
-      init: (model, key, batch) -> the initial parameters, boxed by `parameter`; those that the
-        modules draw.
+      init: (model, key, batch) -> the initial parameters, boxed by `parameter`; by default as the
+        modules draw them.
       memory: (config, rows, length or None) -> the shapes of what a model keeps of one batch for
         the next, zeros at first, rows as the first axis; () where it keeps nothing. `length`: as of
         evaluate.memory_length.

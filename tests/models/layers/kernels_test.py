@@ -1,9 +1,6 @@
 """Attention kernels of other machines, run as XLA operations, against the plain formula."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.export
@@ -11,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.processes import on_eight_devices
 from transformer_jax.models.layers.kernels import cudnn_attention
 from transformer_jax.models.layers.kernels.splash import splash_attention
 from transformer_jax.models.layers.masks import Segments
@@ -97,14 +95,7 @@ for arguments in (s.case(256, 256, True), s.case(256, 128, False)):
 
 
 def test_rows_heads_and_queries_cut_over_a_mesh_change_nothing():
-    flags = "--xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, "-c", _UNDER_A_MESH],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    on_eight_devices(_UNDER_A_MESH)
 
 
 def test_cudnn_attention_lowers_to_the_kernel_for_cuda(monkeypatch):

@@ -1,14 +1,12 @@
 """What is read from compiled programs, against programs whose exchanges and traffic are known."""
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.processes import on_eight_devices
 from transformer_jax.tools.preflight import hlo
 
 # Each exchange by its own name, over known axes, in a loop: so its bytes are known without XLA.
@@ -37,15 +35,7 @@ print(json.dumps(hlo.collectives(module, dict(mesh.shape), [0, 0, 0, 0, 1, 1, 1,
 
 @pytest.fixture(scope="module")
 def exchanges():
-    flags = "--xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    fields = [hlo.Collective(*row) for row in json.loads(done.stdout)]
+    fields = [hlo.Collective(*row) for row in json.loads(on_eight_devices(_PROGRAM))]
     return {collective.kind: collective for collective in fields}
 
 

@@ -59,7 +59,8 @@ class Plan:
         tokenizer = self.tokenizer.fingerprint if self.tokenizer else ""
         named = [_FORMAT, tokenizer, self.recipe.name, self.labels, self.limits._asdict()]
         columns = self.recipe.stored.items()
-        return named + [[name, one.shape, one.dtype] for name, one in columns if not one.is_plain]
+        shaped = [(name, column) for name, column in columns if not column.is_plain]
+        return named + [[name, column.shape, column.dtype] for name, column in shaped]
 
     @property
     def ids_dtype(self) -> str:

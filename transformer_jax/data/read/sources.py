@@ -122,7 +122,7 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
     "bigram_copy": {
         TEXTS: Generated(
-            lambda settings, splits, columns: ({"text": [bigram.text(one)]} for one in splits),
+            lambda settings, splits, columns: ({"text": [bigram.text(name)]} for name in splits),
             lambda settings: sorted(bigram.SPLITS.items()),
         )
     },

@@ -77,7 +77,7 @@ def _one_a_row(
     most: int | None = None,
 ) -> list[NumberedBatch]:
     """Batches of the named columns. most: places of a row at most; None: of the longest example."""
-    lengths = {name: np.array([len(one[name]) for one in examples], np.int64) for name in names}
+    lengths = {name: np.array([len(row[name]) for row in examples], np.int64) for name in names}
     order = np.lexsort([-lengths[name] for name in names])
     missing = -len(order) % batch_size
     groups = np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)

@@ -12,11 +12,7 @@ from transformer_jax.models.layers.attention import Slots
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
-from transformer_jax.models.layers.positions import (
-    POSITIONS,
-    Positions,
-    Rotation,
-)
+from transformer_jax.models.layers.positions import POSITIONS, Positions, Rotation
 from transformer_jax.models.layers.stack import stack as repeated
 from transformer_jax.models.stacks import Cache, Past, Place, Prompts, Vectors
 from transformer_jax.models.transformer.blocks import Block, NewTokens, WholeRows
