@@ -22,9 +22,10 @@ _MOST_MAPS = 30_000
 # For the processes that tests start
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 if jax.__version_info__ < (0, 11):  # later ones have the new emitters alone, and abort
-    # Of code that runs for a moment, the old ones make half as much work.
-    flags = os.environ.get("XLA_FLAGS"), "--xla_cpu_use_fusion_emitters=false"
-    os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
+    # Of code that runs for a moment, the old ones make half as much work, and so does one thread,
+    # since xdist's workers have the others.
+    quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ["XLA_FLAGS"] = " ".join(filter(None, (os.environ.get("XLA_FLAGS"), quick)))
 
 
 def pytest_collection_modifyitems(items):

@@ -257,9 +257,12 @@ def test_a_stream_gives_what_generate_gives(method, num_samples, stop):
     model = Reader()
     settings = dataclasses.replace(BEAM, method=method, num_samples=num_samples, stop=stop)
     ends = set()
+
+    def limit(tokens, *_):
+        return 3 * (tokens - 1)  # the fourth may say nothing at all
+
     for seed in range(3):
-        run = {"params": reader(seed, 0.5), "settings": settings, "key": seed}
-        run["limit"] = lambda tokens, *_: 3 * (tokens - 1)  # the fourth may say nothing at all
+        run = {"params": reader(seed, 0.5), "settings": settings, "key": seed, "limit": limit}
         batch, numbers = batch_of([0, 1, 2, 3, 4], 6)
         whole = generate(model, [(batch, numbers)], **run)
         texts = [evaluate.cut_at_stop(letters(ids), stop) for row in whole for ids in row]

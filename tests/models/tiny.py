@@ -181,6 +181,7 @@ def abstract_parameters(config: Any, batch: dict | None = None) -> dict:
     return jax.eval_shape(draw, jax.random.key(0), read_by(config, batch or packed_batch()))
 
 
+@functools.cache
 def roles(config: Any) -> dict[str, family.Role]:
     """What an optimizer knows of each parameter."""
     return family.roles(abstract_parameters(config))
