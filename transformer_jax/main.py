@@ -27,6 +27,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 import contextlib
 import errno
 import functools
+import os
 import re
 import shlex
 import sys
@@ -86,6 +87,11 @@ def _message(error: Exception) -> str:
         return (
             f"there is not enough memory ({first_line}). Lower data.batch_size, "
             "evaluate.batch_size, the lengths in data, the sizes in model, or decode.beam_size"
+        )
+    if text.startswith("Unable to initialize backend"):  # JAX tells of the last one that it tried
+        return (
+            f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')!r} asks for devices that JAX does not "
+            f"find here; set it to cpu, or see to them ({first_line})"
         )
     if isinstance(error, (ValueError, OSError, RuntimeError)):
         return text

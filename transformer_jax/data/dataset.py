@@ -3,6 +3,7 @@
 Each split is prepared when it is first asked for, and later found without being read again.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -21,7 +22,7 @@ from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare import prepare
 from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
 from transformer_jax.data.prepare.recipe import Drawing, Form, NumberedBatch
-from transformer_jax.data.prepare.summary import Summary, check_train, summarise
+from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
     TOKENIZERS,
@@ -105,10 +106,7 @@ class Dataset:
         if TOKENIZERS[kind].least is None:  # so the texts do not matter
             return train_tokenizer(kind, (), vocab_size, extra_tokens)
         settings.find_files()  # before minutes are spent on reading the first of them
-        made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
-        versions = [part.version() for part in settings.sets("train")]
-        key = fingerprint(*made_by, *versions, settings.tokenizer_train_bytes)
-        folder = settings.cache / "tokenizers" / key
+        folder = self._tokenizer_folder()
 
         def train(temporary: Path) -> None:
             texts = self._texts()
@@ -118,6 +116,25 @@ class Dataset:
 
         build_once(folder, train)
         return load_tokenizer(folder / TOKENIZER)
+
+    def _tokenizer_folder(self) -> Path:
+        """Where a tokenizer is kept that was trained on the training split."""
+        settings = self.settings
+        made_by = _FORMAT, settings.tokenizer_kind, settings.tokenizer_vocab_size
+        library = list(settings.recipe.extra_tokens), tokenizers.__version__
+        versions = [part.version() for part in settings.sets("train")]
+        key = fingerprint(*made_by, *library, *versions, settings.tokenizer_train_bytes)
+        return settings.cache / "tokenizers" / key
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether no text has to be read for the tokenizer."""
+        file, kind = self.settings.tokenizer_file, self.settings.tokenizer_kind
+        if TOKENIZERS[kind].least is None or (file is not None and file.exists()):
+            return True
+        with contextlib.suppress(OSError, ValueError):  # as its files are not at hand
+            return self._tokenizer_folder().is_dir()
+        return False
 
     def _texts(self) -> list[str]:
         """What a tokenizer is trained on: all columns of the training split but labels."""
@@ -173,9 +190,11 @@ class Dataset:
                     for piece in settings.pieces(split):
                         labels.update(label for value in piece[column] for label in listed(value))
             if len(labels) < 2:
+                read = sources.SOURCES[settings.source.source][settings.recipe.reads].reads
+                named = f"data.label_feature={settings.source.label_feature!r}"
                 raise ValueError(
                     f"all labels of the data are {labels.pop()!r}, so there is nothing to learn: "
-                    f"is data.label_feature={settings.source.label_feature!r} right?"
+                    f"is {named if 'label_feature' in read else 'data.train'} right?"
                 )
             (temporary / LABELS).write_text(json.dumps(sorted(labels), ensure_ascii=False), "utf-8")
 
@@ -285,7 +304,7 @@ class Dataset:
             lines = [settings.source.prefix + line for line in lines]
         rows, too_long = settings.recipe.prompt(lines, self._encoder, self.labels, limits)
         if too_long:
-            logging.warning("%d lines are too long and were cut off", too_long)
+            logging.warning("%d lines are too long and were cut off", len(too_long))
         return prompt_batches(
             rows,
             settings.recipe.columns,
@@ -323,7 +342,7 @@ class Dataset:
     def check(self) -> None:
         """Reads all files, and compares their content with what was prepared of them.
 
-        Raises ValueError where it is another, though names, sizes and times are the same.
+        Raises ValueError where it is another, though all is the same that a set is found by.
         """
         for split in self._present():
             sets = self.settings.sets(split)
@@ -333,7 +352,7 @@ class Dataset:
                 if content != arrays.counts.content:
                     raise ValueError(
                         f"data.{split}: the files have another content than when they were "
-                        "prepared, with the same names, sizes and times: delete "
+                        "prepared, with the same names, sizes, times and ends: delete "
                         f"{arrays.folder}"
                     )
 
@@ -372,6 +391,10 @@ class Dataset:
                     " or ".join(f"data.max_{side}_length" for side in self.settings.recipe.sides),
                     "left out" if split == "train" else "cut off",
                 )
+            if split != "train" and self.settings.recipe.reads == sources.PAIRS and self._encoder:
+                targets = [one for arrays in sets for one in arrays.texts()["target"]]
+                if line := lost([listed(target)[0] for target in targets], self._encoder):
+                    logging.warning("%s: %s", split, line)
             self._prepared[split] = sets
         return self._prepared[split]
 

@@ -1,6 +1,5 @@
 """From texts to rows of token ids: what several tasks share."""
 
-import itertools
 from collections.abc import Iterable, Sequence
 
 from transformer_jax.data.prepare.recipe import Encoding, Labels, Limits, Rows
@@ -32,11 +31,15 @@ def label_number(label: str, numbers: dict[str, int]) -> int:
     return numbers[label]
 
 
-def between(rows: Rows, most: int, ids: SpecialIds) -> tuple[Rows, int]:
-    """The rows between bos and eos, `most` tokens at most, and how many were cut at their end."""
+def longer(rows: Rows, most: int) -> list[int]:
+    """The numbers of the rows with more tokens."""
+    return [number for number, row in enumerate(rows) if len(row) > most]
+
+
+def between(rows: Rows, most: int, ids: SpecialIds) -> tuple[Rows, list[int]]:
+    """The rows between bos and eos, `most` tokens at most, and which were cut at their end."""
     room = most - 2
-    too_long = sum(len(row) > room for row in rows)
-    return [[ids.bos, *row[:room], ids.eos] for row in rows], too_long
+    return [[ids.bos, *row[:room], ids.eos] for row in rows], longer(rows, room)
 
 
 def labelled(sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds) -> Encoding:
@@ -47,15 +50,21 @@ def labelled(sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds) -> 
         places: the label, or 0, at bos and at each token.
 
     Returns:
-        "inputs" and "labels", as long; and how many sentences were too long.
+        "inputs" and "labels", as long; and the numbers of the sentences that were too long.
     """
     room = limits.source - 2
-    fits = [len(row) <= room for row in sentences]
+    too_long = longer(sentences, room)
     if limits.too_long == "drop":
-        sentences, places = (list(itertools.compress(rows, fits)) for rows in (sentences, places))
+        sentences, places = (_without(rows, too_long) for rows in (sentences, places))
     inputs, _ = between(sentences, limits.source, ids)
     labels = [[*place[: room + 1], 0] for place in places]
-    return {"inputs": inputs, "labels": labels}, fits.count(False)
+    return {"inputs": inputs, "labels": labels}, too_long
+
+
+def _without(rows: Rows, numbers: Iterable[int]) -> Rows:
+    """The other rows."""
+    others = set(numbers)
+    return [row for number, row in enumerate(rows) if number not in others]
 
 
 def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
@@ -65,19 +74,16 @@ def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
     has no eos: scores of texts see whole references.
 
     Returns:
-        "inputs" and "targets"; and how many pairs were too long.
+        "inputs" and "targets"; and the numbers of the pairs that were too long.
     """
-    fits = [
-        len(source) < limits.source and len(target) < limits.target
-        for source, target in zip(sources, targets, strict=True)
-    ]
+    long = {*longer(sources, limits.source - 1), *longer(targets, limits.target - 1)}
     if limits.too_long == "drop":
-        sources, targets = (list(itertools.compress(rows, fits)) for rows in (sources, targets))
+        sources, targets = (_without(rows, long) for rows in (sources, targets))
     columns = {
         "inputs": with_eos(sources, limits.source, eos),
         "targets": [[*row, eos][: limits.target] for row in targets],
     }
-    return columns, fits.count(False)
+    return columns, sorted(long)
 
 
 def prompt_sources(
@@ -85,8 +91,8 @@ def prompt_sources(
 ) -> Encoding:
     """Sources with eos, cut at their end (a `recipe.Prompt`)."""
     rows = tokenizer.encode(lines)
-    too_long = sum(len(ids) >= limits.source for ids in rows)
-    return {"inputs": with_eos(rows, limits.source, tokenizer.special.eos)}, too_long
+    inputs = with_eos(rows, limits.source, tokenizer.special.eos)
+    return {"inputs": inputs}, longer(rows, limits.source - 1)
 
 
 def with_eos(rows: Rows, most: int, eos: int) -> Rows:

@@ -4,6 +4,7 @@ import bisect
 import collections
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -42,6 +43,11 @@ class SourceSettings:
     document_separator: str
     skip_bad_lines: bool
     cache_dir: str
+
+
+def words(text: str) -> list[str]:
+    """The words of a text: what blanks and line ends divide, and no other white space does."""
+    return re.findall(r"[^ \n]+", text)
 
 
 def listed(value: str | list[str]) -> list[str]:
