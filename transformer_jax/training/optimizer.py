@@ -40,7 +40,7 @@ def make_optimizer(
     for glob, factor, decay in groups:
         if factor < 0 or decay < 0:
             raise ValueError(
-                f"optimizer.groups: a factor on the learning rate and a weight decay are 0 or more, "
+                "optimizer.groups: a factor on the learning rate and a weight decay are 0 or more, "
                 f"got {factor} and {decay} for {glob!r}"
             )
         if decay and not row.decays:

@@ -87,7 +87,7 @@ def lost(targets: Sequence[str], tokenizer: Tokenizer) -> str:
     if others := [pair for pair in known if pair[0].strip() != pair[1].strip()]:
         share, (text, written) = len(others) / len(known), others[0]
         return (
-            f"{share:.1%} of the targets do not come back from their tokens, so scores are too low: "
+            f"{share:.1%} of the targets do not come back from their tokens, so scores are low: "
             f"{text!r:.80} becomes {written!r:.80}; change the texts or data.tokenizer.kind"
         )
     return ""

@@ -169,9 +169,11 @@ def read_conll(path: Path, *, skip_bad: bool) -> Iterator[Row]:
         if len(columns) < 2 or not columns[0].strip(" ") or not columns[-1].strip(" "):
             raise ValueError("expected a word and, in the last column, its tag")
         if not shape:
-            shape.extend([tabs, len(columns)])
-            if line.startswith("#begin") or (len(columns) > 9 and columns[0][:2] in ("1", "1-")):
-                raise ValueError(f"{path}: of another CoNLL; data.source='conllu' reads CoNLL-U")
+            numbered = len(columns) > 9 and columns[0][:2] in ("1", "1-")
+            other = numbered or line.startswith("#begin")
+            shape.extend([tabs, 0 if other else len(columns)])
+            if other:
+                raise ValueError("of another CoNLL's format; data.source='conllu' reads CoNLL-U")
             if comments and not tabs:
                 raise ValueError(f"{comments[0]!r:.99} is no row, and a comment only beside tabs")
         if [tabs, len(columns)] != shape:
