@@ -89,10 +89,8 @@ def _message(error: Exception) -> str:
             "evaluate.batch_size, the lengths in data, the sizes in model, or decode.beam_size"
         )
     if text.startswith("Unable to initialize backend"):  # JAX tells of the last one that it tried
-        return (
-            f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')!r} asks for devices that JAX does not "
-            f"find here; set it to cpu, or see to them ({first_line})"
-        )
+        asked = os.environ.get("JAX_PLATFORMS")
+        return f"JAX finds no device of JAX_PLATFORMS={asked!r} here; set it to cpu ({first_line})"
     if isinstance(error, (ValueError, OSError, RuntimeError)):
         return text
     return (

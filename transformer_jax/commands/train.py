@@ -44,11 +44,6 @@ from transformer_jax.training.state import State
 
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": interrupt.EXIT_STATUS}
 
-_TOLD = {
-    "diverged": "at its end the loss is far above that of a uniform guess",
-    "plateaued": "it has learned how often each token occurs, and no more",
-}
-
 
 def train(config: Config, workdir: Path) -> int:
     """Trains, or continues training, in a work directory; then scores the test split.
@@ -215,8 +210,8 @@ def _show(workdir: Path, *, replays: bool) -> None:
     results = read_results(workdir)
     print(run_log.format_scores(results))
     if is_scored(results):
-        if why := _TOLD.get(results["status"]):
-            print(f"\nThis run has {results['status']}: {why}.")
+        if results["status"] == "diverged":
+            print("\nThis run diverged: at its end the loss was far above that of a uniform guess.")
         samples = workdir / SAMPLES
         if samples.exists():
             print(f"\n{samples.read_text('utf-8', 'replace')}")

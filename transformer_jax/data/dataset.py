@@ -97,16 +97,31 @@ class Dataset:
             )
         return tokenizer
 
-    def _own_tokenizer(self) -> Tokenizer:
-        settings = self.settings
+    def _tokenizer_path(self) -> Path | None:
+        """Where the tokenizer is, or will be once it is trained; None: the texts do not matter."""
+        settings, kind = self.settings, self.settings.tokenizer_kind
         if settings.tokenizer_file is not None and settings.tokenizer_file.exists():
-            return load_tokenizer(settings.tokenizer_file)
+            return settings.tokenizer_file
+        if TOKENIZERS[kind].least is None:
+            return None
+        made_by = _FORMAT, kind, settings.tokenizer_vocab_size, list(settings.recipe.extra_tokens)
+        versions = [part.version() for part in settings.sets("train")]
+        read = *versions, settings.tokenizer_train_bytes
+        key = fingerprint(*made_by, tokenizers.__version__, *read)
+        return settings.cache / "tokenizers" / key / TOKENIZER
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether no text has to be read for the tokenizer."""
+        with contextlib.suppress(OSError, ValueError):  # files that are not at hand
+            path = self._tokenizer_path()
+            return path is None or path.exists()
+        return False
+
+    def _own_tokenizer(self) -> Tokenizer:
+        settings, path = self.settings, self._tokenizer_path()
         kind, vocab_size = settings.tokenizer_kind, settings.tokenizer_vocab_size
         extra_tokens = settings.recipe.extra_tokens
-        if TOKENIZERS[kind].least is None:  # so the texts do not matter
-            return train_tokenizer(kind, (), vocab_size, extra_tokens)
-        settings.find_files()  # before minutes are spent on reading the first of them
-        folder = self._tokenizer_folder()
 
         def train(temporary: Path) -> None:
             texts = self._texts()
@@ -114,27 +129,12 @@ class Dataset:
                 tokenizer = train_tokenizer(kind, texts, vocab_size, extra_tokens)
             tokenizer.save(temporary / TOKENIZER)
 
-        build_once(folder, train)
-        return load_tokenizer(folder / TOKENIZER)
-
-    def _tokenizer_folder(self) -> Path:
-        """Where a tokenizer is kept that was trained on the training split."""
-        settings = self.settings
-        made_by = _FORMAT, settings.tokenizer_kind, settings.tokenizer_vocab_size
-        library = list(settings.recipe.extra_tokens), tokenizers.__version__
-        versions = [part.version() for part in settings.sets("train")]
-        key = fingerprint(*made_by, *library, *versions, settings.tokenizer_train_bytes)
-        return settings.cache / "tokenizers" / key
-
-    @property
-    def has_tokenizer(self) -> bool:
-        """Whether no text has to be read for the tokenizer."""
-        file, kind = self.settings.tokenizer_file, self.settings.tokenizer_kind
-        if TOKENIZERS[kind].least is None or (file is not None and file.exists()):
-            return True
-        with contextlib.suppress(OSError, ValueError):  # as its files are not at hand
-            return self._tokenizer_folder().is_dir()
-        return False
+        if path is None:
+            return train_tokenizer(kind, (), vocab_size, extra_tokens)
+        if not path.exists():
+            settings.find_files()  # before minutes are spent on reading the first of them
+            build_once(path.parent, train)
+        return load_tokenizer(path)
 
     def _texts(self) -> list[str]:
         """What a tokenizer is trained on: all columns of the training split but labels."""
@@ -175,6 +175,7 @@ class Dataset:
         """
         settings = self.settings
         column, file = settings.recipe.labels, settings.labels_file
+        source = settings.source.source
         if column is None:
             return ()
         if file is not None and file.exists():
@@ -190,11 +191,9 @@ class Dataset:
                     for piece in settings.pieces(split):
                         labels.update(label for value in piece[column] for label in listed(value))
             if len(labels) < 2:
-                read = sources.SOURCES[settings.source.source][settings.recipe.reads].reads
-                named = f"data.label_feature={settings.source.label_feature!r}"
                 raise ValueError(
                     f"all labels of the data are {labels.pop()!r}, so there is nothing to learn: "
-                    f"is {named if 'label_feature' in read else 'data.train'} right?"
+                    f"are data.train and what data.source={source!r} reads the right ones?"
                 )
             (temporary / LABELS).write_text(json.dumps(sorted(labels), ensure_ascii=False), "utf-8")
 

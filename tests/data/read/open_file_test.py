@@ -113,7 +113,7 @@ def test_the_first_line_beyond_all_reason_is_told_of(tmp_path, monkeypatch, capl
         ("a\r\n\r\n \t\nb\n", "\n", ["a", "b"]),
         ("a\nb\n\nc\n\n\n\nd", "\n\n", ["a\nb", "c", "d"]),
         ("x<|e|>\ny<|e|>\n", "<|e|>", ["x", "\ny"]),
-        ("a\x0b\x0c\x1c\u0085\u2028b\rc\n", "\n", ["a\x0b\x0c\x1c\u0085\u2028b\rc"]),
+        ("a\x0b\x0c\x1c\u0085\u2028b\n\rc\n", "\n", ["a\x0b\x0c\x1c\u0085\u2028b", "\rc"]),
     ],
 )
 def test_documents_end_at_the_separator_alone(tmp_path, text, separator, documents):

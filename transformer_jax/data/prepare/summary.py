@@ -15,7 +15,6 @@ from transformer_jax.process import tables
 
 _SHOWN = 10  # labels in the table, the most frequent ones
 _NAMED = 3  # labels in a warning
-_TRIED = 500  # targets, whether they come back from their tokens
 _MUCH_UNKNOWN = 0.2  # fraction of <unk> above which the loss says little about the text
 
 
@@ -77,18 +76,17 @@ def check_train(summary: Summary) -> None:
 
 
 def lost(targets: Sequence[str], tokenizer: Tokenizer) -> str:
-    """Says which share of targets does not come back from their tokens, by a sample; "" if none.
-
-    Blanks at their ends, and those with words that the tokenizer lacks, do not count.
-    """
-    texts = targets[:: 1 + len(targets) // _TRIED]
+    """Says which share of a sample of targets, but for blanks at their ends and for those with
+    unknown words, does not come back from their tokens; "" if none."""
+    texts = targets[:: 1 + len(targets) // 500]
     rows = zip(texts, tokenizer.encode(texts), strict=True)
     known = [(one, tokenizer.decode(row)) for one, row in rows if tokenizer.special.unk not in row]
-    if others := [pair for pair in known if pair[0].strip() != pair[1].strip()]:
-        share, (text, written) = len(others) / len(known), others[0]
+    others = [(text, written) for text, written in known if text.strip() != written.strip()]
+    for text, written in others[:1]:
         return (
-            f"{share:.1%} of the targets do not come back from their tokens, so scores are low: "
-            f"{text!r:.80} becomes {written!r:.80}; change the texts or data.tokenizer.kind"
+            f"{len(others) / len(known):.1%} of the targets do not come back from their tokens, so "
+            f"scores are low: {text!r:.80} becomes {written!r:.80}; change the texts or "
+            "data.tokenizer.kind"
         )
     return ""
 

@@ -50,6 +50,11 @@ def words(text: str) -> list[str]:
     return re.findall(r"[^ \n]+", text)
 
 
+def as_words(value: str | list[str]) -> list[str]:
+    """Words as they are; a text as its words."""
+    return words(value) if isinstance(value, str) else value
+
+
 def listed(value: str | list[str]) -> list[str]:
     """A text as a list of one; a list as it is."""
     return [value] if isinstance(value, str) else value

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 from absl import logging
 
-from transformer_jax.data.read.examples import listed, words
+from transformer_jax.data.read.examples import as_words, listed, words
 from transformer_jax.data.read.open_file import Skipped, read_lines
 
 # The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
@@ -302,11 +302,10 @@ def _cell(row: dict[str, Any], column: str, name: str) -> Any:
         _check_numbers(value, name)
         return value if isinstance(value, list) else [value]
     value = _field(row, name)
-    tagging = column in ("words", "tags")
-    value = words(value) if tagging and isinstance(value, str) else value
-    if (tagging or column == "label") and "" in listed(value):
+    value = as_words(value) if column in ("words", "tags") else value
+    if column in ("words", "tags", "label") and "" in listed(value):
         raise ValueError(f"the field {name!r} has an empty text in place of a word or label")
-    if tagging:
+    if column in ("words", "tags"):
         return value
     if isinstance(value, list) and column != "target":
         raise ValueError(f"the field {name!r} is a list, not a text")
