@@ -176,7 +176,7 @@ def test_a_separator_that_is_in_none_of_the_files_is_told(tmp_path, caplog):
     assert not told("a") and not told("?", document_separator="\n\n")
     assert not told("a", document_separator="")
     (message,) = told("?", document_separator="\\n\\n")
-    assert r"'\\n\\n' is in none of ?" in message
+    assert r"'\\n\\n' divides none of ?" in message
     (tmp_path / "c").write_text("c<e>d")  # one is enough
     assert not told("?", document_separator="<e>")
 

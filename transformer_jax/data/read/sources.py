@@ -224,7 +224,7 @@ def _read(
     separated = reader.arguments == ("document_separator",) and settings.document_separator
     if separated and documents == len(files):
         named = separated, ", ".join(splits)
-        logging.warning("data.document_separator=%r is in none of %s: each is one document", *named)
+        logging.warning("data.document_separator=%r divides none of %s: each is a document", *named)
 
 
 def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> list[Any]:
