@@ -8,7 +8,7 @@ import numpy as np
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
-from transformer_jax.data.prepare.transforms import longer, pieces
+from transformer_jax.data.prepare.transforms import pieces
 from transformer_jax.data.read.examples import Examples
 from transformer_jax.evaluation.decoder import DecodeSettings, Lengths
 from transformer_jax.evaluation.scores import word_perplexity
@@ -29,7 +29,7 @@ def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: 
     """Prompts behind bos, cut at their beginning: what is near counts most."""
     rows, most = tokenizer.encode(lines), limits.target - 1
     inputs = [[tokenizer.special.bos, *ids[-most:]] for ids in rows]
-    return {"inputs": inputs}, longer(rows, most)
+    return {"inputs": inputs}, [number for number, ids in enumerate(rows) if len(ids) > most]
 
 
 def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:

@@ -1,5 +1,6 @@
 """From texts to rows of token ids: what several tasks share."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from transformer_jax.data.prepare.recipe import Encoding, Labels, Limits, Rows
@@ -31,15 +32,11 @@ def label_number(label: str, numbers: dict[str, int]) -> int:
     return numbers[label]
 
 
-def longer(rows: Rows, most: int) -> list[int]:
-    """The numbers of the rows with more tokens."""
-    return [number for number, row in enumerate(rows) if len(row) > most]
-
-
 def between(rows: Rows, most: int, ids: SpecialIds) -> tuple[Rows, list[int]]:
     """The rows between bos and eos, `most` tokens at most, and which were cut at their end."""
     room = most - 2
-    return [[ids.bos, *row[:room], ids.eos] for row in rows], longer(rows, room)
+    too_long = [number for number, row in enumerate(rows) if len(row) > room]
+    return [[ids.bos, *row[:room], ids.eos] for row in rows], too_long
 
 
 def labelled(sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds) -> Encoding:
@@ -53,18 +50,12 @@ def labelled(sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds) -> 
         "inputs" and "labels", as long; and the numbers of the sentences that were too long.
     """
     room = limits.source - 2
-    too_long = longer(sentences, room)
+    fits = [len(row) <= room for row in sentences]
     if limits.too_long == "drop":
-        sentences, places = (_without(rows, too_long) for rows in (sentences, places))
+        sentences, places = (list(itertools.compress(rows, fits)) for rows in (sentences, places))
     inputs, _ = between(sentences, limits.source, ids)
     labels = [[*place[: room + 1], 0] for place in places]
-    return {"inputs": inputs, "labels": labels}, too_long
-
-
-def _without(rows: Rows, numbers: Iterable[int]) -> Rows:
-    """The other rows."""
-    others = set(numbers)
-    return [row for number, row in enumerate(rows) if number not in others]
+    return {"inputs": inputs, "labels": labels}, [n for n, fit in enumerate(fits) if not fit]
 
 
 def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
@@ -76,14 +67,17 @@ def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
     Returns:
         "inputs" and "targets"; and the numbers of the pairs that were too long.
     """
-    long = {*longer(sources, limits.source - 1), *longer(targets, limits.target - 1)}
+    fits = [
+        len(source) < limits.source and len(target) < limits.target
+        for source, target in zip(sources, targets, strict=True)
+    ]
     if limits.too_long == "drop":
-        sources, targets = (_without(rows, long) for rows in (sources, targets))
+        sources, targets = (list(itertools.compress(rows, fits)) for rows in (sources, targets))
     columns = {
         "inputs": with_eos(sources, limits.source, eos),
         "targets": [[*row, eos][: limits.target] for row in targets],
     }
-    return columns, sorted(long)
+    return columns, [number for number, fit in enumerate(fits) if not fit]
 
 
 def prompt_sources(
@@ -91,8 +85,8 @@ def prompt_sources(
 ) -> Encoding:
     """Sources with eos, cut at their end (a `recipe.Prompt`)."""
     rows = tokenizer.encode(lines)
-    inputs = with_eos(rows, limits.source, tokenizer.special.eos)
-    return {"inputs": inputs}, longer(rows, limits.source - 1)
+    too_long = [number for number, ids in enumerate(rows) if len(ids) >= limits.source]
+    return {"inputs": with_eos(rows, limits.source, tokenizer.special.eos)}, too_long
 
 
 def with_eos(rows: Rows, most: int, eos: int) -> Rows:

@@ -45,14 +45,9 @@ class SourceSettings:
     cache_dir: str
 
 
-def words(text: str) -> list[str]:
-    """The words of a text: what blanks and line ends divide, and no other white space does."""
-    return re.findall(r"[^ \n]+", text)
-
-
-def as_words(value: str | list[str]) -> list[str]:
-    """Words as they are; a text as its words."""
-    return words(value) if isinstance(value, str) else value
+def words(value: str | list[str]) -> list[str]:
+    """Words as they are; a text as what blanks and line ends divide, and no other white space."""
+    return re.findall(r"[^ \n]+", value) if isinstance(value, str) else value
 
 
 def listed(value: str | list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from transformer_jax.data.cache import build_once
-from transformer_jax.data.read.examples import Examples, as_words
+from transformer_jax.data.read.examples import Examples, words
 
 # column -> the setting that names the feature, or the field of a file, that it is read from.
 KEYS = {
@@ -73,7 +73,7 @@ def _labelled(blocks: Iterable[Examples]) -> Iterator[Examples]:
 def _tagged(blocks: Iterable[Examples]) -> Iterator[Examples]:
     number = 0
     for block in blocks:
-        sentences, tags = (list(map(as_words, block[name])) for name in ("words", "tags"))
+        sentences, tags = (list(map(words, block[name])) for name in ("words", "tags"))
         for sentence, labels in zip(sentences, tags, strict=True):
             if "" in labels:
                 raise ValueError(f"data.label_feature: example {number} has a word without a tag")

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 from absl import logging
 
-from transformer_jax.data.read.examples import as_words, listed, words
+from transformer_jax.data.read.examples import listed, words
 from transformer_jax.data.read.open_file import Skipped, read_lines
 
 # The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
@@ -302,7 +302,7 @@ def _cell(row: dict[str, Any], column: str, name: str) -> Any:
         _check_numbers(value, name)
         return value if isinstance(value, list) else [value]
     value = _field(row, name)
-    value = as_words(value) if column in ("words", "tags") else value
+    value = words(value) if column in ("words", "tags") else value
     if column in ("words", "tags", "label") and "" in listed(value):
         raise ValueError(f"the field {name!r} has an empty text in place of a word or label")
     if column in ("words", "tags"):

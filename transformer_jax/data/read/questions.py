@@ -120,10 +120,7 @@ def _asked(question: str, context: str) -> str:
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a CSV file by the names in its header, and where each ends in the file.
-
-    Raises ValueError where a column is missing, or a row has more or fewer than the header.
-    """
+    """The rows of a CSV file, all as wide as its header, by its names, and where each ends."""
     lines = (f"{line}\n" for line in read_lines(path))
     rows = csv.DictReader(lines, strict=True)
     names = rows.fieldnames or ()
