@@ -68,7 +68,6 @@ def _set(*texts):
         (r"data.prefix=\u00e9é\t\\n", "éé\t\\n"),
         ("data.prefix=日本 \U0001f600\udc80", "日本 \U0001f600\udc80"),
         # What is none stands for itself.
-        (r"data.dir=C:\data", r"C:\data"),
         (r"data.prefix=a\x", r"a\x"),
         ("data.prefix=a\\", "a\\"),
         ("data.prefix='tis", "'tis"),

@@ -3,7 +3,6 @@
 import ast
 import math
 import re
-import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -101,12 +100,10 @@ def parse(kind: Kind, text: str) -> object:
 def _text(text: str) -> str:
     """A text as in Python, with or without quotation marks; what is none stands for itself."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of an escape that there is not
-            if text[:1] in ("'", '"'):
-                return ast.literal_eval(text)
-            return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-    except (ValueError, SyntaxError, Warning):
+        if text[:1] in ("'", '"'):
+            return ast.literal_eval(text)
+        return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except (ValueError, SyntaxError):
         return text
 
 
