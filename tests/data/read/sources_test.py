@@ -314,10 +314,14 @@ def test_a_version_tells_one_state_of_what_is_read_along_from_another(tmp_path):
         sources.version(settings, PAIRS, splits)
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
+@pytest.mark.parametrize("lines", [["one", "two", "three"], ["two", "one"]])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, lines):
+    """Whatever its time says."""
     write(tmp_path / "a", ["one", "two"])
+    os.utime(tmp_path / "a", ns=(1, 1))
     pieces = sources.read(source_settings("text", tmp_path), TEXTS, ("a",))
     next(pieces)
-    write(tmp_path / "a", ["one", "two", "three"])
+    write(tmp_path / "a", lines)
+    os.utime(tmp_path / "a", ns=(1, 1))
     with pytest.raises(ValueError, match="a changed while it was read"):
         list(pieces)

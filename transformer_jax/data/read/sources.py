@@ -229,8 +229,8 @@ def _read(
 
 def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> list[Any]:
     """What `read` depends on, known without reading all: the folder of the files behind all links,
-    where in it they are, their sizes, modification times and `_sample`, and the settings that shape
-    the examples. Raises as `find_files`."""
+    where in it they are and their `_state`, and the settings that shape the examples. Raises as
+    `find_files`."""
     files = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     shaping = [getattr(settings, name) for name in reader.reads if name != "dir"]
@@ -238,8 +238,8 @@ def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...])
         return [settings.source, columns, splits, shaping, reader.version(settings)]
     folder = Path(settings.dir).expanduser()
     states = [
-        [(os.path.relpath(path, folder), *_state(path), _sample(path)) for path in own]
-        for own in map(reader.all_of, files)
+        [(os.path.relpath(path, folder), *_state(path)) for path in reader.all_of(paths)]
+        for paths in files
     ]
     return [settings.source, columns, shaping, str(folder.resolve()), states]
 
@@ -251,22 +251,16 @@ def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, .
     return sum(path.stat().st_size for path in paths) if paths and not packed else None
 
 
-def _state(path: Path) -> tuple[int, int]:
-    """The size of a file and the time at which it was changed, in nanoseconds."""
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def _sample(path: Path) -> str:
-    """A hash of a file's ends and of blocks between: of a small file's whole content."""
-    digest = hashlib.sha256()
+def _state(path: Path) -> tuple[int, int, str]:
+    """The size of a file, the time at which it was changed, in nanoseconds, and a hash of its ends
+    and of blocks between: of a small file's whole content."""
+    status, digest = path.stat(), hashlib.sha256()
     if path.is_file():  # a pipe, which reading refuses, would be waited for
         with path.open("rb", buffering=0) as file:
-            last = max(path.stat().st_size - _BLOCK, 0)
             for number in range(_BLOCKS):
-                file.seek(last * number // (_BLOCKS - 1))
+                file.seek(max(status.st_size - _BLOCK, 0) * number // (_BLOCKS - 1))
                 digest.update(file.read(_BLOCK))
-    return digest.hexdigest()
+    return status.st_size, status.st_mtime_ns, digest.hexdigest()
 
 
 def find_files(
