@@ -82,13 +82,13 @@ def lost(targets: Sequence[str], tokenizer: Tokenizer) -> str:
     rows = zip(texts, tokenizer.encode(texts), strict=True)
     known = [(one, tokenizer.decode(row)) for one, row in rows if tokenizer.special.unk not in row]
     others = [(text, written) for text, written in known if text.strip() != written.strip()]
-    for text, written in others[:1]:
-        return (
-            f"{len(others) / len(known):.1%} of the targets do not come back from their tokens, so "
-            f"scores are low: {text!r:.80} becomes {written!r:.80}; change the texts or "
-            "data.tokenizer.kind"
-        )
-    return ""
+    if not others:
+        return ""
+    text, written = others[0]
+    return (
+        f"{len(others) / len(known):.1%} of the targets do not come back from their tokens, so scores "
+        f"are low: {text!r:.80} becomes {written!r:.80}; change the texts or data.tokenizer.kind"
+    )
 
 
 def report(summaries: Mapping[str, Summary]) -> str:
