@@ -86,8 +86,8 @@ def lost(targets: Sequence[str], tokenizer: Tokenizer) -> str:
         return ""
     text, written = others[0]
     return (
-        f"{len(others) / len(known):.1%} of the targets do not come back from their tokens, so scores "
-        f"are low: {text!r:.80} becomes {written!r:.80}; change the texts or data.tokenizer.kind"
+        f"{len(others) / len(known):.1%} of the targets do not come back from their tokens, so "
+        f"scores are low: {text!r:.80} becomes {written!r:.80}; change the texts or data.tokenizer.kind"
     )
 
 
