@@ -87,7 +87,7 @@ def lost(targets: Sequence[str], tokenizer: Tokenizer) -> str:
     text, written = others[0]
     return (
         f"{len(others) / len(known):.1%} of the targets do not come back from their tokens, so "
-        f"scores are low: {text!r:.80} becomes {written!r:.80}; change the texts or data.tokenizer.kind"
+        f"scores are low: {text!r:.80} becomes {written!r:.80}; change texts or data.tokenizer.kind"
     )
 
 
