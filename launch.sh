@@ -231,6 +231,8 @@ case $device in
     cuda | tpu) platforms=$device,cpu extra=$device ;;
     *) fail "unknown device '$device': expected --device=cpu, --device=cuda or --device=tpu." ;;
 esac
+# Before packages of the user's that are called configs or experiments too.
+export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH}
 # With the platform named, JAX stops where the device is missing instead of falling back to the CPU.
 [[ -n ${JAX_PLATFORMS:-} && -z $named ]] || export JAX_PLATFORMS=$platforms
 

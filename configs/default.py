@@ -135,8 +135,8 @@ def _data() -> Config:
     data.source_language = "en"  # the suffix of text files, a feature or a field of others
     data.target_language = "de"  # likewise
     # Which columns hold the text and its label or tags, where it is no translation. embedded, tfds:
-    # features; json, parquet: fields; tsv: names in the header, or numbers from "0" of columns
-    # without header; conllu: the label alone, as "upos".
+    # features; json, parquet: fields, as "a.b" of nested ones; tsv: names in the header, or numbers
+    # from "0" of columns without header; conllu: the label alone, as "upos".
     data.text_feature = "source"
     data.label_feature = "antecedent"  # the column or feature of labels or tags
     data.prefix = ""  # what stands before each source, such as "translate English to German: "

@@ -27,6 +27,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 import contextlib
 import errno
 import functools
+import os
 import re
 import shlex
 import sys
@@ -87,6 +88,9 @@ def _message(error: Exception) -> str:
             f"there is not enough memory ({first_line}). Lower data.batch_size, "
             "evaluate.batch_size, the lengths in data, the sizes in model, or decode.beam_size"
         )
+    if text.startswith("Unable to initialize backend"):  # JAX tells of the last one that it tried
+        asked = os.environ.get("JAX_PLATFORMS")
+        return f"JAX finds no device of JAX_PLATFORMS={asked!r} here; set it to cpu ({first_line})"
     if isinstance(error, (ValueError, OSError, RuntimeError)):
         return text
     return (

@@ -12,6 +12,12 @@ from experiments.harness.sweep import ROOT, Run
 _LOG_LINES = 15  # shown of a failed run's log
 
 
+def _written(value: object) -> str:
+    """A value as a command line has it: a text that would be read otherwise in quotation marks."""
+    quoted = isinstance(value, str) and set("\\'\"") & set(value)
+    return repr(value) if quoted else str(value)
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """All runs of a sweep that have one content: one work directory, several sets of labels."""
@@ -33,7 +39,7 @@ class Job:
         run, workdir = self.runs[0], f"--workdir={self.workdir}"
         python = [sys.executable, "-m"]
         train = [*python, "transformer_jax.main", f"--config={ROOT / run.config}", workdir]
-        train += [f"--config.{key}={value}" for key, value in run.overrides.items()]
+        train += [f"--config.{key}={_written(value)}" for key, value in run.overrides.items()]
         measure = [*python, "experiments.harness.measure", f"--folder={self.folder}", workdir]
         left = []
         if run.train and not results.is_trained(run, self.workdir):

@@ -202,6 +202,25 @@ def test_a_vocabulary_larger_than_the_models_is_refused(folder):
         build(_config(folder, model__vocab_size=size - 1)).data.train_streams()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("jax_enable_x64", True),
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_threefry_partitionable", False),
+        ("jax_numpy_dtype_promotion", "strict"),
+    ],
+)
+def test_settings_of_jax_with_which_a_config_is_another_run_are_refused(folder, name, value):
+    before = getattr(jax.config, name)
+    try:
+        jax.config.update(name, value)
+        with pytest.raises(ValueError, match=f"{name.upper()}={value} makes another run.*unset it"):
+            build(_config(folder))
+    finally:
+        jax.config.update(name, before)
+
+
 def test_a_model_of_a_given_size_needs_no_data(tmp_path):
     assert build(_config(tmp_path / "nowhere", model__vocab_size=9)).model.config.vocab_size == 9
 

@@ -13,6 +13,8 @@ DEFAULT = default.__file__
 CONFIGS = sorted(Path(DEFAULT).parent.glob("[!_]*.py"))
 ENCODER = "model.architecture=encoder_only"
 DECODER = "model.architecture=decoder_only"
+TEXT_TO_TEXT = "task.name=text_to_text"
+MIXTURE = "(('text','d','a',1),('json','e','b',2))"
 
 
 def check(*given, file=DEFAULT):
@@ -37,6 +39,18 @@ def check(*given, file=DEFAULT):
         (f"data.text_feature=a data.source=labelled {ENCODER} task.name=classification", "'tsv'"),
         ("data.document_separator=a", "task.name='translation', only with 'masked_lm' or"),
         (f"data.document_separator=a {DECODER}", "data.source='embedded', only with 'text'"),
+        (
+            f"data.dir=d data.mixture={MIXTURE} {DECODER}",
+            "data.source='embedded', only with 'text'",
+        ),
+        (
+            f"data.name=d data.mixture={MIXTURE} {DECODER}",
+            "data.source='embedded', only with 'tfds'",
+        ),
+        (
+            f"data.dir=d data.parts=(('a',1,'data.source=json','data.dir=e'),) {TEXT_TO_TEXT}",
+            "data.source='embedded', only with",
+        ),
         ("model.max_length=9", "model.positions='sinusoidal', only with 'learned'"),
         ("model.depth_exponent=0.5", "model.residual='post_ln', only with 'depth_scaled'"),
         ("model.pooling=first", "model.architecture='encoder_decoder', only with 'encoder_only'"),
@@ -88,6 +102,18 @@ def test_settings_without_effect_for_the_same_reason_are_named_together():
         ["optimizer.decay_steps=3", "optimizer.schedule=warmup_stable_decay"],
         # An encoder embeds, whatever it is trained for.
         ["model.pooling=first", ENCODER, "task.name=tagging"],
+        # What sets of a mixture and parts read.
+        ["data.source=text", f"data.mixture={MIXTURE}", "data.text_feature=a", DECODER],
+        ["data.skip_bad_lines=true", f"data.mixture={MIXTURE}", DECODER],
+        ["data.document_separator=", f"data.mixture={MIXTURE}", DECODER],
+        ["data.dir=d", "data.parts=(('a',1,'data.source=json'),)", TEXT_TO_TEXT],
+        [
+            "data.skip_bad_lines=true",
+            "data.parts=(('a',1,'data.source=\\'json\\''),)",
+            TEXT_TO_TEXT,
+        ],
+        ["data.name=a", "data.parts=(('a',1),('b',1,'data.source=tfds'))", TEXT_TO_TEXT],
+        ["data.prefix=a", "data.parts=(('a',1,'data.prefix=b'),('c',1))", TEXT_TO_TEXT],
         # Refused where it is looked for.
         ["data.source=conll"],
     ],

@@ -59,6 +59,19 @@ def _set(*texts):
         ("model.head_dim=16", 16),
         ("model.head_dim=None", None),
         ("seed=4294967295", 2**32 - 1),
+        # Texts are written as in Python, too; but quotation marks may be left out.
+        (r"data.document_separator=\n\n", "\n\n"),
+        (r"data.document_separator='\n\n'", "\n\n"),
+        ("data.document_separator=\n", "\n"),
+        ("data.prefix='say \"it\": '", 'say "it": '),
+        ('data.prefix="it\'s: "', "it's: "),
+        (r"data.prefix=\u00e9é\t\\n", "éé\t\\n"),
+        ("data.prefix=日本 \U0001f600\udc80", "日本 \U0001f600\udc80"),
+        # What is none stands for itself.
+        (r"data.prefix=a\x", r"a\x"),
+        ("data.prefix=a\\", "a\\"),
+        ("data.prefix='tis", "'tis"),
+        ("model.residual='admin'", "admin"),
     ],
 )
 def test_text_becomes_a_value_of_the_keys_type(text, value):
@@ -95,6 +108,7 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
         ("optimizer.groups=(('a',True,0.0),)", ["optimizer.groups", "rows"]),
         ("optimizer.groups=frozen", ["optimizer.groups", "'frozen'", "rows"]),
         ("data.dir=None", ["data.dir", "cannot be None"]),
+        ("data.dir='a', 'b'", ["data.dir=('a', 'b') is not a text"]),
         ("model.residual=None", ["model.residual", "'pre_ln'"]),
         ("model.head_dim=wide", ["model.head_dim", "whole number or None"]),
         ("mesh.data=1e12", ["mesh.data=1000000000000", "2147483647]"]),
@@ -205,7 +219,7 @@ def test_a_mistake_in_the_config_that_one_starts_from_is_told_with_its_place(tmp
         overrides.load(str(tmp_path / "c.py"))
 
 
-def test_files_that_are_no_config():
+def test_files_that_are_no_config(tmp_path):
     with pytest.raises(FileNotFoundError, match="configs/none.py.*launch.sh configs"):
         overrides.load("configs/none.py")
     for mistyped in ("quickstart", "quikstart.py", "configs/quick_start.py:large"):
@@ -213,6 +227,19 @@ def test_files_that_are_no_config():
             overrides.load(mistyped)
     with pytest.raises(ValueError, match="not a config file"):
         overrides.load("pyproject.toml" if Path("pyproject.toml").exists() else "configs")
+    with pytest.raises(ValueError, match="takes no argument"):
+        overrides.load("configs/default.py:big")
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    (tmp_path / "gone.py").symlink_to("nothing.py")
+    for name in ("folder.py", "loop.py", "gone.py:x"):
+        with pytest.raises(
+            ValueError, match=f"{name[:-2].strip(':')}.* is a folder, or a link to no"
+        ):
+            overrides.load(str(tmp_path / name))
+
+
+def test_a_configs_argument_is_its_own():
     with pytest.raises(ValueError, match="takes no argument"):
         overrides.load("configs/default.py:big")
 

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import math
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -260,14 +261,91 @@ def test_files_that_have_changed_are_prepared_anew(folder):
     assert after.summaries()["train"].examples == len(SENTENCES["train"]) + 1
 
 
-def test_other_content_with_the_same_size_and_time_is_found_by_a_check(folder):
+@pytest.mark.parametrize("task", ["causal_lm", "classification"])
+def test_other_content_in_files_of_the_same_names_sizes_and_times_is_prepared_anew(folder, task):
+    """In another folder, and in place: token arrays, tokenizer and labels are of what is there."""
+    source = make_settings(folder, task).source
+    first, other = Path(source.dir), folder / "other"
+    other.mkdir()
+    for path in first.iterdir():
+        (other / path.name).write_text(path.read_text().translate(str.maketrans("aemoy", "yomea")))
+        for same in (path, other / path.name):
+            os.utime(same, ns=(10**18, 10**18))
+
+    def everything(data):
+        batch = {name: rows.tolist() for name, rows in next(data.train_streams()).items()}
+        return data.tokenizer.fingerprint, data.labels, data.train_streams().fingerprint, batch
+
+    def of(folder):
+        return everything(
+            dataset(first.parent, task, source=dataclasses.replace(source, dir=folder))
+        )
+
+    before, elsewhere = of(str(first)), of(str(other))
+    assert all(ours != theirs for ours, theirs in zip(before, elsewhere, strict=True) if ours)
+    first.rename(folder / "old")
+    other.rename(first)
+    assert of(str(first)) == elsewhere
+    assert of(str(folder / "old")) == before  # where content is the same, so is all that follows
+
+
+def test_content_that_a_set_is_not_found_by_is_found_by_a_check(folder, monkeypatch):
+    monkeypatch.setattr(sources, "_BLOCK", 1)
     data, path = dataset(folder, "causal_lm"), folder / "texts" / "test"
     data.check()
     status = path.stat()
-    path.write_text(path.read_text().replace("a", "z"))
+    size, text = status.st_size, path.read_text()
+    seen = {(size - 1) * number // 15 for number in range(16)}
+    unseen = next(n for n, letter in enumerate(text) if letter == "a" and n not in seen)
+    path.write_text(f"{text[:unseen]}z{text[unseen + 1 :]}")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(ValueError, match="data.test: the files have another content than .*delete"):
         dataset(folder, "causal_lm").check()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("bpe", "a\u2581b"), ("words", "a  b"), ("unigram", "a\u2581b")]
+)
+def test_targets_that_do_not_come_back_from_their_tokens_are_told_with_their_share(
+    folder, caplog, kind, text
+):
+    for name in ("train", "test"):
+        path = folder / "pairs" / f"{name}.de"
+        _, _, *others = path.read_text().splitlines()
+        path.write_text("\n".join([" A ", text, *others]))
+    sizes = {"tokenizer_kind": kind, "tokenizer_vocab_size": 40}
+    sizes |= {"longest": {"source": 64, "target": 64}, "packing": False}
+    dataset(folder, **sizes).summaries()
+    (message,) = [message for message in caplog.messages if "come back" in message]
+    assert (
+        message.startswith("test: 50.0% of the targets") and repr(text) in message
+    )  # of those of known words
+    caplog.clear()
+    dataset(folder, "causal_lm", **sizes).summaries()
+    assert "come back" not in caplog.text  # what is scored is no text
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging"])
+def test_a_single_label_blames_no_key_that_is_not_read(folder, task):
+    data = dataset(folder, task)
+    source = Path(data.settings.source.dir)
+    for path in source.iterdir():
+        path.write_text("same a b\n" if task == "classification" else "a same\n")
+    with pytest.raises(
+        ValueError, match="all labels of the data are 'same'.* data.train and"
+    ) as error:
+        _ = data.labels
+    assert "data.label_feature" not in str(error.value)
+
+
+def test_a_tokenizer_is_at_hand_where_no_text_has_to_be_read_for_it(folder):
+    data = dataset(folder)
+    assert not data.has_tokenizer and dataset(folder, tokenizer_kind="bytes").has_tokenizer
+    data.tokenizer.save(folder / "tokenizer.json")
+    assert dataset(folder).has_tokenizer
+    elsewhere = folder / "nowhere"
+    assert not dataset(elsewhere).has_tokenizer
+    assert dataset(elsewhere, tokenizer_file=folder / "tokenizer.json").has_tokenizer
 
 
 def test_places_with_a_token_and_examples_shared_with_train_are_counted(folder):

@@ -268,6 +268,7 @@ LINES = [" ", " = a = ", " ", " b c d , e ", " "]
         (["a b\nc d\n"], 6),
         (["a b\nc d"], 6),
         (["a b", "c", " "], 6),
+        (["a\u00a0b\u3000c\td \u2028e\x85"], 3),  # blanks alone divide, as for the tokenizer
         (LINES, 13),
         (["\n".join(LINES) + "\n"], 13),  # however a text is cut into lines
     ],

@@ -72,12 +72,12 @@ def encode(examples, tokenizer, labels, limits):
     """Each vector at a place of its own, and what is asked for beside it."""
     assert tokenizer is None and labels == ()
     inputs, values = ([[vector] for vector in examples[name]] for name in ("features", "values"))
-    return {"inputs": inputs, "values": values}, 0
+    return {"inputs": inputs, "values": values}, ()
 
 
 def prompt(lines, tokenizer, labels, limits):
     vectors = [[float(number) for number in line.split()] for line in lines]
-    return {"inputs": [[vector] for vector in vectors], "values": [[[0.0] * L] for _ in lines]}, 0
+    return {"inputs": [[vector] for vector in vectors], "values": [[[0.0] * L] for _ in lines]}, ()
 
 
 def loss(outputs, batch, settings):

@@ -27,7 +27,7 @@ case "$*" in
     *"-m pip "*) printf '%s\\n' "${{@: -1}}" >>"$PIP_CALLS"; eval "${{PIP_DOES:-}}" ;;
     *"-m transformer_jax.main "* | *"-m transformer_jax.tools.reports."* | \
     *"-m experiments.run "* | *"-m tensorboard.main "*)
-        printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ;;
+        printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ${{SHOWN:+"${{!SHOWN}}"}} ;;
     "-P -c import "*) [[ -z "${{PYTHONDONTWRITEBYTECODE:-}}" ]] ;;
     "-m pytest "*) printf '%s\\n' "pytest ${{*: -3}}" ;;
     *) exec '{sys.executable}' "$@" ;;
@@ -242,3 +242,12 @@ def test_without_a_new_enough_python_it_says_what_to_install(clone: Clone):
     status, out, err = clone.launch("inspect", PATH=str(clone.bin))
     assert (status, out) == (1, [])
     assert "no Python 3.11 or newer" in err and "Python 3.9.2" in err
+
+
+def test_packages_of_the_users_of_the_same_names_come_after_those_of_the_repository(clone):
+    """Such as `configs` and `experiments`."""
+    for command in ("inspect", "experiment"):
+        _, out, _ = clone.launch(command, SHOWN="PYTHONPATH", PYTHONPATH="/mine:/ours")
+        assert out[-1] == f"{clone.path}:/mine:/ours"
+    _, out, _ = clone.launch("inspect", SHOWN="PYTHONPATH", PYTHONPATH="")
+    assert out[-1] == str(clone.path)

@@ -2,13 +2,16 @@
 
 import fcntl
 import gzip
+import json
 import re
 import shutil
 
+import jax
 import pytest
 
 from tests.whole.command_line import call, files, message_of, results
 from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.commands import train
 from transformer_jax.process import machine
 from transformer_jax.run import Run
 
@@ -88,6 +91,24 @@ def test_what_cannot_fit_into_memory_is_refused_before_it_is_made(
     (folder / "t").write_text("a\n")
     monkeypatch.setattr(machine, "memory", lambda: machine.Memory(2**30, 2**30))
     assert re.search(f"{part}", message_of(folder, capsys, arguments))
+
+
+def test_a_device_that_is_not_here_is_told_by_what_asks_for_it(folder, capsys, monkeypatch):
+    def devices(*_):
+        raise RuntimeError("Unable to initialize backend 'rocm': no such thing")
+
+    monkeypatch.setenv("JAX_PLATFORMS", "gpu")
+    monkeypatch.setattr(jax, "devices", devices)
+    message = message_of(folder, capsys, NEW)
+    assert "JAX finds no device of JAX_PLATFORMS='gpu' here; set it to cpu" in message
+
+
+@pytest.mark.parametrize(("status", "lines"), [("diverged", 1), ("finished", 0), ("plateaued", 0)])
+def test_a_run_that_is_scored_and_diverged_says_so(tmp_path, capsys, status, lines):
+    results = {"status": status, "first_bad_step": None, "test/loss": 12.0}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    train._show(tmp_path, replays=True)
+    assert capsys.readouterr().out.count("This run diverged: at its end the loss was") == lines
 
 
 def test_a_work_directory_that_lost_its_config_is_refused(folder, tmp_path, capsys):

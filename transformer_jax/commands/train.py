@@ -210,6 +210,8 @@ def _show(workdir: Path, *, replays: bool) -> None:
     results = read_results(workdir)
     print(run_log.format_scores(results))
     if is_scored(results):
+        if results["status"] == "diverged":
+            print("\nThis run diverged: at its end the loss was far above that of a uniform guess.")
         samples = workdir / SAMPLES
         if samples.exists():
             print(f"\n{samples.read_text('utf-8', 'replace')}")

@@ -36,6 +36,10 @@ from transformer_jax.training.schedule import make_schedule
 from transformer_jax.training.step import TrainSettings
 from transformer_jax.training.update_rules import OPTIMIZERS, OptimizerSettings
 
+# Settings of JAX that decide dtypes and draws, and what every command expects of them.
+_JAX = {"jax_enable_x64": False, "jax_threefry_partitionable": True}
+_JAX |= {"jax_default_prng_impl": "threefry2x32", "jax_numpy_dtype_promotion": "standard"}
+
 
 def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | None = None) -> Run:
     """Builds the run that a checked config describes.
@@ -49,6 +53,9 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     Raises:
       ValueError, FileNotFoundError, OSError: with one message on what cannot be and how to mend it.
     """
+    for name, expected in _JAX.items():
+        if (value := getattr(jax.config, name)) != expected:
+            raise ValueError(f"{name.upper()}={value} makes another run of this config: unset it")
     settings = config.to_dict()
     del settings["evaluate"]["metrics"]  # of the parts of the data
     every = settings["checkpoint"].pop("every")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from configs import default
 from configs.default import Config
 from transformer_jax import tasks
-from transformer_jax.config.kinds import show
+from transformer_jax.config.kinds import Kind, parse, show
 from transformer_jax.config.load import changes, flatten
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
 from transformer_jax.data.read.sources import SOURCES
@@ -108,15 +108,33 @@ def _choices(config: Config) -> list[Choice]:
         model[f"{stack}_residual"] or model.residual for stack in ARCHITECTURES[model.architecture]
     ]
     flat["model.residual"] = max(residuals, key=lambda name: len(SCHEMES[name].reads))
+    source, sources = config.data.source, _in("data", _sources(task))
+    if source in sources:
+        sources[source] = _read_of_data(config, task, sources)
     return [
         *(
             Choice(name, bool(flat[name]) if True in readers else flat[name], readers)
             for name, readers in _READERS.items()
         ),
-        Choice("data.source", config.data.source, _in("data", _sources(task))),
+        Choice("data.source", source, sources),
         Choice("task.name", task.recipe.name, {n: _read_by(row) for n, row in TASKS.items()}),
         Choice("checkpoint.init_from", start, {start: (), "": _TOKENIZER}),
     ]
+
+
+def _read_of_data(config: Config, task: Task, sources: Mapping[str, Collection[str]]) -> list[str]:
+    """What the data reads of the config, whose sets and parts do not read what they set themselves.
+
+    sources: the keys that each source reads.
+    """
+    given, text = config.data.source, Kind(str, False)
+    rows: list[tuple[Any, Collection[str]]] = [(given, ())]
+    rows += [(source, ("data.dir", "data.name")) for source, *_ in config.data.mixture]
+    if "data.parts" in task.settings and config.data.parts:
+        parts = [[change.partition("=") for change in row[2:]] for row in config.data.parts]
+        owns = [{key: parse(text, value) for key, _, value in part} for part in parts]
+        rows = [(own.get("data.source", given), own) for own in owns]
+    return [key for source, own in rows for key in sources.get(source, ()) if key not in own]
 
 
 def _in(section: str, reads: Mapping[Any, Collection[str]]) -> dict[Any, list[str]]:

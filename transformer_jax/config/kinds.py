@@ -76,11 +76,14 @@ def shorten(text: str, most: int = 100) -> str:
 
 
 def parse(kind: Kind, text: str) -> object:
-    """Returns the value that a command line's text stands for, still unchecked."""
+    """Returns the value that a command line's text stands for, still unchecked.
+
+    It is written as in Python; the quotation marks around a text may be left out.
+    """
     if kind.may_be_none and text == "None":
         return None
     if kind.type is str:
-        return text
+        return _text(text)
     if kind.type is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     if kind.type in (int, float):
@@ -92,6 +95,16 @@ def parse(kind: Kind, text: str) -> object:
         return float(text) if kind.type in (int, float) else ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text  # these five are what literal_eval raises
+
+
+def _text(text: str) -> str:
+    """A text as in Python, with or without quotation marks; what is none stands for itself."""
+    try:
+        if text[:1] in ("'", '"'):
+            return ast.literal_eval(text)
+        return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except (ValueError, SyntaxError):
+        return text
 
 
 def check(key: str, kind: Kind, value: Any) -> Any:

@@ -183,6 +183,8 @@ def _read(schema: Schema, config_file: str) -> Config:
     stem, colon, argument = config_file.partition(".py:")
     path = Path(stem + ".py" if colon else config_file)
     if not path.is_file():
+        if path.exists() or path.is_symlink():
+            raise ValueError(f"config file {path} is a folder, or a link to no file")
         raise FileNotFoundError(f"there is no config file {path}{_neighbours(path)}")
     if path.suffix not in (".py", ".json"):
         raise ValueError(f"{path} is not a config file: those end in .py, a saved one in .json")

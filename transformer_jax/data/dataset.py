@@ -3,6 +3,7 @@
 Each split is prepared when it is first asked for, and later found without being read again.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -21,7 +22,7 @@ from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare import prepare
 from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
 from transformer_jax.data.prepare.recipe import Drawing, Form, NumberedBatch
-from transformer_jax.data.prepare.summary import Summary, check_train, summarise
+from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
     TOKENIZERS,
@@ -96,19 +97,31 @@ class Dataset:
             )
         return tokenizer
 
-    def _own_tokenizer(self) -> Tokenizer:
-        settings = self.settings
+    def _tokenizer_path(self) -> Path | None:
+        """Where the tokenizer is, or will be once it is trained; None: the texts do not matter."""
+        settings, kind = self.settings, self.settings.tokenizer_kind
         if settings.tokenizer_file is not None and settings.tokenizer_file.exists():
-            return load_tokenizer(settings.tokenizer_file)
+            return settings.tokenizer_file
+        if TOKENIZERS[kind].least is None:
+            return None
+        made_by = _FORMAT, kind, settings.tokenizer_vocab_size, list(settings.recipe.extra_tokens)
+        versions = [part.version() for part in settings.sets("train")]
+        read = *versions, settings.tokenizer_train_bytes
+        key = fingerprint(*made_by, tokenizers.__version__, *read)
+        return settings.cache / "tokenizers" / key / TOKENIZER
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether no text has to be read for the tokenizer."""
+        with contextlib.suppress(OSError, ValueError):  # files that are not at hand
+            path = self._tokenizer_path()
+            return path is None or path.exists()
+        return False
+
+    def _own_tokenizer(self) -> Tokenizer:
+        settings, path = self.settings, self._tokenizer_path()
         kind, vocab_size = settings.tokenizer_kind, settings.tokenizer_vocab_size
         extra_tokens = settings.recipe.extra_tokens
-        if TOKENIZERS[kind].least is None:  # so the texts do not matter
-            return train_tokenizer(kind, (), vocab_size, extra_tokens)
-        settings.find_files()  # before minutes are spent on reading the first of them
-        made_by = _FORMAT, kind, vocab_size, list(extra_tokens), tokenizers.__version__
-        versions = [part.version() for part in settings.sets("train")]
-        key = fingerprint(*made_by, *versions, settings.tokenizer_train_bytes)
-        folder = settings.cache / "tokenizers" / key
 
         def train(temporary: Path) -> None:
             texts = self._texts()
@@ -116,8 +129,12 @@ class Dataset:
                 tokenizer = train_tokenizer(kind, texts, vocab_size, extra_tokens)
             tokenizer.save(temporary / TOKENIZER)
 
-        build_once(folder, train)
-        return load_tokenizer(folder / TOKENIZER)
+        if path is None:
+            return train_tokenizer(kind, (), vocab_size, extra_tokens)
+        if not path.exists():
+            settings.find_files()  # before minutes are spent on reading the first of them
+            build_once(path.parent, train)
+        return load_tokenizer(path)
 
     def _texts(self) -> list[str]:
         """What a tokenizer is trained on: all columns of the training split but labels."""
@@ -158,6 +175,7 @@ class Dataset:
         """
         settings = self.settings
         column, file = settings.recipe.labels, settings.labels_file
+        source = settings.source.source
         if column is None:
             return ()
         if file is not None and file.exists():
@@ -175,7 +193,7 @@ class Dataset:
             if len(labels) < 2:
                 raise ValueError(
                     f"all labels of the data are {labels.pop()!r}, so there is nothing to learn: "
-                    f"is data.label_feature={settings.source.label_feature!r} right?"
+                    f"are data.train and what data.source={source!r} reads the right ones?"
                 )
             (temporary / LABELS).write_text(json.dumps(sorted(labels), ensure_ascii=False), "utf-8")
 
@@ -285,7 +303,7 @@ class Dataset:
             lines = [settings.source.prefix + line for line in lines]
         rows, too_long = settings.recipe.prompt(lines, self._encoder, self.labels, limits)
         if too_long:
-            logging.warning("%d lines are too long and were cut off", too_long)
+            logging.warning("%d lines are too long and were cut off", len(too_long))
         return prompt_batches(
             rows,
             settings.recipe.columns,
@@ -323,7 +341,7 @@ class Dataset:
     def check(self) -> None:
         """Reads all files, and compares their content with what was prepared of them.
 
-        Raises ValueError where it is another, though names, sizes and times are the same.
+        Raises ValueError where it is another, though all is the same that a set is found by.
         """
         for split in self._present():
             sets = self.settings.sets(split)
@@ -333,7 +351,7 @@ class Dataset:
                 if content != arrays.counts.content:
                     raise ValueError(
                         f"data.{split}: the files have another content than when they were "
-                        "prepared, with the same names, sizes and times: delete "
+                        "prepared, with the same names, sizes, times and ends: delete "
                         f"{arrays.folder}"
                     )
 
@@ -372,6 +390,10 @@ class Dataset:
                     " or ".join(f"data.max_{side}_length" for side in self.settings.recipe.sides),
                     "left out" if split == "train" else "cut off",
                 )
+            if split != "train" and self.settings.recipe.reads == sources.PAIRS and self._encoder:
+                targets = [one for arrays in sets for one in arrays.texts()["target"]]
+                if line := lost([listed(target)[0] for target in targets], self._encoder):
+                    logging.warning("%s: %s", split, line)
             self._prepared[split] = sets
         return self._prepared[split]
 

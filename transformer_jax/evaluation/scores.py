@@ -19,6 +19,8 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from transformer_jax.data.read.examples import words
+
 # Of each text, all that are right.
 References = Sequence[Sequence[str]]
 Scores = dict[str, Any]
@@ -217,18 +219,18 @@ def span_f1(predicted: Sequence[Sequence[str]], expected: Sequence[Sequence[str]
 def word_perplexity(total_nats: float, texts: Sequence[str]) -> float:
     """Perplexity a word of what was scored in any other units, as subwords or characters.
 
-    Words are divided by blanks, and each line end counts as one (<eos>), as in the published counts
+    Words are those of `words`, and each line end counts as one (<eos>), as in the published counts
     of WikiText-2 (Merity et al. 2016). The end of a text ends its last line. Infinite where it
     overflows.
 
     total_nats: -log p of all the texts, their ends included. Raises ValueError where there are no
     words.
     """
-    words = sum(len(text.split()) + text.removesuffix("\n").count("\n") + 1 for text in texts)
-    if not words:
+    count = sum(len(words(text)) + text.removesuffix("\n").count("\n") + 1 for text in texts)
+    if not count:
         raise ValueError("no perplexity a word of an empty list of texts")
     with np.errstate(over="ignore"):
-        return float(np.exp(np.float64(total_nats) / words))
+        return float(np.exp(np.float64(total_nats) / count))
 
 
 def _mean(values: Iterable[Any]) -> float:

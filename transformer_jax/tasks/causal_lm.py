@@ -22,14 +22,14 @@ _SAMPLE_TOKENS = 64  # of a sample at most, a quarter of them its prompt
 def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Documents with eos, cut into consecutive pieces; so nothing is too long."""
     documents = ([*ids, tokenizer.special.eos] for ids in tokenizer.encode(examples["text"]))
-    return {"targets": pieces(documents, limits.target)}, 0
+    return {"targets": pieces(documents, limits.target)}, ()
 
 
 def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Prompts behind bos, cut at their beginning: what is near counts most."""
     rows, most = tokenizer.encode(lines), limits.target - 1
     inputs = [[tokenizer.special.bos, *ids[-most:]] for ids in rows]
-    return {"inputs": inputs}, sum(len(ids) > most for ids in rows)
+    return {"inputs": inputs}, [number for number, ids in enumerate(rows) if len(ids) > most]
 
 
 def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:

@@ -29,7 +29,7 @@ from transformer_jax.training.losses import masked_token_loss
 def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Pieces of documents between bos and eos; so nothing is too long."""
     rows = pieces(tokenizer.encode(examples["text"]), limits.source - 2)
-    return {"inputs": between(rows, limits.source, tokenizer.special)[0]}, 0
+    return {"inputs": between(rows, limits.source, tokenizer.special)[0]}, ()
 
 
 def _prompt(lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:

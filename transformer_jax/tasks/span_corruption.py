@@ -26,7 +26,7 @@ SENTINELS = tuple(f"< extra_id_{number} >" for number in range(100))
 
 def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Pieces of documents; with eos, what becomes of one is not longer than sources may be."""
-    return {"text": pieces(tokenizer.encode(examples["text"]), limits.source - 1)}, 0
+    return {"text": pieces(tokenizer.encode(examples["text"]), limits.source - 1)}, ()
 
 
 @dataclasses.dataclass(frozen=True)

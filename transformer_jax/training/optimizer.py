@@ -40,13 +40,13 @@ def make_optimizer(
     for glob, factor, decay in groups:
         if factor < 0 or decay < 0:
             raise ValueError(
-                f"a factor on the learning rate and a weight decay are 0 or more, got {factor} and "
-                f"{decay} for {glob!r}"
+                "optimizer.groups: a factor on the learning rate and a weight decay are 0 or more, "
+                f"got {factor} and {decay} for {glob!r}"
             )
         if decay and not row.decays:
             raise ValueError(
-                f'optimizer "{settings.name}" has no weight decay, got weight_decay={decay} for '
-                f'{glob!r}: use "adamw", which decays apart from the gradient'
+                f"optimizer.name={settings.name!r} has no weight decay, got optimizer.weight_decay="
+                f"{decay} for {glob!r}: use 'adamw', which decays apart from the gradient"
             )
     norm = settings.clip_norm
     clip = optax.clip_by_global_norm(norm) if norm else optax.identity()

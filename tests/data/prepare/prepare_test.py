@@ -31,9 +31,10 @@ def _encode(examples, tokenizer, labels, limits):
     """Texts with eos; leaves sources out that are too long, and ignores targets' limit."""
     pairs = zip(*(tokenizer.encode(examples[name]) for name in ("source", "target")), strict=True)
     found = [([*source, EOS_ID], [*target, EOS_ID]) for source, target in pairs]
-    kept = [pair for pair in found if len(pair[0]) <= limits.source]
+    too_long = [n for n, (source, _) in enumerate(found) if len(source) > limits.source]
+    kept = [pair for n, pair in enumerate(found) if n not in too_long]
     rows = {"inputs": [source for source, _ in kept], "targets": [target for _, target in kept]}
-    return rows, len(found) - len(kept)
+    return rows, too_long
 
 
 RECIPE = Recipe(
@@ -85,7 +86,7 @@ def test_a_set_holds_what_the_recipe_makes_of_each_example(tmp_path):
 def test_more_ids_than_two_bytes_hold(tmp_path):
     def encode(examples, tokenizer, labels, limits):
         rows = [[int(text)] for text in examples["text"]]
-        return {"targets": rows, "labels": rows}, 0
+        return {"targets": rows, "labels": rows}, ()
 
     columns = {"targets": Column("target"), "labels": Column("target", along="targets")}
     recipe = dataclasses.replace(RECIPE, reads=("text",), columns=columns, encode=encode)

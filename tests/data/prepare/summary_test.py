@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.data.made import make_arrays
-from transformer_jax.data.prepare.recipe import Limits
+from transformer_jax.data.prepare.recipe import Limits, TooLong
 from transformer_jax.data.prepare.summary import (
     Summary,
     likely_mistakes,
@@ -33,11 +33,11 @@ def changed(**changes) -> Summary:
     return dataclasses.replace(PLAIN, **changes)
 
 
-def summary_of(task, examples, most=9) -> Summary:
+def summary_of(task, examples, most=9, too_long: TooLong = "drop") -> Summary:
     """The summary of examples, by a tokenizer that knows the words a, b and c."""
     recipe = TASKS[task].recipe
     tokenizer = train_tokenizer("words", ["a b c"], 99, recipe.extra_tokens)
-    limits = Limits(most, most, "drop")
+    limits = Limits(most, most, too_long)
     return summarise(
         [make_arrays([examples], tokenizer, recipe, ("no", "yes"), limits)],
         recipe,
@@ -60,7 +60,24 @@ def test_pairs_are_counted_by_side():
         unknown=1 / 13,  # eos is no text
         labels={},
         content="",
+        long_characters=18,
     )
+
+
+@pytest.mark.parametrize("task", ["translation", "classification"])
+@pytest.mark.parametrize("too_long", ["drop", "truncate"])
+def test_characters_a_token_are_of_the_examples_that_fit(task, too_long):
+    texts = ["a b", "a " * 30, "abc", "b " * 40]
+    columns = {"source": texts, "target": texts, "text": texts, "label": ["yes"] * 4}
+    long = [summary_of(task, columns, 5, too_long), summary_of(task, columns, 99, too_long)]
+    short = summary_of(task, {name: values[::2] for name, values in columns.items()}, 99)
+    ratios = [
+        next(line for line in report({"train": one}).splitlines() if "characters a" in line)
+        for one in (*long, short)
+    ]
+    assert ratios[0].split() == ratios[2].split() != ratios[1].split()
+    unknown = dataclasses.replace(long[0], long_characters=0, long_tokens=0)  # prepared long ago
+    assert report({"train": unknown}).count(" -\n") == 1
 
 
 def test_labels_of_texts_and_of_words_are_counted():
@@ -110,6 +127,15 @@ def test_data_without_a_mistake_is_not_warned_of():
         ("test", {"unknown": 0.93}, ["test: 93%", "<unk>", "data.tokenizer.vocab_size"]),
         ("train", {"labels": {"no": 9, "No": 3, "yes": 5}}, ["white space or case", "'No' and"]),
         ("test", {"labels": {"no": 9, " n o": 3}}, ["white space or case", "' n o' and 'no'"]),
+        ("train", {"labels": {"no": 9, "no\u200b": 3}}, ["invisible", r"'no' and 'no\u200b'"]),
+        ("train", {"labels": {"no": 9, "\ufeffno": 3}}, ["invisible", r"'no' and '\ufeffno'"]),
+        ("train", {"labels": {"no": 9, "n\u00ado": 3}}, ["invisible", r"'no' and 'n\xado'"]),
+        (
+            "train",
+            {"labels": {"n\u00f6": 9, "no\u0308": 3}},
+            ["accents", r"'no\u0308' and 'n\u00f6'".replace(r"\u00f6", "\u00f6")],
+        ),
+        ("train", {"labels": {"no": 9, "\uff4e\uff4f": 3}}, ["alike", r"'no' and '\uff4e\uff4f'"]),
         ("train", {"labels": {"no": 9, "label": 1}}, ["train: 1 of 2 labels", "once: 'label'"]),
         ("test", {"labels": {"no": 9, "never": 2}}, ["test: 1 of 2 labels", "train: 'never'"]),
         (

@@ -52,12 +52,21 @@ def test_only_one_carriage_return_is_cut_and_only_before_the_end_of_line(tmp_pat
         ("cut.zst", ZSTANDARD[:-9], "cut.zst: not a whole zstandard file"),
         ("fake.zst", b"plain text\n", "fake.zst: not a whole zstandard file"),
         ("mark", codecs.BOM_UTF8, "mark: the file is empty"),
+        ("mac", b"pos a\rneg b\rpos c", r"mac: lines that end in .r alone are not told apart"),
+        ("joined", b"pos a\rneg b\n", r"joined: lines that end in .r alone"),
+        ("mac.gz", gzip.compress(b"a\rb" * 9999, mtime=0), r"mac.gz: lines that end in .r alone"),
+        (
+            "utf16",
+            "fein\n".encode("utf-16-le"),
+            "utf16:1: not UTF-8 but with bytes of 0, as UTF-16",
+        ),
     ],
 )
 def test_unreadable_contents(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=message):
-        lines_of(tmp_path / name)
+    for read in (lines_of, lambda path: documents_of(path, "\n")):
+        with pytest.raises(ValueError, match=message):
+            read(tmp_path / name)
 
 
 def test_folder_and_forbidden_file(tmp_path):
@@ -104,7 +113,7 @@ def test_the_first_line_beyond_all_reason_is_told_of(tmp_path, monkeypatch, capl
         ("a\r\n\r\n \t\nb\n", "\n", ["a", "b"]),
         ("a\nb\n\nc\n\n\n\nd", "\n\n", ["a\nb", "c", "d"]),
         ("x<|e|>\ny<|e|>\n", "<|e|>", ["x", "\ny"]),
-        ("a\x0b\x0c\x1c\u0085\u2028b\rc\n", "\n", ["a\x0b\x0c\x1c\u0085\u2028b\rc"]),
+        ("a\x0b\x0c\x1c\u0085\u2028b\n\rc\n", "\n", ["a\x0b\x0c\x1c\u0085\u2028b", "\rc"]),
     ],
 )
 def test_documents_end_at_the_separator_alone(tmp_path, text, separator, documents):

@@ -25,8 +25,12 @@ def read(reader, columns, *settings, skip_bad=False):
 
 TABLE = "id\tsentence\tlabel\n7\ta \"b\tyes\n8\tc'\u2028\u00a0 d\tno\n"
 CONLL = (
-    "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\t\n"
-    "#tag\tO \r\n\ufeffa\u00a0b\tB-x\n \n\n-DOCSTART-\tO\n\nlast  \t O"
+    "-DOCSTART- -X- O O\n\nEU NNP  B-NP B-ORG \n# # O O\n\t\n"
+    "#tag X Y O\r\n\ufeffa\u00a0b X Y B-x\n \n\n-DOCSTART- X Y O\n\nlast X Y  O"
+)
+TABBED = (
+    "# id 17\tdomain=en\n# text = New York\nNew York \t\tB-LOC\n#win\t\tO\n#\tx\t O \r\n\n"
+    "# id 18\tdomain=en\n-DOCSTART-\tx\tO\n\n# a\tb\tc\nlast\tx\tO"
 )
 CONLLU = """\
 # text = Vámonos # now
@@ -83,10 +87,17 @@ SCAN = "IN: jump twice OUT: I_JUMP I_JUMP\nIN: run OUT: I_RUN\n"
             (),
             CONLL,
             [
-                (["EU", "rejects"], ["B-ORG", "O"]),
+                (["EU", "#"], ["B-ORG", "O"]),
                 (["#tag", "\ufeffa\u00a0b"], ["O", "B-x"]),
                 (["last"], ["O"]),
             ],
+        ),
+        # Between tabs cells may have blanks, and comments are told from words.
+        (
+            parse.read_conll,
+            (),
+            TABBED,
+            [(["New York", "#win", "#"], ["B-LOC", "O", "O"]), (["last"], ["O"])],
         ),
         *(
             (parse.read_conllu, (name,), CONLLU, [(["Vamos", "nos"], first), (["#"], second)])
@@ -120,16 +131,43 @@ NO_LABEL = "f:4: there is no label in column 'label'"
         (parse.read_labelled, (), "neg\tbad film\n", r"f:1: .* label 'neg\\tbad'; .*'tsv'"),
         *(
             (parse.read_conll, (), f"a\tO\n\n{line}\n", "f:3: expected a word and, in the last")
-            for line in ("word", "word\t", "\tO")
+            for line in ("word", "word\t", "\tO", "word\t ", " \tO")
+        ),
+        *(
+            (parse.read_conll, (), f"a\tx\tO\n\n{line}\n", "f:3: expected 3 columns between tabs")
+            for line in ("a\tO", "a\tx\ty\tO", "a x O", "New York\tO")
+        ),
+        *(
+            (parse.read_conll, (), f"a x O\n\n{line}\n", "f:3: expected 3 columns between blanks")
+            for line in ("a O", "a x y O", "a\tx\tO", "a b\tx\tO", "# O")
+        ),
+        (parse.read_conll, (), "# newdoc\na O\n", "f:2: '# newdoc' is no row, and a comment only"),
+        (parse.read_conll, (), CONLLU, "f:2: of another CoNLL's .*data.source='conllu'"),
+        (
+            parse.read_conll,
+            (),
+            "#begin document (a); part 0\na/b 0 0 c D\n",
+            "f:1: of another CoNLL's format",
         ),
         (parse.read_conll, (), "-DOCSTART- O\n\n", "f: the file holds no sentence"),
         (parse.read_conllu, ("antecedent",), CONLLU, "'antecedent'.* lemma, upos, xpos"),
         (parse.read_conllu, ("upos",), f"{CONLLU}\n2 b\n", "f:10: expected the ten .*got '2 b'"),
+        (parse.read_conllu, ("xpos",), CONLLU.replace("\tP1", "\t"), "f:4: .* 'form' or 'xpos'"),
+        *(
+            (parse.read_labelled, (), f"__label__a x\n{line}\n", "f:2: there are several labels")
+            for line in ("__label__a __label__b x", "__label__a x __label__b")
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, reader, settings, text, message):
     with pytest.raises(ValueError, match=message):
         list(reader(file(tmp_path, text), *settings, skip_bad=False))
+
+
+def test_lines_that_may_be_skipped_do_not_make_words_of_another_format(tmp_path):
+    for text in (CONLLU, "#begin document (a); part 0\na/b 0 0 c D\n"):
+        with pytest.raises(ValueError, match="f: the file holds no sentence"):
+            list(parse.read_conll(file(tmp_path, text), skip_bad=True))
 
 
 def test_a_header_that_is_read_as_a_row_is_warned_of(tmp_path, caplog):
@@ -175,9 +213,10 @@ def test_named_fields_of_objects(tmp_path, ending):
         ("[1]", "f:2: expected a JSON object, but it is a list"),
         ("{'text'", "f:2: expected a JSON object .Expecting"),
         ('{"texts": "a"}', "f:2: there is no field 'text'; its fields are texts"),
-        ('{"text": null}', "f:2: the field 'text' is a NoneType, not a text"),
-        ('{"text": 1.5}', "f:2: the field 'text' is a float, not a text"),
-        ('{"text": [["a"]]}', "f:2: the field 'text' is a list, not a text"),
+        ('{"text": null}', "f:2: the field 'text' is None, not a text"),
+        ('{"text": 1.5}', "f:2: the field 'text' is 1.5, not a text"),
+        ('{"text": [["a"]]}', r"f:2: the field 'text' is a list with .'a'., which is no text"),
+        ('{"text": ["a", null]}', "f:2: the field 'text' is a list with None, which is no text"),
         ('{"text": ["a"]}', "f:2: the field 'text' is a list, not a text"),
         ('{"text": "a \\ud83d b"}', r"f:2: '.ud83d' is half a character"),
     ],
@@ -200,6 +239,10 @@ def test_a_bad_line_is_refused_or_skipped_and_counted(tmp_path, caplog, line, me
         (PAIRS, (["a"], "b"), "the field 'source' is a list, not a text"),
         (LABELLED, ("a", ["x"]), "the field 'label' is a list, not a text"),
         (TAGGED, (["a", "b"], ["X"]), "2 words, but 1 tags"),
+        (TAGGED, (["a", None], ["X", "Y"]), "the field 'words' is a list with None"),
+        (TAGGED, (["a", ""], ["X", "Y"]), "the field 'words' has an empty text"),
+        (TAGGED, (["a", "b"], ["X", ""]), "the field 'tags' has an empty text"),
+        (LABELLED, ("a", ""), "the field 'label' has an empty text"),
     ],
 )
 def test_what_a_column_cannot_hold_is_refused_with_its_line(tmp_path, columns, row, message):
@@ -227,10 +270,32 @@ def test_what_is_no_finite_number_is_refused_with_its_line(tmp_path, value):
         read(parse.read_json, NUMBERS, NUMBERS, path, "x", "y")
 
 
-def test_words_and_tags_may_be_separated_by_blanks(tmp_path):
-    path = file(tmp_path, json.dumps({"words": "the dog", "tags": "DET NOUN"}))
+@pytest.mark.parametrize("ending", ["json", "parquet"])
+def test_dots_reach_into_nested_objects_unless_a_field_has_them(tmp_path, ending):
+    rows = [{"pair": {"en": "a", "de": {"text": "b"}}, "pair.en": "c"}, {"pair": {"en": "d"}}]
+    rows[1] |= {"pair.en": "f", "pair": {"en": "d", "de": {"text": "e"}}}
+    path = file(tmp_path, "\n".join(map(json.dumps, rows)))
+    if ending == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    reader = {"json": parse.read_json, "parquet": parse.read_parquet}[ending]
+    assert read(reader, PAIRS, PAIRS, path, "pair.de.text", "pair.de.text") == {
+        "source": ["b", "e"],
+        "target": ["b", "e"],
+    }
+    if ending == "json":
+        assert read(reader, TEXTS, TEXTS, path, "pair.en") == {"text": ["c", "f"]}
+        with pytest.raises(
+            ValueError, match="f:1: there is no field 'pair.fr.text'; its fields are"
+        ):
+            read(reader, TEXTS, TEXTS, path, "pair.fr.text")
+    with pytest.raises(ValueError, match="there is no (field|column) 'other.en'"):
+        read(reader, TEXTS, TEXTS, path, "other.en")
+
+
+def test_words_and_tags_may_be_separated_by_blanks_and_nothing_else(tmp_path):
+    path = file(tmp_path, json.dumps({"words": "the\u00a0old dog", "tags": " DET  NOUN"}))
     found = read(parse.read_json, TAGGED, TAGGED, path, *TAGGED)
-    assert found == {"words": [["the", "dog"]], "tags": [["DET", "NOUN"]]}
+    assert found == {"words": [["the\u00a0old", "dog"]], "tags": [["DET", "NOUN"]]}
 
 
 def test_bad_lines_of_every_format_can_be_skipped(tmp_path):
@@ -238,7 +303,7 @@ def test_bad_lines_of_every_format_can_be_skipped(tmp_path):
         (parse.read_scan, (), ["IN: a OUT: b", "x"], [("a", "b")]),
         (parse.read_table, ("0", "1"), ["a\tb", "x", "c\t "], [("a", "b")]),
         (parse.read_labelled, (), ["b a", "x"], [("a", "b")]),
-        (parse.read_conll, (), ["a b", "x"], [(["a"], ["b"])]),
+        (parse.read_conll, (), ["a b", "x", "a b c", "c\td"], [(["a"], ["b"])]),
     ):
         path = file(tmp_path, "\n".join(lines))
         assert list(reader(path, *settings, skip_bad=True)) == good

@@ -164,6 +164,23 @@ def test_plain_text_is_documents(tmp_path):
     assert found == {"text": ["one\n\ntwo\n", "three\n"]}
 
 
+def test_a_separator_that_is_in_none_of_the_files_is_told(tmp_path, caplog):
+    for name in ("a", "b", "c"):
+        write(tmp_path / name, [name, f"{name}\n", name])
+
+    def told(*splits, **changes):
+        caplog.clear()
+        load("text", tmp_path, splits, TEXTS, **changes)
+        return [message for message in caplog.messages if "document_separator" in message]
+
+    assert not told("a") and not told("?", document_separator="\n\n")
+    assert not told("a", document_separator="")
+    (message,) = told("?", document_separator="\\n\\n")
+    assert r"'\\n\\n' divides none of ?" in message
+    (tmp_path / "c").write_text("c<e>d")  # one is enough
+    assert not told("?", document_separator="<e>")
+
+
 def test_labelled_texts_and_tagged_words_are_texts_to_pre_train_on_too(tmp_path):
     write(tmp_path / "a.tsv", ["text\tlabel", "a b\tc"])
     assert load("tsv", tmp_path, ("a.tsv",), TEXTS) == {"text": ["a b"]}
@@ -211,6 +228,13 @@ def test_a_pattern_names_files_in_alphabetical_order(tmp_path):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         write(tmp_path / place, [str(number)])
     assert load("text", tmp_path, ("of*/one",), TEXTS)["text"] == ["0", "2"]
+    for hidden in (".c", "._c.gz", "of/.one", ".of/one"):
+        (tmp_path / hidden).parent.mkdir(exist_ok=True)
+        write(tmp_path / hidden, ["hidden"])
+    assert load("text", tmp_path, ("*c*",), TEXTS)["text"] == ["5"]
+    assert load("text", tmp_path, ("*/*one",), TEXTS)["text"] == ["0", "2"]
+    assert load("text", tmp_path, ("**/c",), TEXTS)["text"] == ["5"]
+    assert load("text", tmp_path, (".c*", ".o*/one"), TEXTS)["text"] == ["hidden"] * 2
     with pytest.raises(FileNotFoundError, match="x-.*: no file matches"):
         load("text", tmp_path, ("x-*",))
     (tmp_path / "e.en").write_text("8")
@@ -240,6 +264,42 @@ def test_a_version_tells_one_state_of_the_files_from_another_and_reads_none(tmp_
     assert len(set(versions)) == 5
 
 
+@pytest.mark.parametrize(
+    ("size", "place", "seen"),
+    [
+        *((5, place, True) for place in range(5)),
+        *((2**16, place, True) for place in range(0, 2**16, 997)),
+        *((2**20, place, True) for place in (0, 2**20 - 1, (2**20 - 2**12) * 7 // 15)),
+        (2**20, 2**13, False),  # so that a start is as quick as before: `prepare --check` sees it
+    ],
+)
+def test_content_tells_files_of_one_name_size_and_time_apart(tmp_path, size, place, seen):
+    versions = []
+    for value in (0, 1):
+        data = bytearray(size)
+        data[place] = value
+        (tmp_path / "a").write_bytes(data)
+        os.utime(tmp_path / "a", ns=(1, 1))
+        versions.append(sources.version(source_settings("text", tmp_path), TEXTS, ("a",)))
+    assert (versions[0] != versions[1]) == seen
+
+
+def test_folders_of_the_same_files_are_told_apart_behind_links(tmp_path):
+    """So what differs between the blocks that are looked at is never taken for the same."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "a", ["x"])
+        os.utime(tmp_path / name / "a", ns=(1, 1))
+    versions = []
+    for target in ("one", "two", "one"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(target)
+        versions.append(sources.version(source_settings("text", tmp_path / "link"), TEXTS, ("a",)))
+    assert versions[0] == versions[2] != versions[1]
+    direct = sources.version(source_settings("text", tmp_path / "one"), TEXTS, ("a",))
+    assert direct == versions[0]
+
+
 def test_a_version_tells_one_state_of_what_is_read_along_from_another(tmp_path):
     for name in ("questions/val/x-questions.csv", "section-stories/val/x-story.csv"):
         (tmp_path / name).parent.mkdir(parents=True)
@@ -254,10 +314,14 @@ def test_a_version_tells_one_state_of_what_is_read_along_from_another(tmp_path):
         sources.version(settings, PAIRS, splits)
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
+@pytest.mark.parametrize("lines", [["one", "two", "three"], ["two", "one"]])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, lines):
+    """Whatever its time says."""
     write(tmp_path / "a", ["one", "two"])
+    os.utime(tmp_path / "a", ns=(1, 1))
     pieces = sources.read(source_settings("text", tmp_path), TEXTS, ("a",))
     next(pieces)
-    write(tmp_path / "a", ["one", "two", "three"])
+    write(tmp_path / "a", lines)
+    os.utime(tmp_path / "a", ns=(1, 1))
     with pytest.raises(ValueError, match="a changed while it was read"):
         list(pieces)

@@ -4,9 +4,14 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
+
+from experiments.harness import jobs
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
+from transformer_jax.config import kinds
 from transformer_jax.config import load as overrides
+from transformer_jax.config.kinds import Kind
 
 
 def test_a_trained_run_is_scored_again_where_scores_are_asked_for_otherwise(tmp_path):
@@ -65,3 +70,8 @@ def test_measurements_that_do_not_name_their_config_count(tmp_path):
     """So that nothing is measured again that was measured before they did."""
     (tmp_path / "measurements.json").write_text('{"rows": []}')
     assert not _left(tmp_path, _beam(2, train=False))
+
+
+@pytest.mark.parametrize("text", ["a b", "\n\n", r"\n", "'a'", 'say "it"', "it's", "C:\\", "é\\"])
+def test_a_text_of_an_override_is_read_back_from_the_command_line(text):
+    assert kinds.parse(Kind(str, False), jobs._written(text)) == text

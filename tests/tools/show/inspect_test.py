@@ -4,8 +4,14 @@ import re
 
 import pytest
 
+from configs import default
+from tests.data import datasets
+from transformer_jax import tasks
+from transformer_jax.config import build_data
 from transformer_jax.config.load import load
 from transformer_jax.tools.show.inspect import inspect
+
+DEFAULT = default.__file__
 
 
 def test_each_parameter_is_shown_with_what_its_parameterisation_gives_it(tmp_path, capsys):
@@ -30,3 +36,25 @@ def test_each_parameter_is_shown_with_what_its_parameterisation_gives_it(tmp_pat
         found = re.search(r"multiplier \* (\S+), learning rate \* (\S+), epsilon \* (\S+)$", line)
         assert found, line
         assert [float(text) for text in found.groups()] == pytest.approx(factors, rel=1e-3)
+
+
+def test_a_model_with_less_tokens_than_a_tokenizer_at_hand_is_refused_as_in_training(tmp_path):
+    datasets.write(tmp_path)
+    changes = {
+        "data.source": "text",
+        "data.dir": str(tmp_path / "pairs"),
+        "data.cache_dir": str(tmp_path / "cache"),
+        "data.tokenizer.kind": "words",
+        "model.vocab_size": 4,
+    }
+    config = load(DEFAULT, changes)
+    task = tasks.choose(config.task.name, config.model.architecture)
+    data = build_data.dataset(config, task, None)
+    with pytest.raises(ValueError, match="tokens, more than model.vocab_size=4") as refused:
+        _ = data.tokenizer  # which is trained, and kept
+    with pytest.raises(ValueError) as inspected:
+        inspect(config, None)
+    assert str(inspected.value) == str(refused.value)
+    for kind, message in (("bytes", "260 tokens"), ("words", "tokens")):
+        with pytest.raises(ValueError, match=message):
+            inspect(load(DEFAULT, changes | {"data.tokenizer.kind": kind}), None)

@@ -64,6 +64,7 @@ class Counts:
         empty: examples without text, by column of texts.
         labels: how often each label occurs.
         too_long: examples that were longer than the limits, and so left out or truncated.
+        long_characters, long_tokens: those of their texts, and what is left of their tokens.
         content: SHA-256 of the examples.
     """
 
@@ -73,6 +74,8 @@ class Counts:
     labels: dict[str, int]
     too_long: int
     content: str
+    long_characters: int = 0
+    long_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,4 +182,6 @@ def total(parts: Iterable[Counts]) -> Counts:
         labels=dict(labels.most_common()),
         too_long=sum(part.too_long for part in parts),
         content=fingerprint(*(part.content for part in parts)),
+        long_characters=sum(part.long_characters for part in parts),
+        long_tokens=sum(part.long_tokens for part in parts),
     )

@@ -216,13 +216,17 @@ def _made(plan: Plan, piece: Examples) -> Made:
     )
     texts = [name for name in recipe.reads if name != recipe.labels]
     labels = piece[recipe.labels] if recipe.labels else []
+    leading = [name for name in recipe.counted if recipe.stored[name].along is None]
+    cut = too_long if plan.limits.too_long == "truncate" else ()
     counts = Counts(
         examples=len(examples),
         characters=sum(_characters(piece[name]) for name in texts),
         empty={name: sum(map(_is_empty, piece[name])) for name in texts},
         labels=dict(Counter(label for value in labels for label in listed(value))),
-        too_long=too_long,
+        too_long=len(too_long),
         content=_digest(piece, recipe),
+        long_characters=sum(_characters(piece[name][n]) for name in texts for n in too_long),
+        long_tokens=sum(len(rows[name][n]) for name in leading for n in cut),
     )
     return files, counts
 

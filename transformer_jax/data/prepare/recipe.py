@@ -18,7 +18,7 @@ TooLong = Literal["drop", "truncate"]
 Rows = list[list[int]]  # the token ids of each example
 # By column, the rows of all examples: ids, or arrays of shape (length, *Column.shape).
 Encoded = Mapping[str, Sequence[Any]]
-Encoding = tuple[Encoded, int]  # and how many examples were too long
+Encoding = tuple[Encoded, Sequence[int]]  # and the numbers of the examples that were too long
 Labels = tuple[str, ...]
 Batch = dict[str, Shaped[np.ndarray, "B ..."]]
 # A batch and the number of the example in each of its rows; -1 marks a row of padding.

@@ -1,6 +1,7 @@
 """What is in each split: counts that are shown before training, and what looks like a mistake."""
 
 import dataclasses
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +10,7 @@ from jaxtyping import Int64
 
 from transformer_jax.data.prepare.arrays import Counts, TokenArrays, summed, total
 from transformer_jax.data.prepare.recipe import Recipe
-from transformer_jax.data.prepare.tokenizer import SpecialIds
+from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer
 from transformer_jax.process import tables
 
 _SHOWN = 10  # labels in the table, the most frequent ones
@@ -74,6 +75,22 @@ def check_train(summary: Summary) -> None:
             )
 
 
+def lost(targets: Sequence[str], tokenizer: Tokenizer) -> str:
+    """Says which share of a sample of targets, but for blanks at their ends and for those with
+    unknown words, does not come back from their tokens; "" if none."""
+    texts = targets[:: 1 + len(targets) // 500]
+    rows = zip(texts, tokenizer.encode(texts), strict=True)
+    known = [(one, tokenizer.decode(row)) for one, row in rows if tokenizer.special.unk not in row]
+    others = [(text, written) for text, written in known if text.strip() != written.strip()]
+    if not others:
+        return ""
+    text, written = others[0]
+    return (
+        f"{len(others) / len(known):.1%} of the targets do not come back from their tokens, so "
+        f"scores are low: {text!r:.80} becomes {written!r:.80}; change texts or data.tokenizer.kind"
+    )
+
+
 def report(summaries: Mapping[str, Summary]) -> str:
     """A table with a column for each split, and below it a line for each likely mistake."""
     labels: Counter[str] = Counter()
@@ -102,7 +119,11 @@ def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str
         cells["pieces"] = f"{summary.pieces:,}"
     if summary.tokens is not None:
         cells["tokens"] = f"{summary.tokens:,}"
-        cells["characters a token"] = f"{summary.characters / max(summary.tokens, 1):.2f}"
+        # Of the same examples; a set that was prepared long ago does not know them.
+        tokens = max(summary.tokens - summary.long_tokens, 1)
+        characters = summary.characters - summary.long_characters
+        known = summary.long_characters or not summary.too_long
+        cells["characters a token"] = f"{characters / tokens:.2f}" if known else "-"
     what = "places" if summary.tokens is None else "tokens"
     for side, quantiles in summary.lengths.items():
         name = f"{side} {what}: median / 90 % / longest"
@@ -110,7 +131,7 @@ def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str
     if summary.tokens is not None:
         cells["<unk>"] = f"{summary.unknown:.1%}"
     counts = {label: summary.labels.get(label, 0) for label in shown}
-    cells |= {f"label {label!r}": f"{count:,}" for label, count in counts.items()}
+    cells |= {f"label {_shown(label)}": f"{count:,}" for label, count in counts.items()}
     if labels > len(shown):
         others = sum(summary.labels.values()) - sum(counts.values())
         cells[f"{labels - len(shown):,} other labels"] = f"{others:,}"
@@ -140,25 +161,39 @@ def _mistaken_labels(summaries: Mapping[str, Summary]) -> list[str]:
     spellings: dict[str, set[str]] = {}
     for summary in summaries.values():
         for label in summary.labels:
-            spellings.setdefault("".join(label.split()).casefold(), set()).add(label)
+            spellings.setdefault(_outline(label), set()).add(label)
     alike = [sorted(labels) for labels in spellings.values() if len(labels) > 1]
     if alike:
-        pairs = _named([" and ".join(map(repr, labels)) for labels in alike])
-        lines.append(f"labels that differ by white space or case alone: {pairs}; spell them alike")
+        pairs = _named([" and ".join(map(_shown, labels)) for labels in alike])
+        lines.append(
+            "labels that differ by white space or case, by invisible characters or the way that "
+            f"accents are written: {pairs}; spell them alike"
+        )
     once = [label for label, count in train.items() if count == 1]
     if once:
         lines.append(
             f"train: {len(once):,} of {len(train):,} labels occur only once: "
-            f"{_named(map(repr, once))}; are they typing mistakes, or a header?"
+            f"{_named(map(_shown, once))}; are they typing mistakes, or a header?"
         )
     for split, summary in summaries.items():
         if unseen := [label for label in summary.labels if label not in train]:
             lines.append(
                 f"{split}: {len(unseen):,} of {len(summary.labels):,} labels are not in train: "
-                f"{_named(map(repr, unseen))}; no training teaches them: correct them or add "
+                f"{_named(map(_shown, unseen))}; no training teaches them: correct them or add "
                 "examples to train"
             )
     return lines
+
+
+def _outline(label: str) -> str:
+    """What a reader sees of a label: without blanks, case, and what is not printed."""
+    plain = unicodedata.normalize("NFKC", label).casefold()
+    return "".join(c for c in plain if unicodedata.category(c)[0] not in "CZ") or label
+
+
+def _shown(label: str) -> str:
+    """A label in quotes, escaped where it does not look like what it is."""
+    return repr(label) if label == unicodedata.normalize("NFKC", label) else ascii(label)
 
 
 def _named(texts: Iterable[str]) -> str:

@@ -32,10 +32,10 @@ def label_number(label: str, numbers: dict[str, int]) -> int:
     return numbers[label]
 
 
-def between(rows: Rows, most: int, ids: SpecialIds) -> tuple[Rows, int]:
-    """The rows between bos and eos, `most` tokens at most, and how many were cut at their end."""
+def between(rows: Rows, most: int, ids: SpecialIds) -> tuple[Rows, list[int]]:
+    """The rows between bos and eos, `most` tokens at most, and which were cut at their end."""
     room = most - 2
-    too_long = sum(len(row) > room for row in rows)
+    too_long = [number for number, row in enumerate(rows) if len(row) > room]
     return [[ids.bos, *row[:room], ids.eos] for row in rows], too_long
 
 
@@ -47,7 +47,7 @@ def labelled(sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds) -> 
         places: the label, or 0, at bos and at each token.
 
     Returns:
-        "inputs" and "labels", as long; and how many sentences were too long.
+        "inputs" and "labels", as long; and the numbers of the sentences that were too long.
     """
     room = limits.source - 2
     fits = [len(row) <= room for row in sentences]
@@ -55,7 +55,7 @@ def labelled(sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds) -> 
         sentences, places = (list(itertools.compress(rows, fits)) for rows in (sentences, places))
     inputs, _ = between(sentences, limits.source, ids)
     labels = [[*place[: room + 1], 0] for place in places]
-    return {"inputs": inputs, "labels": labels}, fits.count(False)
+    return {"inputs": inputs, "labels": labels}, [n for n, fit in enumerate(fits) if not fit]
 
 
 def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
@@ -65,7 +65,7 @@ def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
     has no eos: scores of texts see whole references.
 
     Returns:
-        "inputs" and "targets"; and how many pairs were too long.
+        "inputs" and "targets"; and the numbers of the pairs that were too long.
     """
     fits = [
         len(source) < limits.source and len(target) < limits.target
@@ -77,7 +77,7 @@ def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
         "inputs": with_eos(sources, limits.source, eos),
         "targets": [[*row, eos][: limits.target] for row in targets],
     }
-    return columns, fits.count(False)
+    return columns, [number for number, fit in enumerate(fits) if not fit]
 
 
 def prompt_sources(
@@ -85,7 +85,7 @@ def prompt_sources(
 ) -> Encoding:
     """Sources with eos, cut at their end (a `recipe.Prompt`)."""
     rows = tokenizer.encode(lines)
-    too_long = sum(len(ids) >= limits.source for ids in rows)
+    too_long = [number for number, ids in enumerate(rows) if len(ids) >= limits.source]
     return {"inputs": with_eos(rows, limits.source, tokenizer.special.eos)}, too_long
 
 

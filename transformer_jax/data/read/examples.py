@@ -4,6 +4,7 @@ import bisect
 import collections
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -42,6 +43,11 @@ class SourceSettings:
     document_separator: str
     skip_bad_lines: bool
     cache_dir: str
+
+
+def words(value: str | list[str]) -> list[str]:
+    """Words as they are; a text as what blanks and line ends divide, and no other white space."""
+    return re.findall(r"[^ \n]+", value) if isinstance(value, str) else value
 
 
 def listed(value: str | list[str]) -> list[str]:

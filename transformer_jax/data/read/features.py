@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from transformer_jax.data.cache import build_once
-from transformer_jax.data.read.examples import Examples
+from transformer_jax.data.read.examples import Examples, words
 
 # column -> the setting that names the feature, or the field of a file, that it is read from.
 KEYS = {
@@ -73,8 +73,8 @@ def _labelled(blocks: Iterable[Examples]) -> Iterator[Examples]:
 def _tagged(blocks: Iterable[Examples]) -> Iterator[Examples]:
     number = 0
     for block in blocks:
-        words, tags = ([_items(value) for value in block[name]] for name in ("words", "tags"))
-        for sentence, labels in zip(words, tags, strict=True):
+        sentences, tags = (list(map(words, block[name])) for name in ("words", "tags"))
+        for sentence, labels in zip(sentences, tags, strict=True):
             if "" in labels:
                 raise ValueError(f"data.label_feature: example {number} has a word without a tag")
             if len(sentence) != len(labels):
@@ -83,9 +83,4 @@ def _tagged(blocks: Iterable[Examples]) -> Iterator[Examples]:
                     f"{len(sentence)} words, but {len(labels)} tags"
                 )
             number += 1
-        yield {"words": words, "tags": tags}
-
-
-def _items(value: str | list[str]) -> list[str]:
-    """Words or tags, which come in a list or separated by blanks."""
-    return [item for item in value.split(" ") if item] if isinstance(value, str) else value
+        yield {"words": sentences, "tags": tags}

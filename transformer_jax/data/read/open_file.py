@@ -59,7 +59,8 @@ def read_lines(path: Path, *, skip_bad: bool = False) -> Iterator[str | None]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it cannot be read, is empty, or has a line that is not UTF-8.
+        ValueError: it cannot be read, is empty, has a line that is not text in UTF-8, or lines that
+            end in "\r" alone.
     """
     with _opened(path) as text:
         yield from _lines(text, str(path), skip_bad)
@@ -206,7 +207,7 @@ def _unpacked(path: Path) -> Any:
 def _decoded(file: io.BufferedReader, name: str) -> Iterator[io.TextIOWrapper]:
     """Bytes as text without a byte-order mark; what is not UTF-8 becomes half characters in it.
 
-    Raises ValueError where the bytes are packed.
+    Raises ValueError where the bytes are packed, or lines end in "\r" alone.
     """
     with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="\n") as text:
         for mark, packed, unpack, ending in _PACKERS:
@@ -215,11 +216,17 @@ def _decoded(file: io.BufferedReader, name: str) -> Iterator[io.TextIOWrapper]:
                     f"{name}: looks like {packed}, not like text; unpack it with {unpack}, or let "
                     f"the name of a data file end in {ending}"
                 )
+        if b"\r" in file.peek() and b"\n" not in file.peek().removesuffix(b"\n"):
+            raise ValueError(
+                f"{name}: lines that end in \\r alone are not told apart; convert them to \\n"
+            )
         yield text
 
 
 def _no_text(text: str) -> str:
-    """What keeps a text from being UTF-8; "" where nothing does."""
+    """What keeps a text from being text in UTF-8; "" where nothing does."""
+    if "\0" in text:
+        return "not UTF-8 but with bytes of 0, as UTF-16 has; convert the file with iconv"
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -5,7 +5,6 @@ import fnmatch
 import itertools
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 from absl import logging
 
+from transformer_jax.data.read.examples import listed, words
 from transformer_jax.data.read.open_file import Skipped, read_lines
 
 # The columns of CoNLL-U (universaldependencies.org/format.html), and those that can be tags.
@@ -21,6 +21,7 @@ _CONLLU = "id form lemma upos xpos feats head deprel deps misc".split()
 _CONLLU_LABELS = "lemma upos xpos feats deprel".split()
 _READ = 1024  # rows of Parquet that are read at a time
 _END: Any = object()  # of the shorter of two files
+_FASTTEXT = "__label__"  # what fastText's labels begin with (Joulin et al. 2017)
 
 Row = tuple[Any, ...]
 NUMBERS = ("features", "values")  # columns of numbers, what is given and what is asked for
@@ -125,7 +126,8 @@ def read_labelled(path: Path, *, skip_bad: bool) -> Iterator[Row]:
     """Lines "LABEL sentence", divided at the first blank; yields the sentence and its label.
 
     Raises:
-        ValueError: a line without a label or a blank, or a tab in the label.
+        ValueError: a line without a label or a blank, a tab in the label, or several of fastText's
+            labels, "__label__pos".
     """
 
     def parse(line: str) -> Row:
@@ -137,27 +139,49 @@ def read_labelled(path: Path, *, skip_bad: bool) -> Iterator[Row]:
                 f"there is a tab in the label {label[:99]!r}; for columns that tabs separate, set "
                 "data.source='tsv'"
             )
+        if label.startswith(_FASTTEXT) and any(w.startswith(_FASTTEXT) for w in words(text)):
+            raise ValueError(f"there are several labels {_FASTTEXT}...; leave one in each line")
         return text, label
 
     return parsed(path, parse, skip_bad)
 
 
 def read_conll(path: Path, *, skip_bad: bool) -> Iterator[Row]:
-    """Sentences of lines "word ... tag", as words and tags; tabs or blanks separate the columns.
+    """Sentences of lines "word ... tag", as words and tags.
 
-    Blank lines end a sentence. Lines "-DOCSTART-" (Tjong Kim Sang and De Meulder 2003) are skipped.
+    The first row says how many columns there are, and that tabs separate them if it has one, else
+    blanks. Blank lines end a sentence. Lines "-DOCSTART-" (Tjong Kim Sang and De Meulder 2003) are
+    skipped, and where tabs separate those that begin with "# ".
 
     Raises:
-        ValueError: a line with a single column, or no sentence.
+        ValueError: a row of another shape, or without a word or a tag, a comment where blanks
+            separate, the format of another CoNLL, or no sentence.
     """
+    shape: list[Any] = []  # of the first row: whether there are tabs, and how many columns
+    comments: list[str] = []
 
     def parse(line: str) -> Row | None:
-        if line.startswith("-DOCSTART-"):
+        tabs, comment = "\t" in line, line.startswith("# ") and (not shape or shape[0])
+        if comment or line.startswith("-DOCSTART-"):
+            comments.extend([line] * comment)
             return None
-        columns = re.split("[ \t]+", line.rstrip(" \t"))
-        if len(columns) < 2 or not columns[0]:
+        columns = line.split("\t") if tabs else words(line)
+        if len(columns) < 2 or not columns[0].strip(" ") or not columns[-1].strip(" "):
             raise ValueError("expected a word and, in the last column, its tag")
-        return columns[0], columns[-1]
+        if not shape:
+            numbered = len(columns) > 9 and columns[0][:2] in ("1", "1-")
+            other = numbered or line.startswith("#begin")
+            shape.extend([tabs, 0 if other else len(columns)])
+            if other:
+                raise ValueError("of another CoNLL's format; data.source='conllu' reads CoNLL-U")
+            if comments and not tabs:
+                raise ValueError(f"{comments[0]!r:.99} is no row, and a comment only beside tabs")
+        if [tabs, len(columns)] != shape:
+            separator = "tabs" if shape[0] else "blanks"
+            raise ValueError(
+                f"expected {shape[1]} columns between {separator}, as in the first row"
+            )
+        return columns[0].strip(" "), columns[-1].strip(" ")
 
     return _sentences(path, parse, skip_bad)
 
@@ -186,6 +210,8 @@ def read_conllu(path: Path, label_column: str, *, skip_bad: bool) -> Iterator[Ro
         if len(columns) != len(_CONLLU):
             raise ValueError("expected the ten columns of CoNLL-U, separated by tabs")
         row = dict(zip(_CONLLU, columns, strict=True))
+        if not row["form"] or not row[label_column]:
+            raise ValueError(f"there is nothing in the column 'form' or {label_column!r}")
         return None if set("-.") & set(row["id"]) else (row["form"], row[label_column])
 
     return _sentences(path, parse, skip_bad)
@@ -195,7 +221,8 @@ def read_json(columns: Sequence[str], path: Path, *fields: str, skip_bad: bool) 
     """JSON lines: an object a line, of which the fields are read; blank lines are skipped.
 
     A line may be a dict of Python, too. The name of a field may be a pattern, as "summary*": where
-    several fitting fields have a text, their values are a list.
+    several fitting fields have a text, their values are a list. Dots reach into nested objects, as
+    "translation.en" into {"translation": {"en": ...}}.
 
     Args:
         columns: what the fields are. "words" and "tags" are lists of one length, or are separated
@@ -235,7 +262,7 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
     with file:
         names = file.schema_arrow.names
-        if missing := [name for name in fields if name not in names]:
+        if missing := [name for name in fields if not {name, name.split(".")[0]} & {*names}]:
             raise ValueError(
                 f"{path}: there is no column {missing[0]!r}; its columns are {', '.join(names)}"
             )
@@ -275,8 +302,11 @@ def _cell(row: dict[str, Any], column: str, name: str) -> Any:
         _check_numbers(value, name)
         return value if isinstance(value, list) else [value]
     value = _field(row, name)
+    value = words(value) if column in ("words", "tags") else value
+    if column in ("words", "tags", "label") and "" in listed(value):
+        raise ValueError(f"the field {name!r} has an empty text in place of a word or label")
     if column in ("words", "tags"):
-        return value.split() if isinstance(value, str) else value
+        return value
     if isinstance(value, list) and column != "target":
         raise ValueError(f"the field {name!r} is a list, not a text")
     if value == []:
@@ -293,17 +323,22 @@ def _field(row: dict[str, Any], name: str) -> str | list[str]:
     value = _value(row, name)
     if isinstance(value, str):
         return whole(value)
-    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
-        return [whole(str(item)) for item in value]
     if isinstance(value, int):
         return str(value)
-    raise ValueError(f"the field {name!r} is a {type(value).__name__}, not a text")
+    if not isinstance(value, list):
+        raise ValueError(f"the field {name!r} is {value!r:.50}, not a text")
+    if others := [item for item in value if not isinstance(item, str | int)]:
+        raise ValueError(f"the field {name!r} is a list with {others[0]!r:.50}, which is no text")
+    return [whole(str(item)) for item in value]
 
 
 def _value(row: dict[str, Any], name: str) -> Any:
-    if name not in row:
-        raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
-    return row[name]
+    inner = row
+    for part in [name] if name in row else name.split("."):
+        if not isinstance(inner, dict) or part not in inner:
+            raise ValueError(f"there is no field {name!r}; its fields are {', '.join(row)}")
+        inner = inner[part]
+    return inner
 
 
 def _check_numbers(value: Any, name: str) -> None:

@@ -120,14 +120,16 @@ def _asked(question: str, context: str) -> str:
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a CSV file by the names in its header, and where each ends in the file."""
+    """The rows of a CSV file, all as wide as its header, by its names, and where each ends."""
     lines = (f"{line}\n" for line in read_lines(path))
-    rows = csv.DictReader(lines, restval="", strict=True)
+    rows = csv.DictReader(lines, strict=True)
     names = rows.fieldnames or ()
     if missing := [column for column in columns if column not in names]:
         raise ValueError(f"{path}: no column {missing[0]!r}; its columns are {', '.join(names)}")
     try:
         for row in rows:
+            if None in row or None in row.values():
+                raise csv.Error(f"expected {len(names)} columns, as in the header")
             yield rows.line_num, row
     except csv.Error as error:
         raise ValueError(f"{path}:{rows.line_num}: {error}") from error

@@ -1,16 +1,23 @@
 """Where examples come from: what is generated, files in a folder, TFDS's catalogue."""
 
 import functools
+import glob
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from absl import logging
+
 from transformer_jax.data.corpora import bigram, grammar
 from transformer_jax.data.read import embedded, open_file, parse, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, as_text, gathered
 from transformer_jax.data.read.features import KEYS
+
+# Of a file, what tells its content from others: so many blocks of so many bytes.
+_BLOCKS, _BLOCK = 16, 2**12
 
 # The columns that a task reads.
 Columns = tuple[str, ...]
@@ -204,18 +211,26 @@ def _read(
         for block in reader.read(settings, splits, columns):
             yield from gathered(list(block), zip(*block.values(), strict=True))
         return
+    documents = 0
     for paths in files:
         all_of = reader.all_of(paths)
         before = list(map(_state, all_of))
-        yield from gathered(columns, reader.rows(settings, paths))
+        for piece in gathered(columns, reader.rows(settings, paths)):
+            documents += len(piece[columns[0]])
+            yield piece
         for path, state in zip(all_of, before, strict=True):
             if _state(path) != state:
                 raise ValueError(f"{path} changed while it was read: start again once it is whole")
+    separated = reader.arguments == ("document_separator",) and settings.document_separator
+    if separated and documents == len(files):
+        named = separated, ", ".join(splits)
+        logging.warning("data.document_separator=%r divides none of %s: each is a document", *named)
 
 
 def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> list[Any]:
-    """What `read` depends on, known without reading: where in `dir` the files are, their sizes and
-    modification times, and the settings that shape the examples. Raises as `find_files`."""
+    """What `read` depends on, known without reading all: the folder of the files behind all links,
+    where in it they are and their `_state`, and the settings that shape the examples. Raises as
+    `find_files`."""
     files = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     shaping = [getattr(settings, name) for name in reader.reads if name != "dir"]
@@ -226,7 +241,7 @@ def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...])
         [(os.path.relpath(path, folder), *_state(path)) for path in reader.all_of(paths)]
         for paths in files
     ]
-    return [settings.source, columns, shaping, states]
+    return [settings.source, columns, shaping, str(folder.resolve()), states]
 
 
 def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> int | None:
@@ -236,10 +251,16 @@ def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, .
     return sum(path.stat().st_size for path in paths) if paths and not packed else None
 
 
-def _state(path: Path) -> tuple[int, int]:
-    """The size of a file and the time at which it was changed, in nanoseconds."""
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
+def _state(path: Path) -> tuple[int, int, str]:
+    """The size of a file, the time at which it was changed, in nanoseconds, and a hash of its ends
+    and of blocks between: of a small file's whole content."""
+    status, digest = path.stat(), hashlib.sha256()
+    if path.is_file():  # a pipe, which reading refuses, would be waited for
+        with path.open("rb", buffering=0) as file:
+            for number in range(_BLOCKS):
+                file.seek(max(status.st_size - _BLOCK, 0) * number // (_BLOCKS - 1))
+                digest.update(file.read(_BLOCK))
+    return status.st_size, status.st_mtime_ns, digest.hexdigest()
 
 
 def find_files(
@@ -274,16 +295,18 @@ def find_files(
 def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Path, ...]]:
     """The files of a split, or of all that match it where it is a pattern, in alphabetical order.
 
-    Raises FileNotFoundError where there are none.
+    As in a shell, names that begin with a dot match only a pattern that does. Raises
+    FileNotFoundError where there are none.
     """
     if not set("*?[") & set(split) or (folder / f"{split}{endings[0]}").exists():
         return [tuple(_find(folder / f"{split}{ending}") for ending in endings)]
     first = endings[0]
     # Of a file that is there plain and packed `_find` takes one.
+    names = (f"{split}{first}{packed}" for packed in ("", *open_file.PACKED))
+    matches = (glob.iglob(name, root_dir=folder, recursive=True) for name in names)
     stems = {
         str(path.with_suffix("") if path.suffix in open_file.PACKED else path).removesuffix(first)
-        for packed in ("", *open_file.PACKED)
-        for path in folder.glob(f"{split}{first}{packed}")
+        for path in map(folder.joinpath, itertools.chain.from_iterable(matches))
     }
     if not stems:
         raise FileNotFoundError(
