@@ -62,8 +62,8 @@ def test_resumed_equals_unbroken(tmp_path, restored):
     train(tmp_path / "resumed", 0, killed_at)
     train(tmp_path / "resumed", restored, TOTAL)
 
-    unbroken = untimed(read_metrics(tmp_path / "unbroken"))
-    assert untimed(read_metrics(tmp_path / "resumed")) == unbroken
+    unbroken = untimed(list(read_metrics(tmp_path / "unbroken")))
+    assert untimed(list(read_metrics(tmp_path / "resumed"))) == unbroken
     assert [record["step"] for record in unbroken if "train/loss" in record] == [*range(1, 11)]
 
     events = shown_by_tensorboard(tmp_path / "unbroken" / "tensorboard")
@@ -77,10 +77,10 @@ def test_every_line_is_there_at_once_and_counted(tmp_path):
     """A checkpoint holds how many there are, so that lost ones are noticed."""
     train(tmp_path, 0, 7)  # with two of validation
     log = open_log(tmp_path, restored_step=5)
-    assert log.records == 6 == len(read_metrics(tmp_path))
+    assert log.records == 6 == len(list(read_metrics(tmp_path)))
     log.write(6, {"train/loss": 0.5})
     assert log.records == 7
-    assert untimed(read_metrics(tmp_path))[-1] == {"step": 6, "train/loss": 0.5}
+    assert untimed(list(read_metrics(tmp_path)))[-1] == {"step": 6, "train/loss": 0.5}
     log.close()
 
 
@@ -108,9 +108,10 @@ def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
 )
 def test_a_bad_line_elsewhere_is_named(tmp_path, text, number):
     (tmp_path / "metrics.jsonl").write_text(text)
-    for read in (read_metrics, lambda folder: open_log(folder, restored_step=2)):
+    for read in (read_metrics, lambda folder: [open_log(folder, restored_step=2)]):
         with pytest.raises(ValueError, match=rf"metrics\.jsonl:{number} "):
-            read(tmp_path)
+            list(read(tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_text() == text
 
 
 def test_numbers_are_valid_json(tmp_path):

@@ -76,6 +76,7 @@ class RunLog:
 
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
+        self._trackers = Trackers(trackers, self._workdir, config or {})
         path, spent = self._workdir / METRICS, 0.0
         with replacing(path) as file:
             for record in read_metrics(workdir):
@@ -85,7 +86,6 @@ class RunLog:
                     self.records += 1
         self._started = time.monotonic() - spent
         self._metrics = path.open("a", encoding="utf-8")
-        self._trackers = Trackers(trackers, self._workdir, config or {})
         # From this step on, TensorBoard hides what the files of earlier processes hold.
         self._tensorboard = SummaryWriter(
             str(self._workdir / TENSORBOARD),
