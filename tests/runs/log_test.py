@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import tracemalloc
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
+from transformer_jax.inspection.spikes import spike_scores
 from transformer_jax.process import hosts
 from transformer_jax.runs import log as run_log
 from transformer_jax.runs.log import RunLog, Texts, format_samples, format_scores
@@ -104,6 +106,8 @@ def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
         ('{"step": 5, "time/wall_seconds": "1"}\n{"step": 5}\n', 1),
         ('[5]\n{"step": 5}\n', 1),
         ('{"step": 5}\n{"step": 4}\n{"step": 5}\n', 2),  # in another order
+        (f'{{"step": 1{"0" * 400}}}\n{{"step": 5}}\n', 1),
+        (f'\n{{"step": 1, "time/wall_seconds": 1{"0" * 400}}}\n{{"step": 5}}\n', 2),
     ],
 )
 def test_a_bad_line_elsewhere_is_named(tmp_path, text, number):
@@ -112,6 +116,36 @@ def test_a_bad_line_elsewhere_is_named(tmp_path, text, number):
         with pytest.raises(ValueError, match=rf"metrics\.jsonl:{number} "):
             list(read(tmp_path))
     assert (tmp_path / "metrics.jsonl").read_text() == text
+
+
+@pytest.mark.parametrize("end", ["\n", "\n \n\r\n", '{"step": 3, "tra\n\n'])
+def test_blank_lines_are_no_records(tmp_path, end):
+    """An editor leaves some, also behind a line that a kill has torn."""
+    train(tmp_path, 0, 2)
+    path = tmp_path / "metrics.jsonl"
+    text = path.read_text()
+    path.write_text(f"\n{text}{end}")
+    assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2]
+    open_log(tmp_path, restored_step=2).close()
+    assert path.read_text() == text
+
+
+def test_a_log_is_never_whole_in_memory(tmp_path):
+    """That of a long run would not fit; read so before a resume and at the end."""
+    record = {f"train/{name}": 0.125 for name in ("loss", "gradient_norm", "a", "b", "c", "d")}
+    lines = (json.dumps({"step": step, **record}) + "\n" for step in range(1, 10_001))
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    size = (tmp_path / "metrics.jsonl").stat().st_size
+    open_log(tmp_path / "other").close()  # what it imports takes memory, too
+    tracemalloc.start()
+    log = open_log(tmp_path, restored_step=9_990)
+    assert log.records == 9_990
+    log.close()
+    assert run_log.spikes(read_metrics(tmp_path)) == []
+    assert spike_scores(read_metrics(tmp_path)) == {"spike_score": {"loss": 0, "gradient_norm": 0}}
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < size / 2
 
 
 def test_numbers_are_valid_json(tmp_path):
@@ -149,6 +183,17 @@ def test_batches_are_kept_to_look_at_and_not_too_many(tmp_path):
     for step, batch in kept.items():
         np.testing.assert_array_equal(batch["targets"], np.full((2, 3), step))
         np.testing.assert_array_equal(batch["positions"], np.arange(step))
+
+
+def test_a_batch_is_written_into_no_file_that_a_link_names(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "spikes").mkdir()
+    (tmp_path / "spikes" / "1.npz").symlink_to(tmp_path / "victim")
+    log = open_log(tmp_path)
+    log.keep_batch(1, {"targets": np.ones(3)})
+    log.close()
+    assert (tmp_path / "victim").read_text() == "mine"
+    np.testing.assert_array_equal(np.load(tmp_path / "spikes" / "1.npz")["targets"], np.ones(3))
 
 
 def test_texts_of_steps_that_come_again_are_there_once(tmp_path):
