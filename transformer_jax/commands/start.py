@@ -56,9 +56,7 @@ def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStream
 
 
 def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) -> State:
-    """A new state, with the parameters that `checkpoint.init_from` names.
-
-    They are those that an earlier start in the work directory took, where they are still there.
+    """A new state, with the parameters that `checkpoint.init_from` names, or an earlier start took.
 
     keep: whether Admin's profile, and what was taken from another run, are kept there.
     """

@@ -137,8 +137,7 @@ class RunLog:
         others = [path for path in folder.glob("*.npz") if path.stem != str(step)]
         if len(others) < _MOST_BATCHES:
             folder.mkdir(exist_ok=True)
-            path = folder / f"{step}.npz"
-            path.unlink(missing_ok=True)  # where it is a link, its target stays as it is
+            (path := folder / f"{step}.npz").unlink(missing_ok=True)  # a link is not followed
             np.savez_compressed(path, **jax.device_get(dict(batch)))
 
     def progress(self, step: int, text: str) -> None:

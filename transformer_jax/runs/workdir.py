@@ -99,10 +99,7 @@ def lock(workdir: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """A file to write that then replaces `path`: whatever happens, that is the old or the new one.
-
-    What was a link before is a file of its own afterwards.
-    """
+    """A file to write, which then replaces `path`: at any moment that is the old or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)  # of a process that was killed, or a link to anywhere
     with temporary.open("x", encoding="utf-8") as file:
@@ -113,7 +110,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file, as a whole, by a text."""
+    """Replaces a file as a whole, see `replacing`."""
     with replacing(path) as file:
         file.write(text)
 

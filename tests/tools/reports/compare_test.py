@@ -211,10 +211,3 @@ def test_what_is_json_of_another_kind_is_named(call, tmp_path, command, file, co
     assert status == 1 and len(text.splitlines()) == 1 and len(text) < 500
     assert f"{run / file} is broken (" in text
     assert not [*(tmp_path / "here").iterdir()]
-
-
-def test_numbers_that_are_not_finite_and_blank_lines_are_no_fault(call, tmp_path, undrawn):
-    more = '{"step": 3, "train/token_loss": NaN, "x": 1e999, "diagnostics/x": [null, -1e999]}\n\n'
-    run = make(tmp_path / "run", steps=2, more=more)
-    for command in (compare, report):
-        assert call(run, command=command)[0] == 0

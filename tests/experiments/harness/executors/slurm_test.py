@@ -292,14 +292,6 @@ def test_options_that_would_hide_tasks_are_refused(queue, tmp_path, options):
     assert not queue.with_suffix(".submitted").exists()
 
 
-def test_other_options_are_sbatchs_and_the_queue_is_followed(queue, tmp_path, capsys):
-    words = "--partition=gpu -A acct --account=j --time=1:00 -J".split()[:-1]
-    slurm.run_all(_jobs(tmp_path, 3), ["run"], tmp_path, at_once=None, options=words)
-    (submitted,) = queue.with_suffix(".submitted").read_text().splitlines()
-    assert submitted.endswith(" ".join(words)) and "--array=0-2" in submitted
-    assert "[3/3]" in capsys.readouterr().out
-
-
 def test_a_comment_that_was_changed_is_told(queue, tmp_path, monkeypatch):
     monkeypatch.setenv("COMMENT", "reviewed")
     with pytest.raises(ValueError, match="comment was changed .1 reviewed.: .*scancel --name="):
