@@ -3,6 +3,7 @@
 Runs may be in any state: still training, stopped, failed, diverged or finished. It needs no JAX.
 """
 
+import collections
 import itertools
 import json
 import math
@@ -47,7 +48,7 @@ class Curve:
         """Adds the value of a step that is not before the last one."""
         points = self._stretches.setdefault(step // self.width, [])
         points.append((step, value))
-        if len(points) > 8:
+        if len(points) > 16:
             points[:] = _outstanding(points)
         if len(self._stretches) > _STRETCHES:
             old, self.width, self._stretches = self.points(), 2 * self.width, {}
@@ -117,17 +118,18 @@ def read(folder: Path) -> Record:
 
 
 def _curves(folder: Path) -> dict[str, Curve]:
-    curves, sizes = dict[str, Curve](), dict[str, int | None]()
+    curves, sizes = collections.defaultdict[str, Curve](Curve), dict[str, int | None]()
+    path = folder / METRICS
     for record in read_metrics(folder):
-        with reading(folder / METRICS, f"remove the line of step {record['step']}"):
+        with reading(path, f"remove the line of step {record['step']}"):
             for name, value in record.items():
                 size = len(value) if isinstance(value, list) else None
                 if sizes.setdefault(name, size) != size:
                     raise ValueError(f"{name} is {value!r:.80}, and not as long as before")
                 value = _finite(value) if size is None else [*map(_finite, value)]
                 if size is None or name.startswith(DIAGNOSTICS):
-                    curves.setdefault(name, Curve()).add(record["step"], value)
-    return curves
+                    curves[name].add(record["step"], value)
+    return dict(curves)
 
 
 def _finite(value: float | None) -> float | None:
