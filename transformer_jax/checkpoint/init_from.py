@@ -48,8 +48,7 @@ def init_from(
     """`params` with those of another run in the place of its own where they fit, and a report.
 
     path: a work directory, whose newest checkpoint counts, or the folder of a checkpoint.
-    before: the init_from.json that an earlier start of this run may have left, whose checkpoint is
-      taken again. A warning says where that has gone, and another makes this another run.
+    before: the init_from.json of an earlier start, whose checkpoint is taken again if it is there.
     tokenizer: the fingerprint of this run's.
     token_paths: the parameters that mean something only together with the tokenizer, such as the
       embedding.
