@@ -46,7 +46,7 @@ from experiments.harness import default_report, new, results
 from experiments.harness.executors import EXECUTORS, bucket
 from experiments.harness.jobs import Job, Order
 from experiments.harness.plan import plan
-from experiments.harness.sweep import ROOT, Run, part
+from experiments.harness.sweep import ROOT, Run, mistakes, part
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,18 +84,26 @@ def _main(arguments: argparse.Namespace) -> int:
     for flag in ("jobs", "options", "bucket"):
         if getattr(arguments, flag) is not None and flag not in reads:
             raise ValueError(f"--executor={arguments.executor} does not read --{flag}")
+    try:
+        arguments.options = shlex.split(arguments.options or "")
+    except ValueError as error:
+        raise ValueError(f"--options={arguments.options}: {error}") from error
     if arguments.data_dir is not None:
         arguments.data_dir = _data_dir(arguments.data_dir, arguments.executor)
     folder = _find(arguments.folder)
     sweep, runs = _runs(folder, arguments)
     if arguments.jobs is None and "jobs" in reads:
         arguments.jobs = getattr(part(folder, "sweep"), "JOBS", None)
-    home = arguments.runs_dir.expanduser().resolve() / folder.name
+    if not (arguments.jobs is None or isinstance(arguments.jobs, int) and arguments.jobs > 0):
+        raise ValueError(f"--jobs, or JOBS in sweep.py, is {arguments.jobs}: expected 1 or more")
+    home = _path(arguments.runs_dir).resolve() / folder.name
     if "bucket" in reads:
         bucket.fetch(arguments.bucket, home)
     jobs = plan(runs, folder, home)
     # Before hours have gone into what it reports on.
     own = part(folder, "report").report if (folder / "report.py").exists() else None
+    if own is None and arguments.run is None:
+        default_report.check(runs)
     base = home / "quick" if arguments.quick else folder
     if arguments.run is None:
         results.check_markers(base / "README.md", sweep)
@@ -127,21 +135,26 @@ def _new(arguments: argparse.Namespace, alone: argparse.Namespace) -> int:
     if arguments != alone:
         raise ValueError("--new makes a folder and runs nothing: give the other flags afterwards")
     name = arguments.folder
-    place = Path(name).expanduser() if os.sep in name else ROOT / "experiments" / name
+    if not name.isprintable():
+        raise ValueError(f"{name!r} is no name for a folder: it has characters that do not show")
+    elsewhere = os.sep in name or name.startswith("~")
+    place = _path(name) if elsewhere else ROOT / "experiments" / name
     print(new.make(place.absolute(), shlex.quote(name)))
     return 0
 
 
 def _runs(folder: Path, arguments: argparse.Namespace) -> tuple[str, list[Run]]:
     """The name of the sweep that is asked for, and those of its runs that are."""
-    sweeps = getattr(part(folder, "sweep"), "SWEEPS", None)
-    if not sweeps:
-        path = folder / "sweep.py"
+    path, sweeps = folder / "sweep.py", getattr(part(folder, "sweep"), "SWEEPS", None)
+    if not isinstance(sweeps, dict) or not sweeps:
         raise ValueError(f"{path} lacks SWEEPS = {{name: function(quick) -> list of runs}}")
     name = arguments.sweep or next(iter(sweeps))
     if name not in sweeps:
         raise ValueError(f"{folder.name} has no sweep {name!r}, but {', '.join(sweeps)}")
-    runs = sweeps[name](arguments.quick)
+    with mistakes(path):
+        runs = list(sweeps[name](arguments.quick))
+        if others := [run for run in runs if not isinstance(run, Run)]:
+            raise ValueError(f"the sweep {name!r} lists {others[0]!r:.100}, which is no Run")
     if arguments.data_dir is not None:
         place = {"data.dir": arguments.data_dir}
         runs = [dataclasses.replace(run, overrides={**run.overrides, **place}) for run in runs]
@@ -198,7 +211,7 @@ def _execute(
             home=home,
             flags=flags,
             at_once=1 if arguments.run else arguments.jobs,
-            options=shlex.split(arguments.options or ""),
+            options=arguments.options,
             bucket=arguments.bucket or "",
         )
     )
@@ -227,12 +240,20 @@ def _data_dir(place: str, executor: str) -> str:
             f"--data_dir={place}: the machines of --executor={executor} do not have this folder: "
             "copy it into the bucket, and give its gs:// address"
         )
-    return str(Path(place).expanduser().resolve())
+    return str(_path(place).resolve())
+
+
+def _path(name: str | Path) -> Path:
+    """The path that a flag names, where ~ is a home. Raises ValueError where there is none."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _find(name: str) -> Path:
     """The folder of an experiment of this repository, or any other."""
-    for folder in (ROOT / "experiments" / name, Path(name).expanduser().resolve()):
+    for folder in (ROOT / "experiments" / name, _path(name).resolve()):
         if (folder / "sweep.py").exists():
             return folder
     found = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/sweep.py"))

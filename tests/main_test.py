@@ -6,8 +6,10 @@ import tempfile
 
 import pytest
 
+from configs import default
 from tests.whole.command_line import call
 from transformer_jax import main
+from transformer_jax.config.load import load, to_json
 
 
 @pytest.fixture
@@ -74,3 +76,35 @@ def test_what_a_mode_may_do_without_is_imported_by_none_at_its_start():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "transformer_jax.commands" in done.stdout.split(), done.stderr
     assert not late & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--mode=generate"], default.get_config().data.cache_dir),
+        (["--mode=inspect"], default.get_config().data.cache_dir),
+        (["--mode=generate", "--config.data.cache_dir=mine"], None),
+        (["--mode=generate", "--config=@/config.json"], None),
+        (["--mode=train"], None),
+    ],
+)
+def test_what_reads_a_run_takes_no_programs_from_where_that_says(
+    tmp_path, monkeypatch, flags, expected
+):
+    """The folder would hold native code of whoever made the run. None: what the user names."""
+    kept = []
+    monkeypatch.setattr(main.compiled, "keep", kept.append)
+    monkeypatch.setattr(main, "_dispatch", lambda changes: bool(main._load(changes)) - 1)
+    config = load(default.__file__, {"data.cache_dir": "theirs"})
+    (tmp_path / "config.json").write_text(to_json(config))
+    assert call(f"--workdir={tmp_path}", *(flag.replace("@", str(tmp_path)) for flag in flags)) == 0
+    assert kept == [expected] * (expected is not None)
+
+
+def test_a_traceback_is_written_into_no_file_that_a_link_names(message, tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "error.log").symlink_to(tmp_path / "victim")
+    assert f"The traceback is in {tmp_path}/error.log" in message(
+        KeyError("x"), f"--workdir={tmp_path}"
+    )
+    assert (tmp_path / "victim").read_text() == "mine"

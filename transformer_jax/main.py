@@ -37,10 +37,11 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from configs.default import Config
+from configs import default
 from transformer_jax.commands import COMMANDS, Command
 from transformer_jax.config import effects, kinds
 from transformer_jax.config.load import check_workdir, load, split
+from transformer_jax.devices import compiled
 from transformer_jax.process import hosts, watch
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders
 
@@ -105,6 +106,7 @@ def _keep_traceback() -> str:
     if _WORKDIR.value and Path(_WORKDIR.value).is_dir() and hosts.is_first():
         path = Path(_WORKDIR.value) / ERROR
         with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)  # a link leads nowhere
             path.write_text(text, "utf-8")
             return f"The traceback is in {path}"
     with contextlib.suppress(OSError):
@@ -133,7 +135,7 @@ def _check_flags(words: list[str], changes: list[str]) -> None:
         raise ValueError(f"--mode={_MODE.value} does not read --config.{changes[0]}")
 
 
-def _load(changes: list[str]) -> Config:
+def _load(changes: list[str]) -> default.Config:
     """The config that the flags name; where a work directory has its own, it has to agree.
 
     Raises ValueError where one of the changes has no effect.
@@ -152,6 +154,10 @@ def _load(changes: list[str]) -> Config:
         config = load(_CONFIG.value, changes)
     else:
         config = load(_CONFIG.value or str(saved), changes)
+        # A run may be another user's: what only reads it runs no programs from where it says.
+        own = _CONFIG.value or any(change.startswith("data.cache_dir=") for change in changes)
+        if not own and _MODE.value not in ("train", "preflight"):
+            compiled.keep(default.get_config().data.cache_dir)
         if _command().needs_workdir:
             check_workdir(load(str(saved)), config)
     effects.check(config, changes)

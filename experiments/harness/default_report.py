@@ -6,6 +6,8 @@ from pathlib import Path
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
+from experiments.harness.sweep import FOLDERS, Run
+from transformer_jax.config import load as overrides
 from transformer_jax.runs.workdir import scores
 from transformer_jax.tools.reports.records import short_names
 
@@ -13,6 +15,23 @@ _SEED = "seed"  # the label over which scores are averaged
 _CURVES = {"train": "train/token_loss", "validation": "validation/token_loss"}
 _LEFT_OUT = ("loss", "perplexity")  # of the table: token_loss says nearly the same
 _MOST_ROWS = 40  # of measurements, in the table
+
+
+def check(runs: Sequence[Run]) -> None:
+    """Raises ValueError where runs differ in more than the seed, and their labels do not say so.
+
+    The report would take them for seeds, and show their mean.
+    """
+    first: dict[str, Run] = {}
+    for run in runs:
+        labels = {name: value for name, value in run.labels.items() if name != _SEED}
+        other = first.setdefault(repr(sorted(labels.items())), run)
+        changed = overrides.changes(other.resolved, run.resolved).keys() - {"seed", *FOLDERS}
+        if changed:
+            raise ValueError(
+                f"the runs {other} and {run} differ in {', '.join(sorted(changed))}, which no "
+                "label says: the report would take them for two seeds"
+            )
 
 
 def report(runs: Sequence[Finished], out: Path, sweep: str) -> str:

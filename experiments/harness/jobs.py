@@ -82,8 +82,15 @@ class Order:
         """The sweep as a command of launch.sh on a machine that has the checkout and the bucket.
 
         Raises:
-          ValueError: the folder is not in the checkout.
+          ValueError: the folder is not in the checkout, or a run names a bucket itself.
         """
+        for run in (job.runs[0] for job in self.jobs):
+            for key, value in run.overrides.items():
+                if "gs://" in str(value) and f"--data_dir={value}" not in self.flags:
+                    raise ValueError(
+                        f"the run {run}: {key}={value}: other machines find what is in a bucket by "
+                        "--data_dir alone"
+                    )
         if not self.folder.is_relative_to(ROOT):
             raise ValueError(f"{self.folder} has to be in {ROOT}, which is what other machines get")
         return ["experiment", self.folder.name, *self.flags, f"--runs_dir={self.bucket}"]

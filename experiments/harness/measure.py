@@ -24,7 +24,7 @@ from experiments.harness.sweep import Run, part
 from transformer_jax.devices import compiled
 from transformer_jax.process import machine
 from transformer_jax.runs.log import versions
-from transformer_jax.runs.workdir import write_atomically
+from transformer_jax.runs.workdir import lock, write_atomically
 
 
 def main() -> None:
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--workdir", type=Path, required=True)
     arguments = parser.parse_args()
+    lock(arguments.workdir)
     asked = json.loads((arguments.workdir / "run.json").read_text("utf-8"))
     names = ("config", "overrides", "train", "measure")
     run = Run(labels=asked["labels"][0], **{name: asked[name] for name in names})

@@ -26,7 +26,6 @@ from transformer_jax.runs.workdir import (
     read_results,
     write_atomically,
 )
-from transformer_jax.tools.reports.records import series
 
 # Labels and measured values by column.
 Row = dict[str, Any]
@@ -62,7 +61,9 @@ class Finished:
 
     def series(self, name: str) -> tuple[list[int], list[Any]]:
         """The steps at which a number was logged, and its values; NaN where it was not finite."""
-        return series(self.metrics, name)
+        points = [(record["step"], record[name]) for record in self.metrics if name in record]
+        steps = [step for step, _ in points]
+        return steps, [math.nan if value is None else value for _, value in points]
 
     def curve(self, name: str) -> list[Row]:
         """A row with the labels, the "step" and the "loss" for each point of a logged loss."""
@@ -113,7 +114,7 @@ def load(run: Run, workdir: Path) -> Finished:
         workdir=workdir,
         record=read_json(workdir / "run.json"),
         results=read_results(workdir),
-        metrics=read_metrics(workdir),
+        metrics=list(read_metrics(workdir)),
         measurements=measured.pop("rows", []),
         measured_on=measured,
     )

@@ -28,6 +28,7 @@ again; nor does a new key of the default config. A change of the code of `measur
 remove the work directories then.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -35,7 +36,8 @@ import importlib.util
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -123,7 +125,7 @@ def zipped(**values: Iterable[Any]) -> list[dict[str, Any]]:
 def part(folder: Path, name: str) -> ModuleType:
     """The module `name` ("sweep", "measure", "report") of a folder, wherever the folder lies.
 
-    Raises FileNotFoundError when the folder has no such part.
+    Raises FileNotFoundError when the folder has no such part, ValueError when it cannot be run.
     """
     path = folder / f"{name}.py"
     if not path.is_file():
@@ -134,5 +136,19 @@ def part(folder: Path, name: str) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # so that the parts of a folder may import each other
-    spec.loader.exec_module(module)
+    with mistakes(path):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def mistakes(path: Path) -> Iterator[None]:
+    """Raises ValueError in one line for what goes wrong in a part of a folder, with the place."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).parent == path.parent]
+        place = f"{own[-1].filename}, line {own[-1].lineno}" if own else path
+        told = error if isinstance(error, ValueError | OSError | SyntaxError) else repr(error)
+        raise ValueError(f"{place}: {told}") from error

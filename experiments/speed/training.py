@@ -26,7 +26,7 @@ def watch(config_file: Path) -> list[Row]:
         while process.poll() is None:
             time.sleep(_SECONDS)
             held = _held_bytes(process.pid)
-            for record in read_metrics(Path(workdir))[len(rows) :]:
+            for record in list(read_metrics(workdir))[len(rows) :]:
                 seconds = record.get("time/seconds")
                 rows.append({"step": record["step"], "seconds": seconds, "held_bytes": held})
     if process.returncode:

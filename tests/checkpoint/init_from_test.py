@@ -1,6 +1,8 @@
 """A run takes what fits of another one's parameters, and says what became of each."""
 
 import functools
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,7 @@ from transformer_jax.checkpoint.init_from import InitReport, format_report
 
 init_from = functools.partial(
     init_from_file.init_from,
+    before=Path("none"),
     tokenizer=ORIGIN.tokenizer,
     labels=ORIGIN.labels,
     token_paths={"embedding/table"},
@@ -92,6 +95,31 @@ def test_init_from_takes_the_moving_average_where_there_is_one(tmp_path):
     for path, expected in ((tmp_path, 8), (tmp_path / "checkpoints" / "2", 4)):
         params, _ = init_from(path, zeros)
         np.testing.assert_array_equal(params["head"]["kernel"], expected)
+
+
+def test_a_run_starts_again_from_the_checkpoint_that_it_started_from(tmp_path, monkeypatch):
+    """Though the other run has gone on; where that has removed it, a warning says so."""
+    warnings: list[str] = []
+    warn = lambda text, *values: warnings.append(text % values)  # noqa: E731
+    monkeypatch.setattr(init_from_file.logging, "warning", warn)
+    other, own = tmp_path / "other", tmp_path / "init_from.json"
+    folder_with(other / "checkpoints", 3, 4)
+    fresh = make_state(1).params
+    params, report = init_from(other / "checkpoints" / "3", fresh, before=own)
+    own.write_text(json.dumps(report._asdict()))
+    for source in (other, other / "checkpoints" / "3"):
+        again, report = init_from(source, fresh, before=own)
+        assert bits(again) == bits(params) == bits(make_state(3).params)
+        assert report.checkpoint == str(other / "checkpoints" / "3") and not warnings
+
+    flip_a_bit(other / "checkpoints" / "3")
+    for source in (other, other / "checkpoints" / "4"):  # of which the second is another source
+        newer, report = init_from(source, fresh, before=own)
+        assert bits(newer) == bits(make_state(4).params)
+        assert f"{own}: {other}/checkpoints/3 is gone" in warnings.pop() and not warnings
+    own.write_text("{}")
+    with pytest.raises(ValueError, match="init_from.json is broken .*: remove it"):
+        init_from(other, fresh, before=own)
 
 
 def test_init_from_nothing_is_refused(tmp_path):

@@ -93,6 +93,15 @@ def test_the_users_own_folder_wins(compute, tmp_path, monkeypatch):
     assert kept(tmp_path / "own") and not (tmp_path / "cache").exists()
 
 
+def test_the_first_folder_of_a_process_stays(tmp_path, monkeypatch):
+    """So that what is to be read from no other folder, says so before one is named."""
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    first = f"compiled.keep({str(tmp_path / 'first')!r})"
+    program = PROGRAM.replace("compiled.keep(sys", f"{first}\ncompiled.keep(sys")
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "cache")], check=True)
+    assert kept(tmp_path / "first") and not (tmp_path / "cache").exists()
+
+
 def test_room_is_made_by_deleting_what_was_longest_not_used(tmp_path):
     for number, name in enumerate("abcd"):
         (tmp_path / name).write_bytes(bytes(100))

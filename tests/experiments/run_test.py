@@ -87,6 +87,73 @@ def test_a_mistake_in_a_folder_is_found_before_anything_runs(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SWEEPS = {", "sweep.py: '{' was never closed (sweep.py, line 1)"),
+        ("import sys\nsys.exit(0)\n", "sweep.py, line 2: SystemExit(0)"),
+        ("x = {}\nx['a']\n", "sweep.py, line 2: KeyError('a')"),
+        ("SWEEPS = [1]\n", "sweep.py lacks SWEEPS = "),
+        ("SWEEPS = {'measured': None}\n", "sweep.py: TypeError("),
+        ("SWEEPS = {'measured': lambda quick: None}\n", "sweep.py: TypeError("),
+        ("SWEEPS = {'measured': lambda quick: [{'a': 1}]}\n", "lists {'a': 1}, which is no Run"),
+        ("def f(quick):\n    exit('x')\nSWEEPS = {'measured': f}\n", "line 2: SystemExit('x')"),
+        ("JOBS = 0\nSWEEPS = {'measured': lambda quick: []}\n", "JOBS in sweep.py, is 0: expected"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_one_line(folder, command, tmp_path, capsys, text, message):
+    (folder / "sweep.py").write_text(text)
+    assert run.main(command("measured")) == 1
+    error = capsys.readouterr().err
+    assert message in error and str(folder) in error or "JOBS" in message
+    assert len(error.splitlines()) == 1 and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--jobs=0"], "is 0: expected 1 or more"),
+        (["--jobs=-3"], "is -3: expected 1 or more"),
+        (["--executor=slurm", "--options='x"], "--options='x: No closing quotation"),
+        (["--runs_dir=~nobody_of_this_name/x"], "~nobody_of_this_name/x: "),
+        (["--data_dir=~nobody_of_this_name/x"], "~nobody_of_this_name/x: "),
+    ],
+)
+def test_a_flag_that_means_nothing_is_refused(command, tmp_path, capsys, flags, message):
+    assert run.main(command("measured", *flags)) == 1
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["~", "~nobody_of_this_name", "~/x\0y", "a\0b", "a\nb", "..", ""])
+def test_a_name_that_is_none_makes_no_folder(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "experiments").mkdir()
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    assert run.main([name, "--new"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert {path.name for path in tmp_path.rglob("*")} == {"home", "experiments"}
+
+
+def test_runs_that_no_label_tells_apart_are_no_seeds(folder, command, capsys):
+    """The report of a folder without one would show their mean."""
+    (folder / "report.py").unlink()
+    sweep = """
+def widths(quick):
+    return [run({"seed": seed}, {"model.d_ff": 8 + seed, "seed": seed}) for seed in (0, 1)]
+
+SWEEPS = {"widths": widths, "seeds": lambda quick: [
+    run({"seed": seed}, {"seed": seed}) for seed in (0, 1)]}
+"""
+    with (folder / "sweep.py").open("a") as file:
+        file.write(sweep)
+    assert run.main(command("widths", "--dry_run")) == 1
+    error = capsys.readouterr().err
+    assert "the runs seed=0 and seed=1 differ in model.d_ff, which no label says" in error
+    assert run.main(command("seeds", "--dry_run")) == 0
+
+
 def test_an_unknown_experiment_is_answered_with_the_known(capsys):
     assert run.main(["nothing_of_the_kind"]) == 1
     message = capsys.readouterr().err

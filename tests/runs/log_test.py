@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import tracemalloc
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
+from transformer_jax.inspection.spikes import spike_scores
 from transformer_jax.process import hosts
 from transformer_jax.runs import log as run_log
 from transformer_jax.runs.log import RunLog, Texts, format_samples, format_scores
@@ -62,8 +64,8 @@ def test_resumed_equals_unbroken(tmp_path, restored):
     train(tmp_path / "resumed", 0, killed_at)
     train(tmp_path / "resumed", restored, TOTAL)
 
-    unbroken = untimed(read_metrics(tmp_path / "unbroken"))
-    assert untimed(read_metrics(tmp_path / "resumed")) == unbroken
+    unbroken = untimed(list(read_metrics(tmp_path / "unbroken")))
+    assert untimed(list(read_metrics(tmp_path / "resumed"))) == unbroken
     assert [record["step"] for record in unbroken if "train/loss" in record] == [*range(1, 11)]
 
     events = shown_by_tensorboard(tmp_path / "unbroken" / "tensorboard")
@@ -77,10 +79,10 @@ def test_every_line_is_there_at_once_and_counted(tmp_path):
     """A checkpoint holds how many there are, so that lost ones are noticed."""
     train(tmp_path, 0, 7)  # with two of validation
     log = open_log(tmp_path, restored_step=5)
-    assert log.records == 6 == len(read_metrics(tmp_path))
+    assert log.records == 6 == len(list(read_metrics(tmp_path)))
     log.write(6, {"train/loss": 0.5})
     assert log.records == 7
-    assert untimed(read_metrics(tmp_path))[-1] == {"step": 6, "train/loss": 0.5}
+    assert untimed(list(read_metrics(tmp_path)))[-1] == {"step": 6, "train/loss": 0.5}
     log.close()
 
 
@@ -104,13 +106,45 @@ def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
         ('{"step": 5, "time/wall_seconds": "1"}\n{"step": 5}\n', 1),
         ('[5]\n{"step": 5}\n', 1),
         ('{"step": 5}\n{"step": 4}\n{"step": 5}\n', 2),  # in another order
+        (f'{{"step": 1{"0" * 400}}}\n{{"step": 5}}\n', 1),
+        (f'\n{{"step": 1, "time/wall_seconds": 1{"0" * 400}}}\n{{"step": 5}}\n', 2),
     ],
 )
 def test_a_bad_line_elsewhere_is_named(tmp_path, text, number):
     (tmp_path / "metrics.jsonl").write_text(text)
-    for read in (read_metrics, lambda folder: open_log(folder, restored_step=2)):
+    for read in (read_metrics, lambda folder: [open_log(folder, restored_step=2)]):
         with pytest.raises(ValueError, match=rf"metrics\.jsonl:{number} "):
-            read(tmp_path)
+            list(read(tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_text() == text
+
+
+@pytest.mark.parametrize("end", ["\n", "\n \n\r\n", '{"step": 3, "tra\n\n'])
+def test_blank_lines_are_no_records(tmp_path, end):
+    """An editor leaves some, also behind a line that a kill has torn."""
+    train(tmp_path, 0, 2)
+    path = tmp_path / "metrics.jsonl"
+    text = path.read_text()
+    path.write_text(f"\n{text}{end}")
+    assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2]
+    open_log(tmp_path, restored_step=2).close()
+    assert path.read_text() == text
+
+
+def test_a_log_is_never_whole_in_memory(tmp_path):
+    """That of a long run would not fit; it is read before a resume and at the end."""
+    record = {f"train/{name}": 0.125 for name in ("loss", "gradient_norm", "a", "b", "c", "d")}
+    lines = [json.dumps({"step": step, **record}) + "\n" for step in range(1, 3001)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    size = sum(map(len, lines))
+    open_log(tmp_path / "other").close()  # what it imports takes memory, too
+    tracemalloc.start()
+    log = open_log(tmp_path, restored_step=2990)
+    found = run_log.spikes(read_metrics(tmp_path)), log.records
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    log.close()
+    assert found == ([], 2990) and peak < size / 2
+    assert spike_scores(read_metrics(tmp_path)) == {"spike_score": {"loss": 0, "gradient_norm": 0}}
 
 
 def test_numbers_are_valid_json(tmp_path):
@@ -138,6 +172,9 @@ def test_numbers_are_valid_json(tmp_path):
 
 
 def test_batches_are_kept_to_look_at_and_not_too_many(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "spikes").mkdir()
+    (tmp_path / "spikes" / "1.npz").symlink_to(tmp_path / "victim")
     for attempt in range(2):  # the second one repeats what the first one lost
         log = open_log(tmp_path)
         for step in range(5 * attempt + 1, 31):
@@ -148,6 +185,7 @@ def test_batches_are_kept_to_look_at_and_not_too_many(tmp_path):
     for step, batch in kept.items():
         np.testing.assert_array_equal(batch["targets"], np.full((2, 3), step))
         np.testing.assert_array_equal(batch["positions"], np.arange(step))
+    assert (tmp_path / "victim").read_text() == "mine"  # though a link led there
 
 
 def test_texts_of_steps_that_come_again_are_there_once(tmp_path):

@@ -143,7 +143,7 @@ def test_one_that_breaks_is_warned_of_once_and_is_there_again_at_the_next_start(
         log.write(step, {"train/loss": 1 / step})
     log.close()
     assert [record.getMessage().count("ConnectionError") for record in caplog.records] == [1]
-    assert len(read_metrics(tmp_path)) == 7
+    assert len(list(read_metrics(tmp_path))) == 7
     server.broken = False
     train(tmp_path, 6, TOTAL).close()
     expected = [row for row in points(tmp_path) if row[0] not in (4, 5, 6)]

@@ -65,6 +65,11 @@ def test_it_starts_no_jax():
     ("name", "content"),
     [
         *(("results", content) for content in (b"", b'{"a":', b"[1, 2]", b'{"name": "\xe4"}')),
+        ("results", b'{"status": null}'),
+        ("results", b'{"steps": "7"}'),
+        ("results", b'{"first_bad_step": [7]}'),
+        ("results", b'{"spikes": 3}'),
+        ("results", b'{"time/wall_seconds": null}'),
         *(("labels", content) for content in (b"", b'["a"', b"[]", b"[1, 2]", b'{"a": 1}')),
     ],
 )
@@ -100,3 +105,28 @@ def test_a_work_directory_that_cannot_be_written_is_told_apart(tmp_path, monkeyp
     message = f"{tmp_path} cannot be written .Read-only file system.: choose another --workdir"
     with pytest.raises(PermissionError, match=message):
         workdir.lock(tmp_path)
+
+
+def test_a_link_leads_to_no_file_outside(tmp_path):
+    """A work directory from elsewhere may hold links to files that are the user's own."""
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    run.mkdir()
+    victim.write_text("mine")
+    for name in (workdir.LOCK, "results.json", "results.json.tmp"):
+        (run / name).symlink_to(victim)
+    with pytest.raises(FileExistsError, match="run/.lock is a link, and no lock: remove it"):
+        workdir.lock(run)
+    workdir.write_results(run, {"steps": 1})
+    assert victim.read_text() == "mine"
+    assert workdir.read_results(run) == {"steps": 1}
+    assert {path.name for path in run.iterdir()} == {workdir.LOCK, "results.json"}
+
+
+@pytest.mark.parametrize("samples", ['["a b"]', '[["a"]]', '[["a", [1]]]', "[[null, []]]", "7"])
+def test_a_sample_is_a_line_and_its_results(tmp_path, samples):
+    line = '{"step": 1, "samples": [["a", ["b", "c"]]]}\n'
+    (tmp_path / "samples.jsonl").write_text(line)
+    assert workdir.read_samples(tmp_path) == [{"step": 1, "samples": [["a", ["b", "c"]]]}]
+    (tmp_path / "samples.jsonl").write_text(f'{line}{{"step": 2, "samples": {samples}}}\n')
+    with pytest.raises(ValueError, match="samples.jsonl is broken .*: remove it"):
+        workdir.read_samples(tmp_path)

@@ -1,6 +1,7 @@
 """A run that starts from the parameters of another one, as far as they fit."""
 
 import collections
+import json
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 from jaxtyping import PyTree
 
 from transformer_jax.checkpoint import arrays
 from transformer_jax.checkpoint.checkpoints import Checkpoints, evaluated, fault, origin
 from transformer_jax.process import hosts
-from transformer_jax.runs.workdir import CHECKPOINTS, INIT_FROM
+from transformer_jax.runs.workdir import CHECKPOINTS, INIT_FROM, reading
 
 _SHOWN = 4  # parameters of each kind that the report names
 
@@ -36,6 +38,7 @@ def init_from(
     path: str | os.PathLike,
     params: PyTree,
     *,
+    before: Path,
     tokenizer: str,
     labels: Sequence[str],
     token_paths: Collection[str],
@@ -45,6 +48,7 @@ def init_from(
     """`params` with those of another run in the place of its own where they fit, and a report.
 
     path: a work directory, whose newest checkpoint counts, or the folder of a checkpoint.
+    before: the init_from.json of an earlier start, whose checkpoint is taken again if it is there.
     tokenizer: the fingerprint of this run's.
     token_paths: the parameters that mean something only together with the tokenizer, such as the
       embedding.
@@ -60,7 +64,9 @@ def init_from(
       FileNotFoundError: when there is no whole checkpoint.
       ValueError: when nothing fits, or the checkpoint does not say which tokenizer it has.
     """
-    folder = _source(Path(path).expanduser().absolute())
+    source = Path(path).expanduser().absolute()
+    earlier = hosts.first(lambda: _earlier(before, source))
+    folder = Path(earlier) if earlier else _source(source)
     saved = arrays.saved(folder)
     name = evaluated(saved)
     ours, theirs = arrays.flat(params), arrays.flat(saved[name])
@@ -124,6 +130,18 @@ def _some(kind: str, entries: Sequence[str]) -> list[str]:
     left_out = len(entries) - _SHOWN
     more = [f"... and {left_out} more, see {INIT_FROM}"] if left_out > 0 else []
     return [f"  {kind:6} {entry}" for entry in [*entries[:_SHOWN], *more]]
+
+
+def _earlier(before: Path, source: Path) -> str | None:
+    """The checkpoint in `source` that an init_from.json names, where it is still whole."""
+    if not before.exists():
+        return None
+    with reading(before, "remove it, and the newest checkpoint is taken"):
+        folder = Path(json.loads(before.read_text("utf-8"))["checkpoint"])
+    if source in (folder, folder.parent.parent) and fault(folder) is None:
+        return str(folder)
+    logging.warning("%s: %s is gone, and another start makes this another run", before, folder)
+    return None
 
 
 def _source(path: Path) -> Path:

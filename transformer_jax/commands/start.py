@@ -55,10 +55,10 @@ def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStream
     return restored.state
 
 
-def begin(run: Run, streams: TrainStreams, workdir: Path | None = None) -> State:
-    """A new state, with the parameters that `checkpoint.init_from` names.
+def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) -> State:
+    """A new state, with the parameters that `checkpoint.init_from` names, or an earlier start took.
 
-    workdir: where Admin's profile, and what was taken from another run, are kept (None: nowhere).
+    keep: whether Admin's profile, and what was taken from another run, are kept there.
     """
     beginning = streams.get_state()
     batch = mesh.place(run.mesh, next(streams))
@@ -70,6 +70,7 @@ def begin(run: Run, streams: TrainStreams, workdir: Path | None = None) -> State
         params, report = init_from(
             run.checkpoint.init_from,
             drawn.params,
+            before=workdir / INIT_FROM,
             tokenizer=run.data.tokenizer_fingerprint,
             labels=run.data.labels,
             token_paths={path for path, role in roles if "vocab" in role.axes},
@@ -79,10 +80,10 @@ def begin(run: Run, streams: TrainStreams, workdir: Path | None = None) -> State
         # A copy for the moving average: the training step donates both.
         ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
         state = dataclasses.replace(state, params=params, ema_params=ema_params)
-        if workdir is not None:
+        if keep:
             print(format_report(report))
             save(workdir / INIT_FROM, json.dumps(report._asdict(), indent=1))
-    if workdir is not None and run.model.config.profiled:
+    if keep and run.model.config.profiled:
         # Of the draws, with their key: so of what the omegas were measured on.
         key, _ = split_key(jax.random.key(run.seed))
         profile = diagnostics.profile(run.model, drawn.params, batch, key)
@@ -110,19 +111,18 @@ def _check_nothing_was_saved(workdir: Path) -> None:
     that there were checkpoints.
     """
     results, saved = read_results(workdir), workdir / CONFIG
-    records = read_metrics(workdir)
-    last = max((record["step"] for record in records), default=0)
+    last = max((record["step"] for record in read_metrics(workdir)), default=None)
     # Without checkpoints all records are of the process that wrote the config. It waits for each
     # save before it begins the next one.
     every = load(str(saved)).checkpoint.every if saved.exists() else 0
-    logged = 0 < 2 * every < last
+    logged = 0 < 2 * every < (last or 0)
     ended = bool(results.get("steps")) and results.get("first_bad_step") is None
     if logged or ended or (workdir / SAMPLES).exists():
         raise FileNotFoundError(
             f"this run has saved checkpoints, but there are none in {workdir / CHECKPOINTS}: "
             f"restore that folder, or move {workdir} away to start anew"
         )
-    if records:
+    if last is not None:
         logging.warning(
             "there is no checkpoint in %s yet: training starts from step 0 again, and replaces "
             "the records up to step %d",

@@ -112,9 +112,10 @@ def _train(run: Run, workdir: Path) -> str:
                 stop=stop,
             )
             checkpoints.wait()
-            status, metrics = outcome.status, read_metrics(workdir)
+            status = outcome.status
             bad_step = outcome.step if status == "diverged" else None
-            spikes = {"spikes": run_log.spikes(metrics), **spike_scores(metrics)}
+            spikes = {"spikes": run_log.spikes(read_metrics(workdir))}
+            spikes |= spike_scores(read_metrics(workdir))
             log.results({"steps": outcome.step, "first_bad_step": bad_step, **spikes})
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores

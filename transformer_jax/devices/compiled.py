@@ -34,15 +34,17 @@ OPTIONS: dict[str, dict[str, str]] = {
 def keep(cache_dir: str | Path) -> None:
     """Has programs that this process compiles kept in `cache_dir`, and taken from there.
 
-    JAX's environment variables win where they are set. Nothing that is wrong with the folder stops
-    a run or shows: a program that cannot be read is compiled, one that cannot be written is not
-    kept. Processes may share the folder.
+    JAX runs whatever native code it finds there. The first call of a process decides, and before it
+    JAX's environment variables where they are set. Nothing that is wrong with the folder stops a
+    run or shows: a program that cannot be read is compiled, one that cannot be written is not kept.
+    Processes may share the folder.
     """
-    if _FOLDER in os.environ:
+    if _FOLDER in os.environ or jax.config.jax_compilation_cache_dir:
         return
     try:
         folder = Path(cache_dir).expanduser().absolute()
     except RuntimeError:  # the user has no home
+        jax.config.update("jax_enable_compilation_cache", False)  # nor is another folder taken
         return
     # A program for the CPU consists of instructions that other kinds may not have, and is divided
     # among the cores that there are: with more or fewer it would round otherwise.

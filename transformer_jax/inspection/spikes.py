@@ -1,6 +1,8 @@
 """How often a series of losses or gradient norms jumps, in percent of its steps."""
 
-from collections.abc import Mapping, Sequence
+import array
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,19 +11,20 @@ from jaxtyping import Float
 _FEWEST = 100  # values before one, without which it is not judged
 
 
-def spike_scores(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def spike_scores(metrics: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """The "spike_score" of the loss and of the gradient's norm, where each step was logged.
 
     metrics: the records of metrics.jsonl.
     """
-    steps = [record for record in metrics if "train/loss" in record]
-    if [record["step"] for record in steps] != [*range(1, len(steps) + 1)]:
-        return {}
-    series = {
-        name: np.array([record[f"train/{name}"] for record in steps], np.float64)
-        for name in ("loss", "gradient_norm")
-    }
-    scores = {name: spike_score(values) for name, values in series.items()}
+    series = {"loss": array.array("d"), "gradient_norm": array.array("d")}
+    steps = (record for record in metrics if "train/loss" in record)
+    for number, record in enumerate(steps, start=1):
+        if record["step"] != number:
+            return {}
+        for name, values in series.items():
+            value = record[f"train/{name}"]
+            values.append(math.nan if value is None else value)
+    scores = {name: spike_score(np.array(values)) for name, values in series.items()}
     known = {name: score for name, score in scores.items() if not np.isnan(score)}
     return {"spike_score": known} if known else {}
 

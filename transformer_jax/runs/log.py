@@ -11,7 +11,7 @@ import os
 import platform
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from transformer_jax.runs.workdir import (
     read_metrics,
     read_results,
     read_samples,
+    replacing,
     write_atomically,
     write_results,
 )
@@ -75,15 +76,15 @@ class RunLog:
 
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
-        records = read_metrics(workdir)
-        spent = max((record.get(WALL, 0.0) for record in records), default=0.0)
-        self._started = time.monotonic() - spent
-
         self._trackers = Trackers(trackers, self._workdir, config or {})
-        path = self._workdir / METRICS
-        records = [record for record in records if 0 < restored_step >= record["step"]]
-        self.records = len(records)
-        write_atomically(path, "".join(map(_line, records)))
+        path, spent = self._workdir / METRICS, 0.0
+        with replacing(path) as file:
+            for record in read_metrics(workdir):
+                spent = max(spent, record.get(WALL, 0.0))
+                if 0 < restored_step >= record["step"]:
+                    file.write(_line(record))
+                    self.records += 1
+        self._started = time.monotonic() - spent
         self._metrics = path.open("a", encoding="utf-8")
         # From this step on, TensorBoard hides what the files of earlier processes hold.
         self._tensorboard = SummaryWriter(
@@ -136,7 +137,8 @@ class RunLog:
         others = [path for path in folder.glob("*.npz") if path.stem != str(step)]
         if len(others) < _MOST_BATCHES:
             folder.mkdir(exist_ok=True)
-            np.savez_compressed(folder / f"{step}.npz", **jax.device_get(dict(batch)))
+            (path := folder / f"{step}.npz").unlink(missing_ok=True)  # a link is not followed
+            np.savez_compressed(path, **jax.device_get(dict(batch)))
 
     def progress(self, step: int, text: str) -> None:
         """Moves the progress bar to `step`, with `text` next to it."""
@@ -161,7 +163,7 @@ class RunLog:
         return round(time.monotonic() - self._started, 3)
 
 
-def spikes(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def spikes(metrics: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The spikes in metrics.jsonl: step, loss, and median and deviation of the losses before it.
 
     metrics: its records.

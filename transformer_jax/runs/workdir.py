@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 CONFIG = "config.json"  # the config that the directory belongs to
 SPECIAL_IDS = "special_ids.json"  # of a tokenizer beside it that has its own
@@ -36,6 +36,8 @@ LOCK = ".lock"  # held by the process that trains here, and naming it
 WALL = "time/wall_seconds"  # in records and results: of all processes of the run together
 
 _FOLDERS = (CHECKPOINTS, TENSORBOARD, SPIKES)
+# What the fields of results.json are that are not only shown.
+_RESULTS = dict(status=str, steps=int, first_bad_step=int | None, spikes=list) | {WALL: int | float}
 
 _held: dict[Path, int] = {}
 
@@ -63,6 +65,7 @@ def lock(workdir: str | os.PathLike) -> None:
     Raises:
       RuntimeError: a live process has the lock; the message names it.
       PermissionError: the work directory cannot be written.
+      FileExistsError: a link takes the lock's place, which could lead to any file.
     """
     path = Path(workdir).resolve() / LOCK
     if path in _held:
@@ -70,8 +73,10 @@ def lock(workdir: str | os.PathLike) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A bare descriptor, since a file object would give up the lock when it is collected.
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
+        if path.is_symlink():
+            raise FileExistsError(f"{path} is a link, and no lock: remove it") from error
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
         raise PermissionError(
@@ -92,14 +97,22 @@ def lock(workdir: str | os.PathLike) -> None:
     _held[path] = file
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file: whatever happens, its content is the old or the new one, never a part."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A file to write, which then replaces `path`: at any moment that is the old or the new one."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    temporary.unlink(missing_ok=True)  # of a process that was killed, or a link to anywhere
+    with temporary.open("x", encoding="utf-8") as file:
+        yield file
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file as a whole, see `replacing`."""
+    with replacing(path) as file:
+        file.write(text)
 
 
 @contextlib.contextmanager
@@ -107,7 +120,7 @@ def reading(path: Path, mend: str) -> Iterator[None]:
     """Raises ValueError naming the file, and how to mend it, where what is read of it is broken."""
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{path} is broken ({error}): {mend}") from error
 
 
@@ -123,6 +136,9 @@ def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
         results = json.loads(path.read_text("utf-8"))
         if not isinstance(results, dict):
             raise ValueError("it is not an object with names and values")
+        for name in results.keys() & _RESULTS.keys():
+            if not isinstance(results[name], _RESULTS[name]):
+                raise ValueError(f"{name} cannot be {results[name]!r:.80}")
     return results
 
 
@@ -145,31 +161,31 @@ def scores(results: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl in order, without a last line that a kill has torn.
+def read_metrics(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """The records of metrics.jsonl in order, one at a time, without a last line that a kill tore.
 
-    Empty where there is no file. Raises ValueError with file and line for any other bad line.
+    None where there is no file; blank lines are none. Raises ValueError with file and line for any
+    other bad line.
     """
-    path = Path(workdir) / METRICS
+    path, last = Path(workdir) / METRICS, 0
     if not path.exists():
-        return []
-    records, last = [], 0
-    lines = path.read_bytes().splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            step, wall = record["step"], record.get(WALL, 0.0)
-            if not (isinstance(step, int) and isinstance(wall, int | float) and last <= step):
-                raise ValueError("the step or the time is not a number, or steps do not ascend")
-            last = step
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):
-                break
-            raise ValueError(
-                f"{path}:{number} is not a record of a run; remove that line"
-            ) from error
-        records.append(record)
-    return records
+        return
+    with path.open("rb") as file:
+        lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+        for number, line in lines:
+            try:
+                record = json.loads(line)
+                step, wall = record["step"], record.get(WALL, 0.0)
+                if not (isinstance(step, int) and last <= step < 2**53 and math.isfinite(wall)):
+                    raise ValueError("the step or the time is not a number, or steps do not ascend")
+                last = step
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
+                if next(lines, None) is None:
+                    return
+                raise ValueError(
+                    f"{path}:{number} is not a record of a run; remove that line"
+                ) from error
+            yield record
 
 
 def read_samples(workdir: str | os.PathLike) -> list[dict[str, Any]]:
@@ -182,8 +198,10 @@ def read_samples(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
         records = [json.loads(line) for line in lines]
         for record in records:
-            if not isinstance(record["step"], int) or not isinstance(record["samples"], list):
-                raise ValueError("a line has no step or no samples")
+            if not isinstance(record["step"], int):
+                raise ValueError("a line has no step")
+            for line, results in record["samples"]:
+                "".join([line, *results])  # raises TypeError where one is no text
     return records
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import fcntl
 import json
 import os
 import platform
@@ -20,9 +21,10 @@ from typing import Literal, NamedTuple, TypeVar
 from experiments.harness.jobs import Job, Order
 from experiments.harness.sweep import ROOT
 from transformer_jax.process import interrupt, machine
-from transformer_jax.runs.workdir import write_atomically
+from transformer_jax.runs.workdir import LOCK, write_atomically
 
 _SIGN_SECONDS = 300.0  # between the lines that say that a run is still running
+_LOOK_SECONDS = 1.0  # between two looks at a lock
 _MEMORY_PER_RUN = 2 << 30  # bytes: what a process of the larger CPU sweeps takes, with room
 # Tells a run to save and end. Not SIGTERM: some clusters' Slurm sends that to every process of a
 # task as well, and the second signal of a kind ends a run without saving.
@@ -151,6 +153,7 @@ class _Pool:
     def _perform(self, job: Job) -> Ended:
         slot, started = self._free.get(), time.monotonic()
         try:
+            self._wait_for_others(job)
             left, before = job.commands(), []
             # A command that leaves as much to do as there was has failed.
             while left and left != before and not self._stopping.is_set():
@@ -160,6 +163,15 @@ class _Pool:
             self._free.put(slot)
         unfinished = "stopped" if self._stopping.is_set() else "failed"
         return Ended(job, unfinished if left else "done", time.monotonic() - started)
+
+    def _wait_for_others(self, job: Job) -> None:
+        """Waits while another process is at this job, as one whose sweep was killed may be."""
+        told = ""
+        while (holder := _holder(job.workdir)) and not self._stopping.is_set():
+            if holder != told:
+                print(f"waiting for {holder}, which works at {job}", flush=True)
+            told = holder
+            self._stopping.wait(_LOOK_SECONDS)
 
     def _call(self, job: Job, command: list[str], slot: Slot) -> None:
         job.workdir.mkdir(parents=True, exist_ok=True)
@@ -184,6 +196,16 @@ class _Pool:
                 process.send_signal(_STOP)  # `stop` has come before the process was in the set
             _follow(process, job)
             self._processes.discard(process)
+
+
+def _holder(workdir: Path) -> str:
+    """The process that holds the lock of a work directory, by its own words; "" where none does."""
+    with contextlib.suppress(FileNotFoundError), (workdir / LOCK).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read(1000).decode("utf-8", "replace") or "another process"
+    return ""
 
 
 def _follow(process: subprocess.Popen, job: Job) -> None:

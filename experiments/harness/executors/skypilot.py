@@ -5,6 +5,7 @@ holds the work directories. SkyPilot starts it again after a preemption, and it 
 last checkpoint.
 """
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -12,9 +13,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.harness.jobs import Job, Order, wait
 from experiments.harness.sweep import ROOT
+from transformer_jax.tools.cloud.launch import Stop, check_buckets
 
 MOUNT = "/bucket"
 _POLL_SECONDS = 60.0
@@ -31,9 +34,11 @@ file_mounts:
 setup: |
   command -v python3.11 || python3 -m pip install --user uv
   command -v python3.11 || ~/.local/bin/uv python install 3.11
-run: |
-  command -v python3.11 || PATH=$(dirname "$(~/.local/bin/uv python find 3.11)"):$PATH
-  ./launch.sh {command}
+run: {run}
+"""
+_RUN = """\
+command -v python3.11 || PATH=$(dirname "$(~/.local/bin/uv python find 3.11)"):$PATH
+./launch.sh {command}
 """
 
 
@@ -108,23 +113,35 @@ def write(
 def task(name: str, command: Sequence[str], bucket: str, options: Sequence[str]) -> str:
     """The YAML of a managed job that runs a command of launch.sh.
 
-    Raises ValueError for options that are not KEY=VALUE.
+    Raises ValueError for options that are not KEY=VALUE, and a command that names another bucket.
     """
     address = "/".join(bucket.split("/")[:3])
+    try:
+        check_buckets(command, address)
+    except Stop as error:
+        raise ValueError(str(error)) from error
     resources = []
     for option in options:
         key, equals, value = option.partition("=")
         if not equals:
             raise ValueError(f"--options: {option!r} is not KEY=VALUE, as accelerators=L4:1")
-        resources.append(f"\n  {key}: {value}")
+        with contextlib.suppress(json.JSONDecodeError):  # true, 4 and the like are no texts
+            value = json.loads(value)
+        resources.append(f"\n  {_quoted(key)}: {_quoted(value)}")
+    words = shlex.join(word.replace(address, MOUNT) for word in command)
     return _TASK.format(
-        name=name,
-        root=json.dumps(str(ROOT)),
+        name=_quoted(name),
+        root=_quoted(str(ROOT)),
         resources="".join(resources) or " {}",
         mount=MOUNT,
-        address=address,
-        command=shlex.join(word.replace(address, MOUNT) for word in command),
+        address=_quoted(address),
+        run=_quoted(_RUN.format(command=words)),
     )
+
+
+def _quoted(value: Any) -> str:
+    """A value in one line of YAML, of which JSON is a part but for its pairs of surrogates."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _name(job: Job) -> str:

@@ -22,6 +22,8 @@ from experiments.harness.sweep import ROOT
 _POLL_SECONDS = 30.0
 _LONGEST_ARRAY = 1000  # what Slurm's MaxArraySize allows unless an administrator changed it
 _SECONDS_TO_SAVE = 300  # before the time is up
+# Options by which the queue is read back and tasks find what they run. sbatch takes beginnings too.
+_OWN = {"--job-name": "-J", "--comment": "", "--array": "-a", "--chdir": "-D", "--test-only": ""}
 _GPUS = re.compile(r"--gres[= ]\S*gpu|gres[/:]gpu|--gpus|(?<!\S)-G")  # in options of sbatch
 _TASK = """#!/bin/bash
 runs=({ids})
@@ -73,8 +75,17 @@ def run_all(
     options: further ones of sbatch, which win.
 
     Raises:
-      ValueError: where there is no Slurm, or it refuses.
+      ValueError: where there is no Slurm, it refuses, or an option is the harness's own.
     """
+    for word in options:
+        name = word.partition("=")[0]
+        if any(
+            (len(name) > 2 and long.startswith(name)) or (short and word.startswith(short))
+            for long, short in _OWN.items()
+        ):
+            raise ValueError(
+                f"--options: {word} would hide the tasks from the harness: leave it out"
+            )
     if shutil.which("sbatch") is None:
         raise ValueError("found no sbatch on PATH: run this on a login node of a Slurm cluster")
     name = f"{home.name}-{hashlib.sha256(str(home).encode()).hexdigest()[:8]}"
@@ -137,5 +148,10 @@ def _queued(name: str) -> set[str] | None:
     ids = set()
     for line in answer.stdout.splitlines():
         number, *comment = line.split()
+        if not number.isdecimal() or len(comment) <= int(number):
+            raise ValueError(
+                f"squeue shows a task of {name} that this command has not submitted, or whose "
+                f"comment was changed ({line}): wait for it, or `scancel --name={name}`"
+            )
         ids.add(comment[int(number)])
     return ids

@@ -168,3 +168,46 @@ def test_a_mistake_is_one_line(call, tmp_path, command, arguments, message):
     assert status == 1 and not rows
     assert message.replace("@", str(tmp_path)) in text and len(text.splitlines()) == 1
     assert not [*(tmp_path / "here").iterdir()]
+
+
+# What a run may hold that is JSON, but not of its kind; report alone reads replay and samples.
+BROKEN = [
+    ("results.json", '{"steps": null}'),
+    ("results.json", '{"steps": "7"}'),
+    ("results.json", '{"time/wall_seconds": "7"}'),
+    ("results.json", '{"status": ["finished"]}'),
+    ("results.json", '{"spikes": 7}'),
+    ("results.json", '{"first_bad_step": "x"}'),
+    ("run.json", '{"labels": []}'),
+    ("run.json", '{"labels": {"a": 1}}'),
+    ("run.json", '{"labels": "ab"}'),
+    ("run.json", '{"labels": null}'),
+    ("config.json", '{"train": {"steps": null}}'),
+    ("config.json", '{"train": {"steps": "7"}}'),
+    ("config.json", '{"train": 7}'),
+    ("metrics.jsonl", '{"step": 1, "x": [1]}\n{"step": 2, "x": 1}'),
+    ("metrics.jsonl", '{"step": 1, "x": {}}'),
+    ("metrics.jsonl", '{"step": 1, "x": "a"}'),
+    ("metrics.jsonl", f'{{"step": 1, "x": 1{"0" * 400}}}'),
+    ("metrics.jsonl", '{"step": 1, "diagnostics/x": [1]}\n{"step": 2, "diagnostics/x": [1, 2]}'),
+    ("metrics.jsonl", '{"step": 1, "diagnostics/x": "a"}'),
+    ("metrics.jsonl", '{"step": 1, "diagnostics/x": [[1]]}'),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "content"),
+    [(command, *row) for command in (compare, report) for row in BROKEN]
+    + [
+        (report, "replay.json", '{"found": "x"}'),
+        (report, "replay.json", '{"step": "7", "found": "x"}'),
+        (report, "samples.jsonl", '{"step": 1, "samples": [7]}\n'),
+    ],
+)
+def test_what_is_json_of_another_kind_is_named(call, tmp_path, command, file, content):
+    whole, run = make(tmp_path / "whole"), make(tmp_path / "run")
+    (run / file).write_text(content)
+    status, _, text = call(whole, run, command=command)
+    assert status == 1 and len(text.splitlines()) == 1 and len(text) < 500
+    assert f"{run / file} is broken (" in text
+    assert not [*(tmp_path / "here").iterdir()]

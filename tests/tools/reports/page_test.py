@@ -1,6 +1,7 @@
 """The page of a report: its data are those of the runs, and a browser shows them."""
 
 import json
+import shutil
 import statistics
 
 import numpy as np
@@ -66,6 +67,70 @@ def test_bands_are_mean_and_range_of_the_seeds_that_have_a_value(read):
             assert band["mean"][at] == pytest.approx(statistics.mean(values))
             assert (band["low"][at], band["high"][at]) == (min(values), max(values))
             assert band["count"][at] == len(values)
+
+
+def test_runs_on_other_data_are_no_seeds_of_each_other(tmp_path):
+    """Nor is their mean a line, whatever their labels; where the data was cached is nothing."""
+    runs = [make(tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    for run, corpus in zip(runs, "ABB", strict=True):
+        config = json.loads((run / "config.json").read_text())
+        config["data"] = {"dir": corpus, "cache_dir": run.name}
+        (run / "config.json").write_text(json.dumps(config))
+        labels = {"corpus": run.name, "size": 1}
+        (run / "run.json").write_text(json.dumps({"labels": [labels]}))
+    data = report.data([work.read(run) for run in runs])
+    assert [group["runs"] for group in data["groups"]] == [[0], [1, 2]]
+    assert not {"b", "c"} & {*data["groups"][1]["name"].split()}
+    for alone, _ in data["bands"].values():
+        assert alone is None
+
+
+def test_a_run_and_its_copy_are_no_two_seeds(tmp_path):
+    run = make(tmp_path / "run")
+    shutil.copytree(run, tmp_path / "copy")
+    (tmp_path / "link").symlink_to(run)
+    runs = [work.read(tmp_path / name) for name in ("run", "copy", "link")]
+    data = report.data([*runs, work.read(make(tmp_path / "other", model={"residual": "admin"}))])
+    assert [group["runs"] for group in data["groups"]] == [[0], [1], [2], [3]]
+    assert [group["name"] for group in data["groups"]] == ["run", "copy", "link", "other"]
+
+
+def _long(folder, seed, steps=12_000):
+    """A run whose loss is finite but at a step, with one peak and one dip; and its losses."""
+    losses = np.random.default_rng(seed).uniform(2, 3, steps)
+    losses[[seed + 9_000, seed + 9_010]] = 9 + seed, seed - 1
+    lines = [{"step": step, "train/loss": loss} for step, loss in enumerate(losses.tolist(), 1)]
+    lines[2_345]["train/loss"] = None
+    lines[-1] |= {"diagnostics/x": [1.0, 2.0]}
+    make(folder, seed=seed, steps=0, planned=steps)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder, {line["step"]: line["train/loss"] for line in lines}
+
+
+def test_of_a_long_run_what_stands_out_is_shown(tmp_path):
+    """Each point is one of the log, and none that it leaves out is outside those beside it."""
+    runs, losses = zip(*(_long(tmp_path / str(seed), seed) for seed in range(2)), strict=True)
+    read = [work.read(run) for run in runs]
+    data = report.data(read)
+    assert len(report.report(read, "t")) < 2e6
+    for curve, own in zip(data["curves"]["train/loss"], losses, strict=True):
+        points = dict(zip(curve["steps"], curve["values"], strict=True))
+        assert len(points) == len(curve["steps"]) < 8_000
+        assert curve["steps"] == sorted(points) and points.items() <= own.items()
+        assert 2_346 in points and 12_000 in points
+        finite = [value for value in own.values() if value is not None]
+        assert {min(finite), max(finite)} <= {*points.values()}
+    (band,) = data["bands"]["train/loss"]
+    assert band["count"] == [2] * len(band["steps"])
+    stretches = zip(band["steps"], [*band["steps"][1:], 12_001], strict=True)
+    for at, (first, end) in enumerate(stretches):
+        inside = [[own[step] for step in range(max(first, 1), end)] for own in losses]
+        known = [[value for value in values if value is not None] for values in inside]
+        assert band["low"][at] == min(map(min, known))
+        assert band["high"][at] == max(map(max, known))
+        assert band["mean"][at] == pytest.approx(statistics.mean(values[-1] for values in known))
+    assert work.facts(read[0])["steps"] == "12,000 of 12,000"
+    assert data["runs"][0]["diagnostics"]["x"]["steps"] == [12_000]
 
 
 def test_diagnostics_are_rows_by_depth(tmp_path, read):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from transformer_jax.tools import accelerators
 from transformer_jax.tools.cloud.gcloud import call
-from transformer_jax.tools.cloud.launch import Launch, Stop
+from transformer_jax.tools.cloud.launch import Launch, Stop, check_buckets
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -61,7 +61,7 @@ def parse(argv: Sequence[str]) -> tuple[Launch, bool]:
         project=project,
         capacity=tuple(capacity),
         queued=not found.now,
-        create=tuple(shlex.split(found.create)),
+        create=tuple(found.create),
         max_wait_hours=found.max_wait_hours,
         deadline=time.monotonic() + found.max_hours * 3600,
         max_failures=found.max_failures,
@@ -69,6 +69,7 @@ def parse(argv: Sequence[str]) -> tuple[Launch, bool]:
         poll_seconds=found.poll_seconds,
         keep=found.keep,
     )
+    check_buckets(found.command, launch.bucket)
     return launch, found.dry_run
 
 
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     lent.add_argument("--reserved", action="store_true", help="from a reservation")
     lent.add_argument("--flex_start", metavar="DURATION", help="for up to 7d, as 12h")
     parser.add_argument("--now", action="store_true", help="do not queue: at once, or try again")
-    parser.add_argument("--create", default="", help="further flags of gcloud's create")
+    parser.add_argument("--create", type=shlex.split, default=[], help="flags of gcloud's create")
     parser.add_argument("--max_wait_hours", type=float, default=24.0, help="for a slice (24)")
     parser.add_argument("--max_hours", type=float, default=float("inf"), help="in all")
     parser.add_argument("--max_failures", type=int, default=3, help="preemptions do not count (3)")

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import re
 import time
+from collections.abc import Iterable
 
 _LONGEST_PAUSE = 600.0  # seconds
 
@@ -63,6 +64,13 @@ class Launch:
     def place(self) -> list[str]:
         """The flags that every gcloud command about the slice takes."""
         return [f"--zone={self.zone}", f"--project={self.project}", "--quiet"]
+
+
+def check_buckets(words: Iterable[str], bucket: str) -> None:
+    """Raises Stop where a word names a bucket besides "gs://BUCKET", the one that hosts mount."""
+    for word in words:
+        if others := {*re.findall(r"gs://[\w.-]+", word)} - {bucket}:
+            raise Stop(f"{word}: hosts mount {bucket} alone; copy there what is in {min(others)}")
 
 
 def say(text: str) -> None:

@@ -59,7 +59,8 @@ watch() {
     local log=$state/$attempt.log
     bucket=$(cut -d / -f 3 <<<"$launch")
     run=$(dirname -- "$mount/${launch#"gs://$bucket/"}")
-    for argument in "${@:5}"; do command+=("${argument/"gs://$bucket"/$mount}"); done
+    # No other bucket is named, so none whose name begins like this one's: the launcher refuses them.
+    for argument in "${@:5}"; do command+=("${argument//"gs://$bucket"/$mount}"); done
 
     trap : TERM # the job gets it too; what follows its end is done here
     export JAX_COMPILATION_CACHE_DIR=$run/launch/compiled TQDM_MININTERVAL=30

@@ -41,7 +41,10 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         if newest is not None:
             check(run, workdir, newest)
         streams = run.train_streams()
-        state = resume(run, newest, streams).state if newest else begin(run, streams)
+        if newest is not None:
+            state = resume(run, newest, streams).state
+        else:
+            state = begin(run, streams, workdir, keep=False)
         print(f"Replaying from step {int(state.step)} to {step} in float32.")
         found = _told(run, train_again(run, state, streams, step))
         print(found)

@@ -83,15 +83,15 @@ def compare(folders: Sequence[Path], output: Path) -> None:
 
 def _draw(runs: Sequence[Record], called: Sequence[str]) -> figures.Figure | None:
     """A panel for each loss that some run has logged, with a line per run; None: there is none."""
-    curves = {title: [series(run.metrics, name) for run in runs] for title, name in _CURVES.items()}
-    shown = {title: lines for title, lines in curves.items() if any(steps for steps, _ in lines)}
+    curves = {title: [series(run, name) for run in runs] for title, name in _CURVES.items()}
+    shown = {title: own for title, own in curves.items() if any(line["steps"] for line in own)}
     if not shown:
         return None
     figure, axes = figures.panels(1, len(shown), sharex=True, sharey=True)
     for ax, (title, lines) in zip(axes, shown.items(), strict=True):
-        for name, (steps, losses) in zip(called, lines, strict=True):
+        for name, line in zip(called, lines, strict=True):
             looks = {**figures.style(name, called), "label": name}
-            ax.plot(steps, losses, markevery=max(1, len(steps) // 10), **looks)
+            ax.plot(*line.values(), markevery=max(1, len(line["steps"]) // 10), **looks)
         ax.set(title=title, xlabel="step")
     axes[0].set_ylabel("cross-entropy (nats)")
     figures.legend(figure, axes)

@@ -1,6 +1,7 @@
 """The page of a report: what runs have left, as data, for `report.js` to show."""
 
 import importlib.resources
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -8,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.runs.workdir import REPLAY, SAMPLES, read_samples
+from transformer_jax.runs.workdir import REPLAY, SAMPLES, read_samples, reading
+from transformer_jax.tools import pages
 from transformer_jax.tools.pages.page import numbers, page
 from transformer_jax.tools.reports.records import (
+    DIAGNOSTICS,
+    Curve,
     Record,
     config_rows,
     differing,
@@ -22,12 +26,9 @@ from transformer_jax.tools.reports.records import (
 )
 
 # What two runs may differ in and still be seeds of one.
-_SEED = ("seed", "data.dir", "data.cache_dir", "data.workers")
-_DIAGNOSTICS = "diagnostics/"
+_SEED = ("seed", "data.cache_dir", "data.workers")
 _LONGEST = 60  # characters of a group's name
 _SPIKE = "spike/loss"
-
-Curve = dict[str, Any]  # "steps" and "values", of equal length; None: not finite
 
 
 def report(runs: Sequence[Record], title: str) -> str:
@@ -53,7 +54,7 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
     groups = _groups(runs, called)
     group_of = {run: number for number, each in enumerate(groups) for run in each["runs"]}
     logged = _scalars(runs)
-    curves = {name: [_curve(run, name) for run in runs] for name in logged}
+    curves = {name: [series(run, name) for run in runs] for name in logged}
     return {
         "runs": [
             {
@@ -63,7 +64,7 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
                 "status": run.results.get("status", "-"),
                 "outcome": outcome(run),
                 "bad": run.results.get("first_bad_step"),
-                "spikes": _curve(run, _SPIKE),
+                "spikes": series(run, _SPIKE),
                 "samples": _samples(run),
                 "diagnostics": _diagnostics(run),
             }
@@ -72,12 +73,13 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
         "groups": groups,
         "curves": curves,
         "bands": {
-            name: [_band([curves[name][run] for run in group["runs"]]) for group in groups]
+            name: [_band([runs[run].curves.get(name) for run in group["runs"]]) for group in groups]
             for name in logged
         },
         "config": config_rows(runs),
         "scores": score_rows(runs),
-        "licence": _licence(),
+        # Of what draws, whose copies have to hold it.
+        "licence": (importlib.resources.files(pages) / "uplot/LICENSE").read_text("utf-8"),
     }
 
 
@@ -93,7 +95,8 @@ def outcome(run: Record) -> list[str]:
         told.append(f"step {results['first_bad_step']:,} was the first that was not finite")
     replayed = read_json(run.folder / REPLAY)
     if replayed:
-        told.append(f"replay up to step {replayed['step']:,}: {replayed['found']}")
+        with reading(run.folder / REPLAY, "replay again, or remove it"):
+            told.append(f"replay up to step {replayed['step']:,}: {replayed['found']}")
     # As `inspected` of the families says, which only JAX can be asked for.
     elif results.get("first_bad_step") and run.config["model.family"] == "transformer":
         step = results["first_bad_step"]
@@ -107,7 +110,10 @@ def _groups(runs: Sequence[Record], called: Sequence[str]) -> list[dict[str, Any
     members: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         members.setdefault(json.dumps([run.config.get(key) for key in keys]), []).append(number)
-    groups = list(members.values())
+    groups = []
+    for group in members.values():  # a run and its copy are no two seeds
+        several = len({runs[number].config.get("seed") for number in group}) == len(group)
+        groups += [group] if several else [[number] for number in group]
     shared = [_shared_labels(runs, group, keys) for group in groups]
     found = short_names(shared) if len(groups) > 1 else []
     if len(set(found)) < len(groups) or not all(0 < len(name) <= _LONGEST for name in found):
@@ -124,49 +130,37 @@ def _shared_labels(
 ) -> dict[str, Any]:
     """What names a group: an experiment's labels but the seed, or settings that differ."""
     if all(run.labels for run in runs):
-        return {name: value for name, value in runs[group[0]].labels.items() if name != "seed"}
+        return {
+            name: value
+            for name, value in runs[group[0]].labels.items()
+            if name != "seed" and all(runs[each].labels.get(name) == value for each in group)
+        }
     return {key.rpartition(".")[2]: runs[group[0]].config.get(key) for key in keys}
 
 
 def _scalars(runs: Sequence[Record]) -> list[str]:
     """The names of all numbers that are logged, in order of appearance."""
-    found = dict.fromkeys(
-        name
-        for run in runs
-        for record in run.metrics
-        for name, value in record.items()
-        if isinstance(value, int | float | None)
-    )
-    left_out = ("step", "spike/", _DIAGNOSTICS)
-    return [name for name in found if not name.startswith(left_out)]
+    found = dict.fromkeys(name for run in runs for name in run.curves)
+    return [name for name in found if not name.startswith(("step", "spike/", DIAGNOSTICS))]
 
 
-def _curve(run: Record, name: str) -> Curve:
-    steps, values = series(run.metrics, name)
-    return {"steps": steps, "values": [_finite(value) for value in values]}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _band(curves: Sequence[Curve]) -> dict[str, Sequence[float]] | None:
-    """Mean, least and largest value at each step at which some curve has one."""
+def _band(curves: Sequence[Curve | None]) -> dict[str, Sequence[float]] | None:
+    """Mean of the last, the least and the largest value of each step or stretch with some."""
     if len(curves) == 1:
         return None
-    found: dict[int, list[float]] = {}
-    for curve in curves:
-        for step, value in zip(curve["steps"], curve["values"], strict=True):
-            if value is not None:
-                found.setdefault(step, []).append(value)
-    steps = sorted(found)
-    values = [found[step] for step in steps]
+    width = max(curve.width for curve in curves if curve)
+    found: dict[int, list[list[float]]] = {}
+    for points in (curve.points() for curve in curves if curve):
+        for number, own in itertools.groupby(points, lambda point: point[0] // width):
+            if values := [value for _, value in own if value is not None]:
+                found.setdefault(number, []).append(values)
+    stretches = sorted(found.items())
     return {
-        "steps": steps,
-        "mean": [math.fsum(each) / len(each) for each in values],
-        "low": [min(each) for each in values],
-        "high": [max(each) for each in values],
-        "count": [len(each) for each in values],
+        "steps": [number * width for number, _ in stretches],
+        "mean": [math.fsum(own[-1] for own in each) / len(each) for _, each in stretches],
+        "low": [min(map(min, each)) for _, each in stretches],
+        "high": [max(map(max, each)) for _, each in stretches],
+        "count": [len(each) for _, each in stretches],
     }
 
 
@@ -176,16 +170,12 @@ def _diagnostics(run: Record) -> dict[str, dict[str, Any]]:
     As float32, in which it was measured.
     """
     found: dict[str, dict[str, Any]] = {}
-    for record in run.metrics:
-        for name, value in record.items():
-            if name.startswith(_DIAGNOSTICS):
-                curve = found.setdefault(
-                    name.removeprefix(_DIAGNOSTICS), {"steps": [], "values": []}
-                )
-                curve["steps"].append(record["step"])
-                curve["values"].append(value if isinstance(value, list) else [value])
-    for curve in found.values():
-        curve["values"] = numbers(np.array(curve["values"], np.float32))  # None becomes NaN
+    for name in run.curves:
+        if name.startswith(DIAGNOSTICS):
+            own = series(run, name)
+            rows = np.array(own["values"], np.float32)  # None becomes NaN
+            own["values"] = numbers(rows.reshape(len(rows), -1))
+            found[name.removeprefix(DIAGNOSTICS)] = own
     return found
 
 
@@ -203,10 +193,3 @@ def _samples(run: Record) -> list[dict[str, Any]]:
 
 def _sample(line: str, results: Sequence[str]) -> str:
     return "\n".join([line, *(f"    {text}" for text in results)])
-
-
-def _licence() -> str:
-    """The licence of the library that draws, which its copies have to hold."""
-    return (importlib.resources.files("transformer_jax.tools.pages") / "uplot/LICENSE").read_text(
-        "utf-8"
-    )

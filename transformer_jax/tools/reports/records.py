@@ -3,11 +3,13 @@
 Runs may be in any state: still training, stopped, failed, diverged or finished. It needs no JAX.
 """
 
+import collections
 import itertools
 import json
 import math
+import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,24 +18,72 @@ from transformer_jax.process import tables
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
+    METRICS,
     WALL,
     read_metrics,
     read_results,
+    reading,
     scores,
 )
+
+DIAGNOSTICS = "diagnostics/"
+_STRETCHES = 2_000
+
+Point = tuple[int, Any]  # a step, and its number or vector; None: not finite
+
+
+class Curve:
+    """What was logged under a name, in no more memory for millions of steps than for thousands.
+
+    Steps are divided into stretches of `width`, which is 1 until there are more than 2,000 and then
+    doubles. Of each stay the least, the largest, the last and the first value that is not finite;
+    of vectors the last.
+    """
+
+    def __init__(self):
+        self.width = 1
+        self._stretches: dict[int, list[Point]] = {}
+
+    def add(self, step: int, value: Any) -> None:
+        """Adds the value of a step that is not before the last one."""
+        points = self._stretches.setdefault(step // self.width, [])
+        points.append((step, value))
+        if len(points) > 16:
+            points[:] = _outstanding(points)
+        if len(self._stretches) > _STRETCHES:
+            old, self.width, self._stretches = self.points(), 2 * self.width, {}
+            for point in old:
+                self._stretches.setdefault(point[0] // self.width, []).append(point)
+
+    def points(self) -> list[Point]:
+        """Those that stay, in order of their steps."""
+        return [point for each in self._stretches.values() for point in _outstanding(each)]
+
+
+def _outstanding(points: list[Point]) -> list[Point]:
+    if isinstance(points[-1][1], list):
+        return points[-1:]
+    gaps = [point for point in points if point[1] is None]
+    known = sorted((point for point in points if point[1] is not None), key=lambda point: point[1])
+    return sorted({*known[:1], *known[-1:], *gaps[:1], points[-1]}, key=lambda point: point[0])
 
 
 class Record(NamedTuple):
     """What a run has left in its work directory.
 
     config: by dotted key, as JSON. labels: those of an experiment's run, empty for any other.
+    curves: of each name in metrics.jsonl.
     """
 
     folder: Path
     config: dict[str, Any]
     labels: dict[str, Any]
     results: dict[str, Any]
-    metrics: list[dict[str, Any]]
+    curves: dict[str, Curve]
+
+    def last(self, name: str) -> float | None:
+        """The value that was logged last; None: it was not finite, or there is none."""
+        return self.curves[name].points()[-1][1] if name in self.curves else None
 
 
 def gather(folders: Sequence[Path]) -> tuple[list[Record], list[str]]:
@@ -53,11 +103,38 @@ def gather(folders: Sequence[Path]) -> tuple[list[Record], list[str]]:
 
 def read(folder: Path) -> Record:
     """Reads a work directory. Raises ValueError naming the file that is broken."""
-    labels = read_json(folder / "run.json").get("labels", [{}])[0]  # experiments write it
+    labels = read_json(folder / "run.json").get("labels", [{}])  # experiments write it
+    with reading(folder / "run.json", "remove it, and its experiment writes it again"):
+        first, *_ = labels
+        labels = {**first}
     # A key that came after the run has the value by which the code did what it did before.
     config = json.loads(json.dumps(default.get_config().to_dict()))
     flat = _flatten(config) | _flatten(read_json(folder / CONFIG))
-    return Record(folder, flat, labels, read_results(folder), read_metrics(folder))
+    with reading(folder / CONFIG, "restore it from checkpoints/STEP/config.json"):
+        if any(isinstance(config.get(key), dict) for key in flat):
+            raise ValueError("a section of it is a value")
+        operator.index(flat["train.steps"])
+    return Record(folder, flat, labels, read_results(folder), _curves(folder))
+
+
+def _curves(folder: Path) -> dict[str, Curve]:
+    curves, sizes = collections.defaultdict[str, Curve](Curve), dict[str, int | None]()
+    path = folder / METRICS
+    for record in read_metrics(folder):
+        with reading(path, f"remove the line of step {record['step']}"):
+            for name, value in record.items():
+                size = len(value) if isinstance(value, list) else None
+                if sizes.setdefault(name, size) != size:
+                    raise ValueError(f"{name} is {value!r:.80}, and not as long as before")
+                value = _finite(value) if size is None else [*map(_finite, value)]
+                if size is None or name.startswith(DIAGNOSTICS):
+                    curves[name].add(record["step"], value)
+    return dict(curves)
+
+
+def _finite(value: float | None) -> float | None:
+    # Raises TypeError for what is no number, OverflowError for one that is too large.
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _fault(folder: Path) -> str | None:
@@ -121,28 +198,25 @@ def score_rows(runs: Sequence[Record]) -> list[list[str]]:
 def facts(run: Record) -> dict[str, str]:
     """How far a run has come and its scores, as text; before its end, those last logged."""
     logged = {
-        name: value
-        for record in run.metrics
-        for name, value in record.items()
+        name: run.last(name)
+        for name in run.curves
         if name.startswith("validation/") or name == "train/token_loss"
     }
-    reached = [run.results.get("steps", 0), *(record["step"] for record in run.metrics)]
-    seconds = [record.get(WALL, 0.0) for record in (run.results, *run.metrics)]
+    reached = max(run.results.get("steps", 0), run.last("step") or 0)
     facts = {
         "status": run.results.get("status", "-"),
-        "steps": f"{max(reached):,} of {run.config['train.steps']:,}",
+        "steps": f"{reached:,} of {run.config['train.steps']:,}",
         "parameters": tables.cell(run.results.get("parameters", "-")),
-        "wall seconds": tables.cell(max(seconds) or "-"),
+        "wall seconds": tables.cell(max(run.results.get(WALL, 0.0), run.last(WALL) or 0.0) or "-"),
     }
     found = scores(logged | run.results).items()
     return facts | {name: tables.cell(value) for name, value in found}
 
 
-def series(metrics: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[Any]]:
-    """The steps at which a number was logged, and its values; NaN where it was not finite."""
-    points = [(record["step"], record[name]) for record in metrics if name in record]
-    steps = [step for step, _ in points]
-    return steps, [math.nan if value is None else value for _, value in points]
+def series(run: Record, name: str) -> dict[str, list[Any]]:
+    """The "steps" and "values" of a run's curve; empty where it has none."""
+    points = run.curves[name].points() if name in run.curves else []
+    return {"steps": [step for step, _ in points], "values": [value for _, value in points]}
 
 
 def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:

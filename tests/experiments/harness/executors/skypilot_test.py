@@ -1,10 +1,13 @@
 """The YAML of managed jobs, and how they are launched by a stand-in for `sky`."""
 
+import dataclasses
+import shlex
+
 import pytest
 import yaml
 
 from experiments.harness.executors import skypilot
-from experiments.harness.jobs import Job, wait
+from experiments.harness.jobs import Job, Order, wait
 from experiments.harness.sweep import ROOT, Run
 
 COMMAND = ["experiment", "question", "--data_dir=gs://b/it's data", "--runs_dir=gs://b/runs"]
@@ -28,6 +31,46 @@ def test_a_job_is_written_as_skypilot_reads_it(job, tmp_path):
     assert task["run"].splitlines()[-1] == expected
 
 
+NASTY = "a: b #c\n\U0001f600 'd' \"e\" {f} é\t\\g"
+
+
+def test_whatever_stands_in_a_job_stays_in_its_place():
+    """As a folder with a colon in its name, or a line break in an option or a flag."""
+    command = ["experiment", NASTY, f"--data_dir=gs://b/{NASTY}", "--runs_dir=gs://b"]
+    options = [f"{NASTY}={NASTY}", "use_spot=true", "cpus=4", 'accelerators={"L4": 2}']
+    task = yaml.safe_load(skypilot.task(NASTY, command, "gs://b/runs", options))
+    assert set(task) == {"name", "workdir", "resources", "file_mounts", "setup", "run"}
+    assert task["name"] == NASTY
+    known = {"use_spot": True, "cpus": 4, "accelerators": {"L4": 2}}
+    assert task["resources"] == {NASTY: NASTY} | known
+    line = task["run"].partition("./launch.sh ")[2]
+    assert shlex.split(line) == [*command[:2], f"--data_dir=/bucket/{NASTY}", "--runs_dir=/bucket"]
+
+
+@pytest.mark.parametrize("place", ["gs://b-large/data", "gs://c", "('gs://b/x','gs://c/y')"])
+def test_a_bucket_that_is_not_mounted_is_refused(place):
+    command = ["experiment", "question", f"--data_dir={place}"]
+    with pytest.raises(ValueError, match="mount gs://b alone; copy there what is in gs://"):
+        skypilot.task("name", command, "gs://b/runs", [])
+
+
+def test_a_run_names_no_bucket_itself(tmp_path):
+    """Its machine would take the address for a folder; a flag's it finds."""
+    one = Run(config="configs/bigram_copy.py", overrides={"data.dir": "gs://b/x"}, labels={"a": 1})
+    order = Order(
+        jobs=[Job(tmp_path, tmp_path, (one,))],
+        folder=ROOT / "experiments" / "question",
+        home=tmp_path,
+        flags=["--data_dir=gs://b/x"],
+        at_once=None,
+        options=[],
+        bucket="gs://b/runs",
+    )
+    assert "--data_dir=gs://b/x" in order.elsewhere()
+    with pytest.raises(ValueError, match="the run a=1: data.dir=gs://b/x: .*--data_dir alone"):
+        dataclasses.replace(order, flags=[]).elsewhere()
+
+
 def test_options_are_fields_of_resources():
     with pytest.raises(ValueError, match="'L4' is not KEY=VALUE"):
         skypilot.task("name", [], "gs://b/runs", ["L4"])
@@ -38,7 +81,7 @@ def test_options_are_fields_of_resources():
 SKY = r"""#!/bin/sh
 case "$2" in
     launch) for f; do :; done
-        touch "$SKY/$(sed -n 's/^name: //p' "$f")"; echo "$f" >>"$SKY.launched" ;;
+        touch "$SKY/$(sed -n 's/^name: "\(.*\)"$/\1/p' "$f")"; echo "$f" >>"$SKY.launched" ;;
     queue)
         if test -e "$SKY.down"; then
             echo "Failed to query managed jobs: [builtins.ValueError] no connection"

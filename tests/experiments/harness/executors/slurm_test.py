@@ -246,6 +246,58 @@ def test_what_slurm_refuses_is_told(cluster, command, capsys):
     assert "sbatch refuses: sbatch: error: invalid partition" in capsys.readouterr().err
 
 
+# Keeps what is submitted: a line with its array, its comment, and what else it was given.
+SBATCH = """#!/bin/sh
+cat >/dev/null
+echo "$*" >>"$QUEUE.submitted"
+for flag; do case $flag in --comment=*) comment=${flag#*=} ;; esac; done
+number=0
+for id in $comment; do echo "$number ${COMMENT-$comment}" >>"$QUEUE"; number=$((number + 1)); done
+"""
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    """The file that stands for the queue of a stand-in for Slurm, in which a call takes a task."""
+    queue = tmp_path / "queue"
+    squeue = '#!/bin/sh\ncat "$QUEUE" 2>/dev/null\ntest ! -e "$QUEUE" || sed -i 1d "$QUEUE"\n'
+    (tmp_path / "bin").mkdir()
+    for name, script in (("sbatch", SBATCH), ("squeue", squeue)):
+        (tmp_path / "bin" / name).write_text(script)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("QUEUE", str(queue))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.0)
+    return queue
+
+
+def _jobs(folder, count):
+    runs = [
+        Run(config="configs/bigram_copy.py", overrides={"seed": seed}, labels={"seed": seed})
+        for seed in range(count)
+    ]
+    return [Job(folder, folder / run.id, (run,)) for run in runs]
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--comment=acct", "--comm acct", "--array=0-7", "-a 0-7", "-a0", "--job-name=mine", "-Jmine"]
+    + ["-J mine", "--job=mine", "--chdir=/tmp", "-D/tmp", "--test-only"],
+)
+def test_options_that_would_hide_tasks_are_refused(queue, tmp_path, options):
+    """Otherwise the queue looks empty, and the same command submits the same runs again."""
+    words = ["--partition=gpu", *options.split()]
+    with pytest.raises(ValueError, match=f"--options: {words[1]} would hide the tasks"):
+        slurm.run_all(_jobs(tmp_path, 3), ["run"], tmp_path, at_once=None, options=words)
+    assert not queue.with_suffix(".submitted").exists()
+
+
+def test_a_comment_that_was_changed_is_told(queue, tmp_path, monkeypatch):
+    monkeypatch.setenv("COMMENT", "reviewed")
+    with pytest.raises(ValueError, match="comment was changed .1 reviewed.: .*scancel --name="):
+        slurm.run_all(_jobs(tmp_path, 3), ["run"], tmp_path, at_once=None, options=[])
+
+
 @pytest.mark.parametrize("options", ["--gres=gpu:2", "--gres gpu:l4", "--gpus-per-node=1", "-G1"])
 def test_gpus_that_tasks_would_not_use_are_refused(command, tmp_path, monkeypatch, capsys, options):
     """A login node without a GPU passes its JAX_PLATFORMS on, and all would run on the CPU."""
