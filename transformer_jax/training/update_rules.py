@@ -226,7 +226,7 @@ OPTIMIZERS = {
     # Chen et al. 2023, algorithm 2
     "lion": Optimizer(_lion, reads=("beta1", "beta2")),
     # Jordan et al. 2024 with Nesterov momentum beta1, for the matrices of stacks; Adam for all
-    # else. The momentum's start is corrected as in Nadam, by Optax and not by the authors. Steps are
+    # else. The momentum's start is corrected as in Nadam, by Optax, not by the authors. Steps are
     # scaled by 0.2 sqrt(longer side) to the size of Adam's (Liu et al. 2025, equation 4), so that
     # one learning rate serves both
     "muon": Optimizer(_muon, rate=_by_spectrum),

@@ -179,8 +179,8 @@ SCHEMES: dict[str, ResidualScheme] = {
     "deepnorm": ResidualScheme(
         post_norm=True, skip=_deepnorm_alpha, gain=_deepnorm_beta, gained=_VALUES
     ),
-    # Bachlechner et al. 2020 (2003.04887), equation 2, with a scalar for each sublayer. The authors'
-    # code has one for all sublayers of a layer.
+    # Bachlechner et al. 2020 (2003.04887), equation 2, with a scalar for each sublayer. The
+    # authors' code has one for all sublayers of a layer.
     "rezero": ResidualScheme(branch=lambda depth: 0.0, trained_branch="scalar"),
     # Huang et al. 2020 (ICML), section 3.2: no norms at all. The paper has an encoder and a decoder
     # of equal depth; a stack alone follows the rule of its name.
