@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from jax.sharding import Mesh
 
 from configs.default import Config
@@ -156,6 +157,8 @@ def _model_config(config: Config, family: Family, task: Task, data: DataSettings
         if settings[own.format(stack)] is None:
             settings[own.format(stack)] = settings[general[own]]
     names = [field.name for field in dataclasses.fields(family.config)]
+    if "parameterization" in names:
+        _warn_of_base(config.model)
     if "head_dim" in names and settings["head_dim"] is None:
         settings["head_dim"] = head_dim(settings["d_model"], settings["num_heads"])
     settings |= {
@@ -166,6 +169,29 @@ def _model_config(config: Config, family: Family, task: Task, data: DataSettings
         "context_length": _context_length(config, data),
     }
     return family.config(**{name: settings[name] for name in names})
+
+
+def _warn_of_base(model: Config) -> None:
+    """Warns of sizes that a parameterisation cannot take as it does: heads keep theirs from the
+    base on, while their number and d_ff grow with the width. Its powers are wrong otherwise."""
+    name, base = model.parameterization, model.base_width
+    if PARAMETERIZATIONS[name] is None or base in (None, model.d_model):
+        return
+    takes = f"model.parameterization={name!r} takes"
+    if model.head_dim is None:
+        logging.warning(
+            f"{takes} the heads to be as large as those of the base, and here they follow from "
+            f"model.d_model={model.d_model} and model.num_heads={model.num_heads}: set "
+            f"model.head_dim to the size that they have at model.base_width={base}"
+        )
+    times = model.d_model / base
+    for key in ("num_heads", "d_ff"):
+        if model[key] * base % model.d_model:
+            logging.warning(
+                f"{takes} model.{key}={model[key]} to have grown with the width, but it would be "
+                f"{model[key] / times:.3g} at model.base_width={base}: make it a multiple of "
+                f"{times:.3g}"
+            )
 
 
 def _context_length(config: Config, data: DataSettings) -> int:
