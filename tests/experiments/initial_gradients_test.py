@@ -1,4 +1,4 @@
-"""The norm of a gradient by differences of losses, and what slopes of made-up norms are held to be."""
+"""The norm of a gradient by differences of losses; what slopes of made-up norms are held to be."""
 
 import jax
 import numpy as np
