@@ -13,28 +13,26 @@ HELD, CONTRADICTED, UNDECIDED = "held", "contradicted", "undecided"
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
-    """Writes the csv, the figure and the numbers of a sweep; returns the text."""
+    """Writes norms.csv, the figure and the numbers; returns the text."""
     rows = results.rows(runs)
-    name = "theorem" if len({row["architecture"] for row in rows}) > 1 else "schemes"
-    results.write_csv(out / f"{name}.csv", rows)
+    results.write_csv(out / "norms.csv", rows)
     lines, numbers = [], {}
     for (architecture, scheme), own in results.group(rows, "architecture", "scheme").items():
         line = {"architecture": architecture, "scheme": figures.title(scheme)}
         for (layers,), cell in results.group(own, "layers").items():
             line[f"{layers} layers"] = results.median(row["down"] for row in cell)
-        for matrix, title in (("down", "slope of W2"), ("up", "slope of W1")):
-            found = slope(own, matrix)
-            line[title] = "" if found is None else f"{found:+.3f}"
-            if found is not None:
-                at = f"slope/{architecture}/{scheme}/{matrix}"
-                numbers |= {at: found.value, f"{at}/half_width": found.half_width}
-        if name == "theorem":
-            line["foretold"] = f"{FORETOLD[scheme]:g}"
-            line["W2"] = verdict(slope(own, "down"), FORETOLD[scheme])
+        slopes = {matrix: slope(own, matrix) for matrix in ("down", "up")}
+        for matrix, found in slopes.items():
+            at = f"slope/{architecture}/{scheme}/{matrix}"
+            numbers |= {at: found.value, f"{at}/half_width": found.half_width}
+        line["foretold"] = f"{FORETOLD[scheme]:g}"
+        line["slope"] = f"{slopes['down']:+.3f}"
+        line["so"] = verdict(slopes["down"], FORETOLD[scheme])
+        line["slope of W1"] = f"{slopes['up']:+.3f}"
         lines.append(line)
     results.write_summary(out, numbers)
     figure = figures.lines(
-        [row for row in rows if row["down"] > 0],
+        rows,
         x="layers",
         y="down",
         by="scheme",
@@ -47,21 +45,16 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     description = "Norm of the gradient of the last layer's second feed-forward matrix over depth"
     return "\n\n".join(
         [
-            "Medians over draws of the norm of the last W2's gradient; slopes of logs over the log "
-            "of the depth, mean over draws with its 95 % interval by t.",
+            "Medians over draws of the norm of the last W2's gradient; slopes of its log over the "
+            "log of the depth, mean over draws with its 95 % interval by t.",
             results.table(lines),
-            figures.save(figure, out, name, description),
+            figures.save(figure, out, "norms", description),
         ]
     )
 
 
-def slope(rows: Sequence[Row], matrix: str) -> Estimate | None:
-    """Of the log of a gradient's norm over the log of the depth, mean over draws.
-
-    None where a gradient is 0, as where branches begin at 0.
-    """
-    if not all(row[matrix] for row in rows):
-        return None
+def slope(rows: Sequence[Row], matrix: str) -> Estimate:
+    """Of the log of a gradient's norm over the log of the depth, mean over draws."""
     draws = results.group(rows, "draw").values()
     return results.mean(
         [
@@ -71,10 +64,8 @@ def slope(rows: Sequence[Row], matrix: str) -> Estimate | None:
     )
 
 
-def verdict(found: Estimate | None, foretold: float) -> str:
+def verdict(found: Estimate, foretold: float) -> str:
     """Whether the whole interval lies within the tolerance, or the whole of it outside."""
-    if found is None:
-        return UNDECIDED
     away = abs(found.value - foretold)
     if away + found.half_width <= TOLERANCE:
         return HELD
