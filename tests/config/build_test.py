@@ -343,9 +343,12 @@ def test_noams_factor_is_of_the_base_where_the_parameterisation_does_the_rest(
         ({"model.base_width": 32}, []),  # which is the width: nothing has grown
         ({"model.parameterization": "standard"}, []),
         # Heads of 8 at any width, or four of them, which are of 2 at the base?
-        ({}, ["set model.head_dim to the size that they have at model.base_width=8"]),
-        ({"model.head_dim": 8, "model.num_heads": 2}, ["model.num_heads=2", "a multiple of 4"]),
-        ({"model.head_dim": 8, "model.d_ff": 30}, ["model.d_ff=30", "it would be 7.5 at"]),
+        ({}, ["model.head_dim=None", "set it to the size that heads have at model.base_width=8"]),
+        (
+            {"model.head_dim": 8, "model.num_heads": 2},
+            ["model.num_heads=2", "a multiple of", "= 4"],
+        ),
+        ({"model.head_dim": 8, "model.d_ff": 30}, ["model.d_ff=30", "= 4"]),
     ],
 )
 def test_sizes_that_cannot_have_come_from_the_base_are_told(folder, changes, warned, monkeypatch):

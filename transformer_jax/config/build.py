@@ -172,25 +172,21 @@ def _model_config(config: Config, family: Family, task: Task, data: DataSettings
 
 
 def _warn_of_base(model: Config) -> None:
-    """Warns of sizes that a parameterisation cannot take as it does: heads keep theirs from the
-    base on, while their number and d_ff grow with the width. Its powers are wrong otherwise."""
+    """Warns of what cannot have come from the base: heads stay, their number and d_ff grow."""
     name, base = model.parameterization, model.base_width
     if PARAMETERIZATIONS[name] is None or base in (None, model.d_model):
         return
     takes = f"model.parameterization={name!r} takes"
     if model.head_dim is None:
         logging.warning(
-            f"{takes} the heads to be as large as those of the base, and here they follow from "
-            f"model.d_model={model.d_model} and model.num_heads={model.num_heads}: set "
-            f"model.head_dim to the size that they have at model.base_width={base}"
+            f"{takes} heads to keep their size, and model.head_dim=None follows from the width: "
+            f"set it to the size that heads have at model.base_width={base}"
         )
-    times = model.d_model / base
     for key in ("num_heads", "d_ff"):
         if model[key] * base % model.d_model:
             logging.warning(
-                f"{takes} model.{key}={model[key]} to have grown with the width, but it would be "
-                f"{model[key] / times:.3g} at model.base_width={base}: make it a multiple of "
-                f"{times:.3g}"
+                f"{takes} model.{key}={model[key]} to have grown with the width: make it a "
+                f"multiple of model.d_model / model.base_width = {model.d_model / base:.3g}"
             )
 
 

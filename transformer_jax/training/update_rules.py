@@ -74,10 +74,9 @@ def _gi_adam(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransfo
     adam = optax.scale_by_adam(settings.beta1, settings.beta2, settings.epsilon)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        def begun(gradient, second):
-            return jnp.where(state.count == 0, jnp.square(gradient), second)
-
-        return adam.update(updates, state._replace(nu=jax.tree.map(begun, updates, state.nu)))
+        squares = jax.tree.map(jnp.square, updates)
+        begun = optax.tree.where(state.count == 0, squares, state.nu)
+        return adam.update(updates, state._replace(nu=begun))
 
     # Checkpoints of this rule have a second count, which nothing reads any more.
     unused = optax.scale_by_schedule(lambda count: 1.0)
@@ -206,9 +205,8 @@ OPTIMIZERS = {
     # Adam, and every step takes weight_decay * parameter off, times what the schedule has left of
     # its peak (Loshchilov and Hutter 2017, algorithm 2; Wortsman et al. 2023, 2309.14322, 3.2)
     "adamw_independent": Optimizer(_adam, independent=True, adam=True),
-    # Adam whose second moment begins as the first gradient's square, and has its bias corrected all
-    # the same, as in the authors' code (Kalra and Barkeshli 2024, 2406.09405, GI-Adam). Theirs is
-    # the gradient of a batch before the first; here it is the first one
+    # Adam whose second moment begins as the first gradient's square, and is corrected all the same
+    # (Kalra and Barkeshli 2024, 2406.09405, GI-Adam, as their code, which takes an extra batch)
     "gi_adam": Optimizer(_gi_adam, adam=True),
     # Wortsman et al. 2023 (2304.13013), algorithm 2: AdamW, whose update of a matrix is smaller
     # where its second moments have not seen gradients as large as these; what decays is not
@@ -216,19 +214,17 @@ OPTIMIZERS = {
     # You et al. 2019 (1904.00962), algorithm 2, with decoupled decay: the step of each matrix and
     # vector is a share of its norm, which is the learning rate
     "lamb": Optimizer(_lamb, rate=_by_size),
-    # Liu et al. 2019 (1908.03265) as PyTorch has it: algorithm 2, which steps by the momentum alone
-    # while the variance is not tractable, and tractable from rho = 5 on, as in the authors' code,
-    # which makes no such steps at all unless it is asked to. Optax's
+    # PyTorch's: Liu et al. 2019 (1908.03265), algorithm 2, which steps by the momentum alone while
+    # the variance is not tractable, as it is from rho = 5 on (4 in the paper)
     "radam": Optimizer(_radam),
     # Shazeer and Stern 2018, algorithm 4, where the schedule is the relative step size rho. Second
     # moments of matrices of at least 128 x 128 are factored
     "adafactor": Optimizer(_adafactor, reads=(), rate=_by_size),
     # Chen et al. 2023, algorithm 2
     "lion": Optimizer(_lion, reads=("beta1", "beta2")),
-    # Jordan et al. 2024 with Nesterov momentum beta1, for the matrices of stacks; Adam for all
-    # else. The momentum's start is corrected as in Nadam, by Optax, not by the authors. Steps are
-    # scaled by 0.2 sqrt(longer side) to the size of Adam's (Liu et al. 2025, equation 4), so that
-    # one learning rate serves both
+    # Jordan et al. 2024 with Nesterov momentum beta1 (corrected as in Nadam, by Optax alone), for
+    # the matrices of stacks; Adam for all else. Steps are scaled by 0.2 sqrt(longer side) to the
+    # size of Adam's (Liu et al. 2025, equation 4), so that one learning rate serves both
     "muon": Optimizer(_muon, rate=_by_spectrum),
 }
 
