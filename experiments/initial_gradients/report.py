@@ -27,7 +27,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             numbers |= {at: found.value, f"{at}/half_width": found.half_width}
         line["foretold"] = f"{FORETOLD[scheme]:g}"
         line["slope"] = f"{slopes['down']:+.3f}"
-        line["so"] = verdict(slopes["down"], FORETOLD[scheme])
+        line["verdict"] = verdict(slopes["down"], FORETOLD[scheme])
         line["slope of W1"] = f"{slopes['up']:+.3f}"
         lines.append(line)
     results.write_summary(out, numbers)
