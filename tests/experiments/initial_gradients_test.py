@@ -18,7 +18,7 @@ def test_the_norm_is_how_fast_the_loss_changes_along_the_last_matrix(tmp_path, c
     batch_key, key = jax.random.split(key)
     run = build(config)
     batch = lab.random_batch(batch_key, run.model.config.vocab_size, measure.ROWS, measure.LENGTH)
-    params = jax.device_get(lab.draw(run, key, batch))
+    params = lab.draw(run, key, batch)
     layer = params["decoder"]["feed_forward"]
 
     def loss(down):
@@ -26,7 +26,7 @@ def test_the_norm_is_how_fast_the_loss_changes_along_the_last_matrix(tmp_path, c
         return lab.mean_loss(run, run.model, params | {"decoder": moved}, batch)
 
     # Both ways along the gradient of the last layer alone.
-    down = layer["down"]
+    down = np.array(layer["down"])
     direction = np.array(jax.jit(jax.grad(loss))(down))
     direction[:-1] = 0
     direction *= 0.05 / np.linalg.norm(direction)
