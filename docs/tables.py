@@ -27,7 +27,7 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tools.show import meanings as comments
 
 ROOT = Path(__file__).resolve().parents[1]
-VERDICTS = ("held", "held in part", "not seen", "contradicted")
+VERDICTS = ("held", "held in part", "not seen", "undecided", "contradicted")
 _CLAIM = ("Claim", "Source", "Verdict", "Size")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
 

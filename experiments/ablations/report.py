@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import figures, results
-from experiments.harness.results import Finished, Row
+from experiments.harness.results import Estimate, Finished, Row
 
 # What is scored, under which of these names training says it (the first that is there), and its
 # column.
@@ -44,9 +44,9 @@ def report(runs: list[Finished], out: Path) -> str:
         [
             "Medians over seeds. Perplexity: of a token of validation. Differences: validation "
             "loss, in nats a token, and BLEU, minus those of the base with the same seed, and "
-            "their intervals. Two standard errors of the difference of two means, with the "
-            f"deviation pooled over all rows: {2 * errors['loss']:.3f} nats and "
-            f"{2 * errors['bleu']:.2f} BLEU.",
+            "their range. The 95 % interval (by t) of a difference of two means, with the "
+            f"deviation pooled over all rows, is ± {errors['loss'].half_width:.3f} nats and "
+            f"± {errors['bleu'].half_width:.2f} BLEU.",
             _table(rows, differences),
             figures.save(
                 _figure({change: found["loss"] for change, found in differences.items()}),
@@ -72,10 +72,10 @@ def _pairs(rows: Sequence[Row], change: str) -> list[Row]:
     return [row for row in rows if row["change"] in (change, "") and row["seed"] in seeds]
 
 
-def _error(rows: Sequence[Row], score: str) -> float:
-    """The standard error of the difference of a variation's mean and the base's."""
+def _error(rows: Sequence[Row], score: str) -> Estimate:
+    """With the standard error of the difference of a variation's mean and the base's."""
     cells = [[row[score] for row in members] for members in results.group(rows, "change").values()]
-    return results.difference(cells[0], cells[0], results.pooled_deviation(cells)).error
+    return results.difference(cells[0], cells[0], results.pooled_deviation(cells))
 
 
 def _table(rows: Sequence[Row], differences: _Differences) -> str:
@@ -116,10 +116,10 @@ def _figure(differences: dict[str, list[float]]):
 
 
 def _numbers(
-    part: str, rows: Sequence[Row], differences: _Differences, errors: dict[str, float]
+    part: str, rows: Sequence[Row], differences: _Differences, errors: dict[str, Estimate]
 ) -> dict[str, float]:
     """Medians: PART/loss/CHANGE ... and PART/difference/loss/CHANGE, the base called base."""
-    numbers = {f"{part}/error/{score}": error for score, error in errors.items()}
+    numbers = {f"{part}/error/{score}": found.error for score, found in errors.items()}
     for (change,), members in results.group(rows, "change").items():
         for score, median in _medians(members).items():
             numbers[f"{part}/{score}/{_name(change)}"] = median

@@ -53,7 +53,7 @@ def _variants(runs: Sequence[Finished], out: Path) -> str:
         known = all(row["loss"] is not None for row in rows if row["variant"] in pair)
         if variant != BASELINE and known:
             gaps = results.paired_differences(rows, "loss", between=pair, on=["seed"])
-            line[f"loss less that of {BASELINE}"] = results.interval(gaps)
+            line[f"loss less that of {BASELINE}"] = f"{results.mean(gaps):+.3f}"
             numbers[f"{prefix}difference/{name}"] = results.median(gaps)
         lines.append(line)
     results.write_summary(out, numbers)

@@ -35,7 +35,7 @@ def report(runs: list[Finished], out: Path) -> str:
         [
             "### Training",
             f"Step at which the training loss is first below {_FOUND} nats a word, and validation "
-            "loss at the end: medians over seeds, and their intervals.",
+            "loss at the end: medians over seeds, and their ranges.",
             _training_table(trained),
             *(_curves_figure(str(name), rows, out) for (name,), rows in _by_queries(curves)),
             "### Before training",
@@ -108,7 +108,7 @@ def _by_rate(trained: Sequence[Row], out: Path) -> str:
         [
             "At the best learning rate of each score and size: the step at which the training "
             f"loss is first below {_FOUND} nats a word, and the validation loss at the end; "
-            "medians over seeds, and their intervals.",
+            "medians over seeds, and their ranges.",
             results.table(lines),
             figures.save(figure, out, "rates", description),
         ]

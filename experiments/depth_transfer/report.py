@@ -29,7 +29,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     low, high = transfer.WINDOW
     return "\n\n".join(
         [
-            "Means over seeds; shifts against the shallowest model with two standard errors. "
+            "Means over seeds; shifts against the shallowest model with 95 % intervals (by t). "
             f"Sensitivity is over learning rates from {low:g} to {high:g}.",
             transfer.table(shifts, "layers"),
             figures.save(figure, out, f"losses_{name}", description),

@@ -45,7 +45,7 @@ def report(runs: list[Finished], out: Path) -> str:
         [
             "Exact match of whole outputs, and accuracy of single actions, each given the right "
             "ones before it; on test, and on 500 examples of training's own kind (validation). "
-            "Medians over seeds and their intervals.",
+            "Medians over seeds and their ranges.",
             figure,
             *tables,
         ]

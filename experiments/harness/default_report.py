@@ -111,7 +111,7 @@ def _curves(points: Sequence[Row], out: Path, sweep: str) -> str:
         xlabel="step",
         ylabel="cross-entropy (nats)",
     )
-    description = "Median loss by step on training and validation data, with its bootstrap interval"
+    description = "Median loss by step on training and validation data, with its range"
     return figures.save(figure, out, f"{sweep}_curves", description)
 
 

@@ -31,7 +31,7 @@ def lines(
     yscale: str = "linear",
     panel: str | None = None,
 ) -> Figure:
-    """The median of `y` over `x`, a line for each value of `by`, with its bootstrap interval.
+    """The median of `y` over `x`, a line for each value of `by`, with its range or interval.
 
     panel: a column each of whose values gets a panel of its own, titled "column value".
     """

@@ -31,6 +31,7 @@ from transformer_jax.runs.workdir import (
 Row = dict[str, Any]
 # How training may have ended for a run that is not run again.
 ENDED = ("finished", "plateaued", "diverged")
+FEW = 5  # values, of which a bootstrap interval of the median is the range
 _DIGITS = 6  # significant, so that a rerun elsewhere does not change every line of a file
 
 
@@ -72,7 +73,11 @@ class Finished:
 
 
 class Spread(NamedTuple):
-    """Values over seeds. `low`, `high`: bootstrap interval of the median, None for one value."""
+    """Values over seeds.
+
+    low, high: of more than `FEW` values the bootstrap interval of the median, of fewer their range,
+      which is all that such an interval could be; None for one value.
+    """
 
     median: float
     mean: float
@@ -89,20 +94,37 @@ class Line(NamedTuple):
     r_squared: float
 
 
-class Difference(NamedTuple):
-    """Of two means, and its standard error; NaN where nothing was run twice."""
+class Deviation(NamedTuple):
+    """A standard deviation, and how many degrees of freedom it is known from."""
+
+    value: float
+    freedom: float
+
+
+class Estimate(NamedTuple):
+    """A mean, or a difference of two, and its standard error; NaN where nothing was run twice.
+
+    freedom: of the deviation that the error is made of.
+    """
 
     value: float
     error: float
+    freedom: float
+
+    @property
+    def half_width(self) -> float:
+        """Of the 95 % interval by Student's t."""
+        return self.error * float(stats.t.ppf(0.975, self.freedom))
 
     @property
     def counts(self) -> bool:
-        """Whether it lies beyond two standard errors."""
-        return abs(self.value) > 2 * self.error
+        """Whether 0 lies outside of the interval."""
+        return abs(self.value) > self.half_width
 
     def __format__(self, form: str) -> str:
-        """As "+0.5 ± 0.2", with two standard errors."""
-        more = f" ± {2 * self.error:{form.lstrip('+')}}" if math.isfinite(self.error) else ""
+        """As "+0.5 ± 0.2", with half the width of the interval."""
+        half = self.half_width
+        more = f" ± {half:{form.lstrip('+')}}" if math.isfinite(half) else ""
         return f"{self.value:{form}}{more}"
 
 
@@ -158,12 +180,13 @@ def group(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]
 def spread(values: Iterable[float | None], *, confidence: float = 0.95) -> Spread:
     """Median, mean, and percentile bootstrap interval of the median. The draws are always the same.
 
-    A missing value (None) counts as NaN.
-    With few values the interval is about their range: three seeds give no less.
+    A missing value (None) counts as NaN. Up to `FEW` values have their range in place of that.
     """
     values = np.asarray(list(values), np.float64)
     low = high = None
-    if values.size > 1 and np.isfinite(values).all():
+    if 1 < values.size <= FEW and np.isfinite(values).all():
+        low, high = float(values.min()), float(values.max())
+    elif values.size > FEW and np.isfinite(values).all():
         interval = stats.bootstrap(
             (values,),
             np.median,
@@ -181,7 +204,7 @@ def median(values: Iterable[float | None]) -> float:
 
 
 def interval(values: Iterable[float | None], form: str = ".3g") -> str:
-    """The median, as "1.5 (1.2 to 1.9)" with its bootstrap interval where there is one.
+    """The median, as "1.5 (1.2 to 1.9)" with its range or interval, as of `spread`.
 
     Empty where a value is missing (None). form: of each number, as "+.3f".
     """
@@ -220,15 +243,25 @@ def paired_differences(
     return [first[key] - second[key] for key in first]
 
 
-def pooled_deviation(groups: Iterable[ArrayLike]) -> float:
+def pooled_deviation(groups: Iterable[ArrayLike]) -> Deviation:
     """The standard deviation within groups that share one; NaN where none has two values."""
     arrays = [np.asarray(values, np.float64) for values in groups]
     squares = sum(float(np.sum((values - values.mean()) ** 2)) for values in arrays)
     freedom = sum(values.size - 1 for values in arrays)
-    return math.sqrt(squares / freedom) if freedom else math.nan
+    return Deviation(math.sqrt(squares / freedom) if freedom else math.nan, freedom)
 
 
-def difference(values: ArrayLike, others: ArrayLike, deviation: float | None = None) -> Difference:
+def mean(values: ArrayLike) -> Estimate:
+    """The mean of some values, of their own deviation."""
+    array = np.asarray(values, np.float64)
+    deviation = pooled_deviation([array])
+    error = deviation.value / math.sqrt(array.size)
+    return Estimate(float(array.mean()), error, deviation.freedom)
+
+
+def difference(
+    values: ArrayLike, others: ArrayLike, deviation: Deviation | None = None
+) -> Estimate:
     """The mean of the values minus that of the others.
 
     deviation: of both, from more groups than these two; None: pooled over them.
@@ -236,7 +269,8 @@ def difference(values: ArrayLike, others: ArrayLike, deviation: float | None = N
     a, b = (np.asarray(each, np.float64) for each in (values, others))
     if deviation is None:
         deviation = pooled_deviation([a, b])
-    return Difference(float(a.mean() - b.mean()), deviation * math.sqrt(1 / a.size + 1 / b.size))
+    error = deviation.value * math.sqrt(1 / a.size + 1 / b.size)
+    return Estimate(float(a.mean() - b.mean()), error, deviation.freedom)
 
 
 def parting(metrics: Iterable[Row], others: Iterable[Row], tolerance: float = 0.0) -> int | None:

@@ -38,7 +38,8 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
       something trained, and missing where nothing did.
     optimum: log2 of the best learning rate, mean over seeds. inside: whether the grid goes on to
       both sides of it, for all of them.
-    shift, error: against the base's, in octaves; the deviation is pooled over the rule's sizes.
+    shift, error, freedom: against the base's, in octaves; as of `results.Estimate`, the deviation
+      being pooled over the rule's sizes.
     loss: the least of the grid, mean over seeds. penalty: of the base's best rate, as of
       `rates.penalty`.
     sensitivity: to the learning rates of `WINDOW`, mean over seeds.
@@ -64,6 +65,7 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
                 if base in logs:
                     moved = results.difference(logs[at], logs[base], deviation)
                     row |= {"shift": moved.value, "error": moved.error}
+                    row["freedom"] = moved.freedom
                 if at_base is not None:
                     row["penalty"] = rates.penalty(cell, at_base)
             found.append(row)
@@ -82,7 +84,7 @@ def numbers(found: Sequence[Row], size: str) -> dict[str, float]:
 
 
 def table(found: Sequence[Row], size: str) -> str:
-    """`shifts` as markdown, with two standard errors; says where the grid ends at the optimum."""
+    """`shifts` as markdown, with 95 % intervals; says where the grid ends at the optimum."""
     base = min(row[size] for row in found)
     inside = {row["rule"] for row in found if row[size] == base and row.get("inside")}
     return results.table([_line(row, size, base, row["rule"] in inside) for row in found])
@@ -106,7 +108,7 @@ def _line(row: Row, size: str, base: Any, base_inside: bool) -> Row:
         return line
     if "shift" in row:
         beyond = " (of an end of the grid)" * (not (row["inside"] and base_inside))
-        moved = results.Difference(row["shift"], row["error"])
+        moved = results.Estimate(row["shift"], row["error"], row["freedom"])
         line["shift, octaves"] = f"{moved:+.2f}{beyond}"
     if (lost := row.get("penalty")) is not None:
         line["penalty of the base's rate"] = f"{lost:.3f}" if math.isfinite(lost) else "diverges"

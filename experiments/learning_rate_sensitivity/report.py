@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.harness import figures, rates, results
-from experiments.harness.results import Difference, Finished, Row
+from experiments.harness.results import Estimate, Finished, Row
 from experiments.learning_rate_sensitivity import prediction, shown, sizes
 
 
@@ -69,7 +69,7 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
     description = f"Validation loss by {x.replace('_', ' ')}"
     return "\n\n".join(
         [
-            "Means over seeds at the end of training, and differences with two standard errors, of "
+            "Means over seeds at the end of training, and differences with 95 % intervals by t, of "
             "the deviation pooled over all cells of a learning rate. Trainings that diverged count "
             "as the loss before training, and are looked at before they do; the entropy of "
             f"characters is {rows[0]['unigram_entropy']:.2f} nats.",
@@ -79,7 +79,7 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
     )
 
 
-def _against_least(cells: Mapping[float, Sequence[float]], value: float) -> Difference | None:
+def _against_least(cells: Mapping[float, Sequence[float]], value: float) -> Estimate | None:
     """Of the means of a cell and the first one; None for that itself, and where one is empty."""
     least = min(cells)
     if value == least or not (cells[value] and cells[least]):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness.results import Difference, Row
+from experiments.harness.results import Estimate, Row
 
 # What ablates QK-norm is drawn and listed first.
 ARMS = {False: "without", True: "with"}
@@ -51,6 +51,6 @@ def rate(first: float) -> str:
     return f"{first:g}" if math.isfinite(first) else "none"
 
 
-def difference(name: str, found: Difference) -> dict[str, Any]:
+def difference(name: str, found: Estimate) -> dict[str, Any]:
     """For summary.json."""
     return {name: found.value, f"{name}/error": found.error, f"{name}/counts": found.counts}

@@ -41,13 +41,13 @@ def text(rows: Sequence[Row], out: Path) -> str:
                 "trainings that diverged stand at the loss before training",
             ),
             "S without QK-norm less that with it, and without it the steps of the grid by which "
-            "the first failing rate lies above that of the smallest model; with two standard "
-            "errors, of the deviation pooled over all models.",
+            "the first failing rate lies above that of the smallest model; with 95 % intervals by "
+            "t, of the deviation pooled over all models.",
             _differences(cells, out),
             "### What grows",
             "Without QK-norm, in the first block: octaves by which the product of the norms of "
             "queries and keys grows with each octave of the learning rate, and by which their "
-            "alignment does; means over seeds, and the difference with two standard errors.",
+            "alignment does; means over seeds, and the difference with its 95 % interval by t.",
             _growth(without, out),
             figures.save(
                 _gradients([row for row in rows if row["qk_norm"]]),

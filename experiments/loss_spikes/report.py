@@ -110,12 +110,12 @@ def _spikes(runs: Sequence[Finished], out: Path) -> str:
             results.table([_odd_line(own) for own in cells]),
             _odd_figure(runs, out),
             "### Differences",
-            "With two standard errors, in bold where they lie beyond these.",
+            "With 95 % intervals by t, in bold where 0 lies outside.",
             results.table(differences(scores)),
             "### Large ratios before spikes",
             f"Spikes; those with a ratio of at least {series.LARGE} in the {series.LEAD} steps "
             "before; as many as circular shifts of the ratios give; and the difference as a share "
-            "of the spikes, with two standard deviations over the shifts.",
+            "of the spikes, with a normal 95 % interval by the deviation over the shifts.",
             results.table([_lead_line(row) for row in leads]),
             "### Curvature around the odd batch",
             "The learning rate times the largest curvature as Adam's steps meet it, which "
@@ -236,7 +236,7 @@ def difference(rows: Sequence[Row], others: Sequence[Row], name: str) -> str:
     return _told(results.difference(values, other_values))
 
 
-def _told(found: results.Difference) -> str:
+def _told(found: results.Estimate) -> str:
     """Empty where there was nothing to judge."""
     if not math.isfinite(found.value):
         return ""
@@ -319,7 +319,7 @@ def _lead_line(row: Row) -> Row:
     line = _condition(row) | {"spikes": row["spikes"], "led": row["led"]}
     line["by chance"] = f"{row['expected']:.1f}"
     counted = row["spikes"] > 0
-    more = _told(results.Difference(row["excess"], row["error"])) if counted else ""
+    more = _told(results.Estimate(row["excess"], row["error"], math.inf)) if counted else ""
     return line | {"share over chance": more}
 
 

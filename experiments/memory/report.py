@@ -28,7 +28,7 @@ def report(runs: list[Finished], out: Path) -> str:
         [
             "### Loss by segment and memory",
             "Nats a character on all of validation, read in segments, with the memory of training: "
-            "median over seeds and its interval.",
+            "median over seeds and their range.",
             results.table(_by_segment(own)),
             "### Memory when a trained model is scored",
             figures.save(

@@ -91,7 +91,7 @@ def _by_depth(part: str, runs: list[Finished], rows: list[Row], out: Path) -> st
                 pair = ("scheme", scheme, BASELINE)
                 if all(row["loss"] is not None for row in members if row["scheme"] in pair):
                     gaps = results.paired_differences(members, "loss", between=pair, on=["seed"])
-                    line[f"loss less {figures.title(BASELINE)}'s"] = results.interval(gaps)
+                    line[f"loss less {figures.title(BASELINE)}'s"] = f"{results.mean(gaps):+.3f}"
                     numbers[f"{prefix}difference/{name}"] = results.median(gaps)
                 line["parts at step"] = _range(partings[layers, scheme])
             lines.append(line)

@@ -55,7 +55,7 @@ def report(runs: list[Finished], out: Path) -> str:
             ),
             "### Beyond the length of training",
             "Nats a word. 1x: within the training length; 2x and 4x: the tokens that only a text "
-            "of that multiple has. Median over seeds, and its interval.",
+            "of that multiple has. Median over seeds, and their range.",
             results.table(table),
             figures.save(
                 figures.lines(

@@ -37,7 +37,7 @@ def report(runs: list[Finished], out: Path) -> str:
         )
     ]
     for (name,), members in results.group(rows, "set").items():
-        text += [f"### {name}", "Accuracy: median over seeds and its interval."]
+        text += [f"### {name}", "Accuracy: median over seeds and their range."]
         text.append(results.table([_line(key, each) for key, each in _by_task(members)]))
     return "\n\n".join(text)
 

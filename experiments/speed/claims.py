@@ -28,7 +28,7 @@ class Claim:
         return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
 
     def holds(self, values: Sequence[float]) -> str:
-        """Whether the interval of the median keeps within the bound: "yes", "no" or "not clear"."""
+        """Whether all of the range keeps within the bound: "yes", "no" or "not clear"."""
         spread = results.spread(values)
         ends = (spread.median,) if spread.low is None else (spread.low, spread.high)
         kept = {self._keeps(end) for end in ends if end is not None}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.harness import figures, rates, results
-from experiments.harness.results import Difference, Finished, Row
+from experiments.harness.results import Deviation, Estimate, Finished, Row
 from experiments.warm_up.measure import READINGS
 
 NONE, SHORT, LONG = "none", "5 %", "20 %"
@@ -41,8 +41,8 @@ class Finding(NamedTuple):
     """
 
     said: str
-    gained: Difference
-    short: Difference | None
+    gained: Estimate
+    short: Estimate | None
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
@@ -133,7 +133,7 @@ def findings(arms: Mapping[str, Sequence[Row]]) -> dict[str, Finding]:
     return found
 
 
-def rescue(values: Mapping[str, Sequence[float]], test: str, deviation: float) -> Finding:
+def rescue(values: Mapping[str, Sequence[float]], test: str, deviation: Deviation) -> Finding:
     """Whether a test does without warm-up what one of 20 % does, by values where more is better.
 
     "rescues": it gains against no warm-up, and is not short of 20 %. "partly": it gains, and is.
@@ -144,7 +144,7 @@ def rescue(values: Mapping[str, Sequence[float]], test: str, deviation: float) -
         results.difference(values[a], values[b], deviation)
         for a, b in ((test, NONE), (LONG, test), (LONG, NONE))
     )
-    if math.isnan(deviation):
+    if math.isnan(deviation.value):
         said = UNDECIDED
     elif not _gains(to_gain):
         said = NOTHING
@@ -155,7 +155,7 @@ def rescue(values: Mapping[str, Sequence[float]], test: str, deviation: float) -
     return Finding(said, gained, short)
 
 
-def need(values: Mapping[str, Sequence[float]], deviation: float, most: int) -> Finding:
+def need(values: Mapping[str, Sequence[float]], deviation: Deviation, most: int) -> Finding:
     """Whether Lion's boundary gains by a warm-up of 20 %; most: rates, of which it may train all.
 
     "undecided" also where the grid cannot tell: it trains all without warm-up, or none with either.
@@ -163,7 +163,7 @@ def need(values: Mapping[str, Sequence[float]], deviation: float, most: int) -> 
     gained = results.difference(values[LION_LONG], values[LION], deviation)
     all_train = min(values[LION]) == most
     none_trains = max(*values[LION], *values[LION_LONG]) == 0
-    if math.isnan(deviation) or all_train or none_trains:
+    if math.isnan(deviation.value) or all_train or none_trains:
         return Finding(UNDECIDED, gained, None)
     return Finding(NEEDS if _gains(gained) else NO_NEED, gained, None)
 
@@ -178,7 +178,7 @@ def fitting(found: Mapping[str, Finding]) -> dict[str, tuple[int, int]]:
     }
 
 
-def _gains(found: Difference) -> bool:
+def _gains(found: Estimate) -> bool:
     return found.counts and found.value > 0
 
 
@@ -213,7 +213,7 @@ def _decision(found: Mapping[str, Finding]) -> str:
     counts = ", ".join(f"{cause} {right} of {n}" for cause, (right, n) in fitting(found).items())
     told = (
         "What the tests show, and what each cause predicts (bold where it came out); gains in "
-        "steps of the grid of learning rates, of LAMB in best loss, with two standard errors. "
+        "steps of the grid of learning rates, of LAMB in best loss, with 95 % intervals (by t). "
         f"Tests that decide and came out as predicted: {counts}."
     )
     return "\n\n".join([told, results.table(lines)])
@@ -244,7 +244,7 @@ def _durations(arms: Mapping[str, Sequence[Row]]) -> str:
     lower = sum(each.counts and each.value < 0 for each in differences)
     told = (
         "What a longer warm-up changes in the loss at the same learning rate, where all seeds of "
-        f"both train: lower beyond two standard errors in {lower} of {len(differences)} cells."
+        f"both train: lower beyond the 95 % interval in {lower} of {len(differences)} cells."
     )
     lines = []
     for (rate,), own in results.group(found, "learning_rate").items():

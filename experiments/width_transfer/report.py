@@ -28,7 +28,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     return "\n\n".join(
         [
             "### Best learning rates",
-            "Means over seeds; shifts against the smallest width with two standard errors. "
+            "Means over seeds; shifts against the smallest width with 95 % intervals (by t). "
             f"Sensitivity is over learning rates from {low:g} to {high:g}.",
             transfer.table(shifts, "width"),
             figures.save(figure, out, "losses", description),

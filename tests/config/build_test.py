@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import logging
 
 from configs import default
 from tests.data import datasets
@@ -352,6 +353,29 @@ def test_noams_factor_is_of_the_base_where_the_parameterisation_does_the_rest(
     # Vaswani et al. 2017, equation 3, at the end of warm-up.
     run = build(_config(folder, **(wide | changes)))
     np.testing.assert_allclose(run.schedule(3), (width * 4) ** -0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({"model.head_dim": 8}, []),
+        ({"model.base_width": 32}, []),  # which is the width: nothing has grown
+        ({"model.parameterization": "standard"}, []),
+        # Heads of 8 at any width, or four of them, which are of 2 at the base?
+        ({}, ["model.head_dim=None", "set it to the size that heads have at model.base_width=8"]),
+        (
+            {"model.head_dim": 8, "model.num_heads": 2},
+            ["model.num_heads=2", "a multiple of", "= 4"],
+        ),
+        ({"model.head_dim": 8, "model.d_ff": 30}, ["model.d_ff=30", "= 4"]),
+    ],
+)
+def test_sizes_that_cannot_have_come_from_the_base_are_told(folder, changes, warned, monkeypatch):
+    told = []
+    monkeypatch.setattr(logging, "warning", told.append)
+    wide = {"model.d_model": 32, "model.num_heads": 4, "model.d_ff": 32, "model.base_width": 8}
+    build(_config(folder, **(wide | {"model.parameterization": "mup"} | changes)))
+    assert len(told) == bool(warned) and all(text in told[0] for text in warned)
 
 
 def test_an_independent_decay_is_a_share_of_noams_own_peak(folder):

@@ -38,6 +38,10 @@ def test_it_has_all_parts(folder):
 def test_its_readme_has_all_sections_and_a_place_for_each_report(folder):
     text = (folder / "README.md").read_text()
     assert re.findall("^## (.*)$", text, re.MULTILINE) == SECTIONS
+    # Also where no line was: so that nobody takes a reading for a test.
+    assert re.search(r"written\s+before", text, re.IGNORECASE), (
+        "was a line written before the runs?"
+    )
     shown = text[text.index("## Results") : text.index("## Conclusion")]
     for name in part(folder, "sweep").SWEEPS:
         results.check_markers(folder / "README.md", name)

@@ -15,6 +15,7 @@ from transformer_jax.inspection import sharpness
 from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import Share
 from transformer_jax.training import optimizer
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 
 def draw(*shape, seed=0):
@@ -98,16 +99,18 @@ def test_clipping_leaves_the_curvature_that_adams_steps_meet():
     np.testing.assert_allclose(found, found[0], rtol=1e-3)
 
 
-def test_the_preconditioner_is_what_a_step_of_adam_divides_by():
+@pytest.mark.parametrize("row", [name for name, row in OPTIMIZERS.items() if row.adam])
+def test_the_preconditioner_is_what_a_step_of_adam_divides_by(row):
     """Without momentum, a step is learning rate * gradient / P."""
     share = Share(learning_rate=0.25, epsilon=0.5)
     roles = {"w": Role((1, 1), False, False, share=share), "b": Role(None, False, False)}
     params = {"w": jnp.asarray(draw(3, 4)), "b": jnp.asarray(draw(4, seed=1))}
     own: dict[str, Any] = dict(beta1=0.0, beta2=0.9, epsilon=0.3, groups=(("w", 0.2, 0.0),))
-    transform = make_optimizer("adam", 0.7, lambda: roles, **own)
+    own["weight_decay"] = 0.0
+    transform = make_optimizer(row, 0.7, lambda: roles, **own)
 
     def preconditioner(**changes) -> Any:
-        settings = optimizer_settings(**(own | changes))
+        settings = optimizer_settings(**({"name": row} | own | changes))
         return optimizer.adam_preconditioner(state, settings, roles)
 
     state = transform.init(params)

@@ -61,6 +61,13 @@ def test_a_schedule_that_ends_has_the_final_rate_and_no_other_depends_on_the_end
         assert all(rate(schedule, s) == rate(longer, s) for s in range(1, 60))
 
 
+@pytest.mark.parametrize("name", [name for name, row in SCHEDULES.items() if row.ends])
+def test_the_last_update_and_none_before_has_a_final_rate_of_zero(name):
+    """A step that moves nothing, as docs/training.md says."""
+    schedule = made(name, final_learning_rate=0.0)
+    assert rate(schedule, 20) == 0 < rate(schedule, 19)
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_burn_in_comes_before_all_that(name):
     schedule, later = made(name), made(name, steps=23, burn_in_steps=3)

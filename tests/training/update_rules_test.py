@@ -48,7 +48,7 @@ def adam(g, m_hat, v_hat, t, x):
 
 
 def radam(g, m_hat, v_hat, t, x):
-    """Algorithm 2 of Liu et al. 2019 (the threshold 5 instead of 4 is their code's)."""
+    """Algorithm 2 of Liu et al. 2019 with the threshold of 5 that PyTorch has."""
     rho_inf = 2 / (1 - BETA2) - 1
     rho = rho_inf - 2 * t * BETA2**t / (1 - BETA2**t)
     if rho < 5:
@@ -190,19 +190,39 @@ def test_a_setting_has_an_effect_where_the_row_says_so(name):
     assert changed == set(OPTIMIZERS[name].reads)
 
 
-def test_gi_adam_is_adam_whose_second_moment_begins_with_the_first_square():
-    """Under a constant gradient it is the bias correction of Adam that divides it."""
+def test_gi_adam_corrects_a_second_moment_that_begins_as_the_first_square():
+    """The loop of the authors' `adam_init(grads=...)` on gradients that shrink tenfold, where Adam
+    at a rate times sqrt(1 - beta2^t) would make the last step twice as long."""
     params, gradients = make_case()
-    constant = [gradients[0]] * 5
-    result = run(make_optimizer("gi_adam"), params, constant)
+    shrinking = [jax.tree.map(lambda g, n=n: 0.1 ** (n / 10) * g, gradients[0]) for n in range(11)]
+    transform = make_optimizer("gi_adam")
+    found = [run(transform, params, shrinking[:steps]) for steps in (10, 11)]
     for leaf in ("kernel", "query_bias"):
-        g = np.array(gradients[0]["dense"][leaf], np.float64)
-        x, m, v = np.array(params["dense"][leaf], np.float64), np.zeros(g.shape), g**2
-        for t in range(1, 6):
+        x = np.array(params["dense"][leaf], np.float64)
+        m, v = np.zeros(x.shape), np.array(shrinking[0]["dense"][leaf], np.float64) ** 2
+        for t, gradient in enumerate(shrinking, start=1):
+            g = np.array(gradient["dense"][leaf], np.float64)
             m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2
-            v_hat = v / (1 - BETA2**t)
-            x = x - RATE * t * adam_direction(m / (1 - BETA1**t), v_hat, t)
-        np.testing.assert_allclose(result["dense"][leaf], x, rtol=1e-4)
+            m_hat, v_hat = m / (1 - BETA1**t), v / (1 - BETA2**t)
+            step = RATE * t * m_hat / (np.sqrt(v_hat) + EPSILON)
+            x = x - step
+        before, after = (np.array(each["dense"][leaf]) for each in found)
+        np.testing.assert_allclose(after, x, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(before - after, step, rtol=1e-2, atol=1e-5)
+
+
+def test_radam_is_pytorchs():
+    """Also in its first steps, before the variance is tractable."""
+    torch = pytest.importorskip("torch")
+    params, gradients = make_case()
+    weight = torch.nn.Parameter(torch.tensor(np.array(params["dense"]["kernel"])))
+    theirs = torch.optim.RAdam([weight], lr=RATE, betas=(BETA1, BETA2), eps=EPSILON)
+    for steps, gradient in enumerate(gradients, start=1):
+        theirs.param_groups[0]["lr"] = RATE * steps
+        weight.grad = torch.tensor(np.array(gradient["dense"]["kernel"]))
+        theirs.step()
+    own = run(make_optimizer("radam"), params, gradients)["dense"]["kernel"]
+    np.testing.assert_allclose(own, weight.detach().numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_muon_refuses_a_model_without_scanned_layers():

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from jax.sharding import Mesh
 
 from configs.default import Config
@@ -163,6 +164,8 @@ def _model_config(config: Config, family: Family, task: Task, data: DataSettings
         if settings[own.format(stack)] is None:
             settings[own.format(stack)] = settings[general[own]]
     names = [field.name for field in dataclasses.fields(family.config)]
+    if "parameterization" in names:
+        _warn_of_base(config.model)
     if "head_dim" in names and settings["head_dim"] is None:
         settings["head_dim"] = head_dim(settings["d_model"], settings["num_heads"])
     settings |= {
@@ -173,6 +176,25 @@ def _model_config(config: Config, family: Family, task: Task, data: DataSettings
         "context_length": _context_length(config, data),
     }
     return family.config(**{name: settings[name] for name in names})
+
+
+def _warn_of_base(model: Config) -> None:
+    """Warns of what cannot have come from the base: heads stay, their number and d_ff grow."""
+    name, base = model.parameterization, model.base_width
+    if PARAMETERIZATIONS[name] is None or base in (None, model.d_model):
+        return
+    takes = f"model.parameterization={name!r} takes"
+    if model.head_dim is None:
+        logging.warning(
+            f"{takes} heads to keep their size, and model.head_dim=None follows from the width: "
+            f"set it to the size that heads have at model.base_width={base}"
+        )
+    for key in ("num_heads", "d_ff"):
+        if model[key] * base % model.d_model:
+            logging.warning(
+                f"{takes} model.{key}={model[key]} to have grown with the width: make it a "
+                f"multiple of model.d_model / model.base_width = {model.d_model / base:.3g}"
+            )
 
 
 def _context_length(config: Config, data: DataSettings) -> int:

@@ -71,10 +71,16 @@ def _adam(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransforma
 
 
 def _gi_adam(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
-    def rises(count):
-        return jnp.sqrt(1 - settings.beta2 ** (jnp.asarray(count, jnp.float32) + 1))
+    adam = optax.scale_by_adam(settings.beta1, settings.beta2, settings.epsilon)
 
-    return optax.chain(_adam(settings, roles), optax.scale_by_schedule(rises))
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        squares = jax.tree.map(jnp.square, updates)
+        begun = optax.tree.where(state.count == 0, squares, state.nu)
+        return adam.update(updates, state._replace(nu=begun))
+
+    # Checkpoints of this rule have a second count, which nothing reads any more.
+    unused = optax.scale_by_schedule(lambda count: 1.0)
+    return optax.chain(optax.GradientTransformation(adam.init, update), unused)
 
 
 def _stable_adam(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
@@ -199,26 +205,26 @@ OPTIMIZERS = {
     # Adam, and every step takes weight_decay * parameter off, times what the schedule has left of
     # its peak (Loshchilov and Hutter 2017, algorithm 2; Wortsman et al. 2023, 2309.14322, 3.2)
     "adamw_independent": Optimizer(_adam, independent=True, adam=True),
-    # Adam whose second moment begins as the first gradient's square, which is a factor of
-    # sqrt(1 - beta2^s) on its learning rate (Kalra and Barkeshli 2024, 2406.09405, GI-Adam)
-    "gi_adam": Optimizer(_gi_adam),
+    # Adam whose second moment begins as the first gradient's square, and is corrected all the same
+    # (Kalra and Barkeshli 2024, 2406.09405, GI-Adam, as their code, which takes an extra batch)
+    "gi_adam": Optimizer(_gi_adam, adam=True),
     # Wortsman et al. 2023 (2304.13013), algorithm 2: AdamW, whose update of a matrix is smaller
     # where its second moments have not seen gradients as large as these; what decays is not
     "stable_adamw": Optimizer(_stable_adam),
     # You et al. 2019 (1904.00962), algorithm 2, with decoupled decay: the step of each matrix and
     # vector is a share of its norm, which is the learning rate
     "lamb": Optimizer(_lamb, rate=_by_size),
-    # Liu et al. 2019, algorithm 2: while the variance is not tractable it steps by the momentum
-    # alone
+    # PyTorch's: Liu et al. 2019 (1908.03265), algorithm 2, which steps by the momentum alone while
+    # the variance is not tractable, as it is from rho = 5 on (4 in the paper)
     "radam": Optimizer(_radam),
     # Shazeer and Stern 2018, algorithm 4, where the schedule is the relative step size rho. Second
     # moments of matrices of at least 128 x 128 are factored
     "adafactor": Optimizer(_adafactor, reads=(), rate=_by_size),
     # Chen et al. 2023, algorithm 2
     "lion": Optimizer(_lion, reads=("beta1", "beta2")),
-    # Jordan et al. 2024 with Nesterov momentum beta1, for the matrices of stacks; Adam for all
-    # else. Steps are scaled by 0.2 sqrt(longer side) to the size of Adam's (Liu et al. 2025,
-    # equation 4), so that one learning rate serves both
+    # Jordan et al. 2024 with Nesterov momentum beta1 (corrected as in Nadam, by Optax alone), for
+    # the matrices of stacks; Adam for all else. Steps are scaled by 0.2 sqrt(longer side) to the
+    # size of Adam's (Liu et al. 2025, equation 4), so that one learning rate serves both
     "muon": Optimizer(_muon, rate=_by_spectrum),
 }
 

@@ -174,11 +174,13 @@ SCHEMES: dict[str, ResidualScheme] = {
     # The authors' admin-torch, "O(log n)": no profiling, one constant for all sublayers. To fix it,
     # freeze it: optimizer.groups = (("*/omega", 0.0, 0.0),).
     "admin_constant": ResidualScheme(post_norm=True, trained_skip=True, skip=_admin_constant),
-    # Wang et al. 2022 (2203.00555), figure 2 and table 2.
+    # Wang et al. 2022 (2203.00555), figure 2 and table 2; where that has 0.87, the gain of the
+    # authors' code is 1.15.
     "deepnorm": ResidualScheme(
         post_norm=True, skip=_deepnorm_alpha, gain=_deepnorm_beta, gained=_VALUES
     ),
-    # Bachlechner et al. 2020 (2003.04887), equation 2, with a scalar for each sublayer.
+    # Bachlechner et al. 2020 (2003.04887), equation 2, with a scalar for each sublayer. The
+    # authors' code has one for all sublayers of a layer.
     "rezero": ResidualScheme(branch=lambda depth: 0.0, trained_branch="scalar"),
     # Huang et al. 2020 (ICML), section 3.2: no norms at all. The paper has an encoder and a decoder
     # of equal depth; a stack alone follows the rule of its name.

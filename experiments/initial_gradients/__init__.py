@@ -1,0 +1,1 @@
+"""Does the gradient of a Transformer's last layer depend on depth before it is trained?"""
