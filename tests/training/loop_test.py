@@ -272,8 +272,10 @@ class Values(Streams):
         return {"values": np.full(2, self.values[self.position - 1], np.float32)}
 
 
-def fit_values(values, state=None, position=0, **arguments):
-    settings = make_settings(steps=len(values), log_every=50)
+def fit_values(values, state=None, position=0, bad_step="stop", threshold=None, **arguments):
+    settings = make_settings(
+        steps=len(values), log_every=50, bad_step=bad_step, spike_threshold=threshold
+    )
     step = make_step(settings, first_bias, make_loss(value_loss))
     streams = Values(values, position)
     return fit(settings, state, streams, train_step=step, **arguments)
@@ -342,6 +344,69 @@ def test_a_loss_that_hardly_differs_makes_no_spikes(rise, spikes):
     values[60] *= 1 + rise
     _, log, _ = fit_values(values)
     assert list(logged_spikes(log)) == [61] * spikes
+
+
+def bad_steps_of(values, threshold):
+    """The steps to skip, by the definition: a skipped loss is none that later ones compare with."""
+    recent, found = np.full(128, np.nan), []
+    for step, value in enumerate(np.asarray(values, np.float64), start=1):
+        known = recent[~np.isnan(recent)]
+        median = np.median(known) if len(known) >= 32 else np.inf
+        deviation = 1.4826 * np.median(np.abs(known - median)) if len(known) >= 32 else 0.0
+        bad = not np.isfinite(value) or value > median + threshold * max(deviation, 1e-3 * median)
+        recent[(step - 1) % 128] = np.nan if bad else value
+        found += [step] * bad
+    return found
+
+
+def lossy_values():
+    """Losses with spikes, NaN and infinity, of which one makes a whole logging window bad."""
+    values = noisy_losses()
+    values[[7, 45, 120, 121, 250]] = np.nan, np.inf, np.nan, -np.inf, np.nan
+    values[100:150] = np.nan
+    return values
+
+
+def test_bad_steps_are_skipped_and_counted_and_no_mean_has_them():
+    """A resumed run skips the same ones."""
+    values = lossy_values()
+    outcome, log, saved = fit_values(values, bad_step="skip", threshold=6.0)
+    bad = bad_steps_of(values, 6.0)
+    noted = [step for step, line in log.lines.items() if "bad_step/number" in line]
+    assert outcome.status == "finished" and noted == bad and len(bad) > 55
+    assert list(log.texts) == list(range(1, 301))
+    for start in range(0, 300, 50):
+        good = [values[step - 1] for step in range(start + 1, start + 51) if step not in bad]
+        assert log.lines[start + 50].get("train/loss") == (
+            pytest.approx(np.mean(good, dtype=np.float64), rel=1e-5) if good else None
+        )
+        assert log.lines[start + 50]["train/learning_rate"] == pytest.approx(rate(start + 50))
+    position, state, lines = 0, None, {}
+    for cut in (46, 130, 300):
+        part, rest, _ = fit_values(
+            values, state, position, "skip", 6.0, stop=stop_at(cut, position + 1)
+        )
+        state, position = to_device(to_numpy(part.state)), part.step
+        lines |= rest.repeatable()
+    assert lines.keys() == log.lines.keys()
+    assert_trees_equal(state, outcome.state)
+
+
+@pytest.mark.parametrize("bad_step", ["stop", "restore"])
+def test_a_spike_ends_training_where_it_is_bad(bad_step):
+    values = noisy_losses()
+    first = bad_steps_of(values, 6.0)[0]
+    outcome, log, saved = fit_values(values, bad_step=bad_step, threshold=6.0)
+    assert (outcome.status, outcome.step) == ("diverged", first)
+    assert not saved.checkpoints and max(log.lines, default=0) < first
+
+
+def test_training_ends_once_all_recent_steps_were_skipped():
+    values = np.full(300, np.nan, np.float32)
+    values[:20] = 2.0
+    outcome, log, saved = fit_values(values, bad_step="skip")
+    assert (outcome.status, outcome.step) == ("diverged", 20 + 128 + 1)
+    assert len(log.lines) == 128 and not saved.checkpoints
 
 
 # Probes

@@ -120,11 +120,14 @@ def _train(run: Run, workdir: Path) -> str:
                 if checkpoint is None or restores == MOST_RESTORES:
                     logging.error("After %d restores none is made from %s", restores, checkpoint)
                     break
-                log.write(int(checkpoint.name), {"bad_step/number": outcome.step})
                 log.close()
+                bad_step = outcome.step
                 del outcome  # whose state would take room
                 state = start(run, workdir, checkpoint, streams)
                 log = _opened_log(run, workdir, state)
+                log.write(int(state.step), {"bad_step/number": bad_step})
+                for _ in range(bad_step - int(state.step)):
+                    next(streams)
             checkpoints.wait()
             status, metrics = outcome.status, read_metrics(workdir)
             bad_step = outcome.step if status == "diverged" else None

@@ -78,8 +78,8 @@ class TrainStep:
         The metrics are the `loss`, `weight` (as target tokens), `gradient_norm` (before clipping)
         and `learning_rate` of this step; `finite_parameters`, whether the new ones are;
         `recent_median` and `recent_deviation`, the `spread` of the losses before this one; and
-        `window`: name -> (sum, weight) since the last multiple of `log_every`. Unless what is not
-        finite just stops training, `bad` says whether this step is. One that is skipped leaves no
+        `window`: name -> (sum, weight) since the last multiple of `log_every`. Where bad steps
+        are skipped or spikes are bad, `bad` says whether this step is. A skipped one leaves no
         trace, in moments and memory either, but in the counts by which learning rates go.
         """
         log_every, ema_decay = self.settings.log_every, self.settings.ema_decay
@@ -119,7 +119,7 @@ class TrainStep:
             "window": window,
         }
         bad_step, threshold = self.settings.bad_step, self.settings.spike_threshold
-        if bad_step == "stop" and threshold is None:
+        if bad_step != "skip" and threshold is None:
             return next_state, metrics
         bad = ~all_finite((loss_mean, gradient_norm, params))
         bad |= loss_mean > median + (threshold or jnp.inf) * deviation

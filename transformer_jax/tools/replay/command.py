@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax.commands.restore import check, resume
-from transformer_jax.commands.start import begin
+from transformer_jax.commands.restore import check
+from transformer_jax.commands.start import begin, start
 from transformer_jax.config.build import built
 from transformer_jax.inspection import memory
 from transformer_jax.models import FAMILIES
@@ -41,7 +41,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         if newest is not None:
             check(run, workdir, newest)
         streams = run.train_streams()
-        state = resume(run, newest, streams).state if newest else begin(run, streams)
+        state = start(run, workdir, newest, streams) if newest else begin(run, streams)
         print(f"Replaying from step {int(state.step)} to {step} in float32.")
         found = _told(run, train_again(run, state, streams, step))
         print(found)
