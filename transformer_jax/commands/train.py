@@ -87,7 +87,7 @@ def _train(run: Run, workdir: Path) -> str:
         if run.mesh.size > 1:
             print(_mesh_line(run))
 
-    log = _opened_log(run, workdir, state)
+    log = _opened_log(run, workdir, int(state.step))
     origin = Origin(
         config=run.as_json,
         data=streams.fingerprint,
@@ -121,13 +121,10 @@ def _train(run: Run, workdir: Path) -> str:
                     logging.error("After %d restores none is made from %s", restores, checkpoint)
                     break
                 log.close()
-                bad_step = outcome.step
+                log = _opened_log(run, workdir, int(checkpoint.name))
+                log.write(int(checkpoint.name), {"bad_step/number": outcome.step})
                 del outcome  # whose state would take room
                 state = start(run, workdir, checkpoint, streams)
-                log = _opened_log(run, workdir, state)
-                log.write(int(state.step), {"bad_step/number": bad_step})
-                for _ in range(bad_step - int(state.step)):
-                    next(streams)
             checkpoints.wait()
             status, metrics = outcome.status, read_metrics(workdir)
             bad_step = outcome.step if status == "diverged" else None
@@ -157,11 +154,11 @@ def _train(run: Run, workdir: Path) -> str:
     return status
 
 
-def _opened_log(run: Run, workdir: Path, state: State) -> RunLog:
-    """The log of a run that begins or continues with this state, as its results say."""
+def _opened_log(run: Run, workdir: Path, step: int) -> RunLog:
+    """The log of a run that begins or continues after this step, as its results say."""
     log = RunLog(
         workdir,
-        restored_step=int(state.step),
+        restored_step=step,
         total_steps=run.train.steps,
         trackers=run.trackers,
         config=flatten(run.as_json),
@@ -169,8 +166,8 @@ def _opened_log(run: Run, workdir: Path, state: State) -> RunLog:
     log.results(
         {
             "status": "running",
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-            "steps": int(state.step),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(run.abstract_state().params)),
+            "steps": step,
             "device_kind": jax.devices()[0].device_kind,
             "versions": run_log.versions(),
             "devices": run.mesh.size,
