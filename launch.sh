@@ -35,8 +35,9 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   tpu            --accelerator=v5e-16 --zone=ZONE COMMAND ... --workdir=gs://BUCKET/FOLDER:
                  one of the commands above on all hosts of a Cloud TPU slice (`tpu --help`)
   test           format, lint, types, imports, and all tests but the long ones
-  test --long    the long tests alone: kills, several processes, whole trainings;
-                 with either, further arguments go to pytest
+  test --long    the long tests alone: kills, several processes, whole trainings
+  test --faults  tests/faults alone, in its long form: FAULT_TRIALS=200 times of each kind;
+                 with any of the three, further arguments go to pytest
   setup          only set up .venv, with the tools of `test`
 
 Every command first sets up .venv if pyproject.toml, constraints.txt or the device ask for it;
@@ -152,14 +153,17 @@ create_venv() {
     fi
 }
 
-# run_tests [--long] ARGUMENT...: checks the code and runs the short tests, or the long ones alone.
+# run_tests [--long|--faults] ARGUMENT...: checks the code and runs the short tests; or the long ones
+# alone; or all that is in tests/faults.
 run_tests() {
-    local marked='not long'
+    local marked='not long and not faults'
     cd -- "$repository"
     export PATH="$venv/bin:$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1
     if [[ ${1:-} == --long ]]; then
         marked=long
         shift
+    elif [[ ${1:-} == --faults ]]; then
+        marked='' && set -- tests/faults "${@:2}"
     else
         ruff format --check
         ruff check

@@ -76,6 +76,13 @@ def get_config(arg: str = "") -> Config:
     train.evaluate_every = 1000  # steps (0: only after the last)
     train.diagnostics_every = 0  # steps between measurements inside the model (0: none)
     train.sharpness_every = 0  # steps between measurements of the loss's curvature (0: none)
+    # What happens at a step whose loss, gradient or new parameters are not finite: "stop" ends the
+    # run as diverged, "skip" leaves the update out, "restore" goes back to the last checkpoint and
+    # continues with the batch after the bad one.
+    train.bad_step = "stop"
+    # A loss that is so many robust deviations above the median of the recent ones is bad too (None:
+    # it is only logged, from 6 on).
+    train.spike_threshold = config_dict.placeholder(float)
 
     config.log = log = config_dict.ConfigDict()
     # Services that get what metrics.jsonl does: "wandb" (Weights & Biases) and "mlflow", whose

@@ -348,7 +348,8 @@ def test_identity_is_what_differs_from_the_default_and_may_not_change():
 @pytest.mark.parametrize(
     "text",
     """
-    train.log_every=3 train.evaluate_every=0 train.steps=200000 checkpoint.every=3
+    train.log_every=3 train.evaluate_every=0 train.steps=200000 train.bad_step=skip
+    checkpoint.every=3
     evaluate.batch_size=3 decode.method=greedy decode.seed=3 data.dir=elsewhere
     data.cache_dir=elsewhere data.workers=1 mesh.data=4 mesh.topology=v5e-16 model.remat=full
     model.attention_kernel=splash
@@ -363,12 +364,19 @@ def test_a_work_directory_lets_harmless_things_change(text):
     """
     seed=1 train.steps=10 train.accumulation_steps=2 data.source_language=fr model.residual=pre_ln
     optimizer.learning_rate=2 data.tokenizer.vocab_size=9 checkpoint.init_from=elsewhere
-    train.ema_decay=0.9
+    train.ema_decay=0.9 train.spike_threshold=6
     """.split(),
 )
 def test_a_work_directory_refuses_another_run(text):
     with pytest.raises(ValueError, match=text.partition("=")[0]):
         overrides.check_workdir(overrides.load(DEFAULT), overrides.load(DEFAULT, [text]))
+
+
+def test_what_was_skipped_stays_skipped():
+    with pytest.raises(ValueError, match="train.bad_step: 'skip' -> 'stop'"):
+        overrides.check_workdir(
+            overrides.load(DEFAULT, {"train.bad_step": "skip"}), overrides.load(DEFAULT)
+        )
 
 
 def test_steps_do_not_grow_under_a_schedule_that_ends():

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tests.training.tiny import (
     make_state,
     make_step,
     rate,
+    spoilt,
     to_device,
     to_numpy,
     with_dropout,
@@ -246,6 +248,21 @@ def test_what_is_not_finite_ends_training_and_is_never_saved(bad_step, part):
     assert all(step < bad_step for step in log.lines)
 
 
+@pytest.mark.parametrize(("field", "decay"), [("nu", 0.0), ("ema_params", 0.9)])
+def test_what_shows_in_no_loss_is_never_saved(field, decay):
+    """The step of a parameter whose second moment is infinite is 0 for ever."""
+    settings = make_settings(checkpoint_every=3, ema_decay=decay)
+    step = loop_step(settings)
+
+    def broken(state, batch):
+        return step(spoilt(state, field, np.inf) if state.step == 4 else state, batch)
+
+    outcome, log, saved = fit(settings, train_step=broken)
+    assert (outcome.status, outcome.step) == ("diverged", 6)
+    assert list(saved.checkpoints) == [3] and list(log.lines) == [3]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(outcome.state.params))
+
+
 # Spikes
 
 
@@ -272,8 +289,10 @@ class Values(Streams):
         return {"values": np.full(2, self.values[self.position - 1], np.float32)}
 
 
-def fit_values(values, state=None, position=0, **arguments):
-    settings = make_settings(steps=len(values), log_every=50)
+def fit_values(values, state=None, position=0, bad_step="stop", threshold=None, **arguments):
+    settings = make_settings(
+        steps=len(values), log_every=50, bad_step=bad_step, spike_threshold=threshold
+    )
     step = make_step(settings, first_bias, make_loss(value_loss))
     streams = Values(values, position)
     return fit(settings, state, streams, train_step=step, **arguments)
@@ -342,6 +361,47 @@ def test_a_loss_that_hardly_differs_makes_no_spikes(rise, spikes):
     values[60] *= 1 + rise
     _, log, _ = fit_values(values)
     assert list(logged_spikes(log)) == [61] * spikes
+
+
+def bad_steps_of(values):
+    """What is not finite or spikes by the definition, which no later loss is compared with."""
+    recent, bad = np.full(128, np.nan), []
+    for step, value in enumerate(np.asarray(values, np.float64), start=1):
+        known = recent[~np.isnan(recent)]
+        limit = np.inf
+        if len(known) >= 32:
+            median = np.median(known)
+            deviation = 1.4826 * np.median(np.abs(known - median))
+            limit = median + 6 * max(deviation, 1e-3 * median)
+        if not value <= limit or np.isinf(value):
+            bad.append(step)
+        recent[(step - 1) % 128] = np.nan if step in bad else value
+    return bad
+
+
+def test_bad_steps_are_skipped_and_noted_and_no_mean_has_them():
+    values = noisy_losses()
+    values[[7, 45, 250]] = np.nan, np.inf, -np.inf
+    values[100:150] = np.nan  # all of a logging window
+    outcome, log, _ = fit_values(values, bad_step="skip", threshold=6.0)
+    bad = bad_steps_of(values)
+    noted = [line["bad_step/number"] for line in log.lines.values() if "bad_step/number" in line]
+    assert outcome.status == "finished" and noted == bad and len(bad) > 57
+    for end in range(50, 301, 50):
+        good = [values[step - 1] for step in range(end - 49, end + 1) if step not in bad]
+        mean = pytest.approx(np.mean(good, dtype=np.float64), rel=1e-5) if good else None
+        assert log.lines[end].get("train/loss") == mean
+        assert log.lines[end]["train/learning_rate"] == pytest.approx(rate(end))
+
+
+@pytest.mark.parametrize("bad_step", ["stop", "skip", "restore"])
+def test_training_ends_at_a_bad_step_or_where_no_step_is_good(bad_step):
+    values = np.full(200, 2.0, np.float32)
+    values[40:] = np.nan if bad_step == "skip" else 3.0
+    outcome, log, saved = fit_values(values, bad_step=bad_step, threshold=6.0)
+    step = 41 + 128 if bad_step == "skip" else 41
+    assert (outcome.status, outcome.step) == ("diverged", step)
+    assert not saved.checkpoints and max(log.lines, default=0) < step
 
 
 # Probes

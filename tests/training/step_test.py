@@ -25,6 +25,7 @@ from tests.training.tiny import (
     to_numpy,
     with_dropout,
 )
+from transformer_jax.training.optimizer import adam_state
 from transformer_jax.training.step import is_finite
 
 
@@ -156,6 +157,32 @@ def test_parameters_that_an_update_makes_infinite_are_seen_though_the_loss_was_f
     _, metrics = compiled_step(state, make_settings(), optimizer=optimizer)(state, make_batch(1))
     assert np.isfinite([metrics["loss"], metrics["gradient_norm"]]).all()
     assert not metrics["finite_parameters"] and not is_finite(metrics)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_skipped_step_leaves_no_trace_but_in_the_counts_of_steps(parts):
+    def faulty(params, batch, rng, memory):
+        outputs, _ = apply(params, batch, rng, ())
+        return outputs._replace(values=outputs.values * batch["fault"]), memory + batch["inputs"][
+            :, :1
+        ]
+
+    memory = jax.ShapeDtypeStruct((B, 1), jnp.int32)
+    state = make_states(ema=True, memory=memory).create(jax.random.key(0), make_batch(0))
+    settings = make_settings(accumulation_steps=parts, ema_decay=0.9, bad_step="skip")
+    step = compiled_step(state, settings, apply=faulty)
+    for fault in (1.0, 1.0, np.nan):
+        before = to_numpy(state)
+        batch = make_batch(1) | {"fault": np.full((B, 1, 1), fault, np.float32)}
+        state, metrics = step(state, batch)
+    assert metrics["bad"] and metrics["finite_parameters"] and not is_finite(metrics)
+    after = to_numpy(state)
+    (_, rates), *_ = optax.tree.get_all_with_path(after["opt_state"], "ScaleByScheduleState")
+    assert after["step"] == rates.count == 3
+    for name in ("params", "ema_params", "rng", "memory", "window"):
+        assert_trees_equal(after[name], before[name])
+    assert_trees_equal(adam_state(after["opt_state"]), adam_state(before["opt_state"]))
+    np.testing.assert_array_equal(np.isnan(after["recent"][:4]), [False, False, True, True])
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999])

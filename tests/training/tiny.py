@@ -126,3 +126,14 @@ def to_device(arrays):
     arrays = jax.tree.map(jnp.array, arrays)
     found = state.State(**(arrays | {"rng": jax.random.wrap_key_data(arrays["rng"])}))
     return jax.device_put(found, NamedSharding(MESH, PartitionSpec()))
+
+
+def spoilt(state, field, value):
+    """The state with this value in one place of the first array that belongs to the field."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+    names = [jax.tree_util.keystr(path) for path, _ in leaves]
+    first = next(i for i, name in enumerate(names) if f".{field}" in name)
+    arrays = [leaf for _, leaf in leaves]
+    place = (0,) * arrays[first].ndim
+    arrays[first] = jax.device_put(arrays[first].at[place].set(value), arrays[first].sharding)
+    return jax.tree.unflatten(structure, arrays)

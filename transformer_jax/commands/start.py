@@ -46,11 +46,16 @@ def newest(run: Run, workdir: Path, checkpoints: Checkpoints) -> Path | None:
 
 
 def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStreams) -> State:
-    """The state of a checkpoint or else a new one; the streams stand where it left them."""
+    """The state of a checkpoint or else a new one; the streams stand where it left them.
+
+    Where training went back to it after bad steps they stand after the batch of the last of these.
+    """
     if checkpoint is None:
         return begin(run, streams, workdir)
     with progress.phase("Restoring the last checkpoint"):
         restored = resume(run, checkpoint, streams)
+        for _ in range(hosts.first(lambda: _left_out(workdir, restored.step))):
+            next(streams)
     hosts.first(lambda: _tell_of_lost_records(workdir, restored))
     return restored.state
 
@@ -89,6 +94,12 @@ def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) 
         profile = diagnostics.profile(run.model, drawn.params, batch, key)
         save(workdir / PROFILE, json.dumps(profile, indent=1))
     return state
+
+
+def _left_out(workdir: Path, step: int) -> int:
+    """How many batches after a checkpoint are left out: those up to a bad step, which is noted."""
+    records = [record for record in read_metrics(workdir) if record["step"] == step]
+    return sum(record.get("bad_step/number", step) - step for record in records)
 
 
 def _tell_of_lost_records(workdir: Path, restored: Restored) -> None:

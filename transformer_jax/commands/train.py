@@ -1,6 +1,7 @@
 """Trains a run, or continues it, and scores what came of it."""
 
 import contextlib
+import itertools
 import json
 import shlex
 import sys
@@ -42,6 +43,7 @@ from transformer_jax.runs.workdir import (
 from transformer_jax.training import loop
 from transformer_jax.training.state import State
 
+MOST_RESTORES = 10  # of a process, after bad steps
 _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": interrupt.EXIT_STATUS}
 
 
@@ -50,8 +52,8 @@ def train(config: Config, workdir: Path) -> int:
 
     A run that has made all its steps ends as "finished", "plateaued" or "diverged" (see
     `Task.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
-    "preempted"; a value that is not finite ends it as "diverged", and a rerun continues from the
-    last checkpoint before.
+    "preempted"; a bad step that is neither skipped nor restored from ends it as "diverged", and a
+    rerun continues from the last checkpoint before.
     """
     status = hosts.first(lambda: final_status(config, workdir))
     if status is None:  # otherwise it may even lie in a folder that cannot be written
@@ -85,7 +87,7 @@ def _train(run: Run, workdir: Path) -> str:
         if run.mesh.size > 1:
             print(_mesh_line(run))
 
-    log = _opened_log(run, workdir, state)
+    log = _opened_log(run, workdir, int(state.step))
     origin = Origin(
         config=run.as_json,
         data=streams.fingerprint,
@@ -101,29 +103,45 @@ def _train(run: Run, workdir: Path) -> str:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         save(workdir / CONFIG, to_json(run.as_json))
         with watch.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
-            outcome = loop.fit(
-                state,
-                mesh.place_ahead(streams, run.mesh),
-                settings=run.train,
-                train_step=train_step,
-                report=loop.Report(run.train, run.loss.means, log, seconds_at_peak(run)),
-                probes=probes(run, splits["validation"]),
-                save=save_checkpoint,
-                stop=stop,
-            )
+            for restores in itertools.count():
+                outcome = loop.fit(
+                    state,
+                    mesh.place_ahead(streams, run.mesh),
+                    settings=run.train,
+                    train_step=train_step,
+                    report=loop.Report(run.train, run.loss.means, log, seconds_at_peak(run)),
+                    probes=probes(run, splits["validation"]),
+                    save=save_checkpoint,
+                    stop=stop,
+                )
+                if outcome.status != "diverged" or run.train.bad_step != "restore":
+                    break
+                checkpoint = newest(run, workdir, checkpoints)
+                if checkpoint is None or restores == MOST_RESTORES:
+                    logging.error("After %d restores none is made from %s", restores, checkpoint)
+                    break
+                log.close()
+                log = _opened_log(run, workdir, int(checkpoint.name))
+                log.write(int(checkpoint.name), {"bad_step/number": outcome.step})
+                del outcome  # whose state would take room
+                state = start(run, workdir, checkpoint, streams)
             checkpoints.wait()
             status = outcome.status
             bad_step = outcome.step if status == "diverged" else None
             spikes = {"spikes": run_log.spikes(read_metrics(workdir))}
             spikes |= spike_scores(read_metrics(workdir))
+            numbers = (record.get("bad_step/number") for record in read_metrics(workdir))
+            if bad_steps := [number for number in numbers if number is not None]:
+                spikes["bad_steps"] = bad_steps
             log.results({"steps": outcome.step, "first_bad_step": bad_step, **spikes})
             if status == "finished" and stop():
                 status = "preempted"  # after the last step: the rerun scores
         # From here on a signal ends the process at once, since the rerun scores too.
         if status == "finished":
-            means = run.loss.means(outcome.state.window)
-            status, grounds = run.task.judge(means, run.trained(outcome.state.params))
-            log.results(grounds)
+            if outcome.state.window["gradient_norm"][1]:  # 0: the last steps were all skipped
+                means = run.loss.means(outcome.state.window)
+                status, grounds = run.task.judge(means, run.trained(outcome.state.params))
+                log.results(grounds)
             _score(run, workdir, splits, log)
         log.results({"status": status})
     except Exception:
@@ -138,11 +156,11 @@ def _train(run: Run, workdir: Path) -> str:
     return status
 
 
-def _opened_log(run: Run, workdir: Path, state: State) -> RunLog:
-    """The log of a run that begins or continues with this state, as its results say."""
+def _opened_log(run: Run, workdir: Path, step: int) -> RunLog:
+    """The log of a run that begins or continues after this step, as its results say."""
     log = RunLog(
         workdir,
-        restored_step=int(state.step),
+        restored_step=step,
         total_steps=run.train.steps,
         trackers=run.trackers,
         config=flatten(run.as_json),
@@ -150,8 +168,8 @@ def _opened_log(run: Run, workdir: Path, state: State) -> RunLog:
     log.results(
         {
             "status": "running",
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-            "steps": int(state.step),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(run.abstract_state().params)),
+            "steps": step,
             "device_kind": jax.devices()[0].device_kind,
             "versions": run_log.versions(),
             "devices": run.mesh.size,

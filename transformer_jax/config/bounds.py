@@ -63,7 +63,7 @@ _BY_INTERVAL = {
     Interval(0, 1, "(]", " (1: all tokens)"): "decode.top_p",
     Interval(0, 2): "model.depth_exponent",
     Interval(0, 10, "(]"): "model.attention_gain",
-    Interval(0, math.inf, "(]"): "model.embedding_scale",
+    Interval(0, math.inf, "(]"): "model.embedding_scale train.spike_threshold",
     Interval(1, math.inf, "(]"): "model.rotary_base",
     Interval(
         0,

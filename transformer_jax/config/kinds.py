@@ -38,6 +38,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     },
     "optimizer.name": OPTIMIZERS,
     "optimizer.schedule": SCHEDULES,
+    "train.bad_step": ("stop", "skip", "restore"),
 }
 # The keys whose tuples hold rows instead of texts, with an example.
 ROWS = {

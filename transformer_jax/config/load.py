@@ -153,7 +153,7 @@ def check_workdir(saved: Config, config: Config) -> None:
     Free to change are trackers, intervals of logging, evaluation and saving, the settings of
     checkpoints, evaluation and decoding, folders, and what decides how but not what is computed
     (the mesh, what the backward pass computes again, the attention kernel). `train.steps` may grow
-    under a schedule whose learning rates do not depend on it.
+    under a schedule whose learning rates do not depend on it, `train.bad_step` be no more "stop".
 
     Raises:
       ValueError: with the difference, when anything else has changed.
@@ -170,6 +170,8 @@ def refused(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     before, after = (replace(default.get_config(), own) for own in (saved, ours))
     if not SCHEDULES[before.optimizer.schedule].ends and after.train.steps > before.train.steps:
         after = replace(after, {"train.steps": before.train.steps})
+    if before.train.bad_step == "stop":
+        after = replace(after, {"train.bad_step": "stop"})
     return difference(before, after)
 
 

@@ -1,6 +1,7 @@
 """The loop that orders steps, logging, probes and checkpoints."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -14,8 +15,8 @@ from transformer_jax.models.family import Batch, Sums
 from transformer_jax.process import hosts
 from transformer_jax.runs.log import RunLog, named
 from transformer_jax.training.probe import Observation, Probe, is_due
-from transformer_jax.training.state import State
-from transformer_jax.training.step import Metrics, StepFn, TrainSettings, is_finite
+from transformer_jax.training.state import RECENT, State
+from transformer_jax.training.step import Metrics, StepFn, TrainSettings, all_finite, is_finite
 
 # A loss spikes that is so many robust deviations above the median of the recent losses.
 SPIKE_DEVIATIONS = 6.0
@@ -43,8 +44,8 @@ def fit(
     """Trains from `state.step` to `settings.steps`.
 
     A step's numbers are fetched once the next step is on its way, so that the device never waits,
-    except before a probe or a checkpoint. A loss, gradient or parameter that is not finite ends
-    training before anything is saved that came after it.
+    except before a probe or a checkpoint. A bad step that is not skipped ends training before
+    anything is saved that came after it, and so does a moment that is not finite.
 
     Args:
       batches: of `place_ahead`, which is closed at the end; they begin where `state` ended.
@@ -75,6 +76,8 @@ def fit(
                 if not (due or saving):
                     continue
                 values = report.read()
+                if saving and not jax.jit(all_finite)((state.ema_params, state.opt_state)):
+                    raise _Diverged(step, "a moment or a moving average is not finite")
                 for probe in due:
                     values |= named(probe.name, probe.measure(Observation(state, before, batch)))
                 report.write(step, values)
@@ -101,7 +104,8 @@ class Report:
     """Reads the numbers of one step after another and logs them.
 
     A loss that spikes (see `spread`) is logged at its step as "spike/loss", with the "spike/median"
-    and "spike/deviation" that it is compared with, and the log keeps its batch.
+    and "spike/deviation" that it is compared with, and the log keeps its batch. A step that is
+    skipped is logged as "bad_step/number".
     """
 
     def __init__(
@@ -151,8 +155,7 @@ class Report:
     def _values(self, made: Made) -> dict[str, Any]:
         """What a line of the log says of a step, which this waits for."""
         step, metrics = made.step, jax.device_get(made.metrics)
-        if not is_finite(metrics):
-            raise _Diverged(step, metrics)
+        values = self._skipped(step, metrics) | self._spike(step, made.batch, metrics)
         now = time.perf_counter()
         self._lap_tokens += float(metrics["weight"])
         self._lap_steps += 1
@@ -160,20 +163,34 @@ class Report:
         tokens_per_second = self._lap_tokens / lap_seconds
         loss = float(metrics["loss"])
         self._log.progress(step, f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s")
-        values = self._spike(made.step, made.batch, metrics)
         if not (is_due(step, self._settings.log_every) or step == self._settings.steps):
             return values
         if self._seconds_at_peak is not None:
             share = self._lap_steps * self._seconds_at_peak / lap_seconds
             values["time/model_flops_utilization"] = share
         self._restart_clock()
+        _, counted = metrics["window"]["gradient_norm"]  # 0: all steps were skipped
         return values | {
-            **named("train", self._means(metrics["window"])),
+            **named("train", self._means(metrics["window"]) if counted else {}),
             "train/learning_rate": float(metrics["learning_rate"]),
             "time/seconds": now - self._started,
             "time/tokens_per_second": tokens_per_second,
             **named("drawn", _drawn(made.streams)),
         }
+
+    def _skipped(self, step: int, metrics: Metrics) -> dict[str, int]:
+        """What the log says of a step that was skipped; empty for any other.
+
+        Raises _Diverged for a bad step that was not skipped, and where that does not help, as the
+        parameters were not finite before it or all recent steps were skipped.
+        """
+        if not metrics.get("bad", not is_finite(metrics)):
+            return {}
+        stuck = step > RECENT and math.isnan(metrics["recent_median"])
+        if self._settings.bad_step == "skip" and metrics["finite_parameters"] and not stuck:
+            return {"bad_step/number": step}
+        numbers = [f"{name} {float(metrics[name]):g}" for name in metrics if name != "window"]
+        raise _Diverged(step, ", ".join(numbers))
 
     def _spike(self, step: int, batch: Batch, metrics: Metrics) -> dict[str, Any]:
         """What the log says of a loss that spikes; empty for any other."""
@@ -186,12 +203,8 @@ class Report:
 
 
 class _Diverged(Exception):
-    def __init__(self, step: int, metrics: Metrics):
-        parameters = (
-            "finite parameters" if metrics["finite_parameters"] else "parameters not finite"
-        )
-        loss, gradient_norm = float(metrics["loss"]), float(metrics["gradient_norm"])
-        super().__init__(f"loss {loss}, gradient norm {gradient_norm}, {parameters} at step {step}")
+    def __init__(self, step: int, what: str):
+        super().__init__(f"step {step} is bad: {what}")
         self.step = step
 
 

@@ -37,6 +37,8 @@ class TrainSettings:
     checkpoint_every: int  # 0: only after the last step
     diagnostics_every: int  # 0: never
     sharpness_every: int  # 0: never
+    bad_step: str  # "stop", "skip" or "restore"
+    spike_threshold: float | None  # robust deviations; None: no spike is bad
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,7 +78,9 @@ class TrainStep:
         The metrics are the `loss`, `weight` (as target tokens), `gradient_norm` (before clipping)
         and `learning_rate` of this step; `finite_parameters`, whether the new ones are;
         `recent_median` and `recent_deviation`, the `spread` of the losses before this one; and
-        `window`: name -> (sum, weight) since the last multiple of `log_every`.
+        `window`: name -> (sum, weight) since the last multiple of `log_every`. Where bad steps
+        are skipped or spikes are bad, `bad` says whether this step is. A skipped one leaves no
+        trace, in moments and memory either, but in the counts by which learning rates go.
         """
         log_every, ema_decay = self.settings.log_every, self.settings.ema_decay
         gradient_sum, (loss_sum, weight, sums), memory = self._summed_gradient(state, batch)
@@ -109,12 +113,33 @@ class TrainStep:
             "weight": weight,
             "gradient_norm": gradient_norm,
             "learning_rate": self.schedule(state.step),
-            "finite_parameters": _all_finite(params),
+            "finite_parameters": all_finite(params),
             "recent_median": median,
             "recent_deviation": deviation,
             "window": window,
         }
-        return next_state, metrics
+        bad_step, threshold = self.settings.bad_step, self.settings.spike_threshold
+        if bad_step != "skip" and threshold is None:
+            return next_state, metrics
+        bad = ~all_finite((loss_mean, gradient_norm, params))
+        bad |= loss_mean > median + (threshold or jnp.inf) * deviation
+        if bad_step == "skip":
+            left_out = dataclasses.replace(
+                state,
+                step=next_state.step,
+                window=jax.tree.map(lambda x: jnp.where(starts_window, 0.0, x), state.window),
+                recent=state.recent.at[state.step % state.recent.size].set(jnp.nan),
+            )
+            schedule = optax.ScaleByScheduleState
+            next_state = jax.tree.map(
+                lambda old, new: new if isinstance(new, schedule) else jnp.where(bad, old, new),
+                left_out,
+                next_state,
+                is_leaf=lambda node: isinstance(node, schedule),
+            )
+            finite = all_finite(next_state.params)
+            metrics |= {"finite_parameters": finite, "window": next_state.window}
+        return next_state, metrics | {"bad": bad}
 
     def _summed_gradient(
         self, state: State, batch: Batch
@@ -165,7 +190,8 @@ def spread(recent: Float[Array, "R"]) -> tuple[Float[Array, ""], Float[Array, ""
     return median, jnp.where(enough, jnp.maximum(deviation, least), jnp.inf)
 
 
-def _all_finite(tree: Any) -> Bool[Array, ""]:
+def all_finite(tree: Any) -> Bool[Array, ""]:
+    """Whether every number of a tree is finite."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from configs.default import Config
-from transformer_jax.commands.restore import check, resume
-from transformer_jax.commands.start import begin
+from transformer_jax.commands.restore import check
+from transformer_jax.commands.start import begin, start
 from transformer_jax.config.build import built
 from transformer_jax.inspection import memory
 from transformer_jax.models import FAMILIES
@@ -42,7 +42,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
             check(run, workdir, newest)
         streams = run.train_streams()
         if newest is not None:
-            state = resume(run, newest, streams).state
+            state = start(run, workdir, newest, streams)
         else:
             state = begin(run, streams, workdir, keep=False)
         print(f"Replaying from step {int(state.step)} to {step} in float32.")
