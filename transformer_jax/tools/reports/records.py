@@ -132,7 +132,7 @@ def _curves(folder: Path) -> dict[str, Curve]:
     return dict(curves)
 
 
-def _finite(value: float | None) -> float | None:
+def _finite(value: Any) -> Any:
     # Raises TypeError for what is no number, OverflowError for one that is too large.
     return value if value is not None and math.isfinite(value) else None
 
@@ -213,7 +213,7 @@ def facts(run: Record) -> dict[str, str]:
     return facts | {name: tables.cell(value) for name, value in found}
 
 
-def series(run: Record, name: str) -> dict[str, list[Any]]:
+def series(run: Record, name: str) -> dict[str, Any]:
     """The "steps" and "values" of a run's curve; empty where it has none."""
     points = run.curves[name].points() if name in run.curves else []
     return {"steps": [step for step, _ in points], "values": [value for _, value in points]}
