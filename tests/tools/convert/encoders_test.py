@@ -1,6 +1,7 @@
 """BERT's encoders and heads, imported and exported, compute what transformers computes."""
 
 import json
+from typing import Any
 
 import jax
 import numpy as np
@@ -70,7 +71,8 @@ def opened(work):
     config = load(str(work / "config.json"))
     with jax.default_matmul_precision("highest"), built(config, work) as run:
         trained = restore.trained(run, work, restore.find(run, work, None))
-        (batch, numbers), *_ = run.data.prompts(TEXTS)
+        first: Any = run.data.prompts(TEXTS)[0]
+        batch, numbers = first
         rows = run.outputs(trained.params, batch, None, ())[0].arrays()
         rows = dict(zip(numbers.tolist(), np.asarray(rows), strict=True))
         real = dict(zip(numbers.tolist(), batch["inputs_segment_ids"] > 0, strict=True))

@@ -28,7 +28,8 @@ def _settings(theirs: family.Settings) -> dict[str, Any]:
     tied = theirs.get("tie_word_embeddings", True)
     scaled = theirs.get("scale_decoder_outputs", tied)
     head, table = (theirs.tensor(name) for name in ("lm_head.weight", "shared.weight"))
-    own_head = not tied or not (head is None or np.array_equal(head, table))
+    differs = head is not None and table is not None and not np.array_equal(head, table)
+    own_head = not tied or differs
     if scaled and own_head:
         raise ValueError(
             "config.json: logits of a head of its own that are scaled (scale_decoder_outputs=True) "
