@@ -143,6 +143,11 @@ class Tokenizer:
             )
         return Tokenizer(library, self.special, self.described)
 
+    def frame(self) -> list[int]:
+        """The special ids that a post-processor of its own puts around a text."""
+        plain = self._library.encode("", add_special_tokens=False).ids
+        return [i for i in self._library.encode("").ids if i not in plain]
+
     def save(self, path: str | Path) -> None:
         """Writes what load_tokenizer reads: a JSON file, and beside it what an imported one has."""
         if self.described:

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer, load_tokenizer
 from transformer_jax.runs.workdir import TOKENIZER, TOKENIZER_CONFIG
 
@@ -117,13 +115,12 @@ def tokenizer(folder: Path) -> Tokenizer | None:
 
 def unlike(folder: Path, special: SpecialIds, architecture: str) -> list[str]:
     """How a model here reads a text unlike the tokenizer in a folder of theirs, if it does."""
-    library = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER))
-    plain = library.encode("", add_special_tokens=False).ids
-    theirs = [i for i in library.encode("").ids if i not in plain]
+    library = load_tokenizer(folder / TOKENIZER)
+    theirs = library.frame()
     ours = [getattr(special, name) for name in _READ[architecture] if name != "$A"]
     if ours == theirs:
         return []
-    pairs = ([repr(library.id_to_token(i)) for i in ids] for ids in (theirs, ours))
+    pairs = ([repr(library.token(i)) for i in ids] for ids in (theirs, ours))
     own, here = (" and ".join(names) or "nothing" for names in pairs)
     return [
         f"{folder / TOKENIZER} puts {own} around a text; here the model reads a text with {here}, "
