@@ -131,8 +131,9 @@ def _check_flags(words: list[str], changes: list[str]) -> None:
             raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
         if flag.value == "":
             raise ValueError(f"--{flag.name}= is empty: give it a value, or leave it out")
-    if changes and (command.words or command.makes_config):
-        raise ValueError(f"--mode={_MODE.value} does not read --config.{changes[0]}")
+    unread = [text for text in changes if text.partition("=")[0] not in command.makes_config]
+    if unread and (command.words or command.makes_config):
+        raise ValueError(f"--mode={_MODE.value} does not read --config.{unread[0]}")
 
 
 def _load(changes: list[str]) -> default.Config:
@@ -170,10 +171,13 @@ def _command() -> Command:
 
 def _dispatch(changes: list[str]) -> int:
     command, workdir = _command(), Path(_WORKDIR.value) if _WORKDIR.value else None
-    config = () if command.makes_config else (_load(changes),)
+    config = None if command.makes_config else _load(changes)
     if workdir is None and command.needs_workdir:
         raise ValueError(f"--mode={_MODE.value} needs a --workdir")
-    return command.load()(*config, workdir, *(flags.FLAGS[name].value for name in command.flags))
+    values = [flags.FLAGS[name].value for name in command.flags]
+    if config is None:
+        return command.load()(workdir, *values, changes)
+    return command.load()(config, workdir, *values)
 
 
 def _join_and_run(argv: list[str], changes: list[str], loading: contextlib.ExitStack) -> int:

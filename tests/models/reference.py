@@ -268,11 +268,14 @@ def _head(params, x, config):
         return _tokens(params, "", x, config) + weights["logits_bias"]
     if config.head == "classes":
         x = np.tile(_pool(x, config), (len(x), 1))
+    if config.head == "classes" and config.pooling == "pooler":
+        weights = params["label_head"]
+        x = np.tanh(x @ weights["transform"] + weights["transform_bias"])
     return x @ params["label_head"]["labels"] + params["label_head"]["labels_bias"]
 
 
 def _pool(x, config):
-    return x[0] if config.pooling == "first" else np.mean(x, axis=0)
+    return np.mean(x, axis=0) if config.pooling == "mean" else x[0]
 
 
 def _table(params, side):

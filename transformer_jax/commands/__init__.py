@@ -15,8 +15,8 @@ class Command(NamedTuple):
     function: "MODULE:NAME" in this package, (config, workdir, *flags) -> exit status. flags: the
     names of those that it reads besides config and workdir. needs_workdir: otherwise it works
     without one, and with any. joins_hosts: whether all hosts of a job run it together. words:
-    whether it takes words of the command line in place of all that. makes_config: whether it takes
-    no config, since it writes one.
+    whether it takes words of the command line in place of all that. makes_config: the changes that
+    it takes in place of a config, since it writes one.
     """
 
     function: str
@@ -24,7 +24,7 @@ class Command(NamedTuple):
     needs_workdir: bool = True
     joins_hosts: bool = True
     words: bool = False
-    makes_config: bool = False
+    makes_config: tuple[str, ...] = ()
 
     def load(self) -> Callable[..., int]:
         """Imports the function."""
@@ -49,7 +49,9 @@ COMMANDS = {
         joins_hosts=False,
     ),
     "replay": Command("tools.replay.command:replay", ("step",)),
-    "import": Command("tools.convert.commands:import_", ("checkpoint",), makes_config=True),
+    "import": Command(
+        "tools.convert.commands:import_", ("checkpoint",), makes_config=("model.pooling",)
+    ),
     "export": Command("tools.convert.commands:export", ("checkpoint", "output")),
     # It needs no devices, and so nobody else.
     "preflight": Command(

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 CONFIG = "config.json"  # the config that the directory belongs to
 SPECIAL_IDS = "special_ids.json"  # of a tokenizer beside it that has its own
 TOKENIZER = "tokenizer.json"  # so that predicting needs no training data
+TOKENIZER_CONFIG = "tokenizer_config.json"  # what an imported one came with, for its export
 LABELS = "labels.json"  # the classes or tags, where the model predicts such
 INIT_FROM = "init_from.json"  # what was taken from another run, where the config names one
 PROFILE = "profile.json"  # variances and omega of each sublayer, where the scheme measures them

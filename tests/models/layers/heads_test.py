@@ -15,7 +15,9 @@ from transformer_jax.models.layers.heads import LabelHead
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("pooling", "residual"), [("mean", "pre_ln"), ("first", "post_ln")])
+@pytest.mark.parametrize(
+    ("pooling", "residual"), [("mean", "pre_ln"), ("first", "post_ln"), ("pooler", "post_ln")]
+)
 def test_embed_equals_the_pooled_vectors_of_a_slow_encoder(pooling, residual):
     config = tiny.config(
         **tiny.SHAPES["tags"], pooling=pooling, residual=residual, positions="rotary"
@@ -25,6 +27,15 @@ def test_embed_equals_the_pooled_vectors_of_a_slow_encoder(pooling, residual):
     x = tiny.model(config).apply({"params": params}, tiny.read_by(config, batch), method="embed")
     for a, b in zip(reference.by_example(batch, "inputs", x), expected, strict=True):
         assert_close(a, np.tile(b, (len(a), 1)))
+
+
+def test_a_classifier_behind_the_pooler_equals_a_slow_one():
+    config = tiny.config(**(tiny.SHAPES["first_classes"] | dict(pooling="pooler")))
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+    expected = reference.forward(params, batch, config)
+    logits = tiny.apply_function(config)(params, batch)
+    for a, b in zip(reference.by_example(batch, "inputs", logits), expected, strict=True):
+        assert_close(a, b)
 
 
 def test_labels_are_read_after_dropout():

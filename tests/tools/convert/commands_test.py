@@ -1,6 +1,8 @@
 """Import and export by the command line: there and back, and what is refused."""
 
+import fcntl
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,12 +10,18 @@ import pytest
 from configs import default
 from tests.tools.convert.llama import CONFIG, SHAPES, checkpoint
 from tests.whole.command_line import call
-from transformer_jax.checkpoint import arrays
+from transformer_jax.checkpoint import arrays, manifest
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
 from transformer_jax.data.prepare.tokenizer import OWN_IDS
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
-from transformer_jax.tools.convert import FAMILIES, safetensors, special_tokens, tensors
+from transformer_jax.tools.convert import (
+    FAMILIES,
+    safetensors,
+    sentences,
+    special_tokens,
+    tensors,
+)
 from transformer_jax.tools.convert.commands import export
 from transformer_jax.tools.convert.family import Lengths, Settings
 
@@ -97,6 +105,53 @@ def test_an_import_that_was_broken_off_may_be_run_again(tmp_path, capsys, monkey
     assert call(*flags) == 0
     assert call(*flags) == 1
     assert "holds checkpoints already" in capsys.readouterr().err
+    # Killed when the checkpoint was whole: all that it needs is there but config.json.
+    whole = (work / "config.json").read_bytes()
+    (work / "config.json").unlink()
+    assert {path.name for path in work.iterdir()} >= {"tokenizer.json", "special_ids.json"}
+    assert call(*flags) == 0
+    assert (work / "config.json").read_bytes() == whole
+    assert call("--mode=export", f"--workdir={work}", f"--output={tmp_path / 'back'}") == 0
+    # But one that was trained stays.
+    (work / "config.json").unlink()
+    progress = work / "checkpoints" / "0" / "progress.json"
+    progress.write_text(progress.read_text().replace('"imported"', '"0123456789abc"'))
+    manifest.write(progress.parent)
+    assert call(*flags) == 1
+    assert "holds checkpoints already" in capsys.readouterr().err
+
+
+def test_export_touches_nothing_of_others(tmp_path, capsys, monkeypatch):
+    folder, work, mine = (tmp_path / name for name in ("theirs", "ours", "mine"))
+    checkpoint(folder)
+    assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={work}") == 0
+    thesis = tmp_path / "mine.incomplete" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("mine")
+    export = "--mode=export", f"--workdir={work}"
+    with monkeypatch.context() as patch:
+        patch.setattr(special_tokens, "save", lambda *_: 1 / 0)
+        assert call(*export, f"--output={mine}") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours", "mine.incomplete"}
+    half = tmp_path / ".mine.unfinished_export" / "half"  # as a kill leaves it
+    half.parent.mkdir()
+    half.touch()
+    other = os.open(half.parent, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    assert call(*export, f"--output={mine}") == 1
+    assert "another export to" in capsys.readouterr().err and half.exists()
+    os.close(other)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for name in ("mine", "link"):
+        assert call(*export, f"--output={tmp_path / name}") == 0
+    files = [{path.name for path in (tmp_path / name).iterdir()} for name in ("mine", "real")]
+    assert files[0] == files[1] >= {"config.json", "model.safetensors", "tokenizer.json"}
+    assert thesis.read_text() == "mine" and not half.parent.exists()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert call(*export, "--output=.") == 1
+    assert "--output=. cannot be replaced: name a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -124,20 +179,28 @@ def test_what_no_family_of_theirs_has_is_not_exported(tmp_path, changes, words):
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type='yarn' has no counterpart"),
         ({"num_key_value_heads": 3}, "model.num_kv_heads=3 does not divide model.num_heads=4"),
         ({"intermediate_size": 7}, r"has the shape \(6, 8\), expected \(7, 8\) by config.json"),
-        ({"num_hidden_layers": 3}, "the checkpoint lacks model.layers.2.*and 5 more tensors"),
+        (
+            {"num_hidden_layers": 3},
+            "the checkpoint, a llama, lacks model.layers.2.*and 5 more tensors",
+        ),
         ({"num_hidden_layers": 10**6}, "1000000 layers, but the files hold 21 tensors"),
         ({"bad_words_ids": [[1, 2]]}, r"of bad_words_ids, \[1, 2\] has no counterpart here"),
         ({"bad_words_ids": [[12]]}, "bad_words_ids=12 is no id of its tokenizer.json"),
         ({"num_hidden_layers": 1}, "has model.layers.1.*which the model does not"),
         ({"tie_word_embeddings": True}, "lm_head.weight and model.embed_tokens.weight are one"),
-        ({"without": ("model.norm.weight",)}, "the checkpoint lacks model.norm.weight"),
+        ({"without": ("model.norm.weight",)}, "a llama, lacks model.norm.weight"),
         ({"bos_token_id": None}, "names bos_token_id"),
         ({"bos_token_id": 12}, "bos_token_id=12 is no id of its tokenizer.json, which has 12"),
         ({"eos_token_id": "</s>"}, "eos_token_id='</s>' is no id"),
         ({"eos_token_id": []}, "names eos_token_id"),
         ({"rope_theta": "x"}, "rope_theta='x' is not a number"),
         ({"rope_parameters": 1}, "rope_parameters=1 is not an object"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling=.*has no counterpart"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling: rope_type='llama3' has no"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling: type='linear' has no counterpart"),
+        ({"rope_parameters": {"factor": 4.0}}, "rope_parameters: factor=4.0 is not known here"),
+        ({"rope_interleaved": True}, "rope_interleaved=True has no counterpart"),
+        ({"logit_scale": 0.1}, "logit_scale=0.1 is not known here, and may change what the model"),
+        ({"auto_map": {"AutoModel": "x.py"}}, "auto_map=.* is not known here"),
         ({"quantization_config": {}}, "the weights are quantised"),
         ({"words": 20}, "has 20 tokens, and the model 12"),
         ({"nan_in": "model.norm.weight"}, "'model.norm.weight' has values that are not finite"),
@@ -163,7 +226,20 @@ def test_what_has_no_counterpart_is_refused_and_nothing_is_written(
         ("gpt2", {"activation_function": "tanh"}, "activation_function='tanh'"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("bert", {"hidden_act": "relu"}, "hidden_act='relu'"),
-        ("bert", {"is_decoder": True}, "is_decoder=True"),
+        ("t5", {"dense_act_fn": "gelu"}, "dense_act_fn='gelu'"),
+        ("t5", {"is_gated_act": True}, "is_gated_act=True"),
+        ("marian", {"num_hidden_layers": 7}, "num_hidden_layers=7"),
+        *(
+            (kind, settings, words)
+            for kind in FAMILIES
+            for settings, words in (
+                ({"is_decoder": True}, "is_decoder=True has no counterpart"),
+                ({"is_causal": False}, "is_causal=False has no counterpart"),
+                ({"add_cross_attention": True}, "add_cross_attention=True has no counterpart"),
+                ({"attention_temperature": 2.0}, "attention_temperature=2.0 is not known here"),
+                ({"pruned_heads": {"0": [1]}}, "pruned_heads=.* is not known here"),
+            )
+        ),
         ("t5", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64"),
         ("t5", {"feed_forward_proj": "gated-silu"}, "feed_forward_proj='gated-silu'"),
         (
@@ -178,9 +254,63 @@ def test_what_has_no_counterpart_is_refused_and_nothing_is_written(
     ],
 )
 def test_each_family_refuses_what_it_has_no_counterpart_for(kind, settings, words):
-    FAMILIES[kind].settings(Settings(SIZES | {"model_type": kind}, "config.json", {}))
+    idle = {"model_type": kind, "pruned_heads": {}, "sliding_window": None, "use_cache": True}
+    idle |= {"is_causal": True, "bos_token_id": 3, "_name_or_path": "x", "num_beams": 4}
+    read(kind, idle)
     with pytest.raises(ValueError, match=words):
-        FAMILIES[kind].settings(Settings(SIZES | settings, "config.json", {}))
+        read(kind, settings)
+
+
+def read(kind, values):
+    """Our settings of a family's config.json, which says no more than it has to and this."""
+    theirs = Settings(SIZES | values, "config.json", {})
+    settings = FAMILIES[kind].settings(theirs)
+    theirs.check_known((*FAMILIES[kind].idle, *SIZES))
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("values", "base"),
+    [
+        ({}, 10_000.0),
+        ({"rope_theta": 5.0, "rope_scaling": {"rope_type": "default"}}, 5.0),
+        ({"rope_theta": 5.0, "rope_scaling": {"type": "default", "rope_theta": 6.0}}, 6.0),
+        ({"rope_theta": 5.0, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}, 7.0),
+    ],
+)
+def test_rotations_that_are_not_scaled_have_one_base_in_every_spelling(values, base):
+    assert read("llama", values)["model.rotary_base"] == base
+
+
+@pytest.mark.parametrize(
+    ("kind", "copy", "name"),
+    # A head of T5's that differs is one of its own.
+    [
+        (kind, *pair)
+        for kind, family in FAMILIES.items()
+        for pair in family.copies
+        if (kind, pair[0]) != ("t5", "lm_head.weight")
+    ],
+)
+def test_a_tensor_that_is_there_twice_has_one_content(tmp_path, kind, copy, name):
+    shared = {"share_encoder_decoder_embeddings": name == "model.shared.weight"}
+    values, family = SIZES | shared | {"tie_word_embeddings": True}, FAMILIES[kind]
+    config = load(default.__file__, family.settings(Settings(values, "", {})))
+    with built(config, None) as run:
+        ours, abstract = run.model.config, run.abstract_state().params
+        draw = np.random.default_rng(0).normal
+        params = arrays.map_paths(lambda _, leaf: draw(size=leaf.shape).astype("f4"), abstract)
+        parts = tensors.written(params, family, ours)
+        shape, make = parts[name]
+        safetensors.write(tmp_path / safetensors.ONE_FILE, parts | {copy: (shape, make)})
+        again, told = tensors.read(safetensors.find(tmp_path), family, ours, abstract)
+        for path, leaf in arrays.flat(again).items():
+            np.testing.assert_allclose(leaf, arrays.flat(params)[path], rtol=1e-6)
+        parts[copy] = shape, lambda: make() + np.float32(1.0)
+        safetensors.write(tmp_path / safetensors.ONE_FILE, parts)
+        with pytest.raises(ValueError, match=f"{copy} and {name} are one tensor by config"):
+            tensors.read(safetensors.find(tmp_path), family, ours, abstract)
+    assert not told
 
 
 @pytest.mark.parametrize("tied", TIED_EMBEDDINGS)
@@ -202,7 +332,36 @@ def test_each_way_to_tie_embeddings_is_exported_whole_or_refused(kind, tied):
     assert theirs["tie_word_embeddings"] == TIED_EMBEDDINGS[tied].logits
 
 
+def pooling(values, folder):
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(values))
+    return sentences.settings(folder, 8)
+
+
+def labels(values, folder):
+    return Settings(values, "config.json", {}).labels("classifier.weight")
+
+
+@pytest.mark.parametrize(
+    ("read", "values", "words"),
+    [
+        (pooling, {"pooling_mode_max_tokens": True}, "vectors by max_tokens have no counterpart"),
+        (pooling, {"pooling_mode_cls_token": 1, "pooling_mode_mean_tokens": 1}, "by cls_token and"),
+        (pooling, {"pooling_mode": "lasttoken"}, "vectors by lasttoken have no counterpart"),
+        (labels, {"problem_type": "regression"}, "problem_type='regression' has no counterpart"),
+        (labels, {"problem_type": "multi_label_classification"}, "problem_type='multi_label"),
+        (labels, {"id2label": {"0": "x"}}, "does not name the 1 outputs .* two or more"),
+        (labels, {"id2label": {"0": "x", "1": "x"}}, "does not name the 2 outputs"),
+    ],
+)
+def test_vectors_and_classifiers_of_another_kind_are_refused(tmp_path, read, values, words):
+    with pytest.raises(ValueError, match=words):
+        read(values, tmp_path)
+
+
 def test_old_names_of_norms_are_known():
     tensor = safetensors.Tensor(None, np.dtype("f4"), (1,), 0)  # pyright: ignore[reportArgumentType]
     names = {"transformer.ln_f.gamma": tensor, "transformer.ln_f.beta": tensor}
-    assert [*tensors.named(names, FAMILIES["gpt2"])] == ["ln_f.weight", "ln_f.bias"]
+    assert [*tensors.named(names, FAMILIES["gpt2"])] == [
+        *map("transformer.ln_f.{}".format, ("weight", "bias"))
+    ]

@@ -283,25 +283,6 @@ def _same(workdir, one):
     jax.tree.map(np.testing.assert_array_equal, _opened(workdir)[1], one.params)
 
 
-def test_special_tokens_of_bert_need_no_names(tmp_path):
-    tokens = ["[PAD]", "a", "[MASK]", "[SEP]", "[CLS]", "[UNK]"]
-    vocab = {token: number for number, token in enumerate(tokens)}
-    transformers.BertTokenizerFast(vocab=vocab).save_pretrained(tmp_path)
-    transformers.BertConfig().save_pretrained(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
-    ours = special_tokens.tokenizer(tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert ours is not None
-    assert ours.vocab_size == len(tokens)
-    found = ours.special
-    assert (found.pad, found.unk, found.mask) == (
-        theirs.pad_token_id,
-        theirs.unk_token_id,
-        theirs.mask_token_id,
-    )
-    assert [found.bos, *ours.encode(["a"])[0], found.eos] == theirs("a")["input_ids"]
-
-
 def test_a_table_may_have_two_names_of_one_content(imported, tmp_path):
     one = imported("t5 1.0")
     shutil.copytree(one.theirs, tmp_path / "theirs")

@@ -17,7 +17,7 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
-from transformer_jax.runs.workdir import SPECIAL_IDS, write_atomically
+from transformer_jax.runs.workdir import SPECIAL_IDS, TOKENIZER_CONFIG, write_atomically
 
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 
@@ -30,6 +30,8 @@ class SpecialIds(NamedTuple):
     pad fills rows up elsewhere; here whatever id does, since segments tell what is padding.
     other_eos also end what a model writes, such as those of a turn in a dialogue. never is what it
     does not write, whatever it thinks of it, such as Marian's pad, which it never saw as a target.
+    in_text says whether a special token that a text spells, such as "[MASK]", is read as that token
+    (an imported tokenizer's own way) and not as plain text.
     """
 
     pad: int | None = PAD_ID
@@ -39,6 +41,7 @@ class SpecialIds(NamedTuple):
     mask: int | None = None
     other_eos: tuple[int, ...] = ()
     never: tuple[int, ...] = ()
+    in_text: bool = False
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -69,26 +72,31 @@ class Tokenizer:
         vocab_size: number of ids, the special ones included.
         fingerprint: SHA-256 of everything that decides the ids.
         special: the special ids.
+        described: the text of the tokenizer_config.json beside an imported one, for its export.
     """
 
     vocab_size: int
     fingerprint: str
     special: SpecialIds
 
-    def __init__(self, library: tokenizers.Tokenizer, special: SpecialIds = OWN_IDS):
+    def __init__(
+        self, library: tokenizers.Tokenizer, special: SpecialIds = OWN_IDS, described: str = ""
+    ):
         self._library = library
         self.special = special
+        self.described = described
         # Those of others may cut texts off and fill them up.
         self._library.no_truncation()
         self._library.no_padding()
-        self._library.encode_special_tokens = True  # "<unk>" written in a text is plain text
-        self._fast = _fast_encoder(library)
+        self._library.encode_special_tokens = not special.in_text
+        self._fast = None if special.in_text else _fast_encoder(library)
         self.vocab_size = library.get_vocab_size()
-        known = library.to_str() + (special != OWN_IDS) * json.dumps(special)
+        told = special if special.in_text else special[:-1]  # as before there was this field
+        known = library.to_str() + (special != OWN_IDS) * json.dumps(told)
         self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
 
     def __reduce__(self) -> tuple:
-        return Tokenizer, (self._library, self.special)
+        return Tokenizer, (self._library, self.special, self.described)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without eos."""
@@ -133,10 +141,17 @@ class Tokenizer:
             library.post_processor = processors.TemplateProcessing(
                 single=[*pieces], special_tokens=tokens
             )
-        return Tokenizer(library, self.special)
+        return Tokenizer(library, self.special, self.described)
+
+    def frame(self) -> list[int]:
+        """The special ids that a post-processor of its own puts around a text."""
+        plain = self._library.encode("", add_special_tokens=False).ids
+        return [i for i in self._library.encode("").ids if i not in plain]
 
     def save(self, path: str | Path) -> None:
-        """Writes what load_tokenizer reads: a JSON file, and beside it special ids of its own."""
+        """Writes what load_tokenizer reads: a JSON file, and beside it what an imported one has."""
+        if self.described:
+            write_atomically(Path(path).with_name(TOKENIZER_CONFIG), self.described)
         if self.special != OWN_IDS:
             write_atomically(Path(path).with_name(SPECIAL_IDS), json.dumps(self.special._asdict()))
         write_atomically(Path(path), self._library.to_str(pretty=True))
@@ -149,10 +164,12 @@ def _fast_encoder(library: tokenizers.Tokenizer) -> Callable[[str], list[int]] |
     """
     kinds = json.loads(library.to_str())
     before = library.pre_tokenizer
-    if kinds["normalizer"] is not None or before is None:
+    plain = all(token["special"] for token in kinds["added_tokens"])  # others count in any text
+    if kinds["normalizer"] is not None or before is None or not plain:
         return None
     state = before.__getstate__()
-    if state == _bytes_of_text().__getstate__() and not kinds["model"]["merges"]:
+    own = json.loads(_bytes((), 0).to_str())
+    if all(kinds[part] == own[part] for part in ("model", "pre_tokenizer")):
         first = np.int32(len(_SPECIAL_TOKENS))
         return lambda text: (np.frombuffer(text.encode(), np.uint8) + first).tolist()
     splits = {_lines_and_words: _WORD.findall, _lines_and_subwords: _subwords_of}
@@ -206,7 +223,9 @@ def load_tokenizer(path: str | Path, special: SpecialIds | None = None) -> Token
         library = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for every broken file
         raise ValueError(f"{path}: not a tokenizer file ({error})") from error
-    return Tokenizer(library, load_special_ids(path) if special is None else special)
+    beside = path.with_name(TOKENIZER_CONFIG)
+    described = beside.read_text("utf-8") if beside.is_file() else ""
+    return Tokenizer(library, load_special_ids(path) if special is None else special, described)
 
 
 def load_special_ids(path: str | Path) -> SpecialIds:

@@ -31,11 +31,7 @@ class MaskedTokenHead(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
     ) -> Unprojected:
-        config, width = self.config, x.shape[-1]
-        kernel, shift = _affine(self, "transform", width, width, "embed_out", "hidden")
-        kernel = times(config.multipliers.hidden, kernel)
-        x, kernel = x.astype(config.compute_dtype), kernel.astype(config.compute_dtype)
-        x = product("BTD,DE->BTE", x, kernel, jnp.float32) + shift[None, None]
+        config, x = self.config, _transformed(self, x)
         norm = Norm(config.norm, config.norm_epsilon, name="norm")
         x = norm(jax.nn.gelu(x, approximate=False))
         zeros, size = nn.initializers.zeros, (config.vocab_size,)
@@ -44,7 +40,10 @@ class MaskedTokenHead(nn.Module):
 
 
 class LabelHead(nn.Module):
-    """Logits of the labels, C of them, at every token: x W + b after dropout."""
+    """Logits of the labels, C of them, at every token: x W + b after dropout.
+
+    Behind BERT's pooler, another tanh(x W + b), where classes are pooled by "pooler".
+    """
 
     config: Any
 
@@ -53,6 +52,8 @@ class LabelHead(nn.Module):
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
     ) -> Unprojected:
         config = self.config
+        if config.head == "classes" and config.pooling == "pooler":
+            x = jnp.tanh(_transformed(self, x))
         x = Dropout(config.dropout_rate, name="dropout")(x, deterministic=deterministic)
         kernel, bias = _affine(self, "labels", x.shape[-1], config.num_labels, "labels", "output")
         return Unprojected(scaled(config, x), kernel.T, bias)
@@ -86,6 +87,15 @@ HEADS = {
 }
 
 
+def _transformed(module: nn.Module, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    """x W + b in float32, by one more hidden matrix."""
+    config, width = module.config, x.shape[-1]
+    kernel, shift = _affine(module, "transform", width, width, "embed_out", "hidden")
+    kernel = times(config.multipliers.hidden, kernel)
+    x, kernel = x.astype(config.compute_dtype), kernel.astype(config.compute_dtype)
+    return product("BTD,DE->BTE", x, kernel, jnp.float32) + shift[None, None]
+
+
 def _affine(
     module: nn.Module, name: str, width: int, size: int, axis: str, role: RoleName
 ) -> tuple[Float[Array, "D E"], Float[Array, "E"]]:
@@ -106,6 +116,7 @@ def _first(x, mask, positions):
     return jnp.take_along_axis(x, first[..., None], axis=1)
 
 
-# What stands for a whole text, at each of its tokens: the mean over its tokens, or the first one.
+# What stands for a whole text, at each of its tokens: the mean over its tokens, or the first one,
+# which "pooler" lets a classifier see through one more layer.
 # (vectors (B, T, D), True for pairs of tokens of one text (B, T, T), positions (B, T)) -> (B, T, D)
-POOLINGS = {"mean": _mean, "first": _first}
+POOLINGS = {"mean": _mean, "first": _first, "pooler": _first}

@@ -5,9 +5,5 @@ from transformer_jax.tools.convert.family import Family
 
 # The families by their `model_type` in config.json.
 FAMILIES: dict[str, Family] = {
-    "gpt2": gpt2.GPT2,
-    "bert": bert.BERT,
-    "t5": t5.T5,
-    "marian": marian.MARIAN,
-    "llama": llama.LLAMA,
+    family.name: family for family in (gpt2.GPT2, bert.BERT, t5.T5, marian.MARIAN, llama.LLAMA)
 }

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) with its masked-token head, for single texts."""
+"""BERT (Devlin et al. 2019) for single texts: masked tokens, classes or tags."""
 
 from typing import Any
 
@@ -7,30 +7,30 @@ import numpy as np
 from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert.family import (
-    Family,
-    Lengths,
-    Row,
-    Settings,
-    as_it_is,
-    attention,
-    check,
-    linear,
-    norm,
-)
+from transformer_jax.tools.convert import family
 
 _TYPES = 2  # rows of the table of token types that is written; texts are of type 0
+# The class of theirs for each head, and the task for each class; of others the encoder is read.
+_CLASSES = {
+    "masked_tokens": "BertForMaskedLM",
+    "classes": "BertForSequenceClassification",
+    "tags": "BertForTokenClassification",
+}
+_TASKS = {_CLASSES["classes"]: "classification", _CLASSES["tags"]: "tagging"}
+_POOLER = "bert.pooler.dense"
+# Their classes stand on tanh(x W + b) of the first token. Where ours stand on the token itself, W
+# is this times the identity: so small that tanh(y) = y to the last digit, and taken back after it.
+_SMALL = 2.0**-14
 
 
-def _settings(theirs: Settings) -> dict[str, Any]:
+def _settings(theirs: family.Settings) -> dict[str, Any]:
     theirs.refuse("position_embedding_type", "absolute")
-    theirs.refuse("is_decoder", False)
-    theirs.refuse("add_cross_attention", False)
     theirs.refuse("tie_word_embeddings", True)
     theirs.refuse("hidden_act", "gelu")  # also that of the head
     positions, dropout = theirs.need("max_position_embeddings"), "hidden_dropout_prob"
+    task = _TASKS.get((theirs.get("architectures") or [""])[0], "masked_lm")
     return {
-        "task.name": "masked_lm",
+        "task.name": task,
         "model.architecture": "encoder_only",
         "model.residual": "post_ln",
         "model.num_layers": theirs.need("num_hidden_layers"),
@@ -43,40 +43,47 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.max_length": positions,
         "model.embedding_norm": True,
         "model.embedding_scale": 1.0,
-        "model.pooling": "first",
+        "model.pooling": "pooler" if task == "classification" and _pools(theirs) else "first",
         "model.vocab_size": theirs.need("vocab_size"),
         "model.dropout_rate": theirs.get(dropout, 0.1),
         "model.embedding_dropout_rate": theirs.get(dropout, 0.1),
         "model.attention_dropout_rate": theirs.get("attention_probs_dropout_prob", 0.1),
-        "data.max_source_length": positions,
-        "data.row_source_length": positions,
+        **family.lengths(positions, "source"),
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+def _pools(theirs: family.Settings) -> bool:
+    """Whether the pooler is more than what this file writes in place of none."""
+    kernel, bias = (theirs.tensor(f"{_POOLER}.{name}") for name in ("weight", "bias"))
+    if kernel is None or bias is None:
+        return True  # which `tensors` says is missing
+    return bool(np.any(bias)) or not np.array_equal(kernel, _SMALL * np.eye(len(kernel)))
+
+
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
     del lengths
-    check(
+    family.check(
         ours,
         architecture="encoder_only",
-        head="masked_tokens",
         encoder_residual="post_ln",
         norm="layer_norm",
         bias=True,
-        qk_norm=False,
         activation="gelu",
         positions="learned",
         embedding_norm=True,
+        logits_bias=ours.logits_bias,  # which an encoder does not have
         kv_heads=ours.num_heads,
         head_dim=ours.d_model // ours.num_heads,
-        attention_score="scaled_dot_product",
         embedding_dropout_rate=ours.dropout_rate,
         feed_forward_dropout_rate=0.0,
         embedding_scale=1.0,
     )
-    if not TIED_EMBEDDINGS[ours.tied_embeddings].logits:
-        check(ours, tied_embeddings="all")
+    if ours.head == "masked_tokens" and not TIED_EMBEDDINGS[ours.tied_embeddings].logits:
+        family.check(ours, tied_embeddings="all")
+    if ours.head == "classes" and ours.pooling != "pooler":
+        family.check(ours, pooling="first")
     return {
-        "architectures": ["BertForMaskedLM"],
+        "architectures": [_CLASSES[ours.head]],
         "model_type": "bert",
         "vocab_size": ours.vocab_size,
         "hidden_size": ours.d_model,
@@ -94,48 +101,73 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
     }
 
 
-def _rows(config: TransformerConfig) -> tuple[Row, ...]:
+def _rows(config: TransformerConfig) -> tuple[family.Row, ...]:
     layer, stack = "bert.encoder.layer.{}", "encoder"
     inner = f"{layer}.attention.self"
     names = {name: f"{inner}.{name}" for name in ("query", "key", "value")}
     names["output"] = f"{layer}.attention.output.dense"
     table = "bert.embeddings.{}_embeddings.weight"
     # Texts are of type 0, whose vector is added at every position.
-    positions = Row(
+    positions = family.Row(
         (table.format("position"), table.format("token_type")),
         ("positions/table",),
         lambda positions, types: (positions + types[:1],),
         lambda positions: (positions, np.zeros((_TYPES, config.d_model), np.float32)),
     )
-    head = "cls.predictions.transform"
     return (
-        as_it_is(table.format("word"), "embedding/table"),
+        family.as_it_is(table.format("word"), "embedding/table"),
         positions,
-        *norm("bert.embeddings.LayerNorm", "positions/norm"),
-        *attention(names, "encoder/self_attention", stack, config),
-        *norm(
+        *family.norm("bert.embeddings.LayerNorm", "positions/norm"),
+        *family.attention(names, "encoder/self_attention", stack, config),
+        *family.norm(
             f"{layer}.attention.output.LayerNorm",
             "encoder/self_attention_residual/post_norm",
             stack,
         ),
-        *linear(f"{layer}.intermediate.dense", "encoder/feed_forward/up", stack, bias=True),
-        *linear(f"{layer}.output.dense", "encoder/feed_forward/down", stack, bias=True),
-        *norm(f"{layer}.output.LayerNorm", "encoder/feed_forward_residual/post_norm", stack),
-        *linear(f"{head}.dense", "token_head/transform", None, bias=True),
-        *norm(f"{head}.LayerNorm", "token_head/norm"),
-        as_it_is("cls.predictions.bias", "token_head/logits_bias"),
+        *family.linear(f"{layer}.intermediate.dense", "encoder/feed_forward/up", stack, bias=True),
+        *family.linear(f"{layer}.output.dense", "encoder/feed_forward/down", stack, bias=True),
+        *family.norm(f"{layer}.output.LayerNorm", "encoder/feed_forward_residual/post_norm", stack),
+        *_head(config),
     )
 
 
-BERT = Family(
+def _head(config: TransformerConfig) -> list[family.Row]:
+    if config.head == "masked_tokens":
+        head = "cls.predictions.transform"
+        return [
+            *family.linear(f"{head}.dense", "token_head/transform", None, bias=True),
+            *family.norm(f"{head}.LayerNorm", "token_head/norm"),
+            family.as_it_is("cls.predictions.bias", "token_head/logits_bias"),
+        ]
+    labels = family.linear("classifier", "label_head/labels", None, bias=True)
+    if config.head == "tags":
+        return labels
+    if config.pooling == "pooler":
+        return labels + family.linear(_POOLER, "label_head/transform", None, bias=True)
+    pooler = _SMALL * np.eye(config.d_model, dtype=np.float32), np.zeros(config.d_model, np.float32)
+    kernel = family.Row(
+        ("classifier.weight", f"{_POOLER}.weight", f"{_POOLER}.bias"),
+        ("label_head/labels",),
+        lambda kernel, *_: (kernel.T * _SMALL,),
+        lambda kernel: (kernel.T / _SMALL, *pooler),
+    )
+    return [kernel, labels[1]]
+
+
+BERT = family.Family(
+    name="bert",
     settings=_settings,
     config=_config,
     rows=_rows,
-    # Of sentence pairs, and the head's matrix, which is the table.
-    left=(
-        "bert.pooler.*",
-        "cls.seq_relationship.*",
-        "cls.predictions.decoder.*",
-        "bert.embeddings.position_ids",
+    left=("bert.embeddings.position_ids",),
+    optional="token_head/*",
+    # Of sentence pairs, answers and choices.
+    unread=("bert.pooler.*", "cls.seq_relationship.*", "qa_outputs.*", "classifier.*"),
+    copies=(
+        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     ),
+    aliases=(("cls.predictions.bias", "cls.predictions.decoder.bias"),),
+    prefix="bert.",
+    idle=("directionality", "pooler_*", "type_vocab_size"),
 )

@@ -1,23 +1,32 @@
 """Makes a work directory of a checkpoint of Hugging Face, and such a checkpoint of one."""
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs import default
 from configs.default import Config
-from transformer_jax.checkpoint.checkpoints import Origin
+from transformer_jax.checkpoint.checkpoints import Origin, fault, origin
 from transformer_jax.commands import restore
 from transformer_jax.commands.opening import lock, opened, save
+from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load, to_json
-from transformer_jax.data.prepare.tokenizer import Tokenizer
-from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.process import hosts, progress
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOKENIZER
-from transformer_jax.tools.convert import FAMILIES, safetensors, special_tokens, tensors
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
+from transformer_jax.tools.convert import (
+    FAMILIES,
+    safetensors,
+    sentences,
+    special_tokens,
+    tensors,
+)
 from transformer_jax.tools.convert.family import Family, Lengths, Settings
 
 # Which family has the equations of a model, by its shape and positions.
@@ -30,8 +39,10 @@ _BY_MODEL = {
 }
 
 
-def import_(workdir: Path, checkpoint: str | None) -> int:
+def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) -> int:
     """Reads a folder that `save_pretrained` wrote into a new work directory, as its checkpoint 0.
+
+    changes: "model.pooling=VALUE", in the place of what the folder says.
 
     Raises:
       FileNotFoundError: a file is missing.
@@ -43,44 +54,61 @@ def import_(workdir: Path, checkpoint: str | None) -> int:
     folder = Path(checkpoint).expanduser()
     if workdir.exists() and not workdir.is_dir():
         raise ValueError(f"--workdir={workdir} is not a folder: choose another")
-    # An import that was killed leaves a part of a checkpoint, and may be run again.
-    saved = any(path.suffix != ".tmp" for path in (workdir / CHECKPOINTS).glob("*"))
-    if saved or (workdir / CONFIG).exists():
-        name = CHECKPOINTS if saved else CONFIG
-        raise ValueError(f"{workdir} holds {name} already: choose another --workdir")
-    found = safetensors.find(folder)
-    family, settings = _read(folder, found)
+    hosts.first(lambda: _check_new(workdir))
+    chosen = dict(change.split("=", 1) for change in changes)
+    family, settings, labels, found = _read(folder, chosen)
     config = load(default.__file__, settings)
+    effects.check(config, changes)
     tokenizer = special_tokens.tokenizer(folder)
     if tokenizer is not None and tokenizer.vocab_size > config.model.vocab_size:
         raise ValueError(
             f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
             f"{config.model.vocab_size}: they are not of one checkpoint"
         )
-    with built(config, None) as run:
+    scratch = tempfile.TemporaryDirectory()  # where the run finds its labels
+    (Path(scratch.name) / LABELS).write_text(json.dumps(labels))
+    with scratch, built(config, Path(scratch.name)) as run:
         with progress.phase("Reading the tensors"):
-            state = {"params": _parameters(found, family, run)}
+            abstract = run.abstract_state().params
+            params, told = tensors.read(found, family, run.model.config, abstract)
+        told += sentences.left_out(folder)
         lock(workdir)
-        origin = Origin(
+        if tokenizer is not None and hosts.is_first():
+            tokenizer.save(workdir / TOKENIZER)
+        if labels:
+            save(workdir / LABELS, json.dumps(labels, ensure_ascii=False, indent=1))
+        imported = Origin(
             config=run.as_json,
             data=restore.IMPORTED,
             tokenizer=restore.NO_TOKENIZER if tokenizer is None else tokenizer.fingerprint,
-            labels=(),
+            labels=labels,
         )
         with progress.phase("Saving the checkpoint"):
             checkpoints = run.checkpoints(workdir)
-            checkpoints.save(0, state, {}, origin, {}, scheduled=True, records=0)
+            checkpoints.save(0, {"params": params}, {}, imported, {}, scheduled=True, records=0)
             checkpoints.wait()
-        if tokenizer is not None and hosts.is_first():
-            tokenizer.save(workdir / TOKENIZER)
         save(workdir / CONFIG, to_json(config))  # last: with it the import is whole
-    print(f"{workdir} holds the model of {folder}.")
     if tokenizer is None:
-        print(
+        told.append(
             f"{folder} has no {TOKENIZER}, so that no command can read texts or export the model: "
             f"{restore.GIVE_TOKENIZER}"
         )
+    else:
+        told += special_tokens.unlike(folder, tokenizer.special, config.model.architecture)
+    print("\n".join([f"{workdir} holds the model of {folder}.", *told]))
     return 0
+
+
+def _check_new(workdir: Path) -> None:
+    """Raises ValueError where the work directory holds more than an import that was killed."""
+    saved = [path for path in (workdir / CHECKPOINTS).glob("*") if path.suffix != ".tmp"]
+    finished = (workdir / CONFIG).exists() or not all(
+        path.stem == "0" and fault(path) is None and origin(path).data == restore.IMPORTED
+        for path in saved
+    )
+    if finished:
+        name = CHECKPOINTS if saved else CONFIG
+        raise ValueError(f"{workdir} holds {name} already: choose another --workdir")
 
 
 def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -> int:
@@ -91,20 +119,29 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
     """
     if target == "-":
         raise ValueError("--mode=export needs an --output: the folder to write")
-    folder = Path(target).expanduser()
+    folder = Path(target).expanduser().resolve()  # what a link leads to
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"--output={folder} exists already: choose another")
+        raise ValueError(f"--output={target} exists already: choose another")
+    if folder == Path.cwd() or folder.is_mount():
+        raise ValueError(f"--output={target} cannot be replaced: name a folder that is to be made")
     name = _counterpart(config)
     with opened(config, workdir, checkpoint) as (run, trained, _):
         ours, longest = run.model.config, run.data.settings.longest
         written = longest["source"] + run.decode.extra_length
         lengths = Lengths(max(longest.values()), written)
         settings = FAMILIES[name].config(ours, run.data.special, lengths)
+        if labels := run.data.labels:
+            settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
+            settings["label2id"] = {label: number for number, label in enumerate(labels)}
         params = hosts.whole(trained.params)
         if hosts.is_first():
             parts = tensors.written(params, FAMILIES[name], ours)
-            _write(folder, settings, parts, run.data.tokenizer, ours.architecture)
-    print(f"{folder} holds the model of {workdir}, as a {name}.")
+            with _unfinished(folder) as unfinished:
+                safetensors.write(unfinished / safetensors.ONE_FILE, parts)
+                (unfinished / "config.json").write_text(json.dumps(settings, indent=1))
+                special_tokens.save(unfinished, run.data.tokenizer, settings, ours.architecture)
+            told = special_tokens.unlike(folder, run.data.special, ours.architecture)
+            print("\n".join([f"{folder} holds the model of {workdir}, as a {name}.", *told]))
     return 0
 
 
@@ -127,17 +164,16 @@ def _counterpart(config: Config) -> str:
     return name
 
 
-def _read(folder: Path, found: dict[str, safetensors.Tensor]) -> tuple[Family, dict[str, Any]]:
-    """The family of a checkpoint, and our settings."""
+def _read(
+    folder: Path, chosen: Mapping[str, str]
+) -> tuple[Family, dict[str, Any], tuple[str, ...], dict[str, safetensors.Tensor]]:
+    """The family of a checkpoint, our settings, labels and tensors. chosen: of the settings."""
+    found = safetensors.find(folder)
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
-    try:
-        values = json.loads(path.read_text("utf-8"))
-        kind = values.get("model_type")
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{path}: not a JSON object ({error})") from error
-    if kind not in FAMILIES:
+    values = special_tokens.read(path)
+    if (kind := str(values.get("model_type"))) not in FAMILIES:
         raise ValueError(f"{path}: model_type={kind!r} is not one of {', '.join(FAMILIES)}")
     if "quantization_config" in values:
         raise ValueError(
@@ -145,33 +181,44 @@ def _read(folder: Path, found: dict[str, safetensors.Tensor]) -> tuple[Family, d
             "take the checkpoint that they were made of"
         )
     family = FAMILIES[kind]
-    settings = family.settings(Settings(values, str(path), tensors.named(found, family)))
+    found = tensors.named(found, family)
+    theirs = Settings(values, str(path), found)
+    settings = family.settings(theirs)
     for key, value in settings.items():
         # Tensors are missed by name below, but those of a million layers would take minutes.
         if key.endswith("_layers") and isinstance(value, int) and value > max(len(found), 1000):
             raise ValueError(f"{path}: {value} layers, but the files hold {len(found)} tensors")
-    return family, settings
+    theirs.check_known(family.idle)
+    if settings["task.name"] in ("classification", "tagging"):
+        if chosen:
+            raise ValueError(f"{folder} has a head: leave out {', '.join(chosen)}")
+        return family, settings, theirs.labels("classifier.weight"), found
+    if "model.pooling" in settings:
+        settings |= chosen or sentences.settings(folder, settings["data.max_source_length"])
+    return family, settings, (), found
 
 
-def _parameters(found: dict[str, safetensors.Tensor], family: Family, run: Any) -> Any:
-    ours: TransformerConfig = run.model.config
-    abstract = run.abstract_state().params
-    return tensors.read(tensors.named(found, family), family, ours, abstract)
+@contextlib.contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """An empty folder, which takes the place of another at the end.
 
+    Its name is nobody else's; what a killed export has left there is removed.
 
-def _write(
-    folder: Path, settings: dict[str, Any], parts: Any, tokenizer: Tokenizer, architecture: str
-) -> None:
-    """All files, or none."""
-    unfinished = folder.with_name(f"{folder.name}.incomplete")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    Raises RuntimeError where another export to the same folder is under way.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished_export")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    held = os.open(unfinished, os.O_RDONLY)
     try:
-        safetensors.write(unfinished / safetensors.ONE_FILE, parts)
-        (unfinished / "config.json").write_text(json.dumps(settings, indent=1))
-        special_tokens.save(unfinished, tokenizer, settings, architecture)
-        if folder.exists():
-            folder.rmdir()
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for path in unfinished.iterdir():
+            path.unlink()
+        yield unfinished
         os.replace(unfinished, folder)
+    except BlockingIOError:
+        raise RuntimeError(f"another export to {folder} is under way: wait for it") from None
+    except BaseException:
+        shutil.rmtree(unfinished)
+        raise
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        os.close(held)

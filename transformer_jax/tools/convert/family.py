@@ -1,7 +1,8 @@
 """What a family of Hugging Face's models is: its settings, and where its tensors go in ours."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,24 @@ from transformer_jax.tools.convert.safetensors import Tensor
 
 # One layer's tensors, or those that no layer has.
 Arrays = Sequence[np.ndarray]
+
+# Keys of config.json, of any family, that do not change what a model computes of ids (patterns).
+_IDLE = """_* architectures attn_implementation bad_words_ids chunk_size_feed_forward do_sample
+    dtype classifier_dropout early_stopping finetuning_task forced_* gradient_checkpointing
+    id2label init* is_encoder_decoder keys_to_ignore_at_inference label2id *_penalty max_length
+    min_length model_type name_or_path *_ngram_size num_beam* num_labels num_return_sequences
+    output_* prefix problem_type remove_invalid_values return_dict* *suppress_tokens
+    task_specific_params tf_legacy_loss temperature *_token_id tokenizer_class top_k top_p
+    torch_dtype torchscript transformers.js_config transformers_version typical_p use_bfloat16
+    use_cache""".split()
+# Those that do, by the one value that every family has.
+_USUAL = dict.fromkeys(("add_cross_attention", "is_decoder", "tie_encoder_decoder"), False)
+_USUAL["is_causal"] = True
+
+# What our model is in all families that do not name it.
+_PLAIN = dict(
+    attention_score="scaled_dot_product", embedding_norm=False, logits_bias=False, qk_norm=False
+)
 
 
 class Row(NamedTuple):
@@ -44,22 +63,33 @@ class Family:
     """One `model_type`.
 
     Attributes:
+      name: the `model_type`.
       settings: their config.json -> ours, by dotted key. Raises ValueError for a setting that
         has no counterpart.
       config: (our model, special ids, lengths of texts) -> their config.json. Raises ValueError
         where the model is none of the family's.
       rows: our model -> all of its parameters.
-      left: glob patterns of tensors that are not taken.
+      left: glob patterns of tensors that hold nothing, such as masks.
+      optional: a pattern of our parameters that a checkpoint may lack, all of them together.
+      unread: those of heads and the like that have no counterpart here.
+      copies: (a tensor that is in no row, the one in a row that it has to be equal to).
       aliases: (a name in the rows, another one that the tensor may have where that is missing).
-      prefix: that names may have in front, and have when they are written.
+      prefix: of the names of the bare model within one with a head; where no name has it, the
+        checkpoint is a bare model.
+      idle: patterns of keys of config.json, besides `_IDLE`, that do not change what it computes.
     """
 
+    name: str
     settings: Callable[["Settings"], dict[str, Any]]
     config: Callable[[TransformerConfig, SpecialIds, Lengths], dict[str, Any]]
     rows: Callable[[TransformerConfig], tuple[Row, ...]]
     left: tuple[str, ...] = ()
+    optional: str = ""
+    unread: tuple[str, ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     prefix: str = ""
+    idle: tuple[str, ...] = ()
 
 
 class Settings:
@@ -70,17 +100,20 @@ class Settings:
         self._values = values
         self._name = name
         self._tensors = tensors
+        self._asked: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:
         """A setting that may be left out."""
+        self._asked.add(name)
         value = self._values.get(name)
         return default if value is None else value
 
     def need(self, name: str) -> Any:
         """A setting. Raises ValueError where there is none."""
-        if self._values.get(name) is None:
+        value = self.get(name)
+        if value is None:
             raise ValueError(f"{self._name}: there is no {name!r}, which a {self._kind} has")
-        return self._values[name]
+        return value
 
     def choose(self, name: str, table: Mapping[Any, Any], default: Any = None) -> Any:
         """What a setting's value means. Raises ValueError where it has no counterpart."""
@@ -108,26 +141,49 @@ class Settings:
         values = self.get(name, {})
         if not isinstance(values, dict):
             raise ValueError(f"{self._name}: {name}={values!r} is not an object")
-        return Settings(values, self._name, self._tensors)
+        return Settings(values, f"{self._name}: {name}", self._tensors)
 
-    def differ(self, first: str, second: str) -> bool:
-        """Whether both tensors are there, and not the same."""
-        if first not in self._tensors or second not in self._tensors:
-            return False
-        one, other = (self._tensors[name].read() for name in (first, second))
-        return not np.array_equal(one, other)
+    def check_known(self, idle: Iterable[str]) -> None:
+        """Raises ValueError for a setting that nothing asked for, unless it is an idle one."""
+        for name, value in self._values.items():
+            if name in _USUAL:
+                self.refuse(name, _USUAL[name])
+            elif (
+                value not in (None, {}, [])
+                and name not in self._asked
+                and not matches(name, (*_IDLE, *idle))
+            ):
+                raise ValueError(
+                    f"{self._name}: {name}={value!r} is not known here, and may change what the "
+                    "model computes: remove it from the file if it does not"
+                )
 
-    def same(self, first: str, second: str) -> None:
-        """Raises ValueError where both tensors are there, and not the same."""
-        if self.differ(first, second):
+    def labels(self, kernel: str) -> tuple[str, ...]:
+        """The labels of a classifier by their numbers. Raises ValueError for other outputs."""
+        self.refuse("problem_type", "single_label_classification")
+        weights, names = self.tensor(kernel), self.part("id2label")._values
+        count = len(names) if weights is None else len(weights)
+        names = names or {str(i): f"LABEL_{i}" for i in range(count)}
+        found = tuple(str(names.get(str(i))) for i in range(count))
+        if len(names) != count or len({*found}) != count or count < 2:
             raise ValueError(
-                f"{self._name}: {first} and {second} are one table by this file, but differ: "
-                "remove the one that is not meant from the weights"
+                f"{self._name}: id2label={dict(names)!r} does not name the {count} outputs of "
+                f"{kernel}; a classifier here has two or more, each with a name of its own"
             )
+        return found
+
+    def tensor(self, name: str) -> np.ndarray | None:
+        """A tensor; None: there is none."""
+        return self._tensors[name].read() if name in self._tensors else None
 
     @property
     def _kind(self) -> str:
         return str(self._values.get("model_type"))
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name is one of these glob patterns'."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def as_it_is(theirs: str, ours: str, stack: str | None = None) -> Row:
@@ -206,13 +262,19 @@ def linear(theirs: str, ours: str, stack: str | None, *, bias: bool) -> list[Row
     return rows + [as_it_is(f"{theirs}.bias", f"{ours}_bias", stack)] * bias
 
 
+def lengths(most: int, *sides: str) -> dict[str, int]:
+    """Our settings for texts of at most so many tokens."""
+    return {f"data.{kind}_{side}_length": most for kind in ("max", "row") for side in sides}
+
+
 def ends(ids: SpecialIds) -> int | list[int]:
     """What ends a text, as their eos_token_id has it: a list where there are several."""
     return [*ids.ends] if ids.other_eos else ids.eos
 
 
 def check(config: TransformerConfig, **values: Any) -> None:
-    """Raises ValueError where our model differs from what a family has."""
+    """Raises ValueError where our model differs: with an architecture also from `_PLAIN`."""
+    values = _PLAIN | values if "architecture" in values else values
     differing = [name for name, value in values.items() if getattr(config, name) != value]
     if differing:
         found = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in differing)

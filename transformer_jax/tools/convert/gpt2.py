@@ -7,16 +7,7 @@ import numpy as np
 from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert.family import (
-    Family,
-    Lengths,
-    Row,
-    Settings,
-    as_it_is,
-    check,
-    ends,
-    norm,
-)
+from transformer_jax.tools.convert import family
 
 _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
@@ -27,10 +18,9 @@ _ACTIVATIONS = {
 }
 
 
-def _settings(theirs: Settings) -> dict[str, Any]:
+def _settings(theirs: family.Settings) -> dict[str, Any]:
     theirs.refuse("scale_attn_weights", True)
     theirs.refuse("scale_attn_by_inverse_layer_idx", False)
-    theirs.refuse("add_cross_attention", False)
     theirs.refuse("tie_word_embeddings", True)
     d_model, positions = theirs.need("n_embd"), theirs.need("n_positions")
     return {
@@ -50,34 +40,29 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.dropout_rate": theirs.get("resid_pdrop", 0.1),
         "model.embedding_dropout_rate": theirs.get("embd_pdrop", 0.1),
         "model.attention_dropout_rate": theirs.get("attn_pdrop", 0.1),
-        "data.max_target_length": positions,
-        "data.row_target_length": positions,
+        **family.lengths(positions, "target"),
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
     del lengths
     activations = {name: theirs for theirs, name in reversed(_ACTIVATIONS.items())}
-    check(
+    family.check(
         ours,
         architecture="decoder_only",
         decoder_residual="gpt2",
         norm="layer_norm",
         bias=True,
-        qk_norm=False,
         positions="learned",
-        embedding_norm=False,
-        logits_bias=False,
         kv_heads=ours.num_heads,
         head_dim=ours.d_model // ours.num_heads,
-        attention_score="scaled_dot_product",
         feed_forward_dropout_rate=0.0,
         embedding_scale=1.0,
     )
     if ours.activation not in activations:
-        check(ours, activation="gelu_tanh")
+        family.check(ours, activation="gelu_tanh")
     if not TIED_EMBEDDINGS[ours.tied_embeddings].logits:
-        check(ours, tied_embeddings="all")
+        family.check(ours, tied_embeddings="all")
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -94,11 +79,11 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
         "attn_pdrop": ours.attention_dropout_rate,
         "tie_word_embeddings": True,
         "bos_token_id": ids.bos,
-        "eos_token_id": ends(ids),
+        "eos_token_id": family.ends(ids),
     }
 
 
-def _fused(config: TransformerConfig) -> list[Row]:
+def _fused(config: TransformerConfig) -> list[family.Row]:
     """Query, key and value of one matrix (D, 3 H K), which is not turned."""
     heads, d_model = (config.num_heads, config.head_dim), config.d_model
     names = tuple(f"decoder/self_attention/{name}" for name in ("query", "key", "value"))
@@ -118,41 +103,50 @@ def _fused(config: TransformerConfig) -> list[Row]:
 
     biases = f"{names[0]}_bias", f"{names[2]}_bias"
     return [
-        Row(("h.{}.attn.c_attn.weight",), names, read, write, "decoder"),
-        Row(("h.{}.attn.c_attn.bias",), biases, read_bias, write_bias, "decoder"),
+        family.Row(("transformer.h.{}.attn.c_attn.weight",), names, read, write, "decoder"),
+        family.Row(
+            ("transformer.h.{}.attn.c_attn.bias",), biases, read_bias, write_bias, "decoder"
+        ),
     ]
 
 
-def _rows(config: TransformerConfig) -> tuple[Row, ...]:
+def _rows(config: TransformerConfig) -> tuple[family.Row, ...]:
     shape, stack = (config.num_heads, config.head_dim, config.d_model), "decoder"
-    output = Row(
-        ("h.{}.attn.c_proj.weight",),
+    output = family.Row(
+        ("transformer.h.{}.attn.c_proj.weight",),
         ("decoder/self_attention/output",),
         lambda x: (x.reshape(shape),),
         lambda x: (x.reshape(-1, shape[-1]),),
         stack,
     )
     return (
-        as_it_is("wte.weight", "embedding/table"),
-        as_it_is("wpe.weight", "positions/table"),
+        family.as_it_is("transformer.wte.weight", "embedding/table"),
+        family.as_it_is("transformer.wpe.weight", "positions/table"),
         *_fused(config),
         output,
-        as_it_is("h.{}.attn.c_proj.bias", "decoder/self_attention/output_bias", stack),
-        as_it_is("h.{}.mlp.c_fc.weight", "decoder/feed_forward/up", stack),
-        as_it_is("h.{}.mlp.c_fc.bias", "decoder/feed_forward/up_bias", stack),
-        as_it_is("h.{}.mlp.c_proj.weight", "decoder/feed_forward/down", stack),
-        as_it_is("h.{}.mlp.c_proj.bias", "decoder/feed_forward/down_bias", stack),
-        *norm("h.{}.ln_1", "decoder/self_attention_residual/pre_norm", stack),
-        *norm("h.{}.ln_2", "decoder/feed_forward_residual/pre_norm", stack),
-        *norm("ln_f", "decoder_norm"),
+        family.as_it_is(
+            "transformer.h.{}.attn.c_proj.bias", "decoder/self_attention/output_bias", stack
+        ),
+        family.as_it_is("transformer.h.{}.mlp.c_fc.weight", "decoder/feed_forward/up", stack),
+        family.as_it_is("transformer.h.{}.mlp.c_fc.bias", "decoder/feed_forward/up_bias", stack),
+        family.as_it_is("transformer.h.{}.mlp.c_proj.weight", "decoder/feed_forward/down", stack),
+        family.as_it_is(
+            "transformer.h.{}.mlp.c_proj.bias", "decoder/feed_forward/down_bias", stack
+        ),
+        *family.norm("transformer.h.{}.ln_1", "decoder/self_attention_residual/pre_norm", stack),
+        *family.norm("transformer.h.{}.ln_2", "decoder/feed_forward_residual/pre_norm", stack),
+        *family.norm("transformer.ln_f", "decoder_norm"),
     )
 
 
-GPT2 = Family(
+GPT2 = family.Family(
+    name="gpt2",
     settings=_settings,
     config=_config,
     rows=_rows,
-    # Masks that old files hold, and the head, which is the table.
-    left=("h.*.attn.bias", "h.*.attn.masked_bias", "lm_head.weight"),
+    # Masks that old files hold.
+    left=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
+    copies=(("lm_head.weight", "transformer.wte.weight"),),
     prefix="transformer.",
+    idle=("n_ctx", "predict_special_tokens", "reorder_and_upcast_attn", "summary_*"),
 )

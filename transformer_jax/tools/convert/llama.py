@@ -5,34 +5,24 @@ from typing import Any
 from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert.family import (
-    Family,
-    Lengths,
-    Row,
-    Settings,
-    as_it_is,
-    attention,
-    check,
-    ends,
-    linear,
-    norm,
-    turned,
-)
+from transformer_jax.tools.convert import family
 
 _TABLE = "model.embed_tokens.weight"
 
 
-def _settings(theirs: Settings) -> dict[str, Any]:
+def _settings(theirs: family.Settings) -> dict[str, Any]:
     # A bias of keys would be turned with them, so that no softmax cancels it.
     theirs.refuse("attention_bias", False)
     theirs.refuse("mlp_bias", False)
     theirs.refuse("hidden_act", "silu")
-    theirs.refuse("rope_scaling", None)
-    rope = theirs.part("rope_parameters")
+    theirs.refuse("rope_interleaved", False)
+    # Releases before 5 have scaling apart, which counts where both are there.
+    rope = theirs.part("rope_scaling" if theirs.get("rope_scaling") else "rope_parameters")
     rope.refuse("rope_type", "default")
+    rope.refuse("type", "default")
+    theta = rope.number("rope_theta", theirs.number("rope_theta", 10_000.0))
+    rope.check_known(())
     tied = theirs.choose("tie_word_embeddings", {True: True, False: False}, False)
-    if tied:
-        theirs.same("lm_head.weight", _TABLE)
     num_heads = theirs.need("num_attention_heads")
     positions = theirs.need("max_position_embeddings")
     return {
@@ -50,32 +40,27 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.d_ff": theirs.need("intermediate_size"),
         "model.activation": "swiglu",
         "model.positions": "rotary",
-        "model.rotary_base": rope.number("rope_theta", theirs.number("rope_theta", 10_000.0)),
+        "model.rotary_base": theta,
         "model.embedding_scale": 1.0,
         "model.tied_embeddings": "all" if tied else "none",
         "model.vocab_size": theirs.need("vocab_size"),
         "model.dropout_rate": 0.0,
         "model.embedding_dropout_rate": 0.0,
         "model.attention_dropout_rate": theirs.get("attention_dropout", 0.0),
-        "data.max_target_length": positions,
-        "data.row_target_length": positions,
+        **family.lengths(positions, "target"),
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
     del lengths
-    check(
+    family.check(
         ours,
         architecture="decoder_only",
         decoder_residual="pre_ln",
         norm="rms_norm",
         bias=False,
-        qk_norm=False,
         activation="swiglu",
         positions="rotary",
-        embedding_norm=False,
-        attention_score="scaled_dot_product",
-        logits_bias=False,
         dropout_rate=0.0,
         embedding_dropout_rate=0.0,
         feed_forward_dropout_rate=0.0,
@@ -102,43 +87,46 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
         "attention_dropout": ours.attention_dropout_rate,
         "tie_word_embeddings": TIED_EMBEDDINGS[ours.tied_embeddings].logits,
         "bos_token_id": ids.bos,
-        "eos_token_id": ends(ids),
+        "eos_token_id": family.ends(ids),
     }
 
 
-def _rows(config: TransformerConfig) -> tuple[Row, ...]:
+def _rows(config: TransformerConfig) -> tuple[family.Row, ...]:
     layer, stack = "model.layers.{}", "decoder"
     names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
     names = {name: f"{layer}.self_attn.{theirs}" for name, theirs in names.items()}
     rows = [
-        as_it_is(_TABLE, "embedding/table"),
-        *attention(names, "decoder/self_attention", stack, config),
-        *linear(f"{layer}.mlp.gate_proj", "decoder/feed_forward/gate", stack, bias=False),
-        *linear(f"{layer}.mlp.up_proj", "decoder/feed_forward/up", stack, bias=False),
-        *linear(f"{layer}.mlp.down_proj", "decoder/feed_forward/down", stack, bias=False),
-        *norm(
+        family.as_it_is(_TABLE, "embedding/table"),
+        *family.attention(names, "decoder/self_attention", stack, config),
+        *family.linear(f"{layer}.mlp.gate_proj", "decoder/feed_forward/gate", stack, bias=False),
+        *family.linear(f"{layer}.mlp.up_proj", "decoder/feed_forward/up", stack, bias=False),
+        *family.linear(f"{layer}.mlp.down_proj", "decoder/feed_forward/down", stack, bias=False),
+        *family.norm(
             f"{layer}.input_layernorm",
             "decoder/self_attention_residual/pre_norm",
             stack,
             bias=False,
         ),
-        *norm(
+        *family.norm(
             f"{layer}.post_attention_layernorm",
             "decoder/feed_forward_residual/pre_norm",
             stack,
             bias=False,
         ),
-        *norm("model.norm", "decoder_norm", bias=False),
+        *family.norm("model.norm", "decoder_norm", bias=False),
     ]
     if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-        rows.append(turned("lm_head.weight", "logits/kernel"))
+        rows.append(family.turned("lm_head.weight", "logits/kernel"))
     return tuple(rows)
 
 
-LLAMA = Family(
+LLAMA = family.Family(
+    name="llama",
     settings=_settings,
     config=_config,
     rows=_rows,
-    # Where logits are tied, the head is the table.
-    left=("model.layers.*.self_attn.rotary_emb.inv_freq", "lm_head.weight"),
+    left=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+    copies=(("lm_head.weight", _TABLE),),
+    prefix="model.",
+    idle=("is_llama_config", "max_sequence_length", "pretraining_tp", "unsloth_version"),
 )

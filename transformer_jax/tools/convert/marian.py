@@ -6,19 +6,7 @@ import numpy as np
 
 from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert.family import (
-    Family,
-    Lengths,
-    Row,
-    Settings,
-    as_it_is,
-    attention,
-    check,
-    ends,
-    linear,
-    norm,
-    turned,
-)
+from transformer_jax.tools.convert import family
 
 _ACTIVATIONS = {"swish": "swish", "silu": "swish", "gelu": "gelu", "relu": "relu"}
 # The tables of each of our ways to tie them.
@@ -34,12 +22,13 @@ _TABLES = {
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 
 
-def _settings(theirs: Settings) -> dict[str, Any]:
+def _settings(theirs: family.Settings) -> dict[str, Any]:
     num_heads, d_ff = theirs.need("encoder_attention_heads"), theirs.need("encoder_ffn_dim")
     vocab_size = theirs.need("vocab_size")
     theirs.refuse("decoder_attention_heads", num_heads)
     theirs.refuse("decoder_ffn_dim", d_ff)
     theirs.refuse("decoder_vocab_size", vocab_size)
+    theirs.refuse("num_hidden_layers", theirs.need("encoder_layers"))  # another name of it
     shared, tied = (
         theirs.choose(name, {True: True, False: False}, True)
         for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings")
@@ -67,16 +56,13 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.embedding_dropout_rate": dropout,
         "model.attention_dropout_rate": theirs.get("attention_dropout", 0.0),
         "model.feed_forward_dropout_rate": theirs.get("activation_dropout", 0.0),
-        "data.max_source_length": positions,
-        "data.max_target_length": positions,
-        "data.row_source_length": positions,
-        "data.row_target_length": positions,
+        **family.lengths(positions, "source", "target"),
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
     activations = {name: theirs for theirs, name in reversed(_ACTIVATIONS.items())}
-    check(
+    family.check(
         ours,
         architecture="encoder_decoder",
         encoder_residual="post_ln",
@@ -84,20 +70,17 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
         norm="layer_norm",
         norm_epsilon=1e-5,
         bias=True,
-        qk_norm=False,
         positions="sinusoidal",
-        embedding_norm=False,
         logits_bias=True,
         kv_heads=ours.num_heads,
         head_dim=ours.d_model // ours.num_heads,
-        attention_score="scaled_dot_product",
         embedding_dropout_rate=ours.dropout_rate,
         embedding_scale=1.0 if ours.embedding_scale == 1.0 else None,
     )
     if ours.activation not in activations:
-        check(ours, activation="swish")
+        family.check(ours, activation="swish")
     if ours.tied_embeddings not in _TABLES:
-        check(ours, tied_embeddings="all")
+        family.check(ours, tied_embeddings="all")
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
@@ -118,35 +101,37 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
         "share_encoder_decoder_embeddings": ours.tied_embeddings == "all",
         "tie_word_embeddings": ours.tied_embeddings != "none",
         "decoder_start_token_id": ids.bos,
-        "eos_token_id": ends(ids),
+        "eos_token_id": family.ends(ids),
         "pad_token_id": ids.pad,
         "is_encoder_decoder": True,
     }
 
 
-def _rows(config: TransformerConfig) -> tuple[Row, ...]:
-    bias = Row(
+def _rows(config: TransformerConfig) -> tuple[family.Row, ...]:
+    bias = family.Row(
         ("final_logits_bias",), ("logits_bias/bias",), lambda x: (x[0],), lambda x: (x[None],)
     )
-    rows = [as_it_is(*names) for names in _TABLES[config.tied_embeddings]] + [bias]
+    rows = [family.as_it_is(*names) for names in _TABLES[config.tied_embeddings]] + [bias]
     if config.tied_embeddings == "none":
-        rows.append(turned("lm_head.weight", "logits/kernel"))
+        rows.append(family.turned("lm_head.weight", "logits/kernel"))
     for stack in ("encoder", "decoder"):
         layer = f"model.{stack}.layers.{{}}"
         kinds = {"self_attention": "self_attn"}
         kinds |= {"cross_attention": "encoder_attn"} if stack == "decoder" else {}
         for kind, name in kinds.items():
             names = {ours: f"{layer}.{name}.{theirs}" for ours, theirs in _ATTENTION.items()}
-            rows += attention(names, f"{stack}/{kind}", stack, config)
-            rows += norm(f"{layer}.{name}_layer_norm", f"{stack}/{kind}_residual/post_norm", stack)
-        rows += linear(f"{layer}.fc1", f"{stack}/feed_forward/up", stack, bias=True)
-        rows += linear(f"{layer}.fc2", f"{stack}/feed_forward/down", stack, bias=True)
+            rows += family.attention(names, f"{stack}/{kind}", stack, config)
+            rows += family.norm(
+                f"{layer}.{name}_layer_norm", f"{stack}/{kind}_residual/post_norm", stack
+            )
+        rows += family.linear(f"{layer}.fc1", f"{stack}/feed_forward/up", stack, bias=True)
+        rows += family.linear(f"{layer}.fc2", f"{stack}/feed_forward/down", stack, bias=True)
         last = f"{stack}/feed_forward_residual/post_norm"
-        rows += norm(f"{layer}.final_layer_norm", last, stack)
+        rows += family.norm(f"{layer}.final_layer_norm", last, stack)
     return tuple(_with_sinusoids_apart(row, config.d_model) for row in rows)
 
 
-def _with_sinusoids_apart(row: Row, d_model: int) -> Row:
+def _with_sinusoids_apart(row: family.Row, d_model: int) -> family.Row:
     """The row with the channels of the stream in our order.
 
     Theirs has the sines first and then the cosines, ours one of each in turn. Norms and sums do not
@@ -182,16 +167,19 @@ _STREAM = {
 }
 
 
-MARIAN = Family(
+MARIAN = family.Family(
+    name="marian",
     settings=_settings,
     config=_config,
     rows=_rows,
-    # The table again under other names, and sinusoids.
-    left=(
-        "model.encoder.embed_tokens.weight",
-        "model.decoder.embed_tokens.weight",
-        "lm_head.weight",
-        "model.encoder.embed_positions.weight",
-        "model.decoder.embed_positions.weight",
+    left=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+    optional="logits_bias/*",
+    copies=(
+        ("model.encoder.embed_tokens.weight", "model.shared.weight"),
+        ("model.decoder.embed_tokens.weight", "model.shared.weight"),
+        ("lm_head.weight", "model.shared.weight"),
+        ("lm_head.weight", "model.decoder.embed_tokens.weight"),
     ),
+    prefix="model.",
+    idle=("add_*", "classif_dropout", "*_layerdrop", "*_pos_embeddings", "static_*"),
 )

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer, load_tokenizer
-from transformer_jax.runs.workdir import TOKENIZER
+from transformer_jax.runs.workdir import TOKENIZER, TOKENIZER_CONFIG
 
-_FILES = "config.json", "generation_config.json", "tokenizer_config.json"
+_FILES = "config.json", "generation_config.json", TOKENIZER_CONFIG
 # What a tokenizer_config.json may leave unsaid: BERT's class of tokenizers has these by default.
 _BY_DEFAULT = {
     "bert": {
@@ -16,8 +16,12 @@ _BY_DEFAULT = {
         "cls_token": "[CLS]",
         "unk_token": "[UNK]",
         "mask_token": "[MASK]",
-    }
+    },
+    "gpt2": dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
 }
+# What export takes over of a tokenizer_config.json; tokenizer.json has the rest.
+_TAKEN_OVER = """model_max_length chat_template padding_side truncation_side unk_token
+    clean_up_tokenization_spaces""".split()
 # How a model reads a text $A: its encoder, or else its decoder.
 _READ = {
     "encoder_decoder": ("$A", "eos"),
@@ -35,8 +39,10 @@ def tokenizer(folder: Path) -> Tokenizer | None:
     if not (folder / TOKENIZER).is_file():
         return None
     library = load_tokenizer(folder / TOKENIZER)
-    config, generation, names = (_read(folder / name) for name in _FILES)
+    config, generation, names = (read(folder / name) for name in _FILES)
     names = _BY_DEFAULT.get(config.get("model_type", ""), {}) | names
+    if (chat := folder / "chat_template.jinja").is_file():
+        names["chat_template"] = chat.read_text("utf-8")
 
     def number(key: str, *tokens: str) -> int | None:
         """What the files say, in their order, or the id of a token that they name."""
@@ -98,8 +104,28 @@ def tokenizer(folder: Path) -> Tokenizer | None:
         mask=number("mask_token_id", "mask_token"),
         other_eos=tuple(dict.fromkeys(i for i in ends if i != eos)),
         never=tuple(dict.fromkeys(never)),
+        in_text=True,
     )
-    return load_tokenizer(folder / TOKENIZER, special)
+    if unk is None:
+        names.pop("unk_token", None)
+    found = load_tokenizer(folder / TOKENIZER, special)
+    found.described = json.dumps({key: names[key] for key in _TAKEN_OVER if key in names})
+    return found
+
+
+def unlike(folder: Path, special: SpecialIds, architecture: str) -> list[str]:
+    """How a model here reads a text unlike the tokenizer in a folder of theirs, if it does."""
+    library = load_tokenizer(folder / TOKENIZER)
+    theirs = library.frame()
+    ours = [getattr(special, name) for name in _READ[architecture] if name != "$A"]
+    if ours == theirs:
+        return []
+    pairs = ([repr(library.token(i)) for i in ids] for ids in (theirs, ours))
+    own, here = (" and ".join(names) or "nothing" for names in pairs)
+    return [
+        f"{folder / TOKENIZER} puts {own} around a text; here the model reads a text with {here}, "
+        "as in training. To compare, give transformers the same ids."
+    ]
 
 
 def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architecture: str) -> None:
@@ -109,47 +135,38 @@ def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architectur
     """
     special = tokenizer.special
     tokenizer.framed(*_READ[architecture]).save(folder / TOKENIZER)
-    _write(folder / "tokenizer_config.json", _described(tokenizer))
-    if special.never:
-        _write(folder / "generation_config.json", _generation(special, config))
-
-
-def _described(tokenizer: Tokenizer) -> dict[str, Any]:
-    """A tokenizer_config.json of theirs."""
-    special = tokenizer.special
+    encoder = architecture == "encoder_only"  # BERT's names
     named = {
         "pad_token": special.pad,
-        "eos_token": special.eos,
-        "bos_token": special.bos,
+        "sep_token" if encoder else "eos_token": special.eos,
+        "cls_token" if encoder else "bos_token": special.bos,
         "unk_token": special.unk,
         "mask_token": special.mask,
     }
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         # Releases before 5 would give types of tokens too, which a GPT-2 adds to what it reads.
         "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": config.get("max_position_embeddings", config.get("n_positions")),
+        **json.loads(tokenizer.described or "{}"),
+        **{key: tokenizer.token(i) for key, i in named.items() if i is not None},
     }
-    return found | {key: tokenizer.token(i) for key, i in named.items() if i is not None}
+    (folder / TOKENIZER_CONFIG).write_text(json.dumps(described, indent=1))
+    if special.never:  # which their config.json has no place for
+        ids = "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"
+        generation: dict[str, Any] = {key: config[key] for key in ids if key in config}
+        generation["bad_words_ids"] = [[i] for i in special.never]
+        (folder / "generation_config.json").write_text(json.dumps(generation, indent=1))
 
 
-def _generation(special: SpecialIds, config: dict[str, Any]) -> dict[str, Any]:
-    """A generation_config.json of theirs, for what their config.json has no place for."""
-    ids = "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"
-    found: dict[str, Any] = {key: config[key] for key in ids if key in config}
-    return found | {"bad_words_ids": [[i] for i in special.never]}
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=1))
-
-
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path, kind: type = dict) -> Any:
+    """The object or list in a JSON file; an empty one where there is no file. Raises ValueError."""
     if not path.is_file():
-        return {}
+        return kind()
     try:
         found = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: not a JSON file ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected a JSON object")
+    if not isinstance(found, kind):
+        raise ValueError(f"{path}: expected a JSON {'object' if kind is dict else 'list'}")
     return found

@@ -2,21 +2,11 @@
 
 from typing import Any
 
+import numpy as np
+
 from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert.family import (
-    Family,
-    Lengths,
-    Row,
-    Settings,
-    as_it_is,
-    attention,
-    check,
-    ends,
-    linear,
-    norm,
-    turned,
-)
+from transformer_jax.tools.convert import family
 
 _ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh"}
 # What the table is called again, or instead of "shared.weight".
@@ -24,18 +14,22 @@ _TABLES = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 _ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
 
 
-def _settings(theirs: Settings) -> dict[str, Any]:
+def _settings(theirs: family.Settings) -> dict[str, Any]:
     theirs.refuse("relative_attention_num_buckets", 32)
     theirs.refuse("relative_attention_max_distance", 128)
-    theirs.same(*_TABLES)
     layers, d_model = theirs.need("num_layers"), theirs.need("d_model")
     activation = theirs.choose("feed_forward_proj", _ACTIVATIONS, "relu")
+    # What releases before 5 made of it, and would be read in its place.
+    theirs.refuse("dense_act_fn", "relu" if activation == "relu" else "gelu_new")
+    theirs.refuse("is_gated_act", activation != "relu")
     # Relative positions have no end, so that releases from 5 on do not say what it was trained at.
     dropout, positions = theirs.get("dropout_rate", 0.1), theirs.get("n_positions", 512)
     # Releases from 5 on tie the head in any case, and say here whether logits are scaled.
     tied = theirs.get("tie_word_embeddings", True)
     scaled = theirs.get("scale_decoder_outputs", tied)
-    own_head = not tied or theirs.differ("lm_head.weight", "shared.weight")
+    head, table = (theirs.tensor(name) for name in ("lm_head.weight", "shared.weight"))
+    differs = head is not None and table is not None and not np.array_equal(head, table)
+    own_head = not tied or differs
     if scaled and own_head:
         raise ValueError(
             "config.json: logits of a head of its own that are scaled (scale_decoder_outputs=True) "
@@ -65,28 +59,22 @@ def _settings(theirs: Settings) -> dict[str, Any]:
         "model.embedding_dropout_rate": dropout,
         "model.attention_dropout_rate": dropout,
         "model.feed_forward_dropout_rate": dropout,
-        "data.max_source_length": positions,
-        "data.max_target_length": positions,
-        "data.row_source_length": positions,
-        "data.row_target_length": positions,
+        **family.lengths(positions, "source", "target"),
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[str, Any]:
+def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
     own_head = ours.tied_embeddings == "inputs"
-    check(
+    family.check(
         ours,
         architecture="encoder_decoder",
         encoder_residual="pre_ln",
         decoder_residual="pre_ln",
         norm="rms_norm",
         bias=False,
-        qk_norm=False,
         positions="relative",
-        embedding_norm=False,
         attention_score="dot_product",
         kv_heads=ours.num_heads,
-        logits_bias=False,
         tied_embeddings="inputs" if own_head else "all",
         embedding_dropout_rate=ours.dropout_rate,
         attention_dropout_rate=ours.dropout_rate,
@@ -95,7 +83,7 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
     )
     activations = {name: theirs for theirs, name in _ACTIVATIONS.items()}
     if ours.activation not in activations:
-        check(ours, activation="relu")
+        family.check(ours, activation="relu")
     return {
         "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
@@ -115,49 +103,47 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: Lengths) -> dict[
         "tie_word_embeddings": not own_head,
         "scale_decoder_outputs": ours.embedding_scale is None,
         "decoder_start_token_id": ids.bos,
-        "eos_token_id": ends(ids),
+        "eos_token_id": family.ends(ids),
         "pad_token_id": ids.pad,
         "is_encoder_decoder": True,
     }
 
 
-def _rows(config: TransformerConfig) -> tuple[Row, ...]:
+def _rows(config: TransformerConfig) -> tuple[family.Row, ...]:
     root = config.d_model**0.5
-    table = as_it_is("shared.weight", "embedding/table")
+    table = family.as_it_is("shared.weight", "embedding/table")
     if config.embedding_scale is None:
         table = table._replace(read=lambda x: (x / root,), write=lambda x: (x * root,))
     rows = [table]
     if config.tied_embeddings == "inputs":
-        rows.append(turned("lm_head.weight", "logits/kernel"))
+        rows.append(family.turned("lm_head.weight", "logits/kernel"))
     for stack in ("encoder", "decoder"):
         block = f"{stack}.block.{{}}.layer"
         kinds = {"self_attention": "SelfAttention"}
         kinds |= {"cross_attention": "EncDecAttention"} if stack == "decoder" else {}
         for number, (kind, name) in enumerate(kinds.items()):
             names = {ours: f"{block}.{number}.{name}.{q}" for ours, q in _ATTENTION.items()}
-            rows += attention(names, f"{stack}/{kind}", stack, config)
+            rows += family.attention(names, f"{stack}/{kind}", stack, config)
         inner = {"up": "wi"} if config.activation == "relu" else {"gate": "wi_0", "up": "wi_1"}
         for ours, name in (inner | {"down": "wo"}).items():
             theirs = f"{block}.{len(kinds)}.DenseReluDense.{name}"
-            rows += linear(theirs, f"{stack}/feed_forward/{ours}", stack, bias=False)
+            rows += family.linear(theirs, f"{stack}/feed_forward/{ours}", stack, bias=False)
         for number, kind in enumerate((*kinds, "feed_forward")):
             ours = f"{stack}/{kind}_residual/pre_norm"
-            rows += norm(f"{block}.{number}.layer_norm", ours, stack, bias=False)
-        rows += norm(f"{stack}.final_layer_norm", f"{stack}_norm", bias=False)
+            rows += family.norm(f"{block}.{number}.layer_norm", ours, stack, bias=False)
+        rows += family.norm(f"{stack}.final_layer_norm", f"{stack}_norm", bias=False)
         bias = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        rows.append(as_it_is(f"{stack}.{bias}", f"{stack}_bias/table"))
+        rows.append(family.as_it_is(f"{stack}.{bias}", f"{stack}_bias/table"))
     return tuple(rows)
 
 
-T5 = Family(
+T5 = family.Family(
+    name="t5",
     settings=_settings,
     config=_config,
     rows=_rows,
-    # The table again under other names, and a bias in cross-attention that old files hold in vain.
-    left=(
-        *_TABLES,
-        "lm_head.weight",
-        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-    ),
+    # A bias in cross-attention that old files hold in vain.
+    left=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+    copies=tuple((name, "shared.weight") for name in (*_TABLES, "lm_head.weight")),
     aliases=tuple(("shared.weight", name) for name in _TABLES),
 )

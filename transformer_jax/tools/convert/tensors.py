@@ -1,7 +1,6 @@
 """Tensors of theirs to parameters of ours and back, a layer at a time."""
 
-import fnmatch
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from jaxtyping import PyTree
 
 from transformer_jax.checkpoint import arrays
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert.family import Family, Row
+from transformer_jax.tools.convert.family import Family, Row, matches
 from transformer_jax.tools.convert.safetensors import Tensor
 
 _SHOWN = 4  # names in a message
@@ -21,11 +20,12 @@ _OLD = {".gamma": ".weight", ".beta": ".bias"}  # of norms, in checkpoints of be
 
 def named(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
     """The tensors by the names that the family's rows have."""
+    bare = not any(name.startswith(family.prefix) for name in tensors)
     found = {}
     for name, tensor in tensors.items():
         for old, new in _OLD.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
-        found[name.removeprefix(family.prefix)] = tensor
+        found[family.prefix + name if bare else name] = tensor
     for name, other in family.aliases:
         if other in found:
             found.setdefault(name, found[other])
@@ -34,19 +34,29 @@ def named(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
 
 def read(
     tensors: Mapping[str, Tensor], family: Family, config: TransformerConfig, abstract: PyTree
-) -> PyTree:
+) -> tuple[PyTree, list[str]]:
     """Our parameters, float32, each layer read and placed on its own.
 
     Args:
       tensors: as `named` names them.
       abstract: shapes and shardings of the parameters.
 
+    Returns:
+      The parameters, and what is to say of those that are not the checkpoint's, and of tensors that
+      are not taken.
+
     Raises:
-      ValueError: tensors are missing, left over or misshapen; the message names the first few.
+      ValueError: tensors are missing, left over, misshapen or contradict each other; the message
+        names the first few.
     """
     rows, shapes = family.rows(config), arrays.flat(abstract)
+    new = [path for path in shapes if matches(path, [family.optional])]
+    optional = [row for row in rows if row.ours and row.ours[0] in new]
+    if any(name in tensors for row in optional for name in row.theirs):
+        new = optional = []
+    rows = [row for row in rows if row not in optional]
     _check(tensors, family, rows, config, shapes)
-    found: dict[str, jax.Array] = {}
+    found = {path: _placed(_idle(path, shapes[path].shape), shapes[path].sharding) for path in new}
     for row in rows:
         for number, path in enumerate(row.ours):
 
@@ -58,7 +68,18 @@ def read(
                 found[path] = _placed(layer(layers[0]), leaf.sharding)
             else:
                 found[path] = _stacked(leaf, [lambda n=n: layer(n) for n in layers])
-    return arrays.map_paths(lambda path, _: found[path], abstract)
+    taken = {name for row in rows for names in _names(row, config) for name in names}
+    unread = [name for name in tensors if name not in taken and matches(name, family.unread)]
+    told = [f"New, and without effect until trained: {', '.join(new)}."] * bool(new)
+    told += [f"Not taken, since nothing here reads it: {_some(unread)}."] * bool(unread)
+    return arrays.map_paths(lambda path, _: found[path], abstract), told
+
+
+def _idle(path: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A new parameter that leaves what it is applied to as it is."""
+    if len(shape) == 2:
+        return np.eye(*shape)
+    return np.full(shape, float(path.endswith("/scale")))
 
 
 def _finite(name: str, tensor: Tensor) -> np.ndarray:
@@ -84,14 +105,14 @@ def written(
                     own = [np.asarray(x if row.stack is None else x[layer]) for x in leaves]
                     return row.write(*own)[number]
 
-                found[family.prefix + name] = shape, make
+                found[name] = shape, make
     return found
 
 
 def _check(
     tensors: Mapping[str, Tensor],
     family: Family,
-    rows: tuple[Row, ...],
+    rows: Sequence[Row],
     config: TransformerConfig,
     ours: Mapping[str, Any],
 ) -> None:
@@ -100,14 +121,20 @@ def _check(
         shapes = _shapes(row, {path: ours[path].shape for path in row.ours})
         for names in _names(row, config):
             expected |= zip(names, shapes, strict=True)
-    assert {path for row in rows for path in row.ours} == set(ours), "rows do not cover the model"
     missing = [name for name in expected if name not in tensors]
-    left = [name for name in tensors if name not in expected]
-    left = [name for name in left if not any(fnmatch.fnmatchcase(name, g) for g in family.left)]
+    known = (*family.left, *family.unread, *(name for name, _ in family.copies))
+    left = [name for name in tensors if name not in expected and not matches(name, known)]
     faults = [f"lacks {_some(missing)}"] * bool(missing)
     faults += [f"has {_some(left)}, which the model does not"] * bool(left)
     if faults:
-        raise ValueError(f"the checkpoint {' and '.join(faults)}")
+        raise ValueError(f"the checkpoint, a {family.name}, {' and '.join(faults)}")
+    for copy, name in family.copies:
+        is_copy = copy in tensors and copy not in expected and name in expected
+        if is_copy and not np.array_equal(tensors[copy].read(), tensors[name].read()):
+            raise ValueError(
+                f"{copy} and {name} are one tensor by config.json, but differ: remove the one that "
+                "is not meant from the weights"
+            )
     for name, shape in expected.items():
         # BERT's table of token types may have any number of rows.
         if tensors[name].shape != shape and not name.endswith("token_type_embeddings.weight"):

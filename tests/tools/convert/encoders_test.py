@@ -1,0 +1,203 @@
+"""BERT's encoders and heads, imported and exported, compute what transformers computes."""
+
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+
+from tests.whole.command_line import call
+from transformer_jax.commands import restore
+from transformer_jax.config.build import built
+from transformer_jax.config.load import load
+from transformer_jax.tools.convert import FAMILIES, commands
+from transformer_jax.tools.convert.family import Settings
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.long
+
+SIZES = dict(
+    vocab_size=59,
+    hidden_size=32,
+    intermediate_size=48,
+    num_attention_heads=4,
+    num_hidden_layers=2,
+    max_position_embeddings=40,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+LABELS = {0: "positive", 1: "negative", 2: "else"}
+SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk", "mask")}
+TEXTS = ["w11 w12 w13", "w20", "w30 w31 [MASK] w33 w34"]
+
+
+def saved(folder, name, **more):
+    """A random model of this class, as `save_pretrained` writes it, with a tokenizer."""
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(transformers.BertConfig(**SIZES, **more)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    words = {token: number for number, token in enumerate(SPECIAL.values())}
+    words |= {f"w{n}": n for n in range(len(SPECIAL), 59)}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    library.add_special_tokens([*SPECIAL.values()])
+    library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    library.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    library.save(str(folder / "tokenizer.json"))
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 40}
+    (folder / "tokenizer_config.json").write_text(json.dumps(kind | SPECIAL))
+    return model
+
+
+def expected(model, folder):
+    """A model's logits of each of TEXTS, read as the tokenizer of a folder reads them."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        ids = (tokenizer(text, return_tensors="pt").input_ids for text in TEXTS)
+        return [model(one).logits[0].numpy() for one in ids]
+
+
+def opened(work):
+    """(labels of TEXTS, logits at each token, vectors) of a work directory."""
+    config = load(str(work / "config.json"))
+    with jax.default_matmul_precision("highest"), built(config, work) as run:
+        trained = restore.trained(run, work, restore.find(run, work, None))
+        first: Any = run.data.prompts(TEXTS)[0]
+        batch, numbers = first
+        rows = run.outputs(trained.params, batch, None, ())[0].arrays()
+        rows = dict(zip(numbers.tolist(), np.asarray(rows), strict=True))
+        real = dict(zip(numbers.tolist(), batch["inputs_segment_ids"] > 0, strict=True))
+        logits = [rows[number][real[number]] for number in range(len(TEXTS))]
+        return run.data.labels, logits, trained.embed(TEXTS)
+
+
+def close(found, theirs):
+    for one, other in zip(found, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
+
+
+HEAD, POOLER = "token_head/transform", "bert.pooler"
+FLAGS = [{f"pooling_mode_{name}": True} for name in ("mean_tokens", "cls_token", "max_tokens")]
+# A class, what 1_Pooling says, what is chosen, the pooling that it comes to, and what is said.
+VECTORS = [
+    ("BertModel", None, None, "first", [HEAD, POOLER]),
+    ("BertModel", None, "mean", "mean", [HEAD, POOLER]),
+    ("BertModel", FLAGS[0], None, "mean", [HEAD, POOLER, "Normalize too"]),
+    ("BertModel", {"pooling_mode": "mean"}, None, "mean", [HEAD, POOLER, "Normalize too"]),
+    ("BertModel", FLAGS[1], None, "first", [HEAD, POOLER, "Normalize too"]),
+    ("BertModel", FLAGS[0], "first", "first", [HEAD, POOLER, "Normalize too"]),
+    ("BertModel", FLAGS[2], "mean", "mean", [HEAD, POOLER, "Normalize too"]),
+    ("BertForQuestionAnswering", None, None, "first", [HEAD, "qa_outputs"]),
+    ("BertForNextSentencePrediction", None, None, "first", [HEAD, "cls.seq_relationship"]),
+    ("BertForMultipleChoice", None, None, "first", [HEAD, "classifier"]),
+    ("BertForPreTraining", None, None, "first", [POOLER]),
+    ("BertForMaskedLM", None, None, "first", []),
+]
+
+
+@pytest.mark.parametrize(("name", "pooling", "chosen", "kind", "told"), VECTORS)
+def test_vectors_are_those_of_transformers_and_what_is_left_out_is_said(
+    tmp_path, capsys, name, pooling, chosen, kind, told
+):
+    theirs, work = tmp_path / "theirs", tmp_path / "ours"
+    model, most = saved(theirs, name), 40
+    if pooling is not None:
+        (theirs / "1_Pooling").mkdir()
+        (theirs / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+        steps = [{"type": f"sentence_transformers.models.{s}"} for s in ("Pooling", "Normalize")]
+        (theirs / "modules.json").write_text(json.dumps(steps))
+        (theirs / "sentence_bert_config.json").write_text('{"max_seq_length": 4}')
+        most = 40 if chosen else 4
+    flags = [f"--config.model.pooling={chosen}"] * bool(chosen)
+    assert call("--mode=import", f"--checkpoint={theirs}", f"--workdir={work}", *flags) == 0
+    said = capsys.readouterr().out
+    assert all(words in said for words in told)
+    assert ("New" in said, "Not taken" in said) == (HEAD in told, told != [])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
+    for text, vector in zip(TEXTS, opened(work)[2], strict=True):
+        ids = tokenizer(text, truncation=True, max_length=most, return_tensors="pt").input_ids
+        with torch.no_grad():
+            x = model.base_model(ids).last_hidden_state[0].numpy()
+        close([vector], [x.mean(0) if kind == "mean" else x[0]])
+
+
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertForTokenClassification"])
+def test_a_classifier_and_a_tagger_come_and_go(tmp_path, name):
+    theirs, work, back = (tmp_path / folder for folder in ("theirs", "ours", "back"))
+    model = saved(theirs, name, id2label=LABELS)
+    assert commands.import_(work, str(theirs)) == 0
+    labels, logits, _ = opened(work)
+    assert labels == tuple(LABELS.values())
+    logits = [x if "Token" in name else x[0] for x in logits]  # at each token the same
+    close(logits, expected(model, theirs))
+    assert call("--mode=export", f"--workdir={work}", f"--output={back}") == 0
+    again, report = type(model).from_pretrained(back, output_loading_info=True)
+    assert not any(report.values()) and again.config.id2label == LABELS
+    close(expected(again, back), expected(model, theirs))
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging"])
+def test_what_was_fine_tuned_goes_back(tmp_path, task):
+    theirs, work, tuned, back = (tmp_path / name for name in ("theirs", "ours", "tuned", "back"))
+    saved(theirs, "BertModel")
+    assert commands.import_(work, str(theirs)) == 0
+    kind = {"classification": "labelled", "tagging": "conll"}[task]
+    lines = [f"{'good' if n % 2 else 'bad'} w{n} w{n + 9}" for n in range(10, 40)]
+    if task == "tagging":
+        lines = [f"w{n} X\nw{n + 9} O\n" for n in range(10, 40)]
+    (tmp_path / "data").write_text("\n".join([*lines, ""]))
+    changes = {
+        "task.name": task, "checkpoint.init_from": work, "data.source": kind,
+        "data.dir": tmp_path, "data.cache_dir": tmp_path / "cache", "data.train": "('data',)",
+        "data.validation": "('data',)", "data.test": "()", "data.batch_size": 8,
+        "train.steps": 4, "train.log_every": 2, "optimizer.learning_rate": 1e-2,
+        "optimizer.schedule": "constant", "optimizer.warmup_steps": 0, "train.evaluate_every": 0,
+    }  # fmt: skip
+    flags = [f"--config.{key}={value}" for key, value in changes.items()]
+    assert call(f"--config={work / 'config.json'}", f"--workdir={tuned}", *flags) == 0
+    assert call("--mode=export", f"--workdir={tuned}", f"--output={back}") == 0
+    name = {"classification": "Sequence", "tagging": "Token"}[task]
+    kind = getattr(transformers, f"BertFor{name}Classification")
+    model, report = kind.from_pretrained(back, output_loading_info=True)
+    assert not any(report.values())
+    labels, logits, _ = opened(tuned)
+    assert tuple(model.eval().config.id2label.values()) == labels
+    own = [x if task == "tagging" else x[0] for x in logits]
+    close(own, expected(model, back))
+    assert commands.import_(tmp_path / "again", str(back)) == 0
+    again = opened(tmp_path / "again")
+    assert again[0] == labels
+    close(again[1], logits)
+    pooling = load(str(tmp_path / "again" / "config.json")).model.pooling
+    assert pooling == "first"
+
+
+def test_an_exported_tokenizer_cuts_and_names_as_the_original_does(tmp_path):
+    theirs, work, back = (tmp_path / name for name in ("theirs", "ours", "back"))
+    saved(theirs, "BertForMaskedLM")
+    (theirs / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    assert commands.import_(work, str(theirs)) == 0
+    assert call("--mode=export", f"--workdir={work}", f"--output={back}") == 0
+    one, other = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (theirs, back))
+    assert one.model_max_length == other.model_max_length == 40
+    assert one.special_tokens_map == other.special_tokens_map
+    assert one.chat_template == other.chat_template is not None
+    for text in [*TEXTS, " ".join(["w11"] * 50)]:
+        assert one(text, truncation=True).input_ids == other(text, truncation=True).input_ids
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_all_that_transformers_writes_into_config_json_is_known(tmp_path, kind):
+    config = transformers.AutoConfig.for_model(kind)
+    theirs = Settings(config.to_dict(), "config.json", {})
+    FAMILIES[kind].settings(theirs)
+    theirs.check_known(FAMILIES[kind].idle)
