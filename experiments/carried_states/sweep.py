@@ -2,7 +2,7 @@
 
 from experiments.harness.sweep import Run, grid
 
-_EPOCH = 600  # steps between two halvings; the whole text has 5,222
+_EPOCH = 400  # steps between two halvings; the whole text has 5,222
 
 
 def cpu(quick: bool) -> list[Run]:
