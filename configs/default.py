@@ -59,7 +59,7 @@ def get_config(arg: str = "") -> Config:
     optimizer.stable_steps = 0  # of "halving": steps before the first one
     # At the last step of "cosine", "linear" and "warmup_stable_decay".
     optimizer.final_learning_rate = 0.0
-    optimizer.beta1 = 0.9  # momentum; neither beta matters to "adafactor"
+    optimizer.beta1 = 0.9  # momentum; neither beta matters to "adafactor" and "sgd"
     optimizer.beta2 = 0.98  # decay of the second moment
     optimizer.epsilon = 1e-9  # of the Adams alone, also of that inside "muon"
     optimizer.weight_decay = 0.0  # decoupled, not of "adam"; spares biases, norms and omega
@@ -240,7 +240,8 @@ def _model() -> Config:
     model.tied_embeddings = "all"
     model.embedding_scale = config_dict.placeholder(float)  # on looked up rows; None: sqrt(d_model)
     model.logits_bias = False  # a number for each token, added to its logits
-    # All parameters are drawn uniformly from -init_scale to init_scale (None: each by its kind).
+    # Of recurrent models: all parameters are drawn uniformly from -init_scale to init_scale (None:
+    # each by its kind).
     model.init_scale = config_dict.placeholder(float)
     model.vocab_size = config_dict.placeholder(int)  # None: the tokenizer's
     model.dropout_rate = 0.1  # on the output of every residual branch

@@ -67,8 +67,8 @@ def shapes(
     """
     if not config.memory_length:
         return ()
-    length = config.memory_length if length is None else length
-    return _shapes(config, rows, length, config.d_model, config.compute_dtype)
+    places = config.memory_length if length is None else length
+    return _shapes(config, rows, places, config.d_model, config.compute_dtype)
 
 
 def state_shapes(config: Any, rows: int, length: int | None) -> Any:
