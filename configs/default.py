@@ -53,10 +53,13 @@ def get_config(arg: str = "") -> Config:
     optimizer.learning_rate = 1.0  # the peak; of "noam" a factor on width^-0.5 * warmup^-0.5
     optimizer.warmup_steps = 4000  # steps of linear growth (0: none)
     optimizer.burn_in_steps = 0  # before all that: at a rate of 0, while Adam's moments fill up
-    optimizer.decay_steps = 0  # of "warmup_stable_decay": the last steps, which decay linearly
+    # Of "warmup_stable_decay": the last steps, which decay linearly. Of "halving": from one halving
+    # to the next.
+    optimizer.decay_steps = 0
+    optimizer.stable_steps = 0  # of "halving": steps before the first one
     # At the last step of "cosine", "linear" and "warmup_stable_decay".
     optimizer.final_learning_rate = 0.0
-    optimizer.beta1 = 0.9  # momentum; neither beta matters to "adafactor"
+    optimizer.beta1 = 0.9  # momentum; neither beta matters to "adafactor" and "sgd"
     optimizer.beta2 = 0.98  # decay of the second moment
     optimizer.epsilon = 1e-9  # of the Adams alone, also of that inside "muon"
     optimizer.weight_decay = 0.0  # decoupled, not of "adam"; spares biases, norms and omega
@@ -235,12 +238,18 @@ def _model() -> Config:
     # Tokens before a row whose states its tokens see, as in Transformer-XL (0: none). Then rows of
     # training and scoring go on in the text where those of the batch before ended.
     model.memory_length = 0
+    # Of a recurrent decoder alone: whether its states are carried from row to row. Then rows go on
+    # likewise, and no gradient crosses from one to the next.
+    model.stateful = False
     model.pooling = "mean"  # what stands for a whole text ("classification" and `embed` only)
     # Which of the source's table, the target's table and the logits' kernel are one: all three, the
     # first two ("inputs"), the last two ("decoder"), or none.
     model.tied_embeddings = "all"
     model.embedding_scale = config_dict.placeholder(float)  # on looked up rows; None: sqrt(d_model)
     model.logits_bias = False  # a number for each token, added to its logits
+    # Of recurrent models: all parameters are drawn uniformly from -init_scale to init_scale (None:
+    # each by its kind).
+    model.init_scale = config_dict.placeholder(float)
     model.vocab_size = config_dict.placeholder(int)  # None: the tokenizer's
     model.dropout_rate = 0.1  # on the output of every residual branch
     model.embedding_dropout_rate = 0.1  # on the sum of embedding and position

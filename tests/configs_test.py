@@ -56,6 +56,13 @@ def test_scan_takes_its_split_as_argument(split):
         load(f"{scan}:jump")
 
 
+@pytest.mark.parametrize("config", ["scan_recurrent:jump", "ptb_lstm:text8"])
+def test_what_is_no_data_set_of_a_config_is_refused(config):
+    name, _, argument = config.partition(":")
+    with pytest.raises(ValueError, match=f"'{argument}' is not a"):
+        load(f"{Path(__file__).parents[1] / 'configs' / name}.py:{argument}")
+
+
 def test_a_batch_of_bigram_copy_is_32_rows_of_words_and_their_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(bigram, "SPLITS", {"train": 200, "validation": 3, "test": 2})
     path = Path(__file__).parents[1] / "configs" / "bigram_copy.py"

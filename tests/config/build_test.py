@@ -64,6 +64,7 @@ LABELLED = f"{ENCODER} task.name=classification data.source=labelled"
 MIXED = "data.mixture=(('text','folder','file',1.0),) data.train=()"
 LEARNED, BEST = "model.positions=learned", "evaluate.checkpoint=best"
 RECURRENT = {"model.family": "recurrent"}
+STATEFUL = "model.family=recurrent model.recurrence=lstm model.stateful=True"
 MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
 
 
@@ -80,6 +81,9 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
         ("data.validation_size=3", "data.validation_size=3 .*data.validation="),
         (f"{LABELLED} data.text_feature=a data.label_feature=a", "text_feature and .*both 'a'"),
         (f"{DECODER} model.memory_length=7 {MIXED}", "memory_length=7 .* no data.mixture"),
+        (f"{STATEFUL} {DECODER} {MIXED}", r"stateful=True .* no data.mixture: .* to False or \(\)"),
+        (f"{STATEFUL} {ENCODER}", "stateful=True .*'decoder_only' .*got 'encoder_only' and 'lstm'"),
+        (f"{STATEFUL} {DECODER} model.recurrence=lstmn", "stateful=True .*or 'gru', got .*'lstmn'"),
         ("model.d_model=9", "model.d_model=9 .*model.num_heads=2.*model.head_dim"),
         (f"{LEARNED} model.max_length=15", "data.row_target_length = 16 .*model.max_length=15"),
         (f"{LEARNED} model.max_length=20", "decode.extra_length, = 58 .*model.max_length=20"),
@@ -269,10 +273,25 @@ def test_memory_is_in_the_state_and_rows_go_on(folder):
     _, second = next(streams), next(streams)
     assert np.any(second["targets_positions"][:, 0] > 0)
     assert build(_config(folder, "causal_lm")).abstract_state().memory == ()
-    # A recurrent model begins each row anew, and so it has texts that begin.
+
+
+def test_states_are_carried_where_the_config_says_so(folder):
+    """By the same readers; otherwise a recurrent model begins each row anew, and texts begin."""
     others = RECURRENT | {"model.recurrence": "lstm", "model.memory_length": 7}
-    streams = build(_config(folder, "causal_lm", **others)).train_streams()
+    plain = build(_config(folder, "causal_lm", **others))
+    streams = plain.train_streams()
     assert not any(np.any(next(streams)["targets_positions"][:, 0]) for _ in range(3))
+    assert plain.abstract_state().memory == ()
+    others |= {"model.stateful": True, "evaluate.memory_length": 3}  # without effect
+    run = build(_config(folder, "causal_lm", **others))
+    rows, config = run.data.settings.batch_size, run.model.config
+    memory = run.abstract_state().memory
+    assert memory["hidden"].shape == (rows, config.num_decoder_layers, 1, 2 * config.d_model)
+    assert run.trained({}).memory(5)["hidden"].shape[::2] == (5, 1)
+    streams, alike = run.train_streams(), build(_config(folder, "causal_lm", **MEMORY))
+    expected = alike.train_streams()
+    for _ in range(3):
+        jax.tree.map(np.testing.assert_array_equal, next(streams), next(expected))
 
 
 def test_a_saved_tokenizer_and_labels_serve_without_the_data(folder):

@@ -28,7 +28,15 @@ def check(*given, file=DEFAULT):
         ("decode.beam_size=5 decode.method=sample", "decode.method='sample', only with 'beam'"),
         ("optimizer.decay_steps=3 optimizer.schedule=linear", "optimizer.schedule='linear'"),
         ("optimizer.final_learning_rate=1", "only with 'cosine' or 'linear' or 'warmup_"),
+        ("optimizer.stable_steps=3 optimizer.schedule=linear", "only with 'halving'"),
         ("optimizer.beta1=0.5 optimizer.name=adafactor", "optimizer.name='adafactor'"),
+        ("optimizer.beta1=0.5 optimizer.name=sgd", "optimizer.name='sgd'"),
+        ("model.stateful=true", "model.family='transformer', only with 'recurrent'"),
+        (
+            f"evaluate.memory_length=3 model.stateful=true {DECODER} model.recurrence=lstm "
+            "model.family=recurrent",
+            "model.memory_length=",
+        ),
         ("data.tokenizer.vocab_size=9 data.tokenizer.kind=bytes", "data.tokenizer.kind='bytes'"),
         ("data.tokenizer.kind=words checkpoint.init_from=w", "checkpoint.init_from='w'"),
         ("data.row_target_length=9 data.packing=false", "data.packing=False, only with True"),

@@ -67,6 +67,21 @@ def test_what_cannot_fit_is_refused_by_the_setting_that_decides_it(limit, mode, 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "others"),
+    [
+        ("model.memory_length", 5, {"model.positions": "relative"}),
+        ("model.stateful", True, {"model.family": "recurrent", "model.recurrence": "lstm"}),
+    ],
+)
+def test_what_rows_remember_is_counted_under_the_key_that_gives_it(key, value, others):
+    run = translation(**{"model.architecture": "decoder_only", key: value}, **others)
+    (need,) = [need for need in memory._state(run) if need.name == "memory"]
+    leaves = jax.tree.leaves(run.memory(run.data.settings.batch_size))
+    assert need.size == sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    assert f"{key}={value}" in need.settings
+
+
 def test_a_table_of_positions_that_cannot_be_traced_is_refused(limit):
     """Where the batch itself would fit."""
     changes = {"data.row_source_length": 10**8, "data.batch_size": 1, "data.streams": 1}

@@ -52,7 +52,7 @@ def test_an_independent_decay_follows_the_schedule_and_not_its_peak(peak):
 def test_shares_of_a_parameterisation_are_factors_on_rate_and_epsilon(name):
     """Of Adam's and Lion's rate as they are; steps of Adafactor and LAMB have the parameter's size
     already, and Muon's matrices a norm that grows as the root of the width. RAdam's first steps are
-    of the momentum alone, which the factor on epsilon scales."""
+    of the momentum alone and SGD's of the gradient, which the factor on epsilon scales."""
     params, gradients = make_stack()
     own = Share(deviation=0.5, learning_rate=0.125, epsilon=0.25, width=4.0)
     shared = {path: role._replace(share=own) for path, role in ROLES.items()}
@@ -60,7 +60,7 @@ def test_shares_of_a_parameterisation_are_factors_on_rate_and_epsilon(name):
     plain = make_optimizer(name, epsilon=0.1 * own.epsilon)
     found, expected = (first_update(t, params, gradients[0]) for t in (scaled, plain))
     for path, update in jax.tree_util.tree_leaves_with_path(found):
-        factor = {"adafactor": 0.25, "lamb": 0.25, "radam": 0.5}.get(name, 0.125)
+        factor = {"adafactor": 0.25, "lamb": 0.25, "radam": 0.5, "sgd": 0.5}.get(name, 0.125)
         if name == "muon" and path[-1].key in AXES:
             factor = 0.25
         np.testing.assert_allclose(update, factor * at(path, expected), rtol=1e-4, atol=1e-7)

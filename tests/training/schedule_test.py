@@ -10,6 +10,7 @@ from transformer_jax.training.schedule import SCHEDULES, make_schedule
 
 def made(name, **changes):
     own = {"learning_rate": 0.5, "warmup_steps": 4, "decay_steps": 5, "final_learning_rate": 0.1}
+    own |= {"stable_steps": 6}
     own |= {"schedule": name, "steps": 20, "width": 64}
     return make_schedule(optimizer_settings(**(own | changes)))
 
@@ -46,6 +47,7 @@ def test_decay_follows_the_formula():
             "linear": 0.5 - 0.4 * done,
             "constant": 0.5,
             "warmup_stable_decay": 0.5 - 0.4 * max(s - 15, 0) / 5,
+            "halving": 0.5 / 2 ** sum(s > first for first in (6, 11, 16)),
         }
         for name, value in expected.items():
             assert rate(made(name), s) == pytest.approx(value, rel=1e-5), (name, s)
@@ -74,3 +76,10 @@ def test_a_burn_in_comes_before_all_that(name):
     assert [rate(later, s) for s in (1, 2, 3)] == [0, 0, 0]
     for s in range(1, 21):
         assert rate(later, s + 3) == pytest.approx(rate(schedule, s), rel=1e-6)
+
+
+def test_halving_begins_after_the_warm_up_and_needs_steps_between():
+    early = made("halving", stable_steps=0)
+    assert [rate(early, s) for s in (4, 5, 9, 10)] == pytest.approx([0.5, 0.25, 0.25, 0.125])
+    with pytest.raises(ValueError, match="'halving' needs a decay of 1 to 16 .*decay_steps=0"):
+        made("halving", decay_steps=0)

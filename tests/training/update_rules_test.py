@@ -80,6 +80,13 @@ def lion(param, gradients):
     return x
 
 
+def sgd(param, gradients):
+    x = np.array(param, np.float64)
+    for t, g in enumerate(gradients, start=1):
+        x = x - RATE * t * np.array(g, np.float64)
+    return x
+
+
 def adafactor(param, gradients):
     """Algorithm 4 of Shazeer and Stern 2018, factored where both sides have 128 or more."""
     x = np.array(param, np.float64)
@@ -126,6 +133,7 @@ REFERENCES = {
     "stable_adamw": adam_like(stable_adam),
     "lamb": adam_like(lamb),
     "lion": lion,
+    "sgd": sgd,
     "adafactor": adafactor,
     "muon": muon,
 }

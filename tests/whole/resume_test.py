@@ -93,6 +93,19 @@ SHAPES = {
             "decode.method": "greedy",
         },
     ),
+    "states": (
+        5,
+        TEXT
+        | {
+            "model.architecture": "decoder_only",
+            "model.family": "recurrent",
+            "model.recurrence": "lstm",
+            "model.stateful": True,
+            "data.row_target_length": 16,
+            "train.steps": 90,
+            "decode.method": "greedy",
+        },
+    ),
 }
 
 

@@ -39,9 +39,9 @@ _BY_INTERVAL = {
     Interval(0): """
         data.validation_size decode.extra_length evaluate.memory_length model.memory_length
         optimizer.learning_rate optimizer.final_learning_rate optimizer.warmup_steps
-        optimizer.burn_in_steps optimizer.decay_steps optimizer.epsilon optimizer.weight_decay
-        optimizer.clip_norm task.z_loss train.evaluate_every train.diagnostics_every
-        train.sharpness_every checkpoint.every
+        optimizer.burn_in_steps optimizer.decay_steps optimizer.stable_steps optimizer.epsilon
+        optimizer.weight_decay optimizer.clip_norm task.z_loss train.evaluate_every
+        train.diagnostics_every train.sharpness_every checkpoint.every
     """,
     Interval(0, hint=" (0: all tokens)"): "decode.top_k",
     Interval(1): """
@@ -63,7 +63,7 @@ _BY_INTERVAL = {
     Interval(0, 1, "(]", " (1: all tokens)"): "decode.top_p",
     Interval(0, 2): "model.depth_exponent",
     Interval(0, 10, "(]"): "model.attention_gain",
-    Interval(0, math.inf, "(]"): "model.embedding_scale train.spike_threshold",
+    Interval(0, math.inf, "(]"): "model.embedding_scale model.init_scale train.spike_threshold",
     Interval(1, math.inf, "(]"): "model.rotary_base",
     Interval(
         0,

@@ -58,7 +58,7 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
         model_vocab_size=config.model.vocab_size,
         longest=longest,
         rows=packed if config.data.packing else longest,
-        contiguous=_goes_on(config),
+        contiguous=bool(_memory(config)[1]),
         mask_rate=config.task.mask_rate,
         mean_span_length=config.task.mean_span_length,
         seed=config.seed,
@@ -71,10 +71,13 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
     return Dataset(settings)
 
 
-def _goes_on(config: Config) -> bool:
-    """Whether rows go on where those of the batch before ended: the model keeps what it read."""
-    keeps = "memory_length" in FAMILIES[config.model.family].reads
-    return keeps and config.model.memory_length > 0
+def _memory(config: Config) -> tuple[str, Any]:
+    """The key that gives the family's models memory, and its value.
+
+    Where it is true, rows go on where those of the batch before ended.
+    """
+    key = FAMILIES[config.model.family].memory_key
+    return f"model.{key}", key and config.model[key]
 
 
 def _part(config: Config, name: str, weight: float, *changes: str) -> Part:
@@ -162,15 +165,16 @@ def _check(config: Config, task: Task) -> None:
     for key, parts in ("data.streams", data.streams), ("train.accumulation_steps", micro_batches):
         if data.batch_size % parts:
             raise ValueError(f"data.batch_size={data.batch_size} is no multiple of {key}={parts}")
-    if _goes_on(config) and not task.recipe.tokenized:
+    key, memory = _memory(config)
+    if memory and not task.recipe.tokenized:
         raise ValueError(
-            f"model.memory_length={config.model.memory_length} reads one text from beginning "
-            f"to end, and task.name={task.recipe.name!r} reads numbers: set it to 0"
+            f"{key}={memory} reads one text from beginning to end, and task.name="
+            f"{task.recipe.name!r} reads numbers: set it to {type(memory)()}"
         )
-    if _goes_on(config) and data.mixture:
+    if memory and data.mixture:
         raise ValueError(
-            f"model.memory_length={config.model.memory_length} reads one text from beginning "
-            "to end, and no data.mixture: set one of them to 0 or ()"
+            f"{key}={memory} reads one text from beginning to end, and no data.mixture: set one of "
+            f"them to {type(memory)()} or ()"
         )
 
 

@@ -153,7 +153,7 @@ _READERS: Mapping[str, Mapping[Any, Collection[str]]] = {
     "decode.method": _in("decode", METHODS),
     "optimizer.schedule": {
         name: ("optimizer.final_learning_rate",) * row.ends
-        + ("optimizer.decay_steps",) * row.decays_last
+        + tuple(f"optimizer.{key}" for key in row.reads)
         for name, row in SCHEDULES.items()
     },
     "optimizer.name": _in("optimizer", _reads(OPTIMIZERS)),

@@ -141,8 +141,9 @@ def _state(run: Run) -> Iterator[Need]:
         if size := _bytes(tree, run.mesh):
             yield Need(name, size, _largest(settings))
     if state.memory:
+        key = run.family.memory_key
         settings = {"data.batch_size": run.data.settings.batch_size}
-        settings["model.memory_length"] = config.memory_length
+        settings[f"model.{key}"] = getattr(config, str(key))
         yield Need("memory", _bytes(state.memory, run.mesh), _largest(settings))
 
 

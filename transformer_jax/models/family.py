@@ -79,6 +79,7 @@ class Family:
       memory: (config, rows, length or None) -> the shapes of what a model keeps of one batch for
         the next, zeros at first, rows as the first axis; () where it keeps nothing. `length`: as of
         evaluate.memory_length.
+      memory_key: the key of `config.model` that gives its models memory where it is true, if any.
       inspected: whether diagnostics and replay know what its models show of their inside.
     """
 
@@ -86,6 +87,7 @@ class Family:
     model: Callable[[Any], Model]
     init: Callable[[Any, Key[Array, ""], Batch], PyTree[Any]] = _draws
     memory: Callable[[Any, int, int | None], Any] = lambda config, rows, length: ()
+    memory_key: str | None = None
     inspected: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""What a language model keeps of the segments before its rows (Dai et al. 2019, 1901.02860).
+"""What a language model keeps of the rows before its own (Dai et al. 2019, 1901.02860).
 
 It is the Flax collection "memory", which a caller passes in and, where it is mutable, gets back.
 Every array has the rows of a batch first.
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.recurrent.cells import CELLS
 from transformer_jax.models.stacks import Past
 
 
@@ -19,7 +20,8 @@ class Memory(NamedTuple):
 
     Attributes:
       hidden: what the self-attention of each layer read of the last M tokens, in the dtype of the
-        products. No gradient enters it.
+        products; of a recurrent model each layer's state after the last token (M = 1), its arrays
+        side by side, in float32. No gradient enters it.
       real: whether a place holds a token of the document that the row has read last.
       last: the token that the row has read last.
     """
@@ -65,10 +67,22 @@ def shapes(
     """
     if not config.memory_length:
         return ()
-    length = config.memory_length if length is None else length
-    size = (rows, config.num_decoder_layers, length, config.d_model)
+    places = config.memory_length if length is None else length
+    return _shapes(config, rows, places, config.d_model, config.compute_dtype)
+
+
+def state_shapes(config: Any, rows: int, length: int | None) -> Any:
+    """The same of a recurrent model, whose memory has one place whatever `length` says."""
+    if not config.stateful:
+        return ()
+    width = CELLS[config.row.cell].states * config.d_model
+    return _shapes(config, rows, 1, width, jnp.float32)
+
+
+def _shapes(config: Any, rows: int, length: int, width: int, dtype: Any) -> Any:
+    size = (rows, config.num_decoder_layers, length, width)
     return {
-        "hidden": jax.ShapeDtypeStruct(size, config.compute_dtype),
+        "hidden": jax.ShapeDtypeStruct(size, dtype),
         "real": jax.ShapeDtypeStruct((rows, length), jnp.bool_),
         "last": jax.ShapeDtypeStruct((rows,), jnp.int32),
     }

@@ -10,11 +10,12 @@ from transformer_jax.training.update_rules import OptimizerSettings
 
 
 class Span(NamedTuple):
-    """Steps count from 1. peak: where warm-up ends; last: the last one; decay: of a final decay."""
+    """Steps count from 1. peak: where warm-up ends; last: the last one; decay, stable: how many."""
 
     peak: int
     last: int
     decay: int
+    stable: int
 
 
 def _inverse_sqrt(s, span):
@@ -42,6 +43,11 @@ def _final_line(s, span):
     return _line_down(s, span.last - span.decay, span.last)
 
 
+def _halved(s, span):
+    first = max(span.stable, span.peak)
+    return 0.5 ** jnp.ceil(jnp.maximum(s - first, 0) / span.decay)
+
+
 class Schedule(NamedTuple):
     """One row.
 
@@ -49,13 +55,13 @@ class Schedule(NamedTuple):
       remains: (step, span) -> how much is left of the peak, from 1 on.
       ends: whether it comes down to the final learning rate at the last step; otherwise the rate at
         a step does not depend on the number of steps to come.
-      decays_last: whether it reads `decay_steps`.
+      reads: `decay_steps`, and `stable_steps`, where it reads them.
       by_width: whether the learning rate is a factor on (width * peak step)^-0.5.
     """
 
     remains: Callable[[Any, Span], Any]
     ends: bool = False
-    decays_last: bool = False
+    reads: tuple[str, ...] = ()
     by_width: bool = False
 
 
@@ -73,7 +79,10 @@ SCHEDULES = {
     "constant": Schedule(_constant),
     # learning_rate until s = steps - decay_steps, then a line to final_learning_rate at `steps` (Hu
     # et al. 2024; a line is Haegele et al. 2024's)
-    "warmup_stable_decay": Schedule(_final_line, ends=True, decays_last=True),
+    "warmup_stable_decay": Schedule(_final_line, ends=True, reads=("decay_steps",)),
+    # learning_rate up to s = stable_steps (at least w), half of it for decay_steps, half of that
+    # for as many, and so on (Zaremba et al. 2014, 1409.2329)
+    "halving": Schedule(_halved, reads=("decay_steps", "stable_steps")),
 }
 
 
@@ -84,8 +93,8 @@ def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
     `warmup_steps`, so that the first update moves the parameters; 0 means that there is no warm-up.
     With `burn_in_steps` all this begins so many steps later, of which each has a rate of 0.
 
-    Raises ValueError for a burn-in as long as the training, or a final decay that is empty or
-    overlaps the warm-up.
+    Raises ValueError for a burn-in as long as the training, or a decay that is empty or longer than
+    what the warm-up leaves.
     """
     row = SCHEDULES[settings.schedule]
     burn_in, warm_up = settings.burn_in_steps, settings.warmup_steps
@@ -94,14 +103,14 @@ def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
             f"optimizer.burn_in_steps={burn_in} is not less than train.steps={settings.steps}"
         )
     last, decay = settings.steps - burn_in, settings.decay_steps
-    if row.decays_last and not 0 < decay <= last - warm_up:
+    if "decay_steps" in row.reads and not 0 < decay <= last - warm_up:
         raise ValueError(
             f"optimizer.schedule={settings.schedule!r} needs a decay of 1 to {last - warm_up} "
             f"steps, what is left of train.steps={settings.steps} after {burn_in} of burn-in and "
             f"{warm_up} of warm-up; got optimizer.decay_steps={decay}"
         )
     # Without warm-up the peak is the first step.
-    span = Span(max(warm_up, 1), last, decay)
+    span = Span(max(warm_up, 1), last, decay, settings.stable_steps)
     peak = peak_rate(settings)
     floor = settings.final_learning_rate if row.ends else 0.0
 

@@ -50,6 +50,7 @@ class OptimizerSettings:
     warmup_steps: int
     burn_in_steps: int
     decay_steps: int
+    stable_steps: int
     beta1: float
     beta2: float
     epsilon: float
@@ -222,6 +223,8 @@ OPTIMIZERS = {
     "adafactor": Optimizer(_adafactor, reads=(), rate=_by_size),
     # Chen et al. 2023, algorithm 2
     "lion": Optimizer(_lion, reads=("beta1", "beta2")),
+    # The gradient itself, without momentum
+    "sgd": Optimizer(lambda settings, roles: optax.identity(), reads=()),
     # Jordan et al. 2024 with Nesterov momentum beta1 (corrected as in Nadam, by Optax alone), for
     # the matrices of stacks; Adam for all else. Steps are scaled by 0.2 sqrt(longer side) to the
     # size of Adam's (Liu et al. 2025, equation 4), so that one learning rate serves both

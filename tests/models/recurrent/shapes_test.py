@@ -1,5 +1,6 @@
 """Whole models against slow NumPy, and what their parameters start from."""
 
+import dataclasses
 import functools
 
 import jax
@@ -27,6 +28,38 @@ def test_logits_equal_slow_numpy(name):
     for logits, source, target in zip(found, sources, targets, strict=True):
         read = np.append(config.bos_id, target[:-1])
         assert_close(logits, reference.LOGITS[name](params, source, read))
+
+
+def test_an_embeddings_scale_and_a_bias_of_logits_are_what_they_are_in_a_transformer():
+    own = dict(tied_embeddings="none", logits_bias=True, embedding_scale=0.5)
+    config = tiny.recurrent("lstm", "decoder_only", **own)
+    params, batch = tiny.random_parameters(config), tiny.packed_batch()
+    factor = config.embedding_scale / config.d_model**0.5
+    plain = {"embedding": jax.tree.map(lambda leaf: factor * leaf, params["embedding"])}
+    plain = {key: leaf for key, leaf in params.items() if key != "logits_bias"} | plain
+    without = tiny.recurrent("lstm", "decoder_only", tied_embeddings="none")
+    expected = (
+        tiny.apply_function(without)(plain, batch) + params["logits_bias"]["bias"][None, None]
+    )
+    assert_close(tiny.apply_function(config)(params, batch), expected)
+
+
+def test_a_scale_draws_all_parameters_alike():
+    """Uniformly within it, biases too, and none as another; what they are does not change."""
+    scaled = tiny.recurrent("lstm", "decoder_only", logits_bias=True, d_model=64, init_scale=0.1)
+    leaves = tiny.flat(tiny.initial_parameters(scaled))
+    plain = dataclasses.replace(scaled, init_scale=None)
+    assert tiny.roles(scaled) == tiny.roles(plain)
+    assert jax.tree.map(np.shape, leaves) == jax.tree.map(
+        np.shape, tiny.flat(tiny.initial_parameters(plain))
+    )
+    drawn = np.concatenate([np.ravel(leaf) for leaf in leaves.values()])
+    assert len(np.unique(drawn)) > 0.95 * len(drawn) and np.abs(drawn).max() <= 0.1
+    # Of a uniform distribution: its quantiles, within five standard errors.
+    for share in (0.05, 0.25, 0.5, 0.75, 0.95):
+        error = 5 * (share * (1 - share) / len(drawn)) ** 0.5
+        assert abs(np.mean(drawn < 0.2 * share - 0.1) - share) < error
+    assert all(np.abs(leaf).max() > 0.05 for leaf in leaves.values())
 
 
 @pytest.mark.parametrize("name", ["rnnsearch", "gru", "gnmt", "lstmn"])  # all cells

@@ -13,6 +13,7 @@ import pytest
 from tests.models import tiny
 from tests.whole.command_line import call
 from transformer_jax.data.prepare.tokenizer import SpecialIds, train_tokenizer
+from transformer_jax.inspection.attention import attention
 from transformer_jax.tools.pages import look
 from transformer_jax.tools.pages.look import chances, labels
 from transformer_jax.tools.pages.page import array, numbers, page
@@ -38,6 +39,26 @@ def test_every_token_has_a_label_that_is_seen(kind):
     found = labels(tokenizer, ids)
     assert all(label.strip() and label.isprintable() and "\ufffd" not in label for label in found)
     assert {"U+0000", "U+001B", "␣"} <= set(found) or kind == "words"
+
+
+def test_a_text_of_carried_states_is_read_in_segments():
+    """Though there is nowhere that they look: what is written has the chances of one pass."""
+    config, of = tiny.recurrent("lstm", "decoder_only", stateful=True), types.SimpleNamespace
+    params, ((_, document),) = tiny.random_parameters(config), tiny.sentences((1, 10))
+    shapes: Any = tiny.family_of(config).memory(config, 1, None)
+
+    def pass_over(ids, width, memory, start):
+        batch = tiny.pack([[(ids["targets"], ids["targets"])]], width, width)
+        batch["targets_positions"] += start
+        return attention(tiny.model(config), params, tiny.read_by(config, batch), memory)
+
+    run: Any = of(data=of(settings=of(rows={"target": 4})))
+    memory = {name: np.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
+    logits, looks = look._in_segments(run, document.tolist(), pass_over, memory)
+    assert looks == {}
+    plain = tiny.recurrent("lstm", "decoder_only")
+    (expected,) = tiny.apply_function(plain)(params, tiny.pack([[(document, document)]], 10, 10))
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
 @dataclasses.dataclass

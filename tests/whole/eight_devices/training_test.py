@@ -91,13 +91,17 @@ def test_losses_and_parameters_are_those_of_one_device(monkeypatch, mesh, run, c
     jax.tree.map(assert_close, state.params, expected.params)
 
 
-def test_memory_is_sharded_with_the_rows_and_that_of_one_device():
-    changes = (("positions", "distance"), ("memory_length", 8))
-    run = Small("decoder_only", "pre_ln", accumulation_steps=2, changes=changes)
+@pytest.mark.parametrize(
+    ("recurrence", "changes"),
+    [("", (("positions", "distance"), ("memory_length", 8))), ("lstm", (("stateful", True),))],
+)
+def test_memory_is_sharded_with_the_rows_and_that_of_one_device(recurrence, changes):
+    small_run = functools.partial(Small, "decoder_only", "pre_ln", recurrence, 2)
+    run = small_run(changes)
     expected_losses, expected = trained(run, "one device", steps=4)
     losses, state = trained(run, "data, fsdp and tensor", steps=4)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-    without = Small("decoder_only", "pre_ln", accumulation_steps=2, changes=changes[:1])
+    without = small_run(changes[:-1])
     other_losses, _ = trained(without, "one device", steps=4)
     assert np.all(np.abs(other_losses[1:] - expected_losses[1:]) > 1e-4)  # it is seen
     for name, leaf in state.memory.items():

@@ -57,6 +57,8 @@ class ModelConfig:
     num_labels: int
     pooling: str
     tied_embeddings: str
+    embedding_scale: float | None
+    logits_bias: bool
     dropout_rate: float
     embedding_dropout_rate: float
     dtype: str
@@ -76,8 +78,8 @@ class ModelConfig:
 
     @property
     def multipliers(self) -> Multipliers:
-        """An embedding's is sqrt(D), which brings its entries to unit variance."""
-        return Multipliers(self.d_model**0.5)
+        """An embedding's is by default sqrt(D), which brings its entries to unit variance."""
+        return Multipliers(self.embedding_scale or self.d_model**0.5)
 
     def plain(self) -> Self:
         """The same model as plain products, of which none is computed again."""

@@ -64,14 +64,15 @@ class RecurrentConfig(ModelConfig):
     `d_model` is the width of each layer's state as well.
 
     Raises:
-      ValueError: a recurrence or a head that does not fit the architecture, or an odd width of an
-        encoder alone.
+      ValueError: a recurrence, a head or carried states that do not fit the architecture, or an
+        odd width of an encoder alone.
     """
 
     recurrence: str
+    stateful: bool
+    init_scale: float | None
 
-    # A bias of the logits, and the norm of a head.
-    logits_bias = False
+    # The norm of a head.
     norm = "layer_norm"
     norm_epsilon = 1e-5
 
@@ -90,6 +91,12 @@ class RecurrentConfig(ModelConfig):
             raise ValueError(
                 f"model.d_model={self.d_model} is odd, and an encoder alone has half of it in each "
                 "direction"
+            )
+        if self.stateful and (self.architecture != "decoder_only" or self.row.tape):
+            raise ValueError(
+                "model.stateful=True carries the last states of a decoder alone, as with "
+                "model.architecture='decoder_only' and model.recurrence='lstm' or 'gru', got "
+                f"{self.architecture!r} and {self.recurrence!r}: set it to False"
             )
         if self.row.tape and self.remat != "none":
             raise ValueError(

@@ -116,6 +116,7 @@ class Recurrent(nn.Module):
         x: Float[Array, "B T I"],
         starts: Bool[Array, "B T"],
         *,
+        before: State | None = None,
         initial: Float[Array, "B T D"] | None = None,
         attended: Attended | None = None,
         segments: Int[Array, "B T"] | None = None,
@@ -125,7 +126,8 @@ class Recurrent(nn.Module):
 
         Args:
           starts: where a text begins (with `reverse`: where it ends), and so the state anew.
-          initial: the state there, as each step has it; None: zeros.
+          before: the state before each row; None: zeros.
+          initial: the state where it is anew, as each step has it; None: zeros.
           attended: what is looked at; None: nothing.
           segments: the example of it that each step sees.
         """
@@ -155,7 +157,7 @@ class Recurrent(nn.Module):
             step,
             dict(self.kernels),
             (dict(self.vectors), attended),
-            self.empty(x.shape[0]),
+            self.empty(x.shape[0]) if before is None else before,
             inputs,
             dtype=self.dtype,
             remat=self.config.remat,

@@ -4,17 +4,21 @@ Kernels that multiply a state are drawn orthogonal, a matrix for each gate; othe
 """
 
 import functools
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
+from transformer_jax.models.family import Batch, Params, parameter_name
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.masks import segment_mask
+from transformer_jax.models.layers.parameter import Boxed
 from transformer_jax.models.layers.settings import ARCHITECTURES, Stack
+from transformer_jax.models.recurrent.cells import State
 from transformer_jax.models.recurrent.config import RecurrentConfig
 from transformer_jax.models.recurrent.layers import (
     INWARD,
@@ -110,12 +114,12 @@ class Decoder(nn.Module):
         past: Past | None = None,
         *,
         deterministic: bool,
-    ) -> tuple[Float[Array, "B T D"], Cache]:
-        """See `stacks.Layers`. It remembers nothing of a past, and returns the states at the end.
+    ) -> tuple[Float[Array, "B T D"], Any]:
+        """See `stacks.Layers`. Without a past it returns the states at the end as a `Cache`.
 
         States start anew where positions are 0 or less.
         """
-        del past
+        states = None if past is None else _unpacked(past.hidden, self.config.d_model)
         of_encoder, contexts = {}, None
         if encoded is not None:
             own = segment_mask(inputs.segments, encoded.segments)
@@ -126,10 +130,12 @@ class Decoder(nn.Module):
         begins = inputs.positions if self.config.row.tape else inputs.positions <= 0
 
         def advance(number, layer, x):
-            return layer(x, begins, **(of_encoder if number == 0 else {}))
+            before = {} if states is None else {"before": states[number]}
+            return layer(x, begins, **before, **(of_encoder if number == 0 else {}))
 
         x = self.entry(inputs.x, deterministic=deterministic)
-        return self._layers(x, contexts, advance, deterministic)
+        x, cache = self._layers(x, contexts, advance, deterministic)
+        return x, cache if past is None else _packed(cache.layers)
 
     def start(
         self, rows: int, room: int, encoded: Vectors | None, prompt: Vectors | None
@@ -243,6 +249,17 @@ def _last_states(
     )
 
 
+def _packed(states: Sequence[State]) -> Float[Array, "L B 1 W"]:
+    """The states of all layers, the arrays of each side by side."""
+    return jnp.stack([jnp.concatenate(state, axis=-1)[:, None] for state in states])
+
+
+def _unpacked(hidden: Float[Array, "B L 1 W"], width: int) -> list[State]:
+    """What `_packed` was given, of states of this width. No gradient enters them."""
+    arrays = jnp.split(jax.lax.stop_gradient(hidden), hidden.shape[-1] // width, axis=-1)
+    return [tuple(array[:, layer, 0] for array in arrays) for layer in range(hidden.shape[1])]
+
+
 def _with(x: Float[Array, "*B D"], contexts: Float[Array, "*B C"] | None) -> Float[Array, "*B E"]:
     """Both side by side."""
     return x if contexts is None else jnp.concatenate([x, contexts.astype(x.dtype)], axis=-1)
@@ -254,3 +271,22 @@ def recurrent_stacks(config: RecurrentConfig) -> dict[Stack, Encoder | Decoder]:
     kinds = {"encoder": Encoder, "decoder": Decoder}
     names = ARCHITECTURES[config.architecture]
     return {name: kinds[name](config, entry, name=name) for name in names}
+
+
+def draw_parameters(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
+    """The parameters that a model starts from, boxed, as its modules draw them.
+
+    With `config.init_scale` all of them, biases included, are uniform within it (Zaremba et al.
+    2014, 1409.2329), each by the key and its path alone.
+    """
+    drawn = model.init(key, batch, deterministic=True)["params"]
+    scale = model.config.init_scale
+
+    def uniform(path, box):
+        own = jax.random.fold_in(key, zlib.crc32(parameter_name(path).encode()))
+        draw = jax.random.uniform(own, box.value.shape, minval=-scale, maxval=scale)
+        return box.replace_boxed(draw)
+
+    if scale is None:
+        return drawn
+    return jax.tree.map_with_path(uniform, drawn, is_leaf=lambda leaf: isinstance(leaf, Boxed))

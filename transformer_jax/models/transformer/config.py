@@ -72,8 +72,6 @@ class TransformerConfig(ModelConfig):
     norm_epsilon: float
     bias: bool
     num_kv_heads: int | None
-    embedding_scale: float | None
-    logits_bias: bool
     positions: str
     rotary_base: float
     max_length: int

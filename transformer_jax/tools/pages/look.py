@@ -183,6 +183,8 @@ def _in_segments(
         ids = targets[start : start + length]
         logits, looks, memory = pass_over({"targets": ids}, length, memory, start)
         all_logits.append(logits[0, : len(ids)])
+        if not looks:  # of recurrent layers
+            continue
         found, end = looks["decoder", "self_attention"], start + len(ids)
         # The memory's last place holds the token before the segment.
         before = min(start, places)
@@ -191,6 +193,8 @@ def _in_segments(
         weights[..., start - before : end] = own
         real = np.s_[:, 0, :, : len(ids)]
         parts.append((weights, found.entropy[real], found.largest_logit[real]))
+    if not parts:
+        return np.concatenate(all_logits), {}
     whole: Any = (np.concatenate(values, axis=2) for values in zip(*parts, strict=True))
     return np.concatenate(all_logits), {("decoder", "self_attention"): Looks(*whole)}
 
@@ -231,7 +235,7 @@ def _view(
     view = {"line": text.line, "maps": maps, "given": text.given, **sides}
     if text.targets is not None:
         view["chances"] = chances(tokenizer, logits, text.targets)
-    if getattr(run.model.config, "memory_length", 0):
+    if run.data.settings.contiguous:
         view["segment"] = _segment(run)
     return view
 

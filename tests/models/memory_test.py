@@ -1,4 +1,4 @@
-"""Segment memory: what segments with it give is what one pass over the text gives."""
+"""Memory of the rows before: what rows with it give is what one pass over the text gives."""
 
 import functools
 from typing import Any
@@ -10,7 +10,6 @@ import pytest
 
 from tests.models import reference, tiny
 from transformer_jax.models.family import with_memory
-from transformer_jax.models.memory import shapes
 
 # Float32 sums in another order.
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
@@ -22,6 +21,14 @@ KINDS = ("distance", "relative")
 def config_of(positions="distance", **changes):
     settings = dict(architecture="decoder_only", positions=positions, memory_length=MEMORY)
     return tiny.config(**(settings | changes))
+
+
+# A model of each family that has memory, and all cells that can carry their states.
+MODELS = {
+    "transformer": config_of(),
+    **{name: tiny.recurrent(name, "decoder_only", stateful=True) for name in ("lstm", "gru")},
+}
+each_model = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
 
 
 def documents(*lengths, seed=0):
@@ -48,9 +55,8 @@ def segments_of(rows, length=LENGTH):
 
 
 def nothing(config, rows, length=None):
-    return jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes(config, rows, length)
-    )
+    shapes = tiny.family_of(config).memory(config, rows, length)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 @functools.cache
@@ -106,9 +112,26 @@ def test_a_memory_that_holds_all_gives_the_pass_without_segments():
     assert np.abs(found[LENGTH:] - without[LENGTH:]).max() > 1e-2
 
 
-def test_documents_never_see_each_other():
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_carried_states_give_what_one_long_row_gives(name):
+    """To documents of any length, in rows of their own, or in which others went before."""
+    config, plain = MODELS[name], tiny.recurrent(name, "decoder_only")
+    params = tiny.random_parameters(config)
+    a, b, c, d = documents(17, 10, 3, 6)
+    rows = [[a], [c, b, d]]
+    found, _ = read(config, params, rows)
+    one_row, _ = read(config, params, rows, length=19)
+    for logits, others, row in zip(found, one_row, rows, strict=True):
+        whole = tiny.pack([[(document, document)] for document in row], 17, 17)
+        alone = tiny.apply_function(plain)(params, whole)
+        expected = np.concatenate([x[: len(doc)] for x, doc in zip(alone, row, strict=True)])
+        assert_close(logits, expected)
+        assert_close(others, expected)
+
+
+@each_model
+def test_documents_never_see_each_other(config):
     """Another document before, in the row and in the memory, changes no bit of what follows."""
-    config = config_of()
     params = tiny.random_parameters(config)
     short, own = documents(6, 9)
     (other,) = documents(6, seed=3)
@@ -117,10 +140,10 @@ def test_documents_never_see_each_other():
     assert np.abs(found[:6] - changed[:6]).max() > 1e-2
 
 
-def test_no_gradient_enters_memory():
+@each_model
+def test_no_gradient_enters_memory(config):
     """Neither by itself, nor by what it was made from: the gradient of a segment's loss is that
     with the memory as a constant. That memory matters is seen by the logits."""
-    config = config_of()
     params, rows = tiny.random_parameters(config), [documents(8), documents(8, seed=1)]
     first, second = segments_of(rows)
     apply = compiled(config)

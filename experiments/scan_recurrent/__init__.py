@@ -1,0 +1,1 @@
+"""Do recurrent models score on SCAN's splits what Lake and Baroni saw?"""
