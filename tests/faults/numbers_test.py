@@ -106,7 +106,7 @@ def corpus(tmp_path_factory, compiled_once):
     numbers = {digest(batch): n for n, batch in enumerate(batches, start=1)}
     assert len(numbers) == len(batches)
     with built(config, None) as run:
-        first = begin(run, run.train_streams())
+        first = begin(run, run.train_streams(), folder)
     return SimpleNamespace(folder=folder, batches=batches, numbers=numbers, first=first)
 
 

@@ -39,7 +39,7 @@ def keep(cache_dir: str | Path) -> None:
     run or shows: a program that cannot be read is compiled, one that cannot be written is not kept.
     Processes may share the folder.
     """
-    if _FOLDER in os.environ or jax.config.jax_compilation_cache_dir:
+    if _FOLDER in os.environ or jax.config.jax_compilation_cache_dir:  # pyright: ignore
         return
     try:
         folder = Path(cache_dir).expanduser().absolute()

@@ -92,6 +92,7 @@ def test_any_layout_restores_what_another_saved(folder, name):
     params, report = init_from(
         folder / "1",
         state(5, name)["params"],
+        before=folder / "init_from.json",
         tokenizer=ORIGIN.tokenizer,
         labels=ORIGIN.labels,
         token_paths=(),

@@ -24,8 +24,9 @@ _IDLE = """_* architectures attn_implementation bad_words_ids chunk_size_feed_fo
     torch_dtype torchscript transformers.js_config transformers_version typical_p use_bfloat16
     use_cache""".split()
 # Those that do, by the one value that every family has.
-_USUAL = dict.fromkeys(("add_cross_attention", "is_decoder", "tie_encoder_decoder"), False)
-_USUAL["is_causal"] = True
+_USUAL = dict(
+    add_cross_attention=False, is_causal=True, is_decoder=False, tie_encoder_decoder=False
+)
 
 # What our model is in all families that do not name it.
 _PLAIN = dict(
