@@ -13,7 +13,6 @@ from tests.whole.command_line import call
 from transformer_jax.checkpoint import arrays, manifest
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
-from transformer_jax.data.prepare.tokenizer import OWN_IDS
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.tools.convert import (
     FAMILIES,
@@ -322,7 +321,7 @@ def test_each_way_to_tie_embeddings_is_exported_whole_or_refused(kind, tied):
     with built(config, None) as run:
         ours, params = run.model.config, run.abstract_state().params
     try:
-        theirs = FAMILIES[kind].config(ours, OWN_IDS, Lengths(8, 8))
+        theirs = FAMILIES[kind].config(ours, Lengths(8, 8))
     except ValueError as error:
         assert f"model.tied_embeddings={tied!r}" in str(error)
         assert tied != "all"

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import family
@@ -60,16 +59,16 @@ def _pools(theirs: family.Settings) -> bool:
     return bool(np.any(bias)) or not np.array_equal(kernel, _SMALL * np.eye(len(kernel)))
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
+def _config(ours: TransformerConfig, lengths: family.Lengths) -> dict[str, Any]:
     del lengths
+    tied = ours.head != "masked_tokens" or TIED_EMBEDDINGS[ours.tied_embeddings].logits
+    pooled = ours.head != "classes" or ours.pooling == "pooler"
     family.check(
         ours,
-        architecture="encoder_only",
         encoder_residual="post_ln",
         norm="layer_norm",
         bias=True,
         activation="gelu",
-        positions="learned",
         embedding_norm=True,
         logits_bias=ours.logits_bias,  # which an encoder does not have
         kv_heads=ours.num_heads,
@@ -77,15 +76,11 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -
         embedding_dropout_rate=ours.dropout_rate,
         feed_forward_dropout_rate=0.0,
         embedding_scale=1.0,
+        tied_embeddings=ours.tied_embeddings if tied else "all",
+        pooling=ours.pooling if pooled else "first",
     )
-    if ours.head == "masked_tokens" and not TIED_EMBEDDINGS[ours.tied_embeddings].logits:
-        family.check(ours, tied_embeddings="all")
-    if ours.head == "classes" and ours.pooling != "pooler":
-        family.check(ours, pooling="first")
     return {
         "architectures": [_CLASSES[ours.head]],
-        "model_type": "bert",
-        "vocab_size": ours.vocab_size,
         "hidden_size": ours.d_model,
         "num_hidden_layers": ours.num_encoder_layers,
         "num_attention_heads": ours.num_heads,
@@ -97,7 +92,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -
         "hidden_dropout_prob": ours.dropout_rate,
         "attention_probs_dropout_prob": ours.attention_dropout_rate,
         "tie_word_embeddings": True,
-        "pad_token_id": ids.pad,
     }
 
 

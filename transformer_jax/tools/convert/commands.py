@@ -129,7 +129,12 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         ours, longest = run.model.config, run.data.settings.longest
         written = longest["source"] + run.decode.extra_length
         lengths = Lengths(max(longest.values()), written)
-        settings = FAMILIES[name].config(ours, run.data.special, lengths)
+        settings = {
+            "model_type": name,
+            "vocab_size": ours.vocab_size,
+            **FAMILIES[name].config(ours, lengths),
+            **special_tokens.named(run.data.special, ours.architecture),
+        }
         if labels := run.data.labels:
             settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
             settings["label2id"] = {label: number for number, label in enumerate(labels)}

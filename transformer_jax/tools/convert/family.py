@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert.safetensors import Tensor
 
@@ -67,8 +66,8 @@ class Family:
       name: the `model_type`.
       settings: their config.json -> ours, by dotted key. Raises ValueError for a setting that
         has no counterpart.
-      config: (our model, special ids, lengths of texts) -> their config.json. Raises ValueError
-        where the model is none of the family's.
+      config: (our model of this architecture and these positions, lengths of texts) -> their
+        config.json but for what all have alike. Raises ValueError where it is none of the family's.
       rows: our model -> all of its parameters.
       left: glob patterns of tensors that hold nothing, such as masks.
       optional: a pattern of our parameters that a checkpoint may lack, all of them together.
@@ -82,7 +81,7 @@ class Family:
 
     name: str
     settings: Callable[["Settings"], dict[str, Any]]
-    config: Callable[[TransformerConfig, SpecialIds, Lengths], dict[str, Any]]
+    config: Callable[[TransformerConfig, Lengths], dict[str, Any]]
     rows: Callable[[TransformerConfig], tuple[Row, ...]]
     left: tuple[str, ...] = ()
     optional: str = ""
@@ -268,14 +267,9 @@ def lengths(most: int, *sides: str) -> dict[str, int]:
     return {f"data.{kind}_{side}_length": most for kind in ("max", "row") for side in sides}
 
 
-def ends(ids: SpecialIds) -> int | list[int]:
-    """What ends a text, as their eos_token_id has it: a list where there are several."""
-    return [*ids.ends] if ids.other_eos else ids.eos
-
-
 def check(config: TransformerConfig, **values: Any) -> None:
-    """Raises ValueError where our model differs: with an architecture also from `_PLAIN`."""
-    values = _PLAIN | values if "architecture" in values else values
+    """Raises ValueError where our model differs from these values and the others of `_PLAIN`."""
+    values = _PLAIN | values
     differing = [name for name, value in values.items() if getattr(config, name) != value]
     if differing:
         found = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in differing)

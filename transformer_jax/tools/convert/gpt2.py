@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import family
@@ -44,29 +43,24 @@ def _settings(theirs: family.Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
+def _config(ours: TransformerConfig, lengths: family.Lengths) -> dict[str, Any]:
     del lengths
     activations = {name: theirs for theirs, name in reversed(_ACTIVATIONS.items())}
+    tied = TIED_EMBEDDINGS[ours.tied_embeddings].logits
     family.check(
         ours,
-        architecture="decoder_only",
         decoder_residual="gpt2",
         norm="layer_norm",
         bias=True,
-        positions="learned",
+        activation=ours.activation if ours.activation in activations else "gelu_tanh",
         kv_heads=ours.num_heads,
         head_dim=ours.d_model // ours.num_heads,
         feed_forward_dropout_rate=0.0,
         embedding_scale=1.0,
+        tied_embeddings=ours.tied_embeddings if tied else "all",
     )
-    if ours.activation not in activations:
-        family.check(ours, activation="gelu_tanh")
-    if not TIED_EMBEDDINGS[ours.tied_embeddings].logits:
-        family.check(ours, tied_embeddings="all")
     return {
         "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "vocab_size": ours.vocab_size,
         "n_positions": ours.max_length,
         "n_embd": ours.d_model,
         "n_layer": ours.num_decoder_layers,
@@ -78,8 +72,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -
         "embd_pdrop": ours.embedding_dropout_rate,
         "attn_pdrop": ours.attention_dropout_rate,
         "tie_word_embeddings": True,
-        "bos_token_id": ids.bos,
-        "eos_token_id": family.ends(ids),
     }
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import family
@@ -51,16 +50,14 @@ def _settings(theirs: family.Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
+def _config(ours: TransformerConfig, lengths: family.Lengths) -> dict[str, Any]:
     del lengths
     family.check(
         ours,
-        architecture="decoder_only",
         decoder_residual="pre_ln",
         norm="rms_norm",
         bias=False,
         activation="swiglu",
-        positions="rotary",
         dropout_rate=0.0,
         embedding_dropout_rate=0.0,
         feed_forward_dropout_rate=0.0,
@@ -68,8 +65,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -
     )
     return {
         "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": ours.vocab_size,
         "hidden_size": ours.d_model,
         "num_hidden_layers": ours.num_decoder_layers,
         "num_attention_heads": ours.num_heads,
@@ -86,8 +81,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -
         "mlp_bias": False,
         "attention_dropout": ours.attention_dropout_rate,
         "tie_word_embeddings": TIED_EMBEDDINGS[ours.tied_embeddings].logits,
-        "bos_token_id": ids.bos,
-        "eos_token_id": family.ends(ids),
     }
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import family
 
@@ -60,31 +59,25 @@ def _settings(theirs: family.Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
+def _config(ours: TransformerConfig, lengths: family.Lengths) -> dict[str, Any]:
     activations = {name: theirs for theirs, name in reversed(_ACTIVATIONS.items())}
     family.check(
         ours,
-        architecture="encoder_decoder",
         encoder_residual="post_ln",
         decoder_residual="post_ln",
         norm="layer_norm",
         norm_epsilon=1e-5,
         bias=True,
-        positions="sinusoidal",
+        activation=ours.activation if ours.activation in activations else "swish",
+        tied_embeddings=ours.tied_embeddings if ours.tied_embeddings in _TABLES else "all",
         logits_bias=True,
         kv_heads=ours.num_heads,
         head_dim=ours.d_model // ours.num_heads,
         embedding_dropout_rate=ours.dropout_rate,
         embedding_scale=1.0 if ours.embedding_scale == 1.0 else None,
     )
-    if ours.activation not in activations:
-        family.check(ours, activation="swish")
-    if ours.tied_embeddings not in _TABLES:
-        family.check(ours, tied_embeddings="all")
     return {
         "architectures": ["MarianMTModel"],
-        "model_type": "marian",
-        "vocab_size": ours.vocab_size,
         "d_model": ours.d_model,
         "encoder_layers": ours.num_encoder_layers,
         "decoder_layers": ours.num_decoder_layers,
@@ -100,10 +93,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -
         "activation_dropout": ours.feed_forward_dropout_rate,
         "share_encoder_decoder_embeddings": ours.tied_embeddings == "all",
         "tie_word_embeddings": ours.tied_embeddings != "none",
-        "decoder_start_token_id": ids.bos,
-        "eos_token_id": family.ends(ids),
-        "pad_token_id": ids.pad,
-        "is_encoder_decoder": True,
     }
 
 

@@ -128,6 +128,17 @@ def unlike(folder: Path, special: SpecialIds, architecture: str) -> list[str]:
     ]
 
 
+def named(special: SpecialIds, architecture: str) -> dict[str, Any]:
+    """The special ids as their config.json has them: eos is a list where several ids end a text."""
+    if architecture == "encoder_only":
+        return {"pad_token_id": special.pad}
+    ends = {"eos_token_id": [*special.ends] if special.other_eos else special.eos}
+    if architecture == "decoder_only":
+        return {"bos_token_id": special.bos, **ends}
+    start = {"decoder_start_token_id": special.bos, "pad_token_id": special.pad}
+    return {"is_encoder_decoder": True, **start, **ends}
+
+
 def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architecture: str) -> None:
     """Writes the tokenizer, and the files that describe it to them.
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.prepare.tokenizer import SpecialIds
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import family
 
@@ -63,16 +62,16 @@ def _settings(theirs: family.Settings) -> dict[str, Any]:
     }
 
 
-def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -> dict[str, Any]:
+def _config(ours: TransformerConfig, lengths: family.Lengths) -> dict[str, Any]:
+    activations = {name: theirs for theirs, name in _ACTIVATIONS.items()}
     own_head = ours.tied_embeddings == "inputs"
     family.check(
         ours,
-        architecture="encoder_decoder",
         encoder_residual="pre_ln",
         decoder_residual="pre_ln",
         norm="rms_norm",
         bias=False,
-        positions="relative",
+        activation=ours.activation if ours.activation in activations else "relu",
         attention_score="dot_product",
         kv_heads=ours.num_heads,
         tied_embeddings="inputs" if own_head else "all",
@@ -81,13 +80,8 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -
         feed_forward_dropout_rate=ours.dropout_rate,
         embedding_scale=1.0 if own_head or ours.embedding_scale == 1.0 else None,
     )
-    activations = {name: theirs for theirs, name in _ACTIVATIONS.items()}
-    if ours.activation not in activations:
-        family.check(ours, activation="relu")
     return {
         "architectures": ["T5ForConditionalGeneration"],
-        "model_type": "t5",
-        "vocab_size": ours.vocab_size,
         "d_model": ours.d_model,
         "d_kv": ours.head_dim,
         "d_ff": ours.d_ff,
@@ -102,10 +96,6 @@ def _config(ours: TransformerConfig, ids: SpecialIds, lengths: family.Lengths) -
         "feed_forward_proj": activations[ours.activation],
         "tie_word_embeddings": not own_head,
         "scale_decoder_outputs": ours.embedding_scale is None,
-        "decoder_start_token_id": ids.bos,
-        "eos_token_id": family.ends(ids),
-        "pad_token_id": ids.pad,
-        "is_encoder_decoder": True,
     }
 
 
