@@ -56,7 +56,7 @@ def find(folder: Path) -> dict[str, Tensor]:
     if (folder / ONE_FILE).is_file():
         return _tensors(folder / ONE_FILE)
     if (folder / _INDEX).is_file():
-        files = _json(folder / _INDEX, (folder / _INDEX).read_bytes()).get("weight_map")
+        files = read_json(folder / _INDEX).get("weight_map")
         if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
             raise ValueError(f"{folder / _INDEX}: there is no weight_map from tensors to files")
         read = {name: _tensors(folder / Path(name).name) for name in sorted(set(files.values()))}
@@ -99,7 +99,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
             raise ValueError(f"{path}: not a whole safetensors file ({size:,} bytes)")
-        header = _json(path, file.read(length))
+        header = read_json(path, file.read(length))
     first, found = 8 + length, {}
     for name, entry in header.items():
         if name == _METADATA:
@@ -124,11 +124,13 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def _json(path: Path, data: bytes) -> dict[str, Any]:
+def read_json(path: Path, data: bytes | None = None, kind: type = dict) -> Any:
+    """The object or list in a JSON file, or in a part of one. Raises ValueError."""
     try:
-        found = json.loads(data)
+        found = json.loads(path.read_bytes() if data is None else data)
     except ValueError as error:
         raise ValueError(f"{path}: not a whole file ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {str(found)[:40]!r}")
+    if not isinstance(found, kind):
+        expected = "object" if kind is dict else "list"
+        raise ValueError(f"{path}: expected a JSON {expected}, got {str(found)[:40]!r}")
     return found

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer, load_tokenizer
 from transformer_jax.runs.workdir import TOKENIZER, TOKENIZER_CONFIG
+from transformer_jax.tools.convert.safetensors import read_json
 
 _FILES = "config.json", "generation_config.json", TOKENIZER_CONFIG
 # What a tokenizer_config.json may leave unsaid: BERT's class of tokenizers has these by default.
@@ -59,9 +60,10 @@ def tokenizer(folder: Path) -> Tokenizer | None:
                 return value
         return None
 
-    def checked(what: str, value: int | None) -> int | None:
-        known = isinstance(value, int) and 0 <= value < library.vocab_size
-        if value is not None and not known:
+    def checked(what: str, value: Any) -> int:
+        if value is None:
+            raise ValueError(f"{folder}: none of {', '.join(_FILES)} names {what}")
+        if not isinstance(value, int) or not 0 <= value < library.vocab_size:
             raise ValueError(
                 f"{folder}: {what}={value!r} is no id of its {TOKENIZER}, which has "
                 f"{library.vocab_size}"
@@ -69,18 +71,15 @@ def tokenizer(folder: Path) -> Tokenizer | None:
         return value
 
     pad = number("pad_token_id", "pad_token")
-    pad = None if pad == -1 else checked("pad_token_id", pad)  # -1: old Llamas have none
-    eos = number("eos_token_id", "eos_token", "sep_token")
+    # -1: old Llamas have none.
+    pad = None if pad in (None, -1) else checked("pad_token_id", pad)
+    eos = checked("eos_token_id", number("eos_token_id", "eos_token", "sep_token"))
     if config.get("is_encoder_decoder"):
         bos = number("decoder_start_token_id")
         bos = pad if bos is None else bos
     else:
         bos = number("bos_token_id", "bos_token", "cls_token")
-    for what, value in (("eos_token_id", eos), ("bos_token_id", bos)):
-        if value is None:
-            raise ValueError(f"{folder}: none of {', '.join(_FILES)} names {what}")
-        checked(what, value)
-    assert eos is not None and bos is not None
+    bos = checked("bos_token_id", bos)
     # Those that end what is generated may be more than those that end what is read.
     lists = (values.get("eos_token_id") for values in (config, generation))
     ends = [i for ids in lists for i in (ids if isinstance(ids, list) else [ids]) if i is not None]
@@ -90,11 +89,11 @@ def tokenizer(folder: Path) -> Tokenizer | None:
     for values in (config, generation):
         for words in values.get("bad_words_ids") or ():
             one = words[0] if isinstance(words, list) and len(words) == 1 else None
-            if (value := checked("bad_words_ids", one)) is None:
+            if one is None:
                 raise ValueError(
                     f"{folder}: of bad_words_ids, {words!r} has no counterpart here, only [an id]"
                 )
-            never.append(value)
+            never.append(checked("bad_words_ids", one))
     unk = number("unk_token_id", "unk_token")
     special = SpecialIds(
         pad=pad,
@@ -172,12 +171,4 @@ def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architectur
 
 def read(path: Path, kind: type = dict) -> Any:
     """The object or list in a JSON file; an empty one where there is no file. Raises ValueError."""
-    if not path.is_file():
-        return kind()
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not a JSON file ({error})") from error
-    if not isinstance(found, kind):
-        raise ValueError(f"{path}: expected a JSON {'object' if kind is dict else 'list'}")
-    return found
+    return read_json(path, kind=kind) if path.is_file() else kind()

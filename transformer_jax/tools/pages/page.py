@@ -45,8 +45,8 @@ def page(title: str, data: Any, *, styles: Sequence[str] = (), scripts: Sequence
     Raises:
       ValueError: there is a NaN or an infinity in `data`, which JSON lacks.
     """
-    sheets = "".join(_file(name) for name in ("page.css", *styles))
-    code = (f"<script>\n{_script(_file(name))}</script>" for name in ("page.js", *scripts))
+    sheets = "".join(file(name) for name in ("page.css", *styles))
+    code = (f"<script>\n{_script(file(name))}</script>" for name in ("page.js", *scripts))
     return _PAGE.format(
         title=html.escape(title), styles=sheets, data=embedded(data), scripts="\n".join(code)
     )
@@ -73,7 +73,8 @@ def array(encoded: dict[str, Any]) -> np.ndarray:
     return values.reshape(encoded["shape"])
 
 
-def _file(name: str) -> str:
+def file(name: str) -> str:
+    """The text of a file in this folder."""
     return (importlib.resources.files("transformer_jax.tools.pages") / name).read_text("utf-8")
 
 

@@ -75,7 +75,8 @@ def report(make: Callable[[Changes], Run], of: Target, *, explained: bool) -> It
     run = make({})
     parameters = sum(leaf.size for leaf in jax.tree.leaves(run.abstract_state().params))
     tokens = max(math.prod(form.shape[:2]) for form in run.data.batch_shapes().values())
-    yield f"{of.name}; {_mesh(run)}"
+    sizes = ", ".join(f"{axis} {size}" for axis, size in run.mesh.shape.items())
+    yield f"{of.name}; mesh {sizes}"
     needed = model_flops(run)
     yield (
         f"{parameters:.3e} parameters; a training step of {tokens:.3e} tokens takes "
@@ -236,10 +237,6 @@ def _rank(program: Program, of: Target) -> tuple[float, float]:
 
 def _flags(changes: Changes) -> str:
     return " ".join(f"--config.{key}={value}" for key, value in changes.items())
-
-
-def _mesh(run: Run) -> str:
-    return "mesh " + ", ".join(f"{axis} {size}" for axis, size in run.mesh.shape.items())
 
 
 def _seconds(value: float) -> str:

@@ -67,9 +67,7 @@ def compare(folders: Sequence[Path], output: Path) -> None:
     output = output / "compare" if output.is_dir() else output
     if not output.parent.is_dir():
         raise ValueError(f"--output={output}: there is no folder {output.parent}")
-    runs, lines = gather(folders)
-    for line in lines:
-        print(line, file=sys.stderr)
+    runs = gather(folders)
     called = names(runs)
     print(*tables.aligned([["", *called], *config_rows(runs), [], *score_rows(runs)]), sep="\n")
     figure = _draw(runs, called)

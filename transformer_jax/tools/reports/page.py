@@ -1,6 +1,5 @@
 """The page of a report: what runs have left, as data, for `report.js` to show."""
 
-import importlib.resources
 import itertools
 import json
 import math
@@ -10,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.runs.workdir import REPLAY, SAMPLES, read_samples, reading
-from transformer_jax.tools import pages
-from transformer_jax.tools.pages.page import numbers, page
+from transformer_jax.tools.pages.page import file, numbers, page
 from transformer_jax.tools.reports.records import (
     DIAGNOSTICS,
     Curve,
@@ -53,7 +51,8 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
     called = names(runs)
     groups = _groups(runs, called)
     group_of = {run: number for number, each in enumerate(groups) for run in each["runs"]}
-    logged = _scalars(runs)
+    every = dict.fromkeys(name for run in runs for name in run.curves)
+    logged = [name for name in every if not name.startswith(("step", "spike/", DIAGNOSTICS))]
     curves = {name: [series(run, name) for run in runs] for name in logged}
     return {
         "runs": [
@@ -79,7 +78,7 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
         "config": config_rows(runs),
         "scores": score_rows(runs),
         # Of what draws, whose copies have to hold it.
-        "licence": (importlib.resources.files(pages) / "uplot/LICENSE").read_text("utf-8"),
+        "licence": file("uplot/LICENSE"),
     }
 
 
@@ -138,12 +137,6 @@ def _shared_labels(
     return {key.rpartition(".")[2]: runs[group[0]].config.get(key) for key in keys}
 
 
-def _scalars(runs: Sequence[Record]) -> list[str]:
-    """The names of all numbers that are logged, in order of appearance."""
-    found = dict.fromkeys(name for run in runs for name in run.curves)
-    return [name for name in found if not name.startswith(("step", "spike/", DIAGNOSTICS))]
-
-
 def _band(curves: Sequence[Curve | None]) -> dict[str, Sequence[float]] | None:
     """Mean of the last, the least and the largest value of each step or stretch with some."""
     if len(curves) == 1:
@@ -181,15 +174,11 @@ def _diagnostics(run: Record) -> dict[str, dict[str, Any]]:
 
 def _samples(run: Record) -> list[dict[str, Any]]:
     """The texts that the model wrote: while it trained, by step, and at the end."""
-    found = [
-        {"step": record["step"], "text": "\n\n".join(_sample(*pair) for pair in record["samples"])}
-        for record in read_samples(run.folder)
-    ]
+    found = []
+    for record in read_samples(run.folder):
+        texts = ("\n    ".join([line, *results]) for line, results in record["samples"])
+        found.append({"step": record["step"], "text": "\n\n".join(texts)})
     path = run.folder / SAMPLES
     if path.exists():
         found.append({"step": None, "text": path.read_text("utf-8", "replace")})
     return found
-
-
-def _sample(line: str, results: Sequence[str]) -> str:
-    return "\n".join([line, *(f"    {text}" for text in results)])

@@ -9,6 +9,7 @@ import json
 import math
 import operator
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,8 +87,8 @@ class Record(NamedTuple):
         return self.curves[name].points()[-1][1] if name in self.curves else None
 
 
-def gather(folders: Sequence[Path]) -> tuple[list[Record], list[str]]:
-    """Reads the runs among the folders, each once; and says of every other why it is not a run.
+def gather(folders: Sequence[Path]) -> list[Record]:
+    """Reads the runs among the folders, each once; on stderr a line says why another is not a run.
 
     Raises:
       ValueError: no folder is a run, or what one holds is broken.
@@ -98,7 +99,9 @@ def gather(folders: Sequence[Path]) -> tuple[list[Record], list[str]]:
     runs = [read(folder) for folder in paths if folder not in faults]
     if not runs:
         raise ValueError("\n".join(lines))
-    return runs, lines
+    for line in lines:
+        print(line, file=sys.stderr)
+    return runs
 
 
 def read(folder: Path) -> Record:

@@ -64,9 +64,7 @@ def _write(folders: Sequence[Path], title: str, output: Path) -> None:
         raise ValueError(f"--output={output} is a folder: name a file, as {output}/report.html")
     if not output.parent.is_dir():
         raise ValueError(f"--output={output}: there is no folder {output.parent}")
-    runs, faults = gather(folders)
-    for line in faults:
-        print(line, file=sys.stderr)
+    runs = gather(folders)
     text = report(runs, title)
     write_atomically(output, text)
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
