@@ -9,7 +9,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +206,6 @@ class Dataset:
         """Whether there is such a split."""
         return bool(self.settings.sets(split))
 
-    def _present(self) -> Iterator[str]:
-        """The splits that there are."""
-        return filter(self.has, SPLITS)
-
     def train_streams(self, rows: Sequence[int] | None = None) -> TrainStreams:
         """Endless training batches, of which these rows (None: all), from the first epoch on."""
         settings, columns = self.settings, self.settings.recipe.columns
@@ -335,7 +331,7 @@ class Dataset:
         """Counts of every split. Those that nobody has asked for are prepared."""
         return {
             split: summarise(self._tokens(split), self.settings.recipe, self.special)
-            for split in self._present()
+            for split in filter(self.has, SPLITS)
         }
 
     def check(self) -> None:
@@ -343,7 +339,7 @@ class Dataset:
 
         Raises ValueError where it is another, though all is the same that a set is found by.
         """
-        for split in self._present():
+        for split in filter(self.has, SPLITS):
             sets = self.settings.sets(split)
             for part, arrays in zip(sets, self._tokens(split), strict=True):
                 with progress.phase(f"Reading the {split} split"):

@@ -16,7 +16,7 @@ from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.transforms import paired, prompt_sources
-from transformer_jax.data.read.examples import Examples
+from transformer_jax.data.read.examples import Examples, listed
 from transformer_jax.evaluation.decoder import Lengths
 from transformer_jax.evaluation.scores import METRICS, References
 from transformer_jax.evaluation.trained import Trained
@@ -28,13 +28,8 @@ from transformer_jax.training.losses import next_token_loss
 def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
     """Inputs and targets, each with eos. Of several right targets the first is learned."""
     sources = tokenizer.encode(examples["source"])
-    targets = tokenizer.encode([references[0] for references in map(_all, examples["target"])])
+    targets = tokenizer.encode([references[0] for references in map(listed, examples["target"])])
     return paired(sources, targets, limits, tokenizer.special.eos)
-
-
-def _all(target: str | Sequence[str]) -> Sequence[str]:
-    """All texts that are right."""
-    return [target] if isinstance(target, str) else target
 
 
 def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:
@@ -46,7 +41,7 @@ def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """The scores of all parts, with and without what training has seen (see `score`)."""
     hypotheses = tokens.one_text_each(trained, split)
-    references = list(map(_all, split.examples["target"]))
+    references = list(map(listed, split.examples["target"]))
     try:
         seen = split.in_train()
     except FileNotFoundError as error:

@@ -35,10 +35,6 @@ def _half_cosine(s, span):
     return (1 - jnp.cos(jnp.pi * _linear(s, span))) / 2
 
 
-def _constant(s, span):
-    return jnp.ones_like(s)
-
-
 def _final_line(s, span):
     return _line_down(s, span.last - span.decay, span.last)
 
@@ -76,7 +72,7 @@ SCHEDULES = {
     "cosine": Schedule(_half_cosine, ends=True),
     # a line between the same two points
     "linear": Schedule(_linear, ends=True),
-    "constant": Schedule(_constant),
+    "constant": Schedule(lambda s, span: jnp.ones_like(s)),
     # learning_rate until s = steps - decay_steps, then a line to final_learning_rate at `steps` (Hu
     # et al. 2024; a line is Haegele et al. 2024's)
     "warmup_stable_decay": Schedule(_final_line, ends=True, reads=("decay_steps",)),

@@ -276,13 +276,9 @@ def _bytes(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
     vocab = {token: i for i, token in enumerate(_SPECIAL_TOKENS)}
     vocab |= {symbol: len(_SPECIAL_TOKENS) + byte for byte, symbol in enumerate(symbols)}
     library = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    library.pre_tokenizer = _bytes_of_text()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.decoder = decoders.ByteLevel()
     return library
-
-
-def _bytes_of_text() -> Any:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 def _byte_symbols() -> list[str]:

@@ -50,14 +50,10 @@ def read(
         _check_feature(builder, column, name)
     blocks = read_builder(builder, splits, names)
     if columns[-1] in ("label", "tags"):
-        blocks = _with_classes(blocks, names[-1], _features(builder)[names[-1]])
+        name, feature = names[-1], _features(builder)[names[-1]]
+        # Names in place of the numbers of classes.
+        blocks = (b | {name: [_class(feature, value) for value in b[name]]} for b in blocks)
     return columns_of(blocks, columns, names)
-
-
-def _with_classes(blocks: Iterator[Examples], name: str, feature: Any) -> Iterator[Examples]:
-    """The blocks with names in place of the numbers of a feature's classes."""
-    for block in blocks:
-        yield block | {name: [_class(feature, value) for value in block[name]]}
 
 
 def _class(feature: Any, value: Any) -> str | list:
