@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from transformer_jax.process import progress
+from transformer_jax.process import machine, progress
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -81,6 +81,21 @@ def phases(monkeypatch) -> list[str]:
 
     monkeypatch.setattr(progress, "phase", phase)
     return shown
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    """A function that gives this machine so many bytes of memory, all or some of them free.
+
+    At first it has 24 GiB.
+    """
+
+    def set_limit(whole, free=None):
+        found = machine.Memory(whole, whole if free is None else free)
+        monkeypatch.setattr(machine, "memory", lambda: found)
+
+    set_limit(24 * 2**30)
+    return set_limit
 
 
 @pytest.fixture

@@ -12,6 +12,18 @@ from transformer_jax.training import optimizer
 from transformer_jax.training.step import TrainSettings
 from transformer_jax.training.update_rules import OptimizerSettings
 
+# A config of words and a small model.
+SMALL: dict[str, Any] = {
+    "data.tokenizer.kind": "words",
+    # Evaluation rounds lengths up to 8, so this leaves one shape to compile.
+    "data.max_source_length": 8,
+    "data.max_target_length": 8,
+    "model.num_layers": 1,
+    "model.d_model": 8,
+    "model.num_heads": 2,
+    "model.d_ff": 16,
+}
+
 
 @functools.cache
 def _section(name: str) -> dict[str, Any]:

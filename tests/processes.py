@@ -6,13 +6,13 @@ import sys
 import time
 
 
-def on_eight_devices(program: str) -> str:
-    """What a program of Python prints where the CPU is eight devices."""
+def on_eight_devices(*arguments: str) -> str:
+    """What Python prints with these arguments where the CPU is eight devices."""
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | devices, capture_output=True, text=True
+        [sys.executable, *arguments], env=os.environ | devices, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 

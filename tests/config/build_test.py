@@ -10,30 +10,25 @@ import pytest
 from absl import logging
 
 from configs import default
-from tests.data import datasets
+from tests.data import conftest as data
 from tests.data.datasets import SOURCE_OF
+from tests.defaults import SMALL
 from tests.devices.fakes import devices
 from transformer_jax.config.build import build, built
 from transformer_jax.config.load import load
 from transformer_jax.devices import compiled
 from transformer_jax.tasks import TASKS
 
+folder = data.folder
 DEFAULT = default.__file__
-TINY = {
+TINY = SMALL | {
     "data.train": ("train",),
     "data.validation": ("validation",),
     "data.test": ("test",),
-    "data.tokenizer.kind": "words",
-    "data.max_source_length": 8,
-    "data.max_target_length": 8,
     "data.row_source_length": 12,
     "data.row_target_length": 16,
     "data.batch_size": 4,
     "data.streams": 2,
-    "model.num_layers": 1,
-    "model.d_model": 8,
-    "model.num_heads": 2,
-    "model.d_ff": 16,
     "evaluate.batch_size": 3,
 }
 
@@ -50,13 +45,6 @@ def _config(folder, task=None, *texts, **changes):
         own |= {"task.name": task, "model.architecture": next(iter(TASKS[task].heads))}
     own |= {key.replace("__", "."): value for key, value in changes.items()}
     return load(DEFAULT, [*(f"{key}={value}" for key, value in own.items()), *texts])
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """The folder of `datasets.write`."""
-    datasets.write(tmp_path)
-    return tmp_path
 
 
 ENCODER, DECODER = "model.architecture=encoder_only", "model.architecture=decoder_only"

@@ -8,22 +8,9 @@ import pytest
 
 from transformer_jax.devices.memory import Need, Place, checked, place
 from transformer_jax.devices.mesh import make_mesh, use
-from transformer_jax.process import machine
-from transformer_jax.process.machine import Memory
 
 MESH = make_mesh((1, 1, 1, 1), jax.devices())
 GIB = 2**30
-
-
-@pytest.fixture
-def limit(monkeypatch):
-    """A function that gives this machine so many bytes of memory, all or some of them free."""
-
-    def set_limit(whole, free=None):
-        found = Memory(whole, whole if free is None else free)
-        monkeypatch.setattr(machine, "memory", lambda: found)
-
-    return set_limit
 
 
 def test_what_is_too_large_names_its_largest_part_and_what_to_lower():

@@ -1,11 +1,13 @@
 """The small model of the experiments on learning rates, smaller, on letters that are made here."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from configs.default import Config
 from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import ROOT
+from tests.whole.command_line import records
 from transformer_jax.config.load import load
 
 TEXT = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
@@ -25,3 +27,11 @@ def config(folder: Path, steps: int, changes: dict[str, Any], text: str = TEXT) 
     }
     shapes = small(d_model=16, num_layers=1, steps=steps)
     return load(str(ROOT / CONFIG), shapes | tiny | changes)
+
+
+def assert_continued(workdir: Path, steps: Iterable[int]) -> None:
+    """A second process trained what was left, and a third measured; each step is logged once."""
+    log = (workdir / "log.txt").read_text()
+    programs = [line.split()[3] for line in log.splitlines() if line.startswith("$")]
+    assert programs == [*2 * ["transformer_jax.main"], "experiments.harness.measure"]
+    assert [record["step"] for record in records(workdir)] == list(steps)

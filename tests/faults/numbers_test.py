@@ -6,9 +6,6 @@ Every run is compared with a plain loop of the same compiled step over the batch
 import hashlib
 import importlib
 import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +15,7 @@ import numpy as np
 import pytest
 
 from configs import default
+from tests.processes import on_eight_devices
 from tests.training.tiny import spoilt
 from tests.whole.command_line import call, records, results
 from tests.whole.multi_host_test import TINY
@@ -219,11 +217,4 @@ def test_training_does_not_go_back_for_ever(corpus, tmp_path, monkeypatch, train
 
 @pytest.mark.faults
 def test_eight_devices_do_the_same():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "not faults", __file__],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    on_eight_devices("-m", "pytest", "-m", "not faults", __file__)

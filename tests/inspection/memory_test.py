@@ -12,21 +12,7 @@ from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.devices.mesh import use
 from transformer_jax.inspection import memory
-from transformer_jax.process import machine
-from transformer_jax.process.machine import Memory
 from transformer_jax.tools.preflight.program import compile_decoding, compile_step
-
-
-@pytest.fixture
-def limit(monkeypatch):
-    """A function that gives this machine so many bytes of memory, all or some of them free."""
-
-    def set_limit(whole, free=None):
-        found = Memory(whole, whole if free is None else free)
-        monkeypatch.setattr(machine, "memory", lambda: found)
-
-    set_limit(24 * 2**30)
-    return set_limit
 
 
 def translation(**changes):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
+from tests.models.tiny import assert_close
 from transformer_jax.evaluation import search
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.layers.attention import Attention
@@ -25,8 +26,6 @@ CONFIGS = {
 }
 # An encoder alone neither decodes nor has targets.
 DECODING = [name for name, config in CONFIGS.items() if hasattr(tiny.model(config), "step")]
-# Float32 sums in another order.
-assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
 
 def test_each_family_and_shape_is_among_the_models():

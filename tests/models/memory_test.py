@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from tests.models import reference, tiny
+from tests.models.tiny import assert_close
 from transformer_jax.models.family import with_memory
-
-# Float32 sums in another order.
-assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
 LENGTH, MEMORY = 4, 5  # of a segment, and of what is seen before it
 KINDS = ("distance", "relative")

@@ -1,14 +1,10 @@
 """Padding changes nothing. That packing does not, shapes_test and visibility_test see."""
 
-import functools
-
 import numpy as np
 import pytest
 
 from tests.models import reference, tiny
-
-# Float32 sums in another order.
-assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+from tests.models.tiny import assert_close
 
 # A stack of each kind, and every place of a norm, in less time.
 SOME = ["-".join(turn) for turn in tiny.TURNS[:6] + tiny.TURNS[10:14]] + list(tiny.RECURRENT)

@@ -22,6 +22,9 @@ from transformer_jax.models.transformer.config import TransformerConfig
 _OWN = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else None
 exact_jit = functools.partial(jax.jit, compiler_options=_OWN)
 
+# Of float32 sums in another order.
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+
 SCHEMES = tuple(schemes.SCHEMES)
 SIZES: dict[str, Any] = dict(
     architecture="encoder_decoder",

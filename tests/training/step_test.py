@@ -13,6 +13,7 @@ from tests.training.tiny import (
     OPTIMIZER,
     B,
     apply,
+    assert_trees_close,
     assert_trees_equal,
     compiled_step,
     make_batch,
@@ -46,7 +47,7 @@ def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
     before = to_numpy(state.params)
     state, metrics = make_step(make_settings())(state, batch)
 
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state.params, expected)
+    assert_trees_close(state.params, expected, rtol=1e-5)
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, expected)
     assert all(jax.tree.leaves(moved))
     assert state.step == 1
@@ -85,11 +86,8 @@ def test_the_update_does_not_depend_on_the_number_of_micro_batches():
         for parts in (1, 2, 4)
     ]
     for state, metrics in results[1:]:
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
-            (state.params, metrics),
-            (results[0][0].params, results[0][1]),
-        )
+        assert_trees_close(state.params, results[0][0].params, rtol=2e-5, atol=1e-6)
+        assert_trees_close(metrics, results[0][1], rtol=2e-5, atol=1e-6)
 
 
 def test_micro_batches_have_dropout_of_their_own():
@@ -199,16 +197,8 @@ def test_the_moving_average_is_the_recursion_and_training_does_not_see_it(decay)
             average,
             state.params,
         )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-        state.ema_params,
-        average,
-    )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
-        state.params,
-        alone.params,
-    )
+    assert_trees_close(state.ema_params, average, rtol=1e-5, atol=1e-6)
+    assert_trees_close(state.params, alone.params, rtol=1e-6, atol=1e-7)
     assert alone.ema_params is None
 
 

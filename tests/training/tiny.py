@@ -115,6 +115,10 @@ def assert_trees_equal(a, b):
         np.testing.assert_array_equal(x, y)
 
 
+def assert_trees_close(a, b, **tolerances):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerances), a, b)
+
+
 def to_numpy(tree):
     """A copy on the host; of a state with the key as its data."""
     if isinstance(tree, state.State):

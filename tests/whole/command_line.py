@@ -8,26 +8,20 @@ from typing import Any
 
 from absl import flags
 
+from tests.defaults import SMALL
 from transformer_jax import main
 from transformer_jax.config.load import split
 
-CONFIG = {
+CONFIG = SMALL | {
     "seed": 3,
     "data.source": "text",
     "data.train": ("train",),
     "data.validation": ("test",),
     "data.test": ("test",),
-    "data.tokenizer.kind": "words",
-    "data.max_source_length": 8,
-    "data.max_target_length": 8,
     "data.row_source_length": 8,
     "data.row_target_length": 8,
     "data.batch_size": 8,
     "model.residual": "pre_ln",
-    "model.num_layers": 1,
-    "model.d_model": 8,
-    "model.num_heads": 2,
-    "model.d_ff": 16,
     "optimizer.schedule": "constant",
     # High enough to learn more in six steps than how often each word occurs.
     "optimizer.learning_rate": 0.1,

@@ -40,6 +40,13 @@ TINY = BYTES | {
 }
 # Documents of several pieces, and shorter ones that share a row.
 TEXT = {"data.train": ("text",), "data.test": (), "data.validation_size": 200}
+# Readers and what they remember, across documents and kills.
+READERS = TEXT | {
+    "model.architecture": "decoder_only",
+    "data.row_target_length": 16,
+    "train.steps": 90,
+    "decode.method": "greedy",
+}
 # Three formats; the folder of each comes between its source and its files.
 MIXTURE = (
     ("text", "text", 1.0),
@@ -80,31 +87,10 @@ SHAPES = {
         2,
         TEXT | {"model.tied_embeddings": "none", "optimizer.name": "adafactor", "train.steps": 24},
     ),
-    # Readers and what they remember, across documents and kills.
-    "memory": (
-        10,
-        TEXT
-        | {
-            "model.architecture": "decoder_only",
-            "model.positions": "distance",
-            "model.memory_length": 10,
-            "data.row_target_length": 16,
-            "train.steps": 90,
-            "decode.method": "greedy",
-        },
-    ),
+    "memory": (10, READERS | {"model.positions": "distance", "model.memory_length": 10}),
     "states": (
         5,
-        TEXT
-        | {
-            "model.architecture": "decoder_only",
-            "model.family": "recurrent",
-            "model.recurrence": "lstm",
-            "model.stateful": True,
-            "data.row_target_length": 16,
-            "train.steps": 90,
-            "decode.method": "greedy",
-        },
+        READERS | {"model.family": "recurrent", "model.recurrence": "lstm", "model.stateful": True},
     ),
 }
 

@@ -1,6 +1,5 @@
 """Vectors of texts, and the dropout of the head of labels."""
 
-import functools
 from typing import Any
 
 import jax
@@ -9,10 +8,8 @@ import numpy as np
 import pytest
 
 from tests.models import reference, tiny
+from tests.models.tiny import assert_close
 from transformer_jax.models.layers.heads import LabelHead
-
-# Float32 sums in another order.
-assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ for arguments in (s.case(256, 256, True), s.case(256, 128, False)):
 
 
 def test_rows_heads_and_queries_cut_over_a_mesh_change_nothing():
-    on_eight_devices(_UNDER_A_MESH)
+    on_eight_devices("-c", _UNDER_A_MESH)
 
 
 def test_cudnn_attention_lowers_to_the_kernel_for_cuda(monkeypatch):

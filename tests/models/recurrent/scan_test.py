@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
+from tests.models.tiny import assert_close
 from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.models.recurrent import tape
 from transformer_jax.models.recurrent.scan import multiplier, scan
 
-assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 LENGTH, ROWS, WIDTH = 6, 3, 4
 
 

@@ -1,7 +1,6 @@
 """Whole models against slow NumPy, and what their parameters start from."""
 
 import dataclasses
-import functools
 
 import jax
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 from tests.models import reference as batches
 from tests.models import tiny
 from tests.models.recurrent import reference
+from tests.models.tiny import assert_close
 from transformer_jax.models.recurrent.config import RECURRENCES
-
-assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["rnnsearch", "rnnencdec", "gnmt", "lstmn", "gru", "lstm"])

@@ -195,7 +195,6 @@ def test_branches_over_depth_are_those_of_depth_scaled():
 
 
 # Table 8 by the symmetry of Adam, as tables 3 and 9 have it; epsilons are the gradients' exponents.
-_hidden = ROWS["mup"].hidden
 BY_SYMMETRY = {
     "table_3": dict(output=Growth(draw=-1.0, learning_rate=(-1.0, 0.0))),
     "table_9": dict(

@@ -35,7 +35,7 @@ print(json.dumps(hlo.collectives(module, dict(mesh.shape), [0, 0, 0, 0, 1, 1, 1,
 
 @pytest.fixture(scope="module")
 def exchanges():
-    fields = [hlo.Collective(*row) for row in json.loads(on_eight_devices(_PROGRAM))]
+    fields = [hlo.Collective(*row) for row in json.loads(on_eight_devices("-c", _PROGRAM))]
     return {collective.kind: collective for collective in fields}
 
 

@@ -23,7 +23,6 @@ AGREEMENT = {
     "keinen": [(MASCULINE, "en")],
     "keine": [(FEMININE, "e"), (PLURAL, "en")],
 }
-STEMS = ("groß", "klein", "alt", "schön", "seltsam", "schmutzig")
 
 
 def test_every_phrase_of_every_noun_agrees():

@@ -19,6 +19,7 @@ from experiments import run
 from experiments.harness.executors import slurm
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
+from tests.experiments.tiny import assert_continued
 from tests.processes import wait_for
 from transformer_jax.process import interrupt
 
@@ -150,15 +151,7 @@ def test_a_preempted_run_is_requeued_and_continues(cluster, folder, command, tmp
     table = (folder / "README.md").read_text()
     assert "| 1 | 0 | True |" in table and "| 2 | 1 | False |" in table
 
-    # The run went on from where it was, and no step was logged twice.
-    log = (workdir / "log.txt").read_text()
-    assert [line.split()[3] for line in log.splitlines() if line.startswith("$")] == [
-        "transformer_jax.main",
-        "transformer_jax.main",
-        "experiments.harness.measure",
-    ]
-    metrics = (workdir / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in metrics] == list(range(25, 1501, 25))
+    assert_continued(workdir, range(25, 1501, 25))
 
     assert run.main(flags) == 0
     out = capsys.readouterr().out
