@@ -157,7 +157,10 @@ def test_factors_that_a_scheme_adds_leave_the_function_as_it_was(tmp_path, resid
     params, report = init_from(tmp_path, drawn, factor_paths=factors)
     assert set(report.ones) == set(report.new) == factors and not report.left
     batch = tiny.packed_batch()
-    expected, found = tiny.logits(old, saved, batch), tiny.logits(new, params, batch)
+    expected, found = (
+        tiny.apply_function(old)(saved, batch),
+        tiny.apply_function(new)(params, batch),
+    )
     np.testing.assert_array_equal(found, expected)
     assert "at 1   encoder/" in format_report(report)
 

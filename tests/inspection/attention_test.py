@@ -75,7 +75,9 @@ def test_weights_are_those_of_a_slow_model(changes, monkeypatch):
         found = np.asarray(looks[place].weights)[:, 0, :, :rows]
         np.testing.assert_allclose(found[..., :columns], weights, rtol=0, atol=1e-6)
         assert not found[..., columns:].any()
-    np.testing.assert_allclose(logits, tiny.logits(config, params, batch), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        logits, tiny.apply_function(config)(params, batch), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.long
@@ -121,9 +123,9 @@ def test_a_head_that_is_taken_out_adds_nothing_and_others_stay():
     weights = silent["decoder"]["self_attention"]
     weights["value"] = weights["value"].at[0, :, 1].set(0.0)
     weights["value_bias"] = weights["value_bias"].at[0, 1].set(0.0)
-    expected, found = (tiny.logits(config, tree, batch) for tree in (silent, without))
+    expected, found = (tiny.apply_function(config)(tree, batch) for tree in (silent, without))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert np.abs(found - tiny.logits(config, params, batch)).max() > 1e-2
+    assert np.abs(found - tiny.apply_function(config)(params, batch)).max() > 1e-2
 
 
 @pytest.mark.parametrize("place, head, named", [

@@ -57,7 +57,8 @@ def test_what_layers_add_comes_with_the_outputs(shape, remat):
     """Added up over the layers of all stacks; a loss may read it."""
     config = tiny.config(**tiny.SHAPES[shape], remat=remat)
     model, batch = model_of(toy)(config), tiny.read_by(config, tiny.packed_batch())
-    params = nn.unbox(model.init(jax.random.key(0), batch, deterministic=True)["params"])
+    init = jax.jit(functools.partial(model.init, deterministic=True))
+    params = nn.unbox(init(jax.random.key(0), batch)["params"])
     sides = [name for name in ("inputs", "targets") if name in batch]
     segments = [batch[f"{side}_segment_ids"] for side in sides]
 
@@ -104,15 +105,13 @@ def test_a_batch_may_become_vectors_in_another_way(monkeypatch, shape, tied):
     monkeypatch.setitem(INPUTS, "vectors", row)
     config = tiny.config(**tiny.SHAPES[shape], tied_embeddings=tied)
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
-    expected = tiny.logits(config, params, batch)
+    expected = tiny.apply_function(config)(params, batch)
     other = OfVectors(**dataclasses.asdict(config))
     name = "source_embedding" if shape == "encoder_decoder" else "embedding"
     table = params[name]["table"] * config.multipliers.embedding
     pixels = jax.nn.one_hot(batch.pop("inputs"), config.vocab_size)
     model: Any = FAMILIES["transformer"].model(other)
-    found = model.apply(
-        {"params": params | {name: {"kernel": table}}},
-        batch | {"pixels": pixels},
-        deterministic=True,
+    found = jax.jit(functools.partial(model.apply, deterministic=True))(
+        {"params": params | {name: {"kernel": table}}}, batch | {"pixels": pixels}
     )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -73,7 +73,7 @@ def told(config: Config) -> list[str]:
 def _without_effect(config: Config, keys: Collection[str]) -> str:
     """Says which of the keys are no default and have no effect, and why; "" if none."""
     unused, reasons = _unused(config), {}
-    for key, (_, value) in changes(default.get_config(), config).items():
+    for key, (_, value) in changes(_DEFAULTS, config).items():
         if key in keys and key in unused:
             reasons.setdefault(unused[key], []).append(f"{key}={show(value)}")
     return "; ".join(
@@ -146,6 +146,8 @@ def _reads(table: Mapping[str, Any]) -> dict[str, Collection[str]]:
     return {name: row.reads if row else () for name, row in table.items()}
 
 
+_DEFAULTS = default.get_config()
+_DECODE = [f"decode.{key}" for key in _DEFAULTS.decode]
 _TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
 # The keys that each value of a setting reads and not every other one does; True: any value but
 # none, 0 and ().
@@ -167,7 +169,7 @@ _READERS: Mapping[str, Mapping[Any, Collection[str]]] = {
     "model.residual": _in("model", _reads(SCHEMES)),
     "model.parameterization": _in("model", _reads(PARAMETERIZATIONS)),
     "model.family": {
-        name: [f"model.{key}" for key in row.reads.intersection(default.get_config().model)]
+        name: [f"model.{key}" for key in row.reads.intersection(_DEFAULTS.model)]
         for name, row in FAMILIES.items()
     },
     # An encoder alone also embeds, whatever it is trained for.
@@ -196,6 +198,6 @@ def _read_by(task: Task) -> set[str]:
     lengths = [f"data.{kind}_{side}_length" for kind in ("max", "row") for side in recipe.sides]
     keys = {*lengths, *task.settings, *(_TOKENIZER if recipe.tokenized else ())}
     keys |= {f"data.{key}" for reads in _sources(task).values() for key in reads}
-    keys |= {f"decode.{key}" for key in default.get_config().decode} if decodes else set()
+    keys |= set(_DECODE) if decodes else set()
     keys |= {"evaluate.samples"} if task.results else set()
     return keys | ({"model.tied_embeddings"} if recipe.labels is None else set())

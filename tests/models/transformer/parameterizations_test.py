@@ -287,11 +287,10 @@ def test_admin_is_profiled_on_the_draws_that_it_trains_from(residual, name):
     for path in omegas:
         np.testing.assert_allclose(found[path], expected[path], rtol=1e-4, err_msg=path)
     made, batch = tiny.model(config), tiny.packed_batch()
-    _, again = made.apply(
+    profile = functools.partial(made.apply, deterministic=True, mutable="params")
+    _, again = jax.jit(profile)(
         {"params": initialisation._without_omegas(params)},
         batch,
-        deterministic=True,
-        mutable="params",
         rngs={"params": jax.random.key(7)},
     )
     again = tiny.flat(nn.unbox(again["params"]))
