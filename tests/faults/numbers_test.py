@@ -192,6 +192,7 @@ def test_any_fault_at_any_step_with_a_kill_at_any_other(corpus, tmp_path, train,
     assert_saved(corpus, tmp_path / "broken", batches)
 
 
+@pytest.mark.faults
 def test_a_kill_after_restores_changes_nothing_though_the_faults_do_not_come_again(
     corpus, tmp_path, train
 ):
