@@ -181,14 +181,19 @@ def test_an_installation_that_broke_off_is_done_again(clone: Clone, accident: st
     assert clone.installed() == ["[dev]", ""]
 
 
-def test_the_long_tests_run_alone_and_only_when_asked_for(clone: Clone):
+def test_long_forms_run_alone_and_only_when_asked_for(clone: Clone):
     for name in ("ruff", "pyright", "lint-imports"):
         clone.add_command(name, f'#!/bin/sh\necho {name} "$@"\n')
     status, out, _ = clone.launch("test", "tests/one_test.py")
     checks = ["ruff format --check", "ruff check", "pyright", "lint-imports"]
-    assert (status, out[-5:]) == (0, [*checks, "pytest -m not long tests/one_test.py"])
+    assert (status, out[-5:]) == (
+        0,
+        [*checks, "pytest -m not long and not faults tests/one_test.py"],
+    )
     status, out, _ = clone.launch("test", "--long", "tests/one_test.py")
     assert (status, out) == (0, ["pytest -m long tests/one_test.py"])
+    status, out, _ = clone.launch("test", "--faults", "-x")
+    assert (status, out) == (0, ["pytest  tests/faults -x"])
 
 
 def test_two_launches_at_once_install_once(clone: Clone, tmp_path: Path):
@@ -246,8 +251,8 @@ def test_without_a_new_enough_python_it_says_what_to_install(clone: Clone):
 
 def test_packages_of_the_users_of_the_same_names_come_after_those_of_the_repository(clone):
     """Such as `configs` and `experiments`."""
-    for command in ("inspect", "experiment"):
-        _, out, _ = clone.launch(command, SHOWN="PYTHONPATH", PYTHONPATH="/mine:/ours")
+    for command in (["inspect"], ["experiment", "gradients"]):
+        _, out, _ = clone.launch(*command, SHOWN="PYTHONPATH", PYTHONPATH="/mine:/ours")
         assert out[-1] == f"{clone.path}:/mine:/ours"
     _, out, _ = clone.launch("inspect", SHOWN="PYTHONPATH", PYTHONPATH="")
     assert out[-1] == str(clone.path)
