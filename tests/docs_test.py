@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -277,6 +278,14 @@ def test_the_readme_is_short_and_lists_all_pages():
     readme = (ROOT / "README.md").read_text("utf-8")
     assert len(readme.splitlines()) <= 250
     assert [path for path in PAGES[1:] if f"](docs/{path.name})" not in readme] == []
+
+
+def test_every_dependency_has_a_licence_and_a_purpose():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
+    page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([\w-]+) \| [\w., -]+ \| .+ \|$", page, re.MULTILINE)
+    assert {re.sub(r"[^\w-].*", "", line) for line in asked} == set(rows) - {"Package"}
 
 
 @pytest.fixture(scope="module")
