@@ -6,7 +6,7 @@ from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
 
 # By their columns. Accuracy: of actions, each given those before it.
-_SCORES = {
+SCORES = {
     "exact match": "test/exact_match",
     "accuracy": "test/accuracy",
     "accuracy on validation": "validation/accuracy",
@@ -15,11 +15,7 @@ _SCORES = {
 
 def report(runs: list[Finished], out: Path) -> str:
     """Writes exact_match.csv, a figure and the numbers; returns the text."""
-    rows = [
-        {**run.labels, **{name: run.results[key] for name, key in _SCORES.items()}}
-        for run in runs
-        if "test/exact_match" in run.results
-    ]
+    rows = scores(runs)
     results.write_csv(out / "exact_match.csv", rows)
     results.write_summary(
         out,
@@ -28,7 +24,7 @@ def report(runs: list[Finished], out: Path) -> str:
             for (split, positions, scheme), members in results.group(
                 rows, "split", "positions", "scheme"
             ).items()
-            for name in _SCORES
+            for name in SCORES
         },
     )
     figure = figures.save(
@@ -52,12 +48,21 @@ def report(runs: list[Finished], out: Path) -> str:
     )
 
 
+def scores(runs: list[Finished]) -> list[Row]:
+    """A row for each run that was scored on test: its labels and `SCORES`."""
+    return [
+        {**run.labels, **{name: run.results[key] for name, key in SCORES.items()}}
+        for run in runs
+        if "test/exact_match" in run.results
+    ]
+
+
 def _table(rows: list[Row]) -> list[Row]:
     return [
         {
             "positions": positions,
             "scheme": scheme,
-            **{name: results.interval([row[name] for row in members], ".3f") for name in _SCORES},
+            **{name: results.interval([row[name] for row in members], ".3f") for name in SCORES},
         }
         for (positions, scheme), members in results.group(rows, "positions", "scheme").items()
     ]

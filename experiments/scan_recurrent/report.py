@@ -2,34 +2,24 @@
 
 from pathlib import Path
 
+from experiments.generalization.report import SCORES, scores
 from experiments.harness import figures, results
 from experiments.harness.results import Finished
-
-# By their columns. Accuracy: of actions, each given those before it.
-_SCORES = {
-    "exact match": "test/exact_match",
-    "accuracy": "test/accuracy",
-    "accuracy on validation": "validation/accuracy",
-}
 
 
 def report(runs: list[Finished], out: Path) -> str:
     """Writes exact_match.csv, a figure and the numbers; returns the text."""
-    rows = [
-        {**run.labels, **{name: run.results[key] for name, key in _SCORES.items()}}
-        for run in runs
-        if "test/exact_match" in run.results
-    ]
+    rows = scores(runs)
     results.write_csv(out / "exact_match.csv", rows)
     results.write_summary(
         out,
-        {f"{name}/{row['split']}/{row['model']}": row[name] for row in rows for name in _SCORES},
+        {f"{name}/{row['split']}/{row['model']}": row[name] for row in rows for name in SCORES},
     )
     table = [
         {
             "split": row["split"],
             "model": row["model"],
-            **{name: f"{row[name]:.4f}" for name in _SCORES},
+            **{name: f"{row[name]:.4f}" for name in SCORES},
         }
         for row in rows
     ]
