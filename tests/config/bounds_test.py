@@ -5,9 +5,10 @@ import math
 
 import pytest
 
+from configs import default
 from transformer_jax import run
 from transformer_jax.config.bounds import BOUNDS, LARGEST
-from transformer_jax.config.load import _schema, flatten, load
+from transformer_jax.config.load import _defaults, flatten, load
 from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.settings import DataSettings
 from transformer_jax.devices.mesh import AXES
@@ -16,7 +17,7 @@ from transformer_jax.models import FAMILIES
 from transformer_jax.training.step import TrainSettings
 from transformer_jax.training.update_rules import OptimizerSettings
 
-KINDS = {key: kind.type for key, kind in _schema().items()}
+KINDS = {key: kind.type for key, kind in _defaults(default.get_config)[1].items()}
 
 
 def test_every_number_has_bounds():

@@ -16,7 +16,7 @@ import json
 import operator
 import re
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
       ValueError: for an unknown key, a value of the wrong type or outside its set.
       FileNotFoundError: when there is no such file.
     """
-    schema = _schema()
+    base, schema = _defaults(default.get_config)
     config = _read(schema, config_file)
     if not isinstance(overrides, Mapping):
         pairs = (text.partition("=") for text in overrides)
@@ -83,7 +83,7 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
     except (ArithmeticError, TypeError) as error:
         message = f"{error!r} in what it derives by get_ref"
         raise ValueError(f"config file {config_file}: {message}") from error
-    return replace(default.get_config(), _check_all(schema, flat))
+    return replace(base, _check_all(schema, flat))
 
 
 def replace(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -119,9 +119,8 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """Returns the leaves of a config by dotted key, in alphabetical order."""
     flat = {}
-    for name in sorted(config):
-        value = config[name]
-        if isinstance(value, ConfigDict | dict):
+    for name, value in sorted(config.items()):
+        if isinstance(value, (ConfigDict, dict)):
             flat |= {f"{name}.{key}": leaf for key, leaf in flatten(value).items()}
         else:
             flat[name] = value
@@ -142,7 +141,7 @@ def difference(config: Config, other: Config) -> list[str]:
 
 def identity(config: Config) -> dict[str, Any]:
     """Returns what a run is, by dotted key: what differs from the default and may not change."""
-    differing = changes(default.get_config(), config).items()
+    differing = changes(_defaults(default.get_config)[0], config).items()
     free = tuple(f"{name}." for name in FREE_TO_CHANGE)
     return {key: value for key, (_, value) in differing if not f"{key}.".startswith(free)}
 
@@ -167,7 +166,7 @@ def check_workdir(saved: Config, config: Config) -> None:
 
 def refused(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """Returns the lines of `difference` that `check_workdir` refuses, of two identities."""
-    before, after = (replace(default.get_config(), own) for own in (saved, ours))
+    before, after = (replace(_defaults(default.get_config)[0], own) for own in (saved, ours))
     if not SCHEDULES[before.optimizer.schedule].ends and after.train.steps > before.train.steps:
         after = replace(after, {"train.steps": before.train.steps})
     if before.train.bad_step == "stop":
@@ -263,13 +262,14 @@ def _saved(path: Path) -> dict[str, Any]:
     return saved
 
 
-def _schema() -> Schema:
-    config, schema = default.get_config(), {}
+@functools.cache  # it takes as long as all else that loads a config
+def _defaults(get_config: Callable[[], Config]) -> tuple[Config, Schema]:
+    config, schema = get_config(), {}
     for key, value in flatten(config).items():
         *sections, name = key.split(".")
         owner = functools.reduce(operator.getitem, sections, config)
         schema[key] = Kind(owner.get_type(name), value is None)
-    return schema
+    return FrozenConfigDict(config), schema
 
 
 def _kind(schema: Schema, key: str) -> Kind:
