@@ -99,9 +99,10 @@ class Run:
     evaluate: EvaluateSettings
     decode: DecodeSettings
 
-    def init(self, key: Key[Array, ""], batch: Batch) -> Params:
-        """New parameters, boxed with logical axes; the model runs in training mode for them."""
-        return self.family.init(self.model, key, batch)
+    @functools.cached_property
+    def init(self) -> state.Init:
+        """Makes parameters, boxed with logical axes; the model runs in training mode for them."""
+        return functools.partial(self.family.init, self.model)  # the same, so JAX traces it once
 
     def memory(self, rows: int, length: int | None = None) -> Any:
         """The shapes of what the model keeps of a batch for the next.
