@@ -1,11 +1,21 @@
 """How a language model is scored and continues texts."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
-from tests.tasks.small import decoding, log_probabilities, losses, results, score, stream
+from tests.tasks.small import (
+    LANGUAGE_MODEL,
+    beside,
+    decoding,
+    log_probabilities,
+    losses,
+    results,
+    score,
+    stream,
+)
 from transformer_jax.data.prepare.tokenizer import EOS_ID
 
 
@@ -126,3 +136,14 @@ def test_a_continuation_ends_where_positions_do(made):
     limit = run.task.limit
     assert limit(np.array([2, 15, 16]), 6, 16).tolist() == [6, 2, 1]
     assert limit(np.array([2, 15, 16]), 6, None).tolist() == [6, 6, 6]
+
+
+def test_runs_that_differ_in_their_residual_scheme_alone_see_the_same_batches(made):
+    run, _ = made("causal_lm")
+    other = beside(run, LANGUAGE_MODEL | {"model.residual": "admin"})
+    streams, others = run.data.train_streams(), other.data.train_streams()
+    assert streams.fingerprint == others.fingerprint
+    for expected, found in itertools.islice(zip(streams, others, strict=True), 5):
+        assert expected.keys() == found.keys()
+        for name, rows in expected.items():
+            np.testing.assert_array_equal(found[name], rows)

@@ -11,6 +11,7 @@ from configs import default
 from tests.defaults import SMALL
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
+from transformer_jax.models.family import with_memory
 
 TINY = SMALL | {
     "data.source": "text",
@@ -103,9 +104,12 @@ def decoding(run, **changes):
     return dataclasses.replace(run, decode=dataclasses.replace(run.decode, **changes))
 
 
+_outputs = jax.jit(with_memory, static_argnums=0)
+
+
 def log_probabilities(run, params, batch):
     """What the model says of every token or label, (B, T, _)."""
-    outputs, _ = jax.jit(run.outputs)(params, batch, None, ())
+    outputs, _ = _outputs(run.model, params, batch, None, ())
     logits = np.asarray(outputs.arrays(), np.float64)
     return logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
 
