@@ -178,13 +178,13 @@ def _stacked(leaf: Any, layers: list[Callable[[], np.ndarray]]) -> jax.Array:
     if isinstance(own, NamedSharding):
         assert not own.spec or own.spec[0] is None, "layers are not sharded"
         own = NamedSharding(own.mesh, PartitionSpec(*own.spec[1:]))
-    make = jax.jit(lambda: jnp.zeros(leaf.shape, jnp.float32), out_shardings=leaf.sharding)
-    update = jax.jit(
-        lambda stack, layer, number: jax.lax.dynamic_update_index_in_dim(stack, layer, number, 0),
+    update = jax.jit(  # a function that stays, so that parameters of one shape share a program
+        jax.lax.dynamic_update_index_in_dim,
+        static_argnums=3,
         donate_argnums=0,
         out_shardings=leaf.sharding,
     )
-    stack = make()
+    stack = jnp.zeros(leaf.shape, jnp.float32, device=leaf.sharding)
     for number, layer in enumerate(layers):
-        stack = update(stack, _placed(layer(), own), number)
+        stack = update(stack, _placed(layer(), own), number, 0)
     return stack
