@@ -3,9 +3,8 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from transformer_jax.models.family import Params
 from transformer_jax.models.layers.attention import Attention
@@ -46,7 +45,7 @@ def fold(config: TransformerConfig, params: Params) -> tuple[TransformerConfig, 
       params: of the model, not boxed.
 
     Returns:
-      The config in which these stacks follow "post_ln", and its parameters.
+      The config in which these stacks follow "post_ln", and its parameters, on the host.
 
     Raises:
       ValueError: where no stack has an omega, or an omega is 0 somewhere.
@@ -57,9 +56,9 @@ def fold(config: TransformerConfig, params: Params) -> tuple[TransformerConfig, 
         raise ValueError(
             f"{' and '.join(names)}: nothing to fold, only admin and admin_constant have an omega"
         )
+    params = jax.tree.map(np.asarray, params)
     if not config.embedding_norm:
         config, params = _untied(config, params)
-    params = dict(params)
     for stack in with_omega:
         omega = _omega(config, stack, params)
         params |= _scaled_bottom(config, stack, params, omega[0, 0])
@@ -68,7 +67,7 @@ def fold(config: TransformerConfig, params: Params) -> tuple[TransformerConfig, 
     return dataclasses.replace(config, **post_ln), params
 
 
-def _omega(config: TransformerConfig, stack: Stack, params: Params) -> Float[Array, "L kinds D"]:
+def _omega(config: TransformerConfig, stack: Stack, params: Params) -> Float[np.ndarray, "L n D"]:
     """omega of every sublayer, in the order in which they run."""
     omegas = []
     for kind in depth(config, stack).kinds:
@@ -79,7 +78,7 @@ def _omega(config: TransformerConfig, stack: Stack, params: Params) -> Float[Arr
                 "the kernels that read this channel would have to be divided by it"
             )
         omegas.append(omega)
-    return jnp.stack(omegas, axis=1)
+    return np.stack(omegas, axis=1)
 
 
 def _untied(config: TransformerConfig, params: Params) -> tuple[TransformerConfig, Params]:
@@ -92,7 +91,7 @@ def _untied(config: TransformerConfig, params: Params) -> tuple[TransformerConfi
     if not HEADS[config.head].labels and TIED_EMBEDDINGS[config.tied_embeddings].logits:
         params["logits"] = {"kernel": params[f"{sides[-1]}embedding"]["table"].T}
     if vectors := POSITIONS[config.positions].vectors:
-        table = jnp.asarray(vectors(config.max_length, config.d_model))
+        table = np.asarray(vectors(config.max_length, config.d_model), np.float32)
         for name in (f"{side}positions" for side in sides):
             params[name] = params.get(name, {}) | {"table": table}
         config = dataclasses.replace(config, positions="learned")
@@ -100,7 +99,7 @@ def _untied(config: TransformerConfig, params: Params) -> tuple[TransformerConfi
 
 
 def _scaled_bottom(
-    config: TransformerConfig, stack: Stack, params: Params, omega: Float[Array, "D"]
+    config: TransformerConfig, stack: Stack, params: Params, omega: Float[np.ndarray, "D"]
 ) -> Params:
     """What feeds a stack, its output times omega."""
     embedding, positions = (
@@ -114,10 +113,10 @@ def _scaled_bottom(
 
 
 def _folded_stack(
-    config: TransformerConfig, stack: Stack, params: Params, omega: Float[Array, "L kinds D"]
+    config: TransformerConfig, stack: Stack, params: Params, omega: Float[np.ndarray, "L n D"]
 ) -> Params:
-    last = jnp.ones_like(omega[0, :1])
-    following = jnp.concatenate([omega.reshape(-1, config.d_model)[1:], last]).reshape(omega.shape)
+    last = np.ones_like(omega[0, :1])
+    following = np.concatenate([omega.reshape(-1, config.d_model)[1:], last]).reshape(omega.shape)
     params = dict(params)
     for index, kind in enumerate(depth(config, stack).kinds):
         norm = params[f"{kind}_residual"]["post_norm"]
@@ -129,11 +128,11 @@ def _folded_stack(
     return params
 
 
-def _times(params: Params, factor: Float[Array, "*L D"]) -> Params:
-    return jax.tree.map(lambda leaf: leaf * jnp.broadcast_to(factor, leaf.shape), params)
+def _times(params: Params, factor: Float[np.ndarray, "*L D"]) -> Params:
+    return jax.tree.map(lambda leaf: leaf * np.broadcast_to(factor, leaf.shape), params)
 
 
 def _over_rows(
-    kernel: Float[Array, "L D *out"], omega: Float[Array, "L D"]
-) -> Float[Array, "L D *out"]:
-    return kernel / jnp.reshape(omega, omega.shape + (1,) * (kernel.ndim - 2))
+    kernel: Float[np.ndarray, "L D *out"], omega: Float[np.ndarray, "L D"]
+) -> Float[np.ndarray, "L D *out"]:
+    return kernel / np.reshape(omega, omega.shape + (1,) * (kernel.ndim - 2))
