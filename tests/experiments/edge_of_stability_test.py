@@ -8,10 +8,8 @@ import pytest
 
 from experiments.edge_of_stability import measure, report
 from experiments.harness import results
-from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
 from tests.experiments.harness.runs import finished
-from transformer_jax.config.build import build
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection.sharpness import make_sharpness, threshold
 
@@ -29,6 +27,15 @@ def config(tmp_path_factory, compiled_once):
     return tiny.config(tmp_path_factory.mktemp("text"), STEPS, changes)
 
 
+@pytest.fixture(scope="module")
+def compiled(config):
+    """The trainings, and what reads their sharpness, for `measure` too."""
+    with tiny.shared(measure, config) as trainings, pytest.MonkeyPatch.context() as patch:
+        read = make_sharpness(trainings.run)
+        patch.setattr(measure, "make_sharpness", lambda run: read)
+        yield trainings, read
+
+
 @pytest.mark.parametrize("beta1", [0.0, 0.5, 0.9])
 def test_above_the_threshold_momentum_on_a_parabola_grows_and_below_it_shrinks(beta1):
     """The optimizer of Cohen et al.: an exponential average of gradients, P = 1, curvature 1."""
@@ -39,11 +46,11 @@ def test_above_the_threshold_momentum_on_a_parabola_grows_and_below_it_shrinks(b
         assert (np.abs(np.linalg.eigvals(step)).max() > 1) == grows
 
 
-def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(config, tmp_path):
-    run = build(config)
-    trainings = Trainings(run)
+def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(
+    config, compiled, tmp_path
+):
+    trainings, read = compiled
     whole = next(trainings.batches(measure.SEED))
-    read = make_sharpness(run)
     on = place(trainings.run.mesh, whole)
     expected = {
         made.step: read(made.state, on)
@@ -59,7 +66,7 @@ def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(config
     assert all(a["loss"] != b["loss"] for a, b in zip(rows, parts, strict=True))
 
 
-def test_a_training_that_diverges_has_all_its_rows_without_numbers(config, tmp_path):
+def test_a_training_that_diverges_has_all_its_rows_without_numbers(config, compiled, tmp_path):
     rows = measure.measure(config, tmp_path, learning_rate=math.inf, rows=ROWS, every=EVERY)
     assert [row["step"] for row in rows] == [2, 4]
     assert all(math.isnan(row[name]) for row in rows for name in measure.NUMBERS)

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from experiments.harness import lab, rates
-from experiments.harness.trainings import Trainings
 from experiments.learning_rate_sensitivity import measure, prediction, report, shown, sizes, sweep
 from tests.experiments import tiny
 from tests.experiments.harness.runs import INITIAL, finished, trainings
-from transformer_jax.config.build import build
 from transformer_jax.inspection import observed
 
 MODELS = [(3, 32), (6, 64), (6, 128)]
@@ -273,9 +271,7 @@ def trained(tmp_path_factory):
     """The trainings of a model, and the rows of two rates; one diverges."""
     folder = tmp_path_factory.mktemp("text")
     config = _config(folder)
-    trainings = Trainings(build(config))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "Trainings", lambda run: trainings)
+    with tiny.shared(measure, config) as trainings:
         rows = measure.measure(config, folder, learning_rates=[RATE, math.inf], seed=SEED)
     return trainings, rows
 
@@ -292,7 +288,9 @@ def test_a_training_that_diverged_has_no_end(trained):
 
 def test_warm_up_is_seen_after_four_tenths_of_it(trained):
     trainings, (row, _) = trained
-    outputs, stacks = observed.observe(trainings.run.model, *_at(trainings, step=2))
+    params, batch = _at(trainings, step=2)
+    observe = jax.jit(functools.partial(observed.observe, trainings.run.model))
+    outputs, stacks = observe(params, batch)
     seen, kind = stacks["decoder"], "self_attention"
     largest, of_query, of_key = (
         np.asarray(values[kind])[0]

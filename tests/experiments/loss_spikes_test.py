@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from experiments.harness import rates, results
-from experiments.harness.trainings import Trainings
 from experiments.loss_spikes import measure, report, series, sweep
 from tests.defaults import optimizer_settings
 from tests.experiments import tiny
 from tests.experiments.harness.runs import finished, parabola, trainings
-from transformer_jax.config.build import build
 from transformer_jax.models.family import Role
 from transformer_jax.training.update_rules import OPTIMIZERS
 
@@ -46,7 +44,14 @@ def config(tmp_path_factory, compiled_once):
 
 
 @pytest.fixture(scope="module")
-def rows(config, tmp_path_factory):
+def shared(config):
+    """The trainings, for `measure` too."""
+    with tiny.shared(measure, config) as trainings:
+        yield trainings
+
+
+@pytest.fixture(scope="module")
+def rows(config, shared, tmp_path_factory):
     return measure.measure(
         config,
         tmp_path_factory.mktemp("work"),
@@ -66,10 +71,8 @@ def test_a_row_for_each_seed_and_step(config, rows):
     assert all(math.isfinite(row["curvature"]) for row in rows if "curvature" in row)
 
 
-def test_training_is_the_ordinary_one_until_the_odd_batch(config, rows):
-    plain = [
-        float(made.metrics["loss"]) for made in Trainings(build(config)).steps(RATE, 0) if made.step
-    ]
+def test_training_is_the_ordinary_one_until_the_odd_batch(shared, rows):
+    plain = [float(made.metrics["loss"]) for made in shared.steps(RATE, 0) if made.step]
     found = [row["loss"] for row in rows if row["seed"] == 0]
     np.testing.assert_allclose(found[: ODD - 1], plain[: ODD - 1], rtol=1e-5)
     assert abs(found[ODD - 1] - plain[ODD - 1]) > 0.01
@@ -81,7 +84,7 @@ def test_after_one_step_second_moments_are_the_gradients_squares(rows):
             np.testing.assert_allclose(row["ratio"], 1, rtol=1e-4)
 
 
-def test_the_row_at_which_training_diverges_says_so(config, tmp_path):
+def test_the_row_at_which_training_diverges_says_so(config, shared, tmp_path):
     found = measure.measure(config, tmp_path, seeds=1, learning_rate=math.inf, injected=ODD)
     assert len(found) == 1 and found[0]["step"] == 1 and math.isnan(found[0]["loss"])
 
@@ -120,9 +123,10 @@ def test_ratios_are_what_stable_adamw_divides_by():
     for name in ("stable_adamw", "adam"):
         transform = OPTIMIZERS[name].scale(optimizer_settings(**MOMENTS), lambda: ROLES)
         state: Any = transform.init(gradients[0])
+        update = jax.jit(transform.update)
         for gradient in gradients:
             before = state
-            updates, state = transform.update(gradient, state)
+            updates, state = update(gradient, state)
         divided[name] = measure.named(updates)
     moments = before.mu, state.mu, state.nu  # Adam's
     found = measure.ratios(*moments, len(gradients), ROLES, **MOMENTS)

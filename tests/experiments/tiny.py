@@ -1,13 +1,18 @@
 """The small model of the experiments on learning rates, smaller, on letters that are made here."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from configs.default import Config
 from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import ROOT
+from experiments.harness.trainings import Trainings
 from tests.whole.command_line import records
+from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 
 TEXT = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
@@ -27,6 +32,15 @@ def config(folder: Path, steps: int, changes: dict[str, Any], text: str = TEXT) 
     }
     shapes = small(d_model=16, num_layers=1, steps=steps)
     return load(str(ROOT / CONFIG), shapes | tiny | changes)
+
+
+@contextlib.contextmanager
+def shared(measure: Any, config: Config) -> Iterator[Trainings]:
+    """The trainings of a config; a module `measure` makes no others, so they are compiled once."""
+    trainings = Trainings(build(config))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "Trainings", lambda run: trainings)
+        yield trainings
 
 
 def assert_continued(workdir: Path, steps: Iterable[int]) -> None:

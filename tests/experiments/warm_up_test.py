@@ -1,5 +1,6 @@
 """Boundaries, findings and causes of made-up trainings; what is read on the way of a small one."""
 
+import functools
 import math
 
 import jax
@@ -8,11 +9,9 @@ import numpy as np
 import pytest
 
 from experiments.harness import lab, rates
-from experiments.harness.trainings import Trainings
 from experiments.warm_up import measure, report
 from tests.experiments import tiny
 from tests.experiments.harness.runs import ENTROPY, finished, trainings
-from transformer_jax.config.build import build
 from transformer_jax.inspection.sharpness import threshold
 from transformer_jax.tasks.tokens import PLATEAU_MARGIN
 
@@ -30,12 +29,19 @@ def config(tmp_path_factory, compiled_once):
     return tiny.config(tmp_path_factory.mktemp("text"), STEPS, changes)
 
 
+@pytest.fixture(scope="module")
+def shared(config):
+    """The trainings, for `measure` too."""
+    with tiny.shared(measure, config) as trainings:
+        yield trainings
+
+
 def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps_rate(
-    config, tmp_path
+    config, shared, tmp_path
 ):
     (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=0, curvature=True)
     kept, rate_at = {}, {}
-    for made in Trainings(build(config)).steps(RATE, 0):
+    for made in shared.steps(RATE, 0):
         kept[made.step] = jax.tree.map(np.array, made.state.params)
         rate_at[made.step] = float(made.metrics.get("learning_rate", 0.0))
     for step in (1, 10):
@@ -49,7 +55,7 @@ def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps
     assert rate_at[BURN_IN + 1] == pytest.approx(RATE / 4)
     assert math.isnan(row["angle/50"]) and math.isnan(row["edge/100"])
     assert row["loss"] < row["initial"] and 0 <= row["dead"] <= 1
-    assert row["unigram_entropy"] == Trainings(build(config)).run.data.unigram_entropy
+    assert row["unigram_entropy"] == shared.run.data.unigram_entropy
 
 
 def _kernels(params):
@@ -62,21 +68,22 @@ def _kernels(params):
     return np.concatenate([x.astype(np.float64).reshape(-1) for x in kept])
 
 
-def test_what_diverges_has_its_row_without_readings(config, tmp_path):
+def test_what_diverges_has_its_row_without_readings(config, shared, tmp_path):
     (row,) = measure.measure(config, tmp_path, learning_rates=[math.inf], seed=0, curvature=False)
     assert math.isnan(row["loss"]) and math.isnan(row["dead"])
     assert all(math.isnan(row[f"{n}/{s}"]) for n in measure.NUMBERS for s in measure.READINGS)
 
 
-def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(config):
-    run = Trainings(build(config)).run
+def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(shared):
+    run = shared.run
     batch = lab.random_batch(jax.random.key(1), 20, rows=4, length=8)
-    params = lab.draw(run, jax.random.key(2), batch)
-    assert float(measure.dead_branches(run.model, params, batch)) == 0
+    params = jax.jit(functools.partial(lab.draw, run))(jax.random.key(2), batch)
+    dead = jax.jit(functools.partial(measure.dead_branches, run.model))
+    assert float(dead(params, batch)) == 0
     killed = dict(params["decoder"])
     down = killed["feed_forward"]["down"]
     killed["feed_forward"] = killed["feed_forward"] | {"down": jax.tree.map(jnp.zeros_like, down)}
-    assert float(measure.dead_branches(run.model, params | {"decoder": killed}, batch)) == 0.5
+    assert float(dead(params | {"decoder": killed}, batch)) == 0.5
 
 
 # The report --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from transformer_jax.process import machine
 
 
 def test_a_run_shows_that_it_still_runs_as_long_as_it_writes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(local, "_SIGN_SECONDS", 0.2)
+    monkeypatch.setattr(local, "_SIGN_SECONDS", 0.1)
     one = Run(config="configs/bigram_copy.py", overrides={}, labels={"seed": 0})
     job = Job(tmp_path, tmp_path, (one,))
 
@@ -25,9 +25,9 @@ def test_a_run_shows_that_it_still_runs_as_long_as_it_writes(tmp_path, monkeypat
             local._follow(subprocess.Popen(["sh", "-c", script], stdout=log), job)
         return capsys.readouterr().out
 
-    writes = "for i in $(seq 30); do echo; sleep 0.1; done"
+    writes = "for i in $(seq 10); do echo; sleep 0.1; done"
     assert re.match(r"running for \d+ s  \w+  seed=0\n", follow(writes))
-    assert follow("sleep 1") == ""
+    assert follow("sleep 0.5") == ""
 
 
 def test_a_job_waits_for_the_process_that_a_killed_sweep_has_left(tmp_path, monkeypatch, capsys):
