@@ -1,7 +1,5 @@
 """Any error ends in one message; what nobody expected leaves its traceback in a file."""
 
-import subprocess
-import sys
 import tempfile
 
 import pytest
@@ -67,15 +65,6 @@ def test_lack_of_memory_names_the_settings_that_decide_it(message, tmp_path, err
     assert "llocat" in text
     assert all(key in text for key in ("data.batch_size", "model", "decode.beam_size"))
     assert not list(tmp_path.iterdir())
-
-
-def test_what_a_mode_may_do_without_is_imported_by_none_at_its_start():
-    """Each takes as long as much of the rest, most of them seconds."""
-    late = {"matplotlib", "scipy", "seqeval", "sklearn", "tensorboardX", "tensorflow_datasets"}
-    program = "import sys, transformer_jax.main; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "transformer_jax.commands" in done.stdout.split(), done.stderr
-    assert not late & set(done.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs the tests of `eight_devices`, each file in a process that sees eight CPU devices."""
+"""Runs the tests of `eight_devices` in a process that sees eight CPU devices."""
 
 from pathlib import Path
 
@@ -6,12 +6,7 @@ import pytest
 
 from tests.processes import on_eight_devices
 
-pytestmark = pytest.mark.long
 
-FOLDER = Path(__file__).parent / "eight_devices"
-FILES = sorted(path.name for path in FOLDER.glob("*_test.py"))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_on_eight_devices(name):
-    on_eight_devices("-m", "pytest", str(FOLDER / name))
+@pytest.mark.long
+def test_on_eight_devices():
+    on_eight_devices("-m", "pytest", str(Path(__file__).parent / "eight_devices"))
