@@ -14,7 +14,7 @@ import pytest
 
 from tests.whole.command_line import call
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compiled_once")]
 
 FOLDER = Path(__file__).parent / "workdirs"
 NAMES = sorted(path.name for path in FOLDER.iterdir() if path.name != "data")

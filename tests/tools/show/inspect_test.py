@@ -1,6 +1,7 @@
 """What `inspect` says of the parameters of a model beyond its base."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,13 @@ DEFAULT = default.__file__
 def test_each_parameter_is_shown_with_what_its_parameterisation_gives_it(tmp_path, capsys):
     sizes = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 4, "tied_embeddings": "none"}
     sizes |= {"parameterization": "depth_mup", "base_width": 8, "base_depth": 2}
-    changes = {f"model.{key}": value for key, value in sizes.items()}
-    config = load("configs/language_model.py", changes | {"data.cache_dir": str(tmp_path)})
+    sizes |= {"architecture": "decoder_only", "residual": "pre_ln"}
+    changes: dict[str, Any] = {f"model.{key}": value for key, value in sizes.items()}
+    (tmp_path / "text").write_text("a b c\n")
+    changes |= {"data.source": "text", "data.dir": str(tmp_path), "data.tokenizer.kind": "bytes"}
+    changes["data.packing"] = False  # no rows are packed to see how full they are
+    changes |= {f"data.{split}": ("text",) for split in ("train", "validation", "test")}
+    config = load(DEFAULT, changes | {"data.cache_dir": str(tmp_path / "cache")})
     assert inspect(config, None) == 0
     out = capsys.readouterr().out
     # Yang et al. 2021, table 8, and 2023: n = 4 and N = 2, as powers of multiplier, learning rate
