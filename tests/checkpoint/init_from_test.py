@@ -137,10 +137,9 @@ def test_init_from_nothing_is_refused(tmp_path):
             init_from(path, make_state(1).params)
 
 
-# Each scheme that trains factors, and what it is with all of them at 1.
+# Schemes that train factors, and what they are with all of them at 1.
 FACTORS_AT_1 = {
     "admin": "post_ln",
-    "admin_constant": "post_ln",
     "layer_scale": "pre_ln",
     "rezero": "t_fixup",
 }

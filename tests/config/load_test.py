@@ -239,11 +239,6 @@ def test_files_that_are_no_config(tmp_path):
             overrides.load(str(tmp_path / name))
 
 
-def test_a_configs_argument_is_its_own():
-    with pytest.raises(ValueError, match="takes no argument"):
-        overrides.load("configs/default.py:big")
-
-
 def test_split_takes_the_overrides_out_of_a_command_line():
     argv = ["main", "--config=c.py", "--config.a.b=1", "--mode", "train", "--config.c", "x=y"]
     argv += ["--config.d", "-1", "--workdir=w"]

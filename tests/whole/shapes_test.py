@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from tests.whole.command_line import call, message_of, piped, results
@@ -50,19 +49,6 @@ def test_a_language_model_continues_lines_as_they_come_and_in_a_file(folder, tra
     assert "".join(stopped).splitlines()[sample] == line.partition(f" {word}")[0]
 
 
-def test_an_encoder_writes_the_vector_of_each_line(folder, trained, monkeypatch):
-    free = f"--config.data.dir={folder}/nowhere"
-    arguments = [f"--workdir={trained('masked')}", "--mode=embed", free]
-    lines = "".join(piped(monkeypatch, "a e\n\nb f\na e\n", *arguments)).splitlines()
-    vectors = np.array([[float(number) for number in line.split()] for line in lines])
-    assert vectors.shape == (4, 8) and np.isfinite(vectors).all()
-    assert lines[0] == lines[3] != lines[2]
-    (folder / "lines").write_text("a e\n\nb f\na e\n")
-    call(*arguments, f"--input={folder}/lines", f"--output={folder}/vectors")
-    assert (folder / "vectors").read_text().splitlines() == lines
-    assert piped(monkeypatch, "", *arguments) == [""]
-
-
 def test_a_classifier_starts_from_the_encoder_of_a_masked_language_model(trained, monkeypatch):
     """It takes the tokenizer, too, and reports what it took. A learning rate of 0 keeps it all."""
     masked, classes = trained("masked"), trained("classes")
@@ -79,23 +65,6 @@ def test_a_classifier_starts_from_the_encoder_of_a_masked_language_model(trained
         for workdir in (masked, classes)
     ]
     assert vectors[0] == vectors[1]
-
-
-def test_a_classifier_names_the_class_of_each_line_without_the_data(folder, trained, monkeypatch):
-    workdir = trained("classes")
-    scores = results(workdir)
-    assert {"test/accuracy", "test/f1", "test/matthews", "test/loss"} <= scores.keys()
-    assert json.loads((workdir / "labels.json").read_text()) == ["no", "yes"]
-    text = (folder / "test.en").read_text() + "\n"
-    free = f"--config.data.dir={folder}/nowhere"
-    found = piped(monkeypatch, text, f"--workdir={workdir}", "--mode=generate", free)
-    lines = "".join(found).split("\n")
-    assert lines[6:] == ["", ""]
-    expected = [line.split()[0] for line in (folder / "test.labelled").read_text().splitlines()]
-    right = np.mean([a == b for a, b in zip(lines[:6], expected, strict=True)])
-    assert scores["test/accuracy"] == pytest.approx(right)
-    assert call(f"--workdir={workdir}", "--mode=evaluate") == 0
-    assert results(workdir)["test/accuracy"] == scores["test/accuracy"]
 
 
 @pytest.mark.parametrize(

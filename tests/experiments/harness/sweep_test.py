@@ -3,9 +3,7 @@
 from typing import Any
 
 import pytest
-from ml_collections import config_dict
 
-from configs import default
 from experiments.harness.sweep import Run, grid, part, zipped
 
 CONFIG = "configs/bigram_copy.py"
@@ -45,22 +43,6 @@ def test_an_id_does_not_depend_on(changes):
 def test_an_id_depends_on(changes):
     others = [run().id, run(measure={"size": 2}).id, run(measure={"size": 2}, train=False).id]
     assert run(**changes).id not in others
-
-
-def test_a_key_that_is_added_to_the_default_config_changes_no_id(monkeypatch):
-    before, old = run().id, default.get_config
-
-    def get_config(arg=""):
-        config = old(arg)
-        with config.unlocked():
-            config.model.addition = 3
-            config.addition = config_dict.ConfigDict({"key": "value"})
-        return config
-
-    monkeypatch.setattr(default, "get_config", get_config)
-    assert run().id == before
-    # The key is there: another value of it is another run.
-    assert run(overrides={"seed": 1, "model.addition": 4}).id != before
 
 
 def test_an_id_does_not_depend_on_the_order_of_overrides():
