@@ -32,8 +32,8 @@ from tests.checkpoint.states import (
     save_with_average,
 )
 from transformer_jax.checkpoint import checkpoints as checkpoint
-from transformer_jax.checkpoint import manifest
 from transformer_jax.checkpoint.checkpoints import Checkpoints
+from transformer_jax.runs import manifest
 
 
 def test_round_trip_is_bit_exact(tmp_path):
@@ -306,24 +306,6 @@ def test_the_moving_average_is_what_is_read_where_there_is_one(tmp_path):
     folder = tmp_path / "checkpoints" / "2"
     with pytest.raises(ValueError, match=r"ema_params/head/kernel: saved \(3,\)"):
         checkpoint.load_parameters([folder], {"head": {"kernel": jnp.zeros(4)}})
-
-
-def test_full_disk_leaves_older_checkpoints_and_one_clear_message(tmp_path, monkeypatch):
-    checkpoints = folder_with(tmp_path, 1, keep_last=1)
-
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        save(checkpoints, 2)
-        with pytest.raises(OSError, match="no space left.*step 2.*older checkpoints") as error:
-            checkpoints.wait()
-    assert error.value.errno == errno.ENOSPC
-    assert names(tmp_path) == {"1"}
-    save(checkpoints, 3)  # there is space again
-    checkpoints.close()
-    assert names(tmp_path) == {"3"}
 
 
 def test_errors_of_the_background_surface_at_the_next_call(tmp_path, monkeypatch):

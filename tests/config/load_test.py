@@ -296,9 +296,9 @@ SAVED = overrides.to_json(overrides.load(default.__file__)).encode()
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (SAVED[:-5], "delimiter: line .*; restore it"),
-        (SAVED + b"\xe4", "not UTF-8 .byte 0xe4.*; restore it"),
-        (b"[1, 2]", "is not the config of a run.*; restore it"),
+        (SAVED[:-5], "delimiter: line .*: restore it"),
+        (SAVED + b"\xe4", "not UTF-8 .byte 0xe4.*: restore it"),
+        (b"[1, 2]", "is not the config of a run.*: restore it"),
         (b'{\n"seed": "\xe9"}', "config.json:2: not UTF-8"),
     ],
 )

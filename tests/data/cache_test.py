@@ -1,6 +1,5 @@
 """Folders that are built once: whole, by one process, whatever breaks off."""
 
-import errno
 import multiprocessing
 from pathlib import Path
 
@@ -13,21 +12,6 @@ def test_fingerprint_tells_parts_apart():
     variants = [("a", "b"), ("ab",), ("a\nb",), (["a", "b"],), ("b", "a"), ("a",), ()]
     assert len({fingerprint(*parts) for parts in variants}) == len(variants)
     assert fingerprint({"x": 1, "y": 2}) == fingerprint({"y": 2, "x": 1})
-
-
-def test_what_a_killed_or_failed_build_left_is_not_taken_for_whole(tmp_path):
-    (tmp_path / "thing.unfinished").mkdir()
-    (tmp_path / "thing.unfinished" / "half").write_text("")
-
-    def full_disk(folder):
-        (folder / "half").write_text("")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError, match="no disk space left to build it.*data.cache_dir.*thing"):
-        build_once(tmp_path / "thing", full_disk)
-    assert not list(tmp_path.rglob("half"))
-    build_once(tmp_path / "thing", lambda folder: None)
-    assert not list((tmp_path / "thing").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import math
 import struct
-import tracemalloc
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
-from transformer_jax.inspection.spikes import spike_scores
 from transformer_jax.process import hosts
 from transformer_jax.runs import log as run_log
 from transformer_jax.runs.log import RunLog, Texts, format_samples, format_scores
@@ -128,23 +126,6 @@ def test_blank_lines_are_no_records(tmp_path, end):
     assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2]
     open_log(tmp_path, restored_step=2).close()
     assert path.read_text() == text
-
-
-def test_a_log_is_never_whole_in_memory(tmp_path):
-    """That of a long run would not fit; it is read before a resume and at the end."""
-    record = {f"train/{name}": 0.125 for name in ("loss", "gradient_norm", "a", "b", "c", "d")}
-    lines = [json.dumps({"step": step, **record}) + "\n" for step in range(1, 3001)]
-    (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    size = sum(map(len, lines))
-    open_log(tmp_path / "other").close()  # what it imports takes memory, too
-    tracemalloc.start()
-    log = open_log(tmp_path, restored_step=2990)
-    found = run_log.spikes(read_metrics(tmp_path)), log.records
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    log.close()
-    assert found == ([], 2990) and peak < size / 2
-    assert spike_scores(read_metrics(tmp_path)) == {"spike_score": {"loss": 0, "gradient_norm": 0}}
 
 
 def test_numbers_are_valid_json(tmp_path):

@@ -107,21 +107,6 @@ def test_a_work_directory_that_cannot_be_written_is_told_apart(tmp_path, monkeyp
         workdir.lock(tmp_path)
 
 
-def test_a_link_leads_to_no_file_outside(tmp_path):
-    """A work directory from elsewhere may hold links to files that are the user's own."""
-    run, victim = tmp_path / "run", tmp_path / "victim"
-    run.mkdir()
-    victim.write_text("mine")
-    for name in (workdir.LOCK, "results.json", "results.json.tmp"):
-        (run / name).symlink_to(victim)
-    with pytest.raises(FileExistsError, match="run/.lock is a link, and no lock: remove it"):
-        workdir.lock(run)
-    workdir.write_results(run, {"steps": 1})
-    assert victim.read_text() == "mine"
-    assert workdir.read_results(run) == {"steps": 1}
-    assert {path.name for path in run.iterdir()} == {workdir.LOCK, "results.json"}
-
-
 @pytest.mark.parametrize("samples", ['["a b"]', '[["a"]]', '[["a", [1]]]', "[[null, []]]", "7"])
 def test_a_sample_is_a_line_and_its_results(tmp_path, samples):
     line = '{"step": 1, "samples": [["a", ["b", "c"]]]}\n'

@@ -4,7 +4,6 @@ import fcntl
 import gzip
 import json
 import re
-import shutil
 
 import jax
 import pytest
@@ -111,12 +110,6 @@ def test_a_run_that_is_scored_and_diverged_says_so(tmp_path, capsys, status, lin
     assert capsys.readouterr().out.count("This run diverged: at its end the loss was") == lines
 
 
-def test_a_work_directory_that_lost_its_config_is_refused(folder, tmp_path, capsys):
-    (tmp_path / "checkpoints").mkdir()
-    message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}")
-    assert "no config.json" in message
-
-
 def test_other_data_is_refused_and_the_run_is_left_as_it_was(folder, tmp_path, capsys):
     for path in (*folder.glob("*.en"), *folder.glob("*.de")):
         (tmp_path / path.name).write_text(path.read_text().replace("a e", "e a"))
@@ -154,73 +147,3 @@ def test_a_failure_in_training_is_reported_and_noted(folder, tmp_path, capsys, m
     message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}/run")
     assert "no space left" in message
     assert results(tmp_path / "run")["status"] == "failed"
-
-
-TRAIN = "--mode=train"
-EVALUATE = "--mode=evaluate"
-GENERATE = "--mode=generate --input=@/t"
-REPLAY = "--mode=replay --step=5"
-
-
-def contents(workdir):
-    paths = (path for path in workdir.rglob("*") if path.is_file() and path.name != ".lock")
-    return {path: path.read_bytes() for path in paths}
-
-
-def with_other_scheme(workdir):
-    path = workdir / "config.json"
-    path.write_text(path.read_text().replace("pre_ln", "post_ln"))
-
-
-def without_checkpoints(workdir):
-    shutil.rmtree(workdir / "checkpoints")
-
-
-def with_file_for_checkpoints(workdir):
-    without_checkpoints(workdir)
-    (workdir / "checkpoints").touch()
-
-
-def with_broken_results(workdir):
-    (workdir / "results.json").write_text('{"a":')
-
-
-def with_torn_config(workdir):
-    (workdir / "config.json").write_text("[]")
-
-
-def with_foreign_record(workdir):
-    path = workdir / "metrics.jsonl"
-    path.write_text(path.read_text().replace('"step": 2', '"step": "2"'))
-
-
-@pytest.mark.parametrize(
-    ("harm", "modes", "parts"),
-    [
-        (
-            with_other_scheme,
-            (TRAIN, EVALUATE, GENERATE, REPLAY),
-            ["/config.json", "/checkpoints/", "model.residual: 'pre_ln' -> 'post_ln'"],
-        ),
-        (without_checkpoints, (TRAIN,), ["has saved checkpoints", "there are none in"]),
-        (with_file_for_checkpoints, (TRAIN, EVALUATE, GENERATE), ["checkpoints is not a folder"]),
-        (with_broken_results, (TRAIN, EVALUATE), ["/results.json is broken", "remove it"]),
-        (with_torn_config, (TRAIN, EVALUATE, GENERATE), ["/config.json", "restore it"]),
-        (with_foreign_record, (TRAIN,), ["/metrics.jsonl:1 is not a record"]),
-    ],
-)
-def test_a_work_directory_whose_files_were_harmed_is_refused_and_left_as_it_is(
-    folder, tmp_path, capsys, harm, modes, parts
-):
-    """Before anything is scored, decoded or trained."""
-    (folder / "t").write_text("a\n")
-    workdir = tmp_path / "run"
-    shutil.copytree(folder / "run", workdir)
-    if harm is not with_other_scheme:  # whose results are not shown as of that config
-        (workdir / "results.json").unlink()  # otherwise training shows it
-    harm(workdir)
-    before = contents(workdir)
-    for mode in modes:
-        message = message_of(folder, capsys, f"--workdir={workdir} {mode}")
-        assert all(part in message for part in parts), (mode, message)
-    assert contents(workdir) == before

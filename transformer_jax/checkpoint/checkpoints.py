@@ -32,8 +32,9 @@ from typing import Any, Literal
 from absl import logging
 from jaxtyping import PyTree
 
-from transformer_jax.checkpoint import arrays, manifest
+from transformer_jax.checkpoint import arrays
 from transformer_jax.process import hosts
+from transformer_jax.runs import manifest
 from transformer_jax.runs.workdir import CONFIG, LABELS, plain, read_labels
 
 _PROGRESS = "progress.json"

@@ -27,6 +27,7 @@ from configs.default import Config
 from transformer_jax.config import kinds
 from transformer_jax.config.kinds import Kind, shorten
 from transformer_jax.data.read.open_file import decode_lines
+from transformer_jax.runs.workdir import reading
 from transformer_jax.training.schedule import SCHEDULES
 
 # What each key of the config may be
@@ -252,13 +253,10 @@ def _mistake(schema: Schema, path: Path, error: BaseException) -> str:
 
 def _saved(path: Path) -> dict[str, Any]:
     """The content of a config.json; ValueError in one line where it is none."""
-    mend = "restore it, in a work directory from checkpoints/STEP/config.json"
-    try:
+    with reading(path, "restore it, in a work directory from checkpoints/STEP/config.json"):
         saved = json.loads("\n".join(decode_lines(path.read_bytes(), path.name)))
-    except ValueError as error:
-        raise ValueError(f"{error}; {mend}") from error
-    if not isinstance(saved, dict):
-        raise ValueError(f"it is not the config of a run, which begins with {{; {mend}")
+        if not isinstance(saved, dict):
+            raise ValueError("it is not the config of a run, which begins with {")
     return saved
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import filelock
 from absl import logging
 
+from transformer_jax.runs import manifest
+
 # How TFDS, NumPy and array_record tell of a full disk: they lose its number.
 _FULL = "No space left", "requested and", "Could not submit chunk"
 
@@ -28,7 +30,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> None:
     """Calls build(temporary folder) and renames that to `folder`, unless `folder` exists already.
 
     Args:
-        folder: what to build; where it exists, it is whole.
+        folder: what to build; where it exists and has its files as they were built, it is whole.
         build: writes its files into the empty folder that it gets.
     """
     with resumed(folder) as temporary:
@@ -45,15 +47,17 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def resumed(folder: Path) -> Iterator[Path | None]:
-    """The unfinished state of `folder`, which a killed process may have left; None: it exists.
+    """The unfinished state of `folder`, which a killed process may have left; None: it is whole.
 
-    Where nothing fails it becomes `folder` at the end. What is refused (ValueError) is deleted,
-    what is interrupted stays: whoever comes next goes on with it.
+    Where nothing fails it becomes `folder` at the end, in the place of a damaged one. What is
+    refused (ValueError) is deleted, what is interrupted stays: whoever comes next continues it.
     """
-    with contextlib.nullcontext() if folder.is_dir() else locked(folder):
-        if folder.is_dir():  # perhaps another process built it while this one waited
+    with contextlib.nullcontext() if (whole := damage(folder) is None) else locked(folder):
+        if whole or (harm := damage(folder)) is None:  # another process may have built it meanwhile
             yield None
             return
+        if folder.exists():
+            logging.warning("%s is damaged, and is made again: %s", folder, harm)
         unfinished = folder.with_name(folder.name + ".unfinished")
         unfinished.mkdir(exist_ok=True)
         try:
@@ -61,7 +65,16 @@ def resumed(folder: Path) -> Iterator[Path | None]:
         except ValueError:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
+        manifest.write(unfinished)
+        shutil.rmtree(folder, ignore_errors=True)
         os.replace(unfinished, folder)
+
+
+def damage(folder: Path) -> str | None:
+    """Why a folder is not as it was built, or None. Older versions have built some unhashed."""
+    if (folder / manifest.NAME).exists() or not folder.is_dir():
+        return manifest.fault(folder)
+    return None
 
 
 @contextlib.contextmanager

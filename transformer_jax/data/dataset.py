@@ -131,8 +131,9 @@ class Dataset:
 
         if path is None:
             return train_tokenizer(kind, (), vocab_size, extra_tokens)
-        if not path.exists():
-            settings.find_files()  # before minutes are spent on reading the first of them
+        if path != settings.tokenizer_file:
+            if not path.exists():
+                settings.find_files()  # before minutes are spent on reading the first of them
             build_once(path.parent, train)
         return load_tokenizer(path)
 

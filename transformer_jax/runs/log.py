@@ -76,6 +76,7 @@ class RunLog:
 
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
+        read_samples(workdir)  # a broken one is refused now
         self._trackers = Trackers(trackers, self._workdir, config or {})
         path, spent = self._workdir / METRICS, 0.0
         with replacing(path) as file:

@@ -121,7 +121,7 @@ def reading(path: Path, mend: str) -> Iterator[None]:
     """Raises ValueError naming the file, and how to mend it, where what is read of it is broken."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
         raise ValueError(f"{path} is broken ({error}): {mend}") from error
 
 

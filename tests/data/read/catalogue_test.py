@@ -149,19 +149,6 @@ def test_names_that_do_not_work(tmp_path, name, message):
         read(PAIRS, tmp_path, name=name)
 
 
-def test_a_build_that_fails_leaves_no_set_behind(tmp_path, monkeypatch):
-    def full_disk(*args):
-        raise OSError(28, "No space left on device")
-        yield
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ToyTranslation, "_generate_examples", full_disk)
-        with pytest.raises(OSError, match="no disk space left to build it.*toy_translation"):
-            read(PAIRS, tmp_path)
-    assert not list(tmp_path.rglob("*.array_record*"))
-    assert len(read(PAIRS, tmp_path)["source"]) == 6
-
-
 @pytest.mark.parametrize(
     ("splits", "message"),
     [(("dev",), "dev.*train"), (("train[6:]",), "'train.6:.' has no example")],

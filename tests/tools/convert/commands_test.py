@@ -10,10 +10,11 @@ import pytest
 from configs import default
 from tests.tools.convert.llama import CONFIG, SHAPES, checkpoint
 from tests.whole.command_line import call
-from transformer_jax.checkpoint import arrays, manifest
+from transformer_jax.checkpoint import arrays
 from transformer_jax.config.build import build, built
 from transformer_jax.config.load import load
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
+from transformer_jax.runs import manifest
 from transformer_jax.tools.convert import (
     FAMILIES,
     safetensors,

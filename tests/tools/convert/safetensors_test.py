@@ -77,13 +77,3 @@ def test_a_file_that_is_none(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
     with pytest.raises(ValueError, match="not a whole safetensors file"):
         safetensors.find(tmp_path)
-
-
-def test_pickles_are_not_opened(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is neither model.safetensors nor"):
-        safetensors.find(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"a pickle")
-    with pytest.raises(ValueError, match="pytorch_model.bin is pickled"):
-        safetensors.find(tmp_path)
-    with pytest.raises(FileNotFoundError, match="there is no such folder"):
-        safetensors.find(tmp_path / "nowhere")

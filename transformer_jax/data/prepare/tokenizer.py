@@ -17,7 +17,12 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
-from transformer_jax.runs.workdir import SPECIAL_IDS, TOKENIZER_CONFIG, write_atomically
+from transformer_jax.runs.workdir import (
+    SPECIAL_IDS,
+    TOKENIZER_CONFIG,
+    reading,
+    write_atomically,
+)
 
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 
@@ -224,7 +229,8 @@ def load_tokenizer(path: str | Path, special: SpecialIds | None = None) -> Token
     except Exception as error:  # the library raises plain Exception for every broken file
         raise ValueError(f"{path}: not a tokenizer file ({error})") from error
     beside = path.with_name(TOKENIZER_CONFIG)
-    described = beside.read_text("utf-8") if beside.is_file() else ""
+    with reading(beside, "restore it, or remove it to export without it"):
+        described = beside.read_text("utf-8") if beside.is_file() else ""
     return Tokenizer(library, load_special_ids(path) if special is None else special, described)
 
 
@@ -233,12 +239,10 @@ def load_special_ids(path: str | Path) -> SpecialIds:
     file = Path(path).with_name(SPECIAL_IDS)
     if not file.is_file():
         return OWN_IDS
-    try:
+    with reading(file, "restore it"):
         found = json.loads(file.read_text())
         several = {name: tuple(found.get(name, ())) for name in ("other_eos", "never")}
         return SpecialIds(**found | several)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file}: not the special ids of a tokenizer ({error})") from error
 
 
 def train_tokenizer(

@@ -16,9 +16,10 @@ import tensorflow_datasets.translate  # noqa: F401
 from tensorflow_datasets.core.download import extractor
 from tensorflow_datasets.core.download.util import DownloadError
 
-from transformer_jax.data.cache import fingerprint, locked
+from transformer_jax.data.cache import damage, fingerprint, locked
 from transformer_jax.data.read.examples import Examples, SourceSettings
 from transformer_jax.data.read.features import BLOCK, KEYS, built_once, columns_of
+from transformer_jax.runs import manifest
 
 # TFDS unpacks archives through these two functions of TensorFlow; plain ones do for local files.
 extractor.tf = types.SimpleNamespace(
@@ -136,6 +137,8 @@ def read_builder(
 
 def _decode(folder: Path, splits: Sequence[str], features: Sequence[str]) -> Iterator[Examples]:
     """These features of a prepared set, in blocks."""
+    if found := damage(folder):
+        raise ValueError(f"{folder} is damaged ({found}): delete it, and it is prepared again")
     # As it lies on the disk: another process may have prepared it since its builder was made.
     builder = tfds.builder_from_directory(folder)
     for split in splits:
@@ -161,6 +164,7 @@ def _prepare(builder: Builder, folder: Path) -> None:
     except (DownloadError, extractor.ExtractError) as error:
         name = builder.info.full_name
         raise OSError(f"data.name: TFDS could not prepare {name}: {error}") from error
+    manifest.write(folder)
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from configs.default import Config
+from transformer_jax.commands.opening import lock, save
 from transformer_jax.commands.restore import check
 from transformer_jax.commands.start import begin, start
 from transformer_jax.config.build import built
@@ -11,7 +12,7 @@ from transformer_jax.inspection import memory
 from transformer_jax.models import FAMILIES
 from transformer_jax.process import hosts
 from transformer_jax.run import Run
-from transformer_jax.runs.workdir import CONFIG, REPLAY, is_writable, write_atomically
+from transformer_jax.runs.workdir import CONFIG, REPLAY, is_writable
 from transformer_jax.tools.replay.replay import BadStep
 from transformer_jax.tools.replay.replay import replay as train_again
 
@@ -29,6 +30,8 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
             "--mode=replay names sublayers of a Transformer, which a model of model.family="
             f"{config.model.family!r} does not have; metrics.jsonl has its gradient norms"
         )
+    if writable := hosts.first(lambda: is_writable(workdir)):
+        lock(workdir)
     with built(config, workdir) as run:
         if step is None or not 1 <= step <= run.train.steps:
             raise ValueError(
@@ -48,9 +51,8 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         print(f"Replaying from step {int(state.step)} to {step} in float32.")
         found = _told(run, train_again(run, state, streams, step))
         print(found)
-        if hosts.is_first() and is_writable(workdir):
-            record = {"step": step, "found": found}
-            write_atomically(workdir / REPLAY, json.dumps(record, indent=1) + "\n")
+        if writable:
+            save(workdir / REPLAY, json.dumps({"step": step, "found": found}, indent=1) + "\n")
         return 0
 
 

@@ -1,4 +1,4 @@
-"""manifest.json: the size and SHA-256 of every other file of a checkpoint, written last.
+"""manifest.json: the size and SHA-256 of every other file of a folder, written last.
 
 A folder whose files are those of its manifest is whole.
 """
@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-_NAME = "manifest.json"
+NAME = "manifest.json"
 
 
 def write(folder: Path) -> None:
@@ -20,7 +20,7 @@ def write(folder: Path) -> None:
         sync(path)
         name = path.relative_to(folder).as_posix()
         files[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
-    manifest = folder / _NAME
+    manifest = folder / NAME
     manifest.write_text(json.dumps({"files": files}, indent=1))
     sync(manifest)
     sync(folder)
@@ -33,14 +33,14 @@ def fault(folder: Path, *, needed: Collection[str] = (), unhashed: str | None = 
     unhashed: a folder in it whose files are checked by their sizes alone.
 
     Raises OSError where a file cannot be read. A disk that does not answer says nothing about the
-    checkpoint, which would be passed over and removed if this returned a fault.
+    folder, which would be passed over and removed if this returned a fault.
     """
-    name = _NAME
+    name = NAME
     try:
         files = json.loads((folder / name).read_text())["files"]
         listed = {name.partition("/")[0] for name in files}
         if missing := [name for name in needed if name not in listed]:
-            return f"its {_NAME} does not list {missing[0]}"
+            return f"its {NAME} does not list {missing[0]}"
         for name, file in files.items():
             path = folder / name
             if (size := path.stat().st_size) != file["size"]:
@@ -51,11 +51,11 @@ def fault(folder: Path, *, needed: Collection[str] = (), unhashed: str | None = 
     except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"its {_NAME} cannot be parsed"
+        return f"its {NAME} cannot be parsed"
     except OSError as error:
         raise OSError(
             error.errno,
-            f"a checkpoint cannot be read, and is kept as it is ({error.strerror}, of {name}): run "
+            f"the folder cannot be read, and is kept as it is ({error.strerror}, of {name}): run "
             "the same command again when it can be",
             str(folder),
         ) from error

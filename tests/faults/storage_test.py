@@ -1,0 +1,458 @@
+"""Damaged storage: each file of a work directory and its caches, each damage, each command.
+
+A command gives what it gives on the sound folder, or ends in one message that names the file; then
+every other file is as it was.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import io
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+import tests.data.toy  # noqa: F401  # which TFDS knows from then on
+from configs import default
+from tests.tools.convert import llama
+from tests.whole.command_line import CONFIG, call, records, results, timeless
+from transformer_jax.checkpoint import arrays, checkpoints
+from transformer_jax.config.load import load, to_json
+from transformer_jax.tools.reports import report
+
+TRIALS = int(os.environ.get("FAULT_TRIALS", "200"))  # of the long form
+RUNS = {
+    # Starts from an imported model, so that it has all files of a tokenizer.
+    "language_model": {
+        "data.train": ("words",),
+        "data.validation": ("words",),
+        "data.test": (),
+        "checkpoint.init_from": "imported",
+        "evaluate.samples": ("w5 w6",),
+        "decode.method": "greedy",
+    },
+    "classes": {
+        "model.architecture": "encoder_only",
+        "model.residual": "admin",
+        "task.name": "classification",
+        "data.source": "labelled",
+        "data.train": ("labelled",),
+        "data.validation": ("labelled",),
+        "data.test": ("labelled",),
+    },
+    # A set of TFDS, whose own files lie in the cache.
+    "catalogue": {
+        "data.source": "tfds",
+        "data.name": "toy_translation",
+        "data.validation": ("test",),
+        "data.test": ("test",),
+    },
+}
+COMMANDS = {
+    "resume": "--workdir=run --config.train.steps=8",
+    "begin": "--config=config.json --workdir=new --config.train.steps=2",
+    "show": "--workdir=run",
+    "evaluate": "--workdir=run --mode=evaluate --split=validation",
+    "generate": "--workdir=run --mode=generate --input=lines --output=written",
+    "export": "--workdir=run --mode=export --output=exported",
+}
+
+COMMANDS["decode"] = COMMANDS["begin"]  # once nothing is left of what was made of a set of TFDS
+# The commands that read the files of a folder.
+READ_BY = {
+    "run/checkpoints": ("resume", "evaluate", "generate", "export"),
+    "run": ("resume", "show", "evaluate", "generate", "export", "report"),
+    "cache": ("begin", "evaluate"),
+    "cache/tfds": ("decode",),
+}
+
+
+class Executed:
+    """A pickle of it makes a folder when it is loaded."""
+
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+def pickled(data):
+    """A program, for whoever unpickles it: an array of objects, or a plain pickle."""
+    file = io.BytesIO()
+    if data.startswith(b"\x93NUMPY"):
+        np.save(file, np.array([Executed()], object))
+    else:
+        pickle.dump(Executed(), file)
+    return file.getvalue()
+
+
+def flipped(data, places, draw, bit=None):
+    """A bit of one of these bytes is another."""
+    changed = bytearray(data)
+    changed[draw.choice(places)] ^= 1 << (draw.randrange(8) if bit is None else bit)
+    return bytes(changed)
+
+
+def digits(data):
+    """The places of the digits of a text, or of all bytes of what is none."""
+    places = [match.start() for match in re.finditer(rb"\d", data)]
+    return places if places and b"\0" not in data else range(len(data))
+
+
+# What becomes of the bytes of a file, by a random.Random and the same file of another run.
+DAMAGES: dict[str, Callable[[bytes, random.Random, bytes], bytes]] = {
+    "truncated": lambda data, draw, _: data[: draw.randrange(len(data))],
+    "flipped": lambda data, draw, _: flipped(data, range(len(data)), draw),
+    "digit": lambda data, draw, _: flipped(data, digits(data), draw, bit=0),
+    "emptied": lambda *_: b"",
+    "exchanged": lambda data, draw, other: other,
+    "of another version": lambda data, *_: (
+        b'{"format": 99, ' + data[1:] if data[:1] == b"{" else bytes([data[0] ^ 1]) + data[1:]
+    ),
+    "pickled": lambda data, *_: pickled(data),
+}
+
+
+def train(folder, name, seed):
+    """A finished run of this name in `folder`, with all that belongs to it."""
+    words = np.random.default_rng(seed).integers(4, 12, (60, 4))
+    folder.mkdir()
+    lines = [" ".join(f"w{word}" for word in line) for line in words]
+    (folder / "words").write_text("".join(f"{line}\n" for line in lines))
+    labelled = [f"{'yes' if sum(line) % 2 else 'no'} w{line[0]}\n" for line in words]
+    (folder / "labelled").write_text("".join(labelled))
+    (folder / "lines").write_text("w5 w6\nw7\n" if name != "catalogue" else "train 1\n")
+    os.chdir(folder)
+    start: dict = {}
+    if name == "language_model":
+        llama.checkpoint(folder / "theirs")
+        assert call("--mode=import", "--checkpoint=theirs", "--workdir=imported") == 0
+        flat = json.loads(Path("imported/config.json").read_text())["model"]
+        start = {f"model.{key}": value for key, value in flat.items()}
+    own = {"data.dir": str(folder), "data.cache_dir": "cache", "seed": seed}
+    own |= {"train.log_every": 1, "checkpoint.every": 4}
+    config = load(default.__file__, CONFIG | start | own | RUNS[name])
+    Path("config.json").write_text(to_json(config))
+    assert call("--config=config.json", "--workdir=run") == 0
+    if name == "language_model":
+        assert call("--workdir=run", "--mode=replay", "--step=5") == 0
+    return folder
+
+
+def parameters(workdir):
+    """The bytes of all arrays of the newest checkpoint."""
+    folder = max((workdir / "checkpoints").resolve().iterdir(), key=lambda path: int(path.stem))
+    held = arrays.saved(checkpoints.whole(folder))
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), held)
+    loaded = arrays.flat(arrays.load(folder, abstract))
+    return {path: np.asarray(leaf).tobytes() for path, leaf in loaded.items()}
+
+
+def contents(folder):
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+class Given(NamedTuple):
+    """The exit status of a command, what it gives, and what it says of it."""
+
+    status: int
+    made: Any
+    told: str
+    changed: frozenset[str] = frozenset()  # files that were there before
+    done: Any = None  # what was done before to the copy of a folder
+
+
+def given(command) -> Given:
+    """What a command gives in the current folder."""
+    out, told = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
+        if command == "report":
+            status = report.main(["run", "--output=page.html"])
+        else:
+            if command == "decode":
+                for path in (*Path("cache").glob("sets"), *Path("cache").glob("tfds/*/*/columns")):
+                    shutil.rmtree(path)
+            status = call(*COMMANDS[command].split())
+    made: Any = None
+    if status != 0:
+        return Given(status, made, told.getvalue())
+    workdir = Path("run" if command == "resume" else "new")
+    if command in ("resume", "begin", "decode"):
+        made = [records(workdir), timeless(results(workdir)), parameters(workdir)]
+    elif command == "export":
+        made = contents(Path("exported"))
+    elif command == "evaluate":
+        made = timeless(results(Path("run")))
+    elif command == "show":
+        made = re.sub("(time/wall_seconds) .*|The files of .*", "", out.getvalue())
+    else:
+        made = Path("page.html" if command == "report" else "written").read_text("utf-8")
+        made = made.replace(str(Path.cwd()), "")
+    return Given(status, made, told.getvalue())
+
+
+def on_copy(folder, place, command, change=lambda copy: None) -> Given:
+    """What a command gives on a copy of a folder in `place`, after a change to it."""
+    copy = Path(tempfile.mkdtemp(dir=place)) / "copy"  # of which this process holds no lock
+    shutil.copytree(folder, copy)
+    with contextlib.chdir(copy):
+        done = change(copy)
+        before = contents(copy)
+        found = given(command)
+        after = contents(copy)
+        assert not Path("executed").exists(), "a pickle was loaded"
+    shutil.rmtree(copy.parent)
+    changed = frozenset(name for name, data in before.items() if after.get(name) != data)
+    return found._replace(changed=changed, done=done)
+
+
+@dataclasses.dataclass
+class Sound:
+    """A folder with a run, its name, and what commands give there."""
+
+    name: str
+    folder: Path
+    known: dict[str, Given] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def other(self) -> Path:
+        """A folder with the same files of another run."""
+        with contextlib.chdir(self.folder):
+            return train(self.folder.parent / "other", self.name, 1)
+
+    def expected(self, command) -> Given:
+        """What a command gives; the test is skipped where there is no such command for the run."""
+        if command not in self.known:
+            self.known[command] = on_copy(self.folder, self.folder.parent, command)
+        found = self.known[command]
+        if "no counterpart" in found.told or "generates nothing" in found.told:
+            pytest.skip(f"{command} does not know such a run")
+        assert found.status == 0, found.told
+        return found
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.faults] * (name != "classes")) for name in RUNS],
+)
+def sound(request, tmp_path_factory, compiled_once):
+    home = tmp_path_factory.mktemp(request.param)
+    with contextlib.chdir(home):  # which `train` leaves for others
+        return Sound(request.param, train(home / "one", request.param, 0))
+
+
+def files(folder, area):
+    """The names of all files of an area that belong to no area within it."""
+    names = [name for name in contents(folder) if name.startswith(f"{area}/")]
+    within = tuple(f"{other}/" for other in READ_BY if other.startswith(f"{area}/"))
+    return [name for name in names if not name.startswith(within)]
+
+
+def harmed(folder, name, damage, other):
+    """Does the damage to a file; False where the file cannot have it."""
+    path, victim = folder / name, folder.parent.parent / "victim"
+    if damage == "deleted":
+        path.unlink()
+    elif damage == "linked":  # to a file outside, which is the user's
+        shutil.move(path, victim)
+        path.symlink_to(victim)
+    else:
+        data, source = path.read_bytes(), other / name
+        theirs = source.read_bytes() if source.is_file() else data
+        found = DAMAGES[damage](data, random.Random(f"{name} {damage}"), theirs) if data else None
+        if not data or found == data:
+            return False
+        path.write_bytes(found)
+    return True
+
+
+def wrong(name, damage, expected, found, logged):
+    """What is wrong with what a command made of a damaged file, or None."""
+    told = found.told + logged
+    folders = [str(path) for path in Path(name).parents if len(path.parts) > 2]
+    named = any(text in told for text in (Path(name).name, *folders))
+    if found.status == 0:
+        if found.made == expected or (named and "is passed over" in told):  # for an older one
+            return None
+        print(f"OTHER {name} {damage}: {'told' if named else 'not told'}")
+        # What a deleted file alone knew is lost, and texts that anyone may edit have no sums.
+        editable = name.startswith("run/") and not name.startswith("run/checkpoints/")
+        unseen = {"deleted", *(("flipped", "digit", "exchanged") if editable else ())}
+        return None if damage in unseen else f"SILENT: {found.made} {told}"[:600]
+    if told.count("error: ") != 1 or "Traceback" in told or "mistake of the program" in told:
+        return f"no message: {told[-600:]}"
+    lost = found.changed - {name}
+    return f"CHANGED: {lost}" if lost else None if named else f"UNNAMED: {told[-600:]}"
+
+
+def fault_of(sound, place, caplog, command, name, damage):
+    """What is wrong with what a command makes of a damage to a file: "", or None if it has none."""
+    caplog.clear()
+    other = sound.other if damage == "exchanged" else sound.folder
+    harm = functools.partial(harmed, name=name, damage=damage, other=other)
+    found, victim, fault = on_copy(sound.folder, place, command, harm), place / "victim", None
+    if victim.exists():
+        if victim.read_bytes() != (sound.folder / name).read_bytes():
+            fault = "WRITTEN through a link"
+        victim.unlink()
+    if not found.done:
+        return None
+    fault = fault or wrong(name, damage, sound.expected(command).made, found, caplog.text)
+    return f"{name} {damage} {command}: {fault}" if fault else ""
+
+
+QUICK = "show", "evaluate", "generate"
+QUICK_FIRST = [
+    *QUICK,
+    *(pytest.param(name, marks=pytest.mark.faults) for name in ("resume", "export", "report")),
+]
+CASES = [
+    (area, command, damage)
+    for area, commands in READ_BY.items()
+    for command in commands
+    for damage in (*DAMAGES, "deleted", "linked")
+]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("area", "command", "damage"), CASES)
+def test_any_damage_of_any_file(sound, tmp_path, caplog, area, command, damage):
+    sound.expected(command)
+    names = files(sound.folder, area)
+    if not names or (sound.name == "catalogue" and not area.startswith("cache")):
+        pytest.skip("there is no such file, or another run tries the same")
+    found = [fault_of(sound, tmp_path, caplog, command, name, damage) for name in names]
+    faults = [fault for fault in found if fault]
+    count = len(found) - found.count(None)
+    print(f"TRIED {sound.name} {area} {command} {damage}: {count} files, {len(faults)} faults")
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_some_damage_of_some_file(sound, tmp_path, caplog, seed):
+    draw = random.Random(seed)
+    area, command, damage = draw.choice([case for case in CASES if case[1] in QUICK])
+    name = draw.choice(files(sound.folder, area))
+    assert not fault_of(sound, tmp_path, caplog, command, name, damage)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of 64 MiB of memory."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("nothing can be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.mark.parametrize(
+    "trial", [0, *(pytest.param(n, marks=pytest.mark.faults) for n in range(1, TRIALS))]
+)
+def test_a_disk_that_is_full_at_any_moment(sound, disk, caplog, trial):
+    """One message says so, and then the same command gives what it gives elsewhere."""
+    draw = random.Random(trial)
+    command = draw.choice(["begin", "resume", "evaluate", "generate", "export", "report"])
+    expected = sound.expected(command)
+    copy, page = disk / "copy", os.sysconf("SC_PAGE_SIZE")
+    shutil.copytree(sound.folder, copy)
+    if command == "begin":
+        shutil.rmtree(copy / "cache")  # so that data and tokenizer are written too
+    with contextlib.chdir(copy):
+        with (disk / "filler").open("wb") as file:
+            for _ in range(os.statvfs(disk).f_bavail - int(2 ** draw.uniform(0, 9))):
+                file.write(bytes(page))
+        found = given(command)
+        (disk / "filler").unlink()
+        if found.status:
+            told = found.told + caplog.text
+            assert told.count("error: ") == 1 and "Traceback" not in told, told
+            assert re.search("space left", told), told
+            found = given(command)
+    assert (found.status, found.made) == (0, expected.made), found.told
+
+
+@pytest.mark.parametrize("command", QUICK_FIRST)
+def test_a_disk_that_is_read_only(sound, disk, command, tmp_path):
+    """What only reads gives the same; training says that nothing can be written there."""
+    expected = sound.expected(command)
+    shutil.copytree(sound.folder, disk / "copy")
+    (tmp_path / "here").mkdir()
+    for name in ("run", "cache", "lines", "imported"):
+        (tmp_path / "here" / name).symlink_to(disk / "copy" / name)
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    with contextlib.chdir(tmp_path / "here"):
+        found = given(command)
+    if command == "resume":
+        assert found.status == 1 and "run cannot be written" in found.told
+    elif command != "evaluate":  # which prints what it has no place for
+        assert found[:2] == expected[:2], found.told
+    assert found.status == (command == "resume"), found.told
+
+
+def leave_what_killed_processes_leave(copy):
+    """Locks that nobody holds, and files that were never finished."""
+    for path in [*copy.glob("cache/*/*"), *copy.glob("cache/*/*/*")]:
+        path.with_name(f"{path.name}.lock").touch()
+        path.with_name(f"{path.name}.unfinished").mkdir(exist_ok=True)
+    for name in ("results.json", "config.json", "metrics.jsonl", "samples.txt"):
+        (copy / "run" / f"{name}.tmp").write_text("half")
+    (copy / "run/.lock").write_text("process 1 on another host")
+    for name in ("run/checkpoints/9.tmp", ".exported.unfinished_export"):
+        (copy / name).mkdir()
+        (copy / name / "half").touch()
+
+
+def set_the_clock_back(copy):
+    """All files are of the future."""
+    for path in copy.rglob("*"):
+        os.utime(path, (4e9, 4e9))
+
+
+@pytest.mark.parametrize("change", [leave_what_killed_processes_leave, set_the_clock_back])
+@pytest.mark.parametrize("command", QUICK_FIRST)
+def test_stale_locks_and_a_clock_that_goes_back_change_nothing(
+    sound, tmp_path, monkeypatch, command, change
+):
+    expected, times = sound.expected(command), iter(range(10**9, 0, -1000))
+    if change is set_the_clock_back:
+        monkeypatch.setattr(time, "time", lambda: float(next(times)))
+    found = on_copy(sound.folder, tmp_path, command, change)
+    assert found[:2] == expected[:2], found.told
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("damage", [*DAMAGES, "deleted"])
+def test_damaged_programs_are_compiled_again(sound, tmp_path, damage):
+    """In a process, since XLA would crash it; all of them at once."""
+    environment = {name: os.environ[name] for name in os.environ if "CACHE_DIR" not in name}
+    command = [sys.executable, "-m", "transformer_jax.main", *COMMANDS["begin"].split()]
+    copy = tmp_path / "copy"
+    shutil.copytree(sound.folder, copy)
+    for attempt in range(2):
+        subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True)
+        with contextlib.chdir(copy):
+            found = [records(Path("new")), timeless(results(Path("new"))), parameters(Path("new"))]
+        assert found == sound.expected("begin").made
+        shutil.rmtree(copy / "new")
+        programs = [path for path in copy.glob("cache/compiled/*/*") if path.stat().st_size > 8]
+        assert len(programs) > 1
+        for path in programs * (not attempt):
+            harmed(copy, str(path.relative_to(copy)), damage, copy)
