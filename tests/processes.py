@@ -1,9 +1,12 @@
 """Other processes: programs on devices that this one lacks, and waiting for what they do."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
+
+from transformer_jax.process import hosts
 
 
 def on_eight_devices(*arguments: str) -> str:
@@ -14,6 +17,15 @@ def on_eight_devices(*arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def host_settings(count: int) -> list[dict[str, str]]:
+    """What the environment of each of so many processes holds that work as one."""
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    names = hosts.COORDINATOR, hosts.PROCESSES, hosts.PROCESS
+    rows = [(f"localhost:{port}", str(count), str(index)) for index in range(count)]
+    return [dict(zip(names, row, strict=True)) if count > 1 else {} for row in rows]
 
 
 def wait_for(condition, process=None, seconds=900.0):

@@ -1,8 +1,6 @@
 """From the runs of a sweep to jobs, every one checked before any of them starts."""
 
 import inspect
-import json
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +13,10 @@ from transformer_jax.config import build, effects
 from transformer_jax.config import load as overrides
 from transformer_jax.data.prepare import tokenizer
 from transformer_jax.devices.mesh import AXES, least_devices
-from transformer_jax.runs.workdir import LABELS, TOKENIZER, write_atomically
+
+# A work directory with two labels, and a tokenizer of which nothing is read but that it is there.
+# A temporary folder would stay where planning is interrupted.
+_STAND_IN = Path(__file__).parent / "stand_in"
 
 
 def plan(runs: Sequence[Run], folder: Path, home: Path) -> list[Job]:
@@ -49,19 +50,18 @@ def check(run: Run, folder: Path) -> build.Run:
     Raises:
       ValueError, FileNotFoundError: naming the run.
     """
-    with tempfile.TemporaryDirectory() as stand_ins:
-        workdir = Path(stand_ins)
-        write_atomically(workdir / LABELS, json.dumps(["a", "b"]))
-        try:
-            task = tasks.choose(run.resolved.task.name, run.resolved.model.architecture)
-            extra_tokens = task.recipe.extra_tokens
-            tokenizer.train_tokenizer("bytes", (), 0, extra_tokens).save(workdir / TOKENIZER)
-            effects.check(run.resolved, run.overrides)
-            mesh = [run.resolved.mesh[axis] for axis in AXES]
-            built = build.build(run.resolved, workdir, jax.devices()[:1] * least_devices(mesh))
-            if run.measure is not None:
-                measure: Callable = part(folder, "measure").measure
-                inspect.signature(measure).bind(run.resolved, workdir, **run.measure)
-        except (ValueError, FileNotFoundError, TypeError) as error:
-            raise ValueError(f"the run {run}: {error}") from error
+    config = run.resolved
+    try:
+        task = tasks.choose(config.task.name, config.model.architecture)
+        effects.check(config, run.overrides)
+        if task.recipe.tokenized and config.model.vocab_size is None:
+            size = tokenizer.train_tokenizer("bytes", (), 0, task.recipe.extra_tokens).vocab_size
+            config = overrides.replace(config, {"model.vocab_size": size})
+        mesh = [config.mesh[axis] for axis in AXES]
+        built = build.build(config, _STAND_IN, jax.devices()[:1] * least_devices(mesh))
+        if run.measure is not None:
+            measure: Callable = part(folder, "measure").measure
+            inspect.signature(measure).bind(config, _STAND_IN, **run.measure)
+    except (ValueError, FileNotFoundError, TypeError) as error:
+        raise ValueError(f"the run {run}: {error}") from error
     return built

@@ -6,9 +6,6 @@ import json
 import math
 import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -320,51 +317,3 @@ def test_errors_of_the_background_surface_at_the_next_call(tmp_path, monkeypatch
         with pytest.raises(RuntimeError, match="step 2 was not saved: read-only"):
             call()
     assert names(tmp_path) == {"1"}
-
-
-# Saves 1, then 2, and kills itself when saving 2 comes to the given operation.
-KILLED = """
-import os, signal, sys
-import numpy as np
-from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
-
-directory, operation, target = sys.argv[1:]
-checkpoints = Checkpoints(directory, keep_last=1, best_metric="")
-def save(step):
-    state = {"params": {"table": np.full((64, 64), step, np.float32)}}
-    origin = Origin({}, "data-1", "tokenizer-1", ())
-    checkpoints.save(step, state, {}, origin, {}, scheduled=True, records=0)
-    checkpoints.wait()
-save(1)
-def kill(event, arguments):
-    if event == operation and any(str(value).endswith(target) for value in arguments):
-        os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(kill)
-save(2)
-"""
-
-
-@pytest.mark.long
-def test_killed_halfway_leaves_only_whole_or_ignored_checkpoints(tmp_path):
-    moments = {
-        ("open", "manifest.json"): {"1", "2.tmp"},  # not wholly written
-        ("os.rmdir", ""): {"1.tmp", "2"},  # the old one half removed
-    }
-    killed = {}
-    for operation, target in moments:
-        killed[operation, target] = subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(tmp_path / operation), operation, target],
-            env=os.environ | {"PYTHONPATH": str(Path(checkpoint.__file__).parents[2])},
-        )
-    for moment, process in killed.items():
-        assert process.wait() == -signal.SIGKILL
-        directory = tmp_path / moment[0]
-        assert names(directory) == moments[moment]
-        checkpoints = Checkpoints(directory, keep_last=1, best_metric="")
-        wanted = {"params": {"table": jax.ShapeDtypeStruct((64, 64), jnp.float32)}}
-        restored = restore(checkpoints, "last", wanted)
-        assert (restored.state["params"]["table"] == restored.step).all()
-        # The next save clears what is left.
-        save(checkpoints, 3)
-        checkpoints.close()
-        assert names(directory) == {"3"}

@@ -29,7 +29,7 @@ SWEEP = """
         return Run(config="configs/bigram_copy.py", overrides=overrides, labels=labels, **changes)
 
     def trained(quick):
-        steps = {"train.steps": 400}
+        steps = {"train.steps": 40}
         return [run({"seed": 0, "grid": grid}, steps, measure={"size": 2}) for grid in "ab"]
 
     def measured(quick):
@@ -93,7 +93,7 @@ def folder(tmp_path):
     cache = f"CACHE = {str(tmp_path / 'cache')!r}\n"
     for name, text in (("sweep", SWEEP), ("measure", MEASURE), ("report", REPORT)):
         (folder / f"{name}.py").write_text(cache + textwrap.dedent(text))
-    blocks = ["\n".join(results.markers(name)) for name in ("measured", "trained", "queued")]
+    blocks = ["\n".join(results.markers(name)) for name in ("measured", "queued")]
     (folder / "README.md").write_text("\n".join(["# Question", *blocks, ""]))
     return folder
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +13,6 @@ from configs.default import Config
 from experiments import run
 from experiments.harness.executors import Executor
 from experiments.harness.sweep import ROOT, part
-from tests.experiments.tiny import assert_continued
-from tests.processes import wait_for
 from transformer_jax.config.load import to_json
 
 
@@ -197,30 +194,6 @@ def test_a_sweep_alone_is_an_experiment(folder, command, tmp_path, capsys):
     assert run.main(command("measured", "--dry_run")) == 0
     assert "0 of 2 runs done" in capsys.readouterr().out
     assert not (folder / "README.md").exists()
-
-
-@pytest.mark.long
-def test_a_stopped_sweep_continues_where_it_was(folder, command, tmp_path, capfd):
-    runs = tmp_path / "runs" / "question"
-    arguments = [sys.executable, "-m", "experiments.run", *command("trained")]
-    sweep = subprocess.Popen(arguments, cwd=ROOT, start_new_session=True)
-    wait_for(lambda: any(path.stat().st_size for path in runs.glob("*/metrics.jsonl")), sweep)
-    os.kill(sweep.pid, signal.SIGTERM)  # to the sweep alone, which passes it on
-    assert sweep.wait() == 128 + signal.SIGTERM
-    assert "The same command continues" in capfd.readouterr().out
-    (workdir,) = runs.iterdir()
-    stopped = json.loads((workdir / "results.json").read_text())
-    assert stopped["status"] == "preempted" and 0 < stopped["steps"] < 400
-    assert not (folder / "results").exists()
-
-    assert run.main(command("trained", "--dry_run")) == 0
-    assert "0 of 1 run done, 1 begun, 0 new" in capfd.readouterr().out
-    assert run.main(command("trained")) == 0
-    assert_continued(workdir, range(5, 401, 5))
-    # Both sets of labels of the one run are reported.
-    rows = (folder / "results" / "rows.csv").read_text().splitlines()
-    expected = [f"0,{grid},{number},True" for grid in "ab" for number in (0, 1)]
-    assert rows == ["seed,grid,number,trained", *expected]
 
 
 def test_tasks_get_the_whole_path_of_the_data(command, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """The small model of the experiments on learning rates, smaller, on letters that are made here."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from configs.default import Config
 from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import ROOT
 from experiments.harness.trainings import Trainings
-from tests.whole.command_line import records
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 
@@ -41,11 +40,3 @@ def shared(measure: Any, config: Config) -> Iterator[Trainings]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "Trainings", lambda run: trainings)
         yield trainings
-
-
-def assert_continued(workdir: Path, steps: Iterable[int]) -> None:
-    """A second process trained what was left, and a third measured; each step is logged once."""
-    log = (workdir / "log.txt").read_text()
-    programs = [line.split()[3] for line in log.splitlines() if line.startswith("$")]
-    assert programs == [*2 * ["transformer_jax.main"], "experiments.harness.measure"]
-    assert [record["step"] for record in records(workdir)] == list(steps)

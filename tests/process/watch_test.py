@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import host_settings
 from transformer_jax.process import hosts, interrupt, watch
-
-VARIABLES = (hosts.COORDINATOR, hosts.PROCESSES, hosts.PROCESS)
 
 # What a process does: the moment at which it ends is told by its first argument.
 PROGRAM = """
@@ -65,11 +64,7 @@ def jobs(tmp_path):
 
     def run(**cases):
         for case, count in cases.items():
-            with socket.create_server(("", 0)) as server:
-                port = server.getsockname()[1]
-            for process in range(count):
-                values = (f"localhost:{port}", str(count), str(process))
-                environment = dict(zip(VARIABLES, values, strict=True))
+            for process, environment in enumerate(host_settings(count)):
                 with (tmp_path / f"{case}.{process}").open("w") as output:
                     started[case, process] = subprocess.Popen(
                         [sys.executable, "-c", PROGRAM, case],

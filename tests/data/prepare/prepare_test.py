@@ -2,11 +2,6 @@
 
 import dataclasses
 import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -168,19 +163,6 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypat
     assert not unfinished.exists()
 
 
-def test_a_preparation_that_is_killed_at_its_end_goes_on(tmp_path, monkeypatch, whole):
-    def killed(tokens):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(arrays, "ids_of", killed)
-        with pytest.raises(Killed):
-            make(tmp_path / "set", cut(MANY))
-    monkeypatch.setattr(prepare, "_made", None)  # nothing is made again
-    make(tmp_path / "set", cut(MANY))
-    assert contents(tmp_path / "set") == contents(whole)
-
-
 @pytest.mark.parametrize(
     "others",
     [MANY | {"source": ["??", *MANY["source"][1:]]}, {key: MANY[key][:4] for key in MANY}],
@@ -219,66 +201,3 @@ def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch, whole)
     bad = MANY | {"source": [*MANY["source"][:-1], None]}
     with pytest.raises(AttributeError):
         make(tmp_path / "bad", cut(bad), workers=2)
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from tests.data.prepare import prepare_test as t
-from transformer_jax.data.prepare import prepare, worker
-from transformer_jax.process import machine
-import os, signal
-
-WORKERS = []
-
-class Kept(worker.Worker):
-    def __init__(self, function):
-        super().__init__(function)
-        WORKERS.append(self)
-
-def pieces():
-    for number, piece in enumerate(t.cut(t.MANY)):
-        if number == 12:
-            print(*(worker._process.pid for worker in WORKERS), flush=True)
-        if number == 12 and sys.argv[2] == "parent":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if number == 12 and sys.argv[2] == "worker":
-            for worker in WORKERS:
-                worker._process.kill()
-        yield piece
-
-# As people write scripts: nothing keeps another process from running it again.
-prepare._ALONE, prepare.Worker, machine.cores = 1, Kept, lambda: 2
-try:
-    prepare.prepared(t.PLAN, pieces, Path(sys.argv[1]), workers=2, what="Making", total=None)
-except RuntimeError as error:
-    sys.exit(str(error))
-"""
-
-
-@pytest.mark.long
-def test_killed_processes_leave_nothing_half_built_and_nobody_behind(tmp_path, whole):
-    (tmp_path / "kill.py").write_text(KILLED)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-    def run(who):
-        command = [sys.executable, str(tmp_path / "kill.py"), str(tmp_path / "set"), who]
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-    killed = run("parent")
-    assert killed.returncode == -signal.SIGKILL
-    workers = killed.stdout.split()
-    assert len(workers) == 2
-    assert not (tmp_path / "set").exists()
-    found = run("worker")
-    assert found.returncode == 1 and "a process that tokenises was killed" in found.stderr
-    assert not (tmp_path / "set").exists()
-    assert run("nobody").returncode == 0
-    assert contents(tmp_path / "set") == contents(whole)
-    # Whoever was started by a process that is gone has gone too.
-    for _ in range(50):
-        left = [pid for pid in workers if Path("/proc", pid).exists()]
-        if not left:
-            break
-        time.sleep(0.2)
-    assert not left

@@ -65,7 +65,9 @@ def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) 
             f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
             f"{config.model.vocab_size}: they are not of one checkpoint"
         )
-    scratch = tempfile.TemporaryDirectory()  # where the run finds its labels
+    # Where the run finds its labels. The same command finds by its name what a killed one has left.
+    workdir.parent.mkdir(parents=True, exist_ok=True)
+    scratch = tempfile.TemporaryDirectory(prefix=f".{workdir.name}.import", dir=workdir.parent)
     (Path(scratch.name) / LABELS).write_text(json.dumps(labels))
     with scratch, built(config, Path(scratch.name)) as run:
         with progress.phase("Reading the tensors"):
@@ -101,6 +103,8 @@ def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) 
 
 def _check_new(workdir: Path) -> None:
     """Raises ValueError where the work directory holds more than an import that was killed."""
+    for scratch in workdir.parent.glob(f".{workdir.name}.import*"):
+        shutil.rmtree(scratch)
     saved = [path for path in (workdir / CHECKPOINTS).glob("*") if path.suffix != ".tmp"]
     finished = (workdir / CONFIG).exists() or not all(
         path.stem == "0" and fault(path) is None and origin(path).data == restore.IMPORTED

@@ -3,15 +3,12 @@
 import os
 import re
 import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from experiments.harness.executors import local
 from experiments.harness.jobs import Job
-from experiments.harness.sweep import ROOT, Run
-from tests.processes import wait_for
+from experiments.harness.sweep import Run
 from transformer_jax.process import machine
 
 
@@ -28,31 +25,6 @@ def test_a_run_shows_that_it_still_runs_as_long_as_it_writes(tmp_path, monkeypat
     writes = "for i in $(seq 10); do echo; sleep 0.1; done"
     assert re.match(r"running for \d+ s  \w+  seed=0\n", follow(writes))
     assert follow("sleep 0.5") == ""
-
-
-def test_a_job_waits_for_the_process_that_a_killed_sweep_has_left(tmp_path, monkeypatch, capsys):
-    """It would be refused by the lock, and then counts as failed though it is soon done."""
-    monkeypatch.setattr(local, "_LOOK_SECONDS", 0.01)
-    one = Run(config="configs/bigram_copy.py", overrides={}, labels={}, train=False, measure={})
-    job, done = Job(tmp_path, tmp_path, (one,)), tmp_path / "measurements.json"
-    code = (
-        "import sys; from transformer_jax.runs import workdir; workdir.lock(sys.argv[1]);"
-        "print(flush=True); sys.stdin.read(); open(sys.argv[2], 'w').write('{\"rows\": []}')"
-    )
-    orphan = subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path, done],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert orphan.stdin and orphan.stdout and orphan.stdout.readline()
-    pool = local._Pool([local.Slot([0], {})], "")
-    with ThreadPoolExecutor(1) as thread:
-        ended = thread.submit(pool._perform, job)
-        wait_for(lambda: f"waiting for process {orphan.pid} on" in capsys.readouterr().out)
-        assert not ended.done()
-        orphan.communicate()
-        assert ended.result().status == "done" and not (tmp_path / "log.txt").exists()
 
 
 @pytest.mark.parametrize(("jobs", "cores"), [(1, 4), (2, 2), (3, 1), (4, 1), (8, 1)])

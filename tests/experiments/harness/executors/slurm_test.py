@@ -19,8 +19,8 @@ from experiments import run
 from experiments.harness.executors import slurm
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
-from tests.experiments.tiny import assert_continued
 from tests.processes import wait_for
+from tests.whole.command_line import records
 from transformer_jax.process import interrupt
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -151,7 +151,11 @@ def test_a_preempted_run_is_requeued_and_continues(cluster, folder, command, tmp
     table = (folder / "README.md").read_text()
     assert "| 1 | 0 | True |" in table and "| 2 | 1 | False |" in table
 
-    assert_continued(workdir, range(25, 1501, 25))
+    # A second process trained what was left, and a third measured; each step is logged once.
+    log = (workdir / "log.txt").read_text()
+    programs = [line.split()[3] for line in log.splitlines() if line.startswith("$")]
+    assert programs == [*2 * ["transformer_jax.main"], "experiments.harness.measure"]
+    assert [record["step"] for record in records(workdir)] == list(range(25, 1501, 25))
 
     assert run.main(flags) == 0
     out = capsys.readouterr().out
