@@ -89,6 +89,8 @@ def _message(error: Exception) -> str:
             f"there is not enough memory ({first_line}). Lower data.batch_size, "
             "evaluate.batch_size, the lengths in data, the sizes in model, or decode.beam_size"
         )
+    if text.startswith("Could not determine home"):
+        return "a path begins with ~NAME, and this machine has no user NAME: write it in full"
     if text.startswith("Unable to initialize backend"):  # JAX tells of the last one that it tried
         asked = os.environ.get("JAX_PLATFORMS")
         return f"JAX finds no device of JAX_PLATFORMS={asked!r} here; set it to cpu ({first_line})"

@@ -4,7 +4,6 @@ import errno
 import itertools
 import json
 import math
-import os
 import random
 from pathlib import Path
 

@@ -8,23 +8,6 @@ import pytest
 from transformer_jax.commands import input_output
 
 
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ("@", "is a folder"),
-        ("", "is a folder"),
-        ("@/none/file", "there is no folder .*none; make it first"),
-        ("@/file/below", "there is no folder .*file"),
-    ],
-)
-def test_a_target_that_cannot_be_written_is_refused(tmp_path, target, expected):
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        ValueError, match=f"--output={target.replace('@', str(tmp_path))}.*{expected}"
-    ):
-        input_output.check_target(target.replace("@", str(tmp_path)))
-
-
 def test_a_target_of_someone_else_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         input_output.os, "access", lambda path, mode: path != tmp_path
@@ -48,11 +31,6 @@ def test_closed_streams_are_named(monkeypatch):
         input_output.check_target("-")
     with pytest.raises(ValueError, match="standard input is closed.*--input=FILE"):
         input_output.read_lines("-")
-
-
-def test_an_input_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"--input={tmp_path}/nowhere is not there"):
-        input_output.read_lines(f"{tmp_path}/nowhere")
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):

@@ -107,22 +107,6 @@ def test_a_mistake_in_a_sweep_is_one_line(folder, command, tmp_path, capsys, tex
     assert len(error.splitlines()) == 1 and not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--jobs=0"], "is 0: expected 1 or more"),
-        (["--jobs=-3"], "is -3: expected 1 or more"),
-        (["--executor=slurm", "--options='x"], "--options='x: No closing quotation"),
-        (["--runs_dir=~nobody_of_this_name/x"], "~nobody_of_this_name/x: "),
-        (["--data_dir=~nobody_of_this_name/x"], "~nobody_of_this_name/x: "),
-    ],
-)
-def test_a_flag_that_means_nothing_is_refused(command, tmp_path, capsys, flags, message):
-    assert run.main(command("measured", *flags)) == 1
-    error = capsys.readouterr().err
-    assert message in error and len(error.splitlines()) == 1
-
-
 @pytest.mark.parametrize("name", ["~", "~nobody_of_this_name", "~/x\0y", "a\0b", "a\nb", "..", ""])
 def test_a_name_that_is_none_makes_no_folder(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

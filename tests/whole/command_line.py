@@ -86,8 +86,8 @@ def call(*arguments: str) -> int:
     try:
         return main.main(flags.FLAGS(argv), changes)
     finally:
-        for name in "config workdir mode checkpoint split input output step".split():
-            flags.FLAGS[name].unparse()
+        for flag in flags.FLAGS.flags_by_module_dict()[main.__name__]:
+            flag.unparse()
 
 
 class _Pipe:

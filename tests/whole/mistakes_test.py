@@ -1,7 +1,6 @@
 """Mistakes on the command line end in one message, and leave what is there as it was."""
 
 import fcntl
-import gzip
 import json
 import re
 
@@ -16,57 +15,36 @@ from transformer_jax.run import Run
 
 NEW = "--config=@/run.json --workdir=@/new"
 RUN = "--workdir=@/run"
-LINES = f"{RUN} --mode=generate --input=@/t"
 
 
 @pytest.mark.parametrize(
     ("flags", "changes", "parts"),
     [
-        ("--config=nowhere.py", "", "nowhere.py"),
         ("", "", "--config"),
-        ("--config=@/run.json", "", "--workdir"),
-        (f"{NEW} train", "", "'train'"),
-        ("--config= --workdir=@/new", "", "--config= is empty"),
-        (f"{LINES} --output=", "", "--output= is empty"),
-        ("--mode=keys", "seed=1", "--mode=keys | --config.seed=1"),
-        ("--mode=configs --workdir=@/run", "", "--mode=configs | --workdir"),
         (
             f"{RUN} --mode=generate",
             "decode.temperature=0.1 decode.top_k=5",
             "decode.temperature=0.1 and decode.top_k=5 have no effect | 'beam' | 'sample'",
         ),
         (f"--config=@/run.json --workdir=@/new{'w' * 5000}", "", "www | characters)"),
-        (NEW, "data.train=('none',)", "none.en"),
-        (NEW, "data.test=('none',)", "none.en"),
         (
             NEW,
             "optimizer.groups=(('nowhere/*',0.1,0.0),)",
             "optimizer.groups | 'nowhere/*' | --mode=inspect",
         ),
-        (NEW, "model.d_model=9", "model.d_model=9"),
         (f"{NEW} --mode=generate --input=@/t", "", "/new"),
         (f"{NEW} --mode=replay --step=1", "", "/new | train there first"),
         ("--config=@/run.json --workdir=@/t", "", "/t is not a folder"),
         (RUN, "seed=4", "seed: 3 -> 4"),
         (RUN, "modle.d_model=4", "modle.d_model | model.d_model"),
-        (f"{RUN} --checkpoint=best", "", "--mode=train | --checkpoint"),
-        (f"{RUN} --step=4", "", "--mode=train | --step"),
-        (f"{RUN} --mode=generate --input=@/none.txt", "", "none.txt"),
-        (f"{RUN} --mode=generate --input=@/latin.txt", "", "latin.txt:2: not UTF-8"),
-        (f"{RUN} --mode=generate --input=@/t.gz", "", "t.gz: looks like gzip"),
-        (f"{LINES} --output=@/none/out.txt", "", "--output= | /none; make it first"),
-        (f"{RUN} --mode=embed --input=@/t --output=@", "", "--output= | is a folder"),
         (f"{RUN} --mode=evaluate --checkpoint=5", "", "5 | 2, 4, 6"),
-        (f"{RUN} --mode=evaluate --checkpoint=@/x", "", "/x"),
         (f"{RUN} --mode=replay", "", "--step=N | 1 to 6"),
         (f"{RUN} --mode=replay --step=7", "", "--step=N | 1 to 6 | 7"),
     ],
 )
 def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, flags, changes, parts):
     """changes: of the config. parts: what the message has in it."""
-    (folder / "latin.txt").write_bytes(b"a\n\xe4\n")
     (folder / "t").write_text("a\n")
-    (folder / "t.gz").write_bytes(gzip.compress(b"a\n"))
     before = files(folder / "run")
     arguments = [flags, *(f"--config.{change}" for change in changes.split())]
     message = message_of(folder, capsys, " ".join(arguments))

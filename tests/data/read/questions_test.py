@@ -1,5 +1,6 @@
 """Questions in the formats of bAbI, SQuAD and FairytaleQA."""
 
+import gzip
 import json
 
 import pytest
@@ -69,6 +70,9 @@ def test_a_question_of_fairytaleqa_comes_with_the_sections_that_it_names(tmp_pat
     ]
     story = tmp_path / "section-stories/val/fox-story.csv"
     assert read(questions.read_fairytales, story) == [("Once, long ago\nThe end",)]
+    packed = path.with_name(f"{path.name}.gz")  # of a story that is not
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert read(questions.read_fairytaleqa, packed) == read(questions.read_fairytaleqa, path)
 
 
 def test_a_mistake_in_fairytaleqa_is_named_with_its_place(tmp_path):
@@ -78,7 +82,7 @@ def test_a_mistake_in_fairytaleqa_is_named_with_its_place(tmp_path):
         read(questions.read_fairytaleqa, path)
     with pytest.raises(ValueError, match="questions.csv:2: there is no answer"):
         read(questions.read_fairytaleqa, fairytales(tmp_path, f"{header}Who?,1, ,\n"))
-    with pytest.raises(ValueError, match="no column 'answer4'; its columns are question"):
+    with pytest.raises(ValueError, match="expected one 'answer4' among its columns question"):
         read(questions.read_fairytaleqa, fairytales(tmp_path, "question,cor_section,answer1\n"))
     path = fairytales(tmp_path, f"{header}Who?,1,a,\n")
     (tmp_path / "section-stories/val/fox-story.csv").unlink()

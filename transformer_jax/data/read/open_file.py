@@ -66,6 +66,19 @@ def read_lines(path: Path, *, skip_bad: bool = False) -> Iterator[str | None]:
         yield from _lines(text, str(path), skip_bad)
 
 
+def find(path: Path) -> Path:
+    """The file, or where there is none the one with .gz or .zst added."""
+    others = [path.with_name(f"{path.name}{packed}") for packed in PACKED]
+    for candidate in (path, *others):
+        if candidate.exists():
+            return candidate
+    raise FileNotFoundError(
+        f"{path}: there is no such file, nor {' or '.join(other.name for other in others)} (named "
+        "by data.train, data.validation or data.test, in the folder data.dir; of parallel text by "
+        "data.source_language and data.target_language, too)"
+    )
+
+
 def decode_lines(data: bytes, name: str) -> list[str]:
     r"""The lines of UTF-8 text that is in memory, as `read_lines` has them.
 
@@ -216,7 +229,8 @@ def _decoded(file: io.BufferedReader, name: str) -> Iterator[io.TextIOWrapper]:
                     f"{name}: looks like {packed}, not like text; unpack it with {unpack}, or let "
                     f"the name of a data file end in {ending}"
                 )
-        if b"\r" in file.peek() and b"\n" not in file.peek().removesuffix(b"\n"):
+        lines = file.peek().removesuffix(b"\n").removesuffix(b"\r")  # one alone may end in \r\n
+        if b"\r" in lines and b"\n" not in lines:
             raise ValueError(
                 f"{name}: lines that end in \\r alone are not told apart; convert them to \\n"
             )

@@ -85,7 +85,7 @@ def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: boo
     cells = first.split("\t")
     names = cells if has_header else [str(place) for place in range(len(cells))]
     for key, column in (("text_feature", text_column), ("label_feature", label_column)):
-        if column not in names:
+        if names.count(column) != 1:
             expected = ", ".join(map(repr, names))
             raise ValueError(f"{path}: data.{key}={column!r}, but its columns are {expected}")
     text, label = names.index(text_column), names.index(label_column)
@@ -262,9 +262,10 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
     with file:
         names = file.schema_arrow.names
-        if missing := [name for name in fields if not {name, name.split(".")[0]} & {*names}]:
+        counts = {name: names.count(name) or names.count(name.split(".")[0]) for name in fields}
+        if wrong := [name for name, count in counts.items() if count != 1]:
             raise ValueError(
-                f"{path}: there is no column {missing[0]!r}; its columns are {', '.join(names)}"
+                f"{path}: expected one {wrong[0]!r} among its columns {', '.join(names)}"
             )
         rows = _rows(path, file, fields)
         numbered = enumerate(rows, start=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.read.open_file import read_lines
+from transformer_jax.data.read.open_file import find, read_lines
 from transformer_jax.data.read.parse import Row, checked, parsed, whole
 
 _STORIES = "section-stories"  # the folder of FairytaleQA beside that of the questions
@@ -94,10 +94,9 @@ def read_fairytaleqa(path: Path, *, skip_bad: bool) -> Iterator[Row]:
 
 
 def story_of(path: Path) -> Path:
-    """The story that a file of questions of FairytaleQA is on."""
+    """The story that a file of questions of FairytaleQA is on. Raises as `open_file.find`."""
     name = path.name.partition(".csv")[0].removesuffix("-questions")
-    folder = path.parents[2] / _STORIES / path.parent.name
-    return folder / path.name.replace(f"{name}-questions", f"{name}-story")
+    return find(path.parents[2] / _STORIES / path.parent.name / f"{name}-story.csv")
 
 
 def read_fairytales(path: Path, *, skip_bad: bool) -> Iterator[Row]:
@@ -124,8 +123,8 @@ def _table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str
     lines = (f"{line}\n" for line in read_lines(path))
     rows = csv.DictReader(lines, strict=True)
     names = rows.fieldnames or ()
-    if missing := [column for column in columns if column not in names]:
-        raise ValueError(f"{path}: no column {missing[0]!r}; its columns are {', '.join(names)}")
+    if wrong := [column for column in columns if list(names).count(column) != 1]:
+        raise ValueError(f"{path}: expected one {wrong[0]!r} among its columns {', '.join(names)}")
     try:
         for row in rows:
             if None in row or None in row.values():

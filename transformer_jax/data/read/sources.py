@@ -15,6 +15,7 @@ from transformer_jax.data.corpora import bigram, grammar
 from transformer_jax.data.read import embedded, open_file, parse, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, as_text, gathered
 from transformer_jax.data.read.features import KEYS
+from transformer_jax.data.read.open_file import find
 
 # Of a file, what tells its content from others: so many blocks of so many bytes.
 _BLOCKS, _BLOCK = 16, 2**12
@@ -211,18 +212,20 @@ def _read(
         for block in reader.read(settings, splits, columns):
             yield from gathered(list(block), zip(*block.values(), strict=True))
         return
-    documents = 0
+    examples = 0
     for paths in files:
         all_of = reader.all_of(paths)
         before = list(map(_state, all_of))
         for piece in gathered(columns, reader.rows(settings, paths)):
-            documents += len(piece[columns[0]])
+            examples += len(piece[columns[0]])
             yield piece
         for path, state in zip(all_of, before, strict=True):
             if _state(path) != state:
                 raise ValueError(f"{path} changed while it was read: start again once it is whole")
+    if not examples:
+        raise ValueError(f"data.dir={settings.dir!r}: there is no example in {', '.join(splits)}")
     separated = reader.arguments == ("document_separator",) and settings.document_separator
-    if separated and documents == len(files):
+    if separated and examples == len(files):
         named = separated, ", ".join(splits)
         logging.warning("data.document_separator=%r divides none of %s: each is a document", *named)
 
@@ -299,9 +302,9 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
     FileNotFoundError where there are none.
     """
     if not set("*?[") & set(split) or (folder / f"{split}{endings[0]}").exists():
-        return [tuple(_find(folder / f"{split}{ending}") for ending in endings)]
+        return [tuple(find(folder / f"{split}{ending}") for ending in endings)]
     first = endings[0]
-    # Of a file that is there plain and packed `_find` takes one.
+    # Of a file that is there plain and packed `find` takes one.
     names = (f"{split}{first}{packed}" for packed in ("", *open_file.PACKED))
     matches = (glob.iglob(name, root_dir=folder, recursive=True) for name in names)
     stems = {
@@ -313,16 +316,4 @@ def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Pat
             f"{folder / split}{first}: no file matches (named by data.train, data.validation or "
             "data.test, in the folder data.dir)"
         )
-    return [tuple(_find(Path(f"{stem}{ending}")) for ending in endings) for stem in sorted(stems)]
-
-
-def _find(path: Path) -> Path:
-    """The file, or where there is none the one with .gz or .zst added."""
-    others = [path.with_name(f"{path.name}{packed}") for packed in open_file.PACKED]
-    for candidate in (path, *others):
-        if candidate.exists():
-            return candidate
-    raise FileNotFoundError(
-        f"{path}: there is no such file, nor {' or '.join(other.name for other in others)} (named "
-        "by data.train, data.validation or data.test, in the folder data.dir)"
-    )
+    return [tuple(find(Path(f"{stem}{ending}")) for ending in endings) for stem in sorted(stems)]

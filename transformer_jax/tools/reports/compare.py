@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="NAME",
         help="writes NAME.png and NAME.svg, or into the folder NAME (default: compare)",
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     try:
         compare(arguments.runs, arguments.output)
         return 0

@@ -12,6 +12,7 @@ if __name__ == "__main__":  # before the imports below
     interrupt.install()
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--experiment", metavar="NAME", help="all runs of an experiment")
     parser.add_argument(
         "--runs_dir",
-        type=Path,
+        type=lambda folder: Path(os.path.expanduser(folder)),  # a user who is not here stays
         default=Path("runs/experiments"),
         metavar="DIR",
         help="where the runs of experiments are (default: runs/experiments)",
@@ -44,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="the page (default: report.html)",
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     try:
         if bool(arguments.runs) == bool(arguments.experiment):
             raise ValueError("give RUN ..., the work directories, or --experiment=NAME")
         folders, title = arguments.runs, "Runs"
         if arguments.experiment:
-            folders = _of_experiment(arguments.runs_dir.expanduser() / arguments.experiment)
+            folders = _of_experiment(arguments.runs_dir / arguments.experiment)
             title = arguments.experiment
         _write(folders, title, arguments.output)
         return 0
