@@ -14,6 +14,7 @@ import pytest
 
 from tests.evaluation.fakes import BOS, EOS, PAD, counting, own_history
 from tests.evaluation.fakes import padded as rows_padded
+from tests.stepwise import stepwise
 from transformer_jax.evaluation import search as decode
 
 VOCAB = 5
@@ -92,7 +93,7 @@ def padded(sequence):
     return row
 
 
-@functools.partial(jax.jit, static_argnames=("beam_size", "alpha", "num_results", "ends"))
+@stepwise
 def search(tables, bias, limit, *, beam_size, alpha, num_results=None, ends=(EOS,)):
     step, num_results = make_step(tables, bias), num_results or beam_size
     return search_by(step, bias, limit, beam_size, alpha, num_results, ends)
@@ -133,12 +134,12 @@ def in_two_parts(start, extend):
     return decode.advance(decode.advance(start, extend, 2), extend, LENGTH)
 
 
-@functools.partial(jax.jit, static_argnums=3)
+@stepwise
 def decode_greedily(tables, bias, limit, ends=(EOS,)):
     return complete(tables, bias, limit, decode.greedy, 1, ends)
 
 
-@functools.partial(jax.jit, static_argnames=("temperature", "top_k", "top_p"))
+@stepwise
 def draw(tables, bias, limit, keys, *, temperature=1.0, top_k=0, top_p=1.0):
     """`keys` (B, R): as many samples of each sentence."""
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -159,20 +160,6 @@ def assert_same(decoded, expected):
     tokens = [[padded(sequence) for _, sequence in best] for best in expected]
     np.testing.assert_array_equal(decoded.tokens, tokens)
     np.testing.assert_allclose(decoded.scores, scores, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1.0, -1.0])
-def test_beam_as_wide_as_the_search_space_finds_the_best_of_all_sequences(alpha):
-    limit = np.array([4, 4, 3, 2, 1, 0])
-    tables, bias = make_model(0, len(limit))
-    beam_size = (VOCAB - 1) ** 3 * VOCAB
-    decoded = search(tables, bias, limit, beam_size=beam_size, alpha=alpha)
-    expected = [
-        slow_beam_search(tables, bias[row], limit[row], alpha, beam_size)
-        for row in range(len(limit))
-    ]
-    assert len(expected[0]) == 1 + 4 + 4**2 + 4**3
-    assert_same(decoded, expected)
 
 
 @pytest.mark.parametrize(

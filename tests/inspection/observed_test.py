@@ -21,6 +21,7 @@ from tests.inspection.seen import (
     sublayers,
 )
 from tests.models import reference, tiny
+from tests.stepwise import stepwise
 from transformer_jax.inspection.observed import (
     branch_variance,
     largest_logit,
@@ -50,7 +51,7 @@ def test_observing_changes_no_logits_and_numbers_sublayers_as_they_run():
 def test_a_kernel_that_holds_no_weights_shows_the_same():
     config = dataclasses.replace(PRE_LN, attention_kernel="splash")
     params, batch = tiny.random_parameters(PRE_LN), tiny.packed_batch()
-    found, expected = (observe(make(c), params, batch) for c in (config, PRE_LN))
+    found, expected = (stepwise(observe)(make(c), params, batch) for c in (config, PRE_LN))
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 

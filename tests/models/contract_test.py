@@ -130,19 +130,6 @@ def test_a_kernel_equals_the_plain_formula(kernel, causal):
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
-def test_positions_tell_the_order_of_tokens(kind):
-    """An encoder gives every token of a text with two others exchanged another vector; and the
-    same text further back in a row, after another one, the same."""
-    config = tiny.config(architecture="encoder_only", positions=kind)
-    params, apply = tiny.random_parameters(config), tiny.apply_function(config)
-    text, other = np.array([4, 5, 6, 1], np.int32), np.array([5, 4, 6, 1], np.int32)
-    logits = np.asarray(apply(params, tiny.pack([[(text, text)], [(other, other)]])))
-    assert np.all(np.abs(logits[0, 2:4] - logits[1, 2:4]).max(axis=-1) > 1e-3)
-    moved = np.asarray(apply(params, tiny.pack([[(other, other), (text, text)], []])))
-    assert_close(moved[0, 4:8], logits[0, :4])
-
-
-@pytest.mark.parametrize("kind", POSITIONS)
 def test_positions_refuse_the_odd_sizes_that_they_cannot_split(kind):
     for size in ("d_model", "head_dim"):
         if size == POSITIONS[kind].even:

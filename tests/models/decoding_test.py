@@ -19,6 +19,8 @@ def assert_close(found, expected):
 
 
 LENGTH = tiny.TARGET_LENGTH
+BOS = tiny.SIZES["bos_id"]
+PROMPTS = [np.append([BOS], ids).astype(np.int32) for ids in ([], [7, 5, 1], [9, 4, 4, 6, 1])]
 ROOM = LENGTH + 2  # more than is used, so that unused slots are seen to stay unseen
 OTHERS = (
     dict(),
@@ -29,20 +31,28 @@ OTHERS = (
     dict(attention_score="dot_product", num_decoder_layers=3, parameterization="completep")
     | dict(base_width=4, base_depth=1),
 )
-# Hypotheses of each row, and choices: every scheme once, while all else takes turns.
-CASES = [
-    (1 + number % 2, dict(residual=residual) | others)
-    for number, (residual, others) in enumerate(
-        zip(tiny.SCHEMES, tiny.with_positions(itertools.cycle(OTHERS)), strict=False)
-    )
-]
+OF_ATTENTION = (
+    dict(attention_score="additive", positions="rotary"),
+    dict(positions="distance"),
+    dict(positions="relative", num_kv_heads=1),
+    dict(positions="learned", qk_norm=True),
+)
 
 
-def recurrent(architecture):
-    return [config for config in tiny.RECURRENT.values() if config.architecture == architecture]
+def cases():
+    """Rows of each prompt, 3 of which are hypotheses of a beam, and a config: every scheme once,
+    while all else takes turns; what attention can be in a beam; and all recurrent models."""
+    choices = tiny.with_positions(itertools.cycle(OTHERS))
+    for number, (residual, own) in enumerate(zip(tiny.SCHEMES, choices, strict=False)):
+        shape = ("encoder_decoder", "decoder_only")[number % 2]
+        yield 1 + number % 3, tiny.config(residual, architecture=shape, max_length=16, **own)
+    yield 2, tiny.config(encoder_residual="deepnorm", decoder_residual="residual_dual")
+    for shape, own in zip(2 * ("encoder_decoder", "decoder_only"), OF_ATTENTION, strict=True):
+        yield 3, tiny.config(architecture=shape, max_length=16, **own)
+    yield from ((3, config) for config in RECURRENT)
 
 
-MIXED = [(2, dict(encoder_residual="deepnorm", decoder_residual="residual_dual"))]
+RECURRENT = [config for config in tiny.RECURRENT.values() if config.architecture != "encoder_only"]
 
 
 def inputs_only(rows):
@@ -52,27 +62,39 @@ def inputs_only(rows):
 
 
 @functools.cache
-def compiled(config, room=ROOM):
+def compiled(config):
     model = tiny.model(config)
-    start = jax.jit(lambda p, b: model.apply({"params": p}, b, room, method="start"))
+    start = jax.jit(
+        lambda p, b, room: model.apply({"params": p}, b, room, method="start"), static_argnums=2
+    )
     step = jax.jit(lambda p, *state: model.apply({"params": p}, *state, method="step"))
     return start, step
 
 
-def decode(config, params, inputs, targets, beams):
-    """Logits of every target (N, LENGTH, V), fed one by one, and the tokens that were first."""
+def decode(config, params, inputs, targets):
+    """Logits of every target (N, LENGTH, V), fed one by one, as many for each prompt."""
     start, step = compiled(config)
-    first, context, cache = start(params, inputs)
-    rows = inputs["inputs"].shape[0]
-    assert all(leaf.shape[0] == rows for leaf in jax.tree.leaves(cache))
-    cache = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=0), cache)
-    tokens, steps = np.repeat(first, beams), []
-    for t in range(LENGTH):
-        logits, cache = step(params, context, cache, tokens, jnp.int32(t))
-        assert logits.dtype == jnp.float32
-        steps.append(logits)
+    first, context, cache = start(params, inputs, ROOM)
+    rows = len(targets) // len(inputs["inputs"])
+    cache = jax.tree.map(lambda leaf: jnp.repeat(leaf, rows, axis=0), cache)
+    tokens, logits = np.repeat(first, rows), []
+    for t in range(targets.shape[1]):
+        found, cache = step(params, context, cache, tokens, jnp.int32(t))
         tokens = targets[:, t]
-    return first, np.stack(steps, axis=1)
+        logits.append(found)
+    return np.stack(logits, axis=1)
+
+
+def scored(config, params, prompts, targets):
+    """Logits of every target (N, LENGTH, V) behind its prompt, in a whole row at once."""
+    apply = tiny.apply_function(config)
+    if config.architecture == "encoder_decoder":
+        pairs = zip(prompts, targets, strict=True)
+        return apply(params, tiny.pack([[pair] for pair in pairs]))
+    documents = [np.append(p[1:], target) for p, target in zip(prompts, targets, strict=True)]
+    rows = apply(params, tiny.pack([[(document, document)] for document in documents], 15, 15))
+    ends = [len(prompt) - 1 for prompt in prompts]
+    return np.stack([row[end : end + LENGTH] for row, end in zip(rows, ends, strict=True)])
 
 
 def continuations(count):
@@ -80,109 +102,54 @@ def continuations(count):
     return np.stack([target for _, target in pairs])
 
 
-@pytest.mark.parametrize(
-    ("beams", "config"),
-    [(beams, tiny.config(**choices)) for beams, choices in CASES[::2] + MIXED]
-    + [(2, config) for config in recurrent("encoder_decoder")],
-)
-def test_an_encoder_decoder_decodes_what_it_scores(beams, config):
-    params = tiny.random_parameters(config)
-    sources = [source for source, _ in tiny.sentences((9, 1), (4, 1), (6, 1))]
-    targets = continuations(3 * beams)
-    rows = [[(sources[n // beams], target)] for n, target in enumerate(targets)]
-    expected = tiny.apply_function(config)(params, tiny.pack(rows))
-    first, logits = decode(config, params, inputs_only(sources), targets, beams)
-    np.testing.assert_array_equal(first, config.bos_id)
-    assert_close(logits, expected)
+@pytest.mark.parametrize(("beams", "config"), list(cases()))
+def test_what_is_decoded_has_the_logits_of_a_whole_row(beams, config):
+    """After prompts of any length, of which one is bos alone. Hypotheses of a beam continue others
+    of their sentence at each place, and no cache is moved; at first it has room for three tokens.
+    """
+    params, prompts = tiny.random_parameters(config), len(PROMPTS)
+    start, step = compiled(config)
+    first, context, cache = start(params, inputs_only(PROMPTS), 3 if beams == 3 else ROOM)
+    alone = config.architecture == "decoder_only"
+    np.testing.assert_array_equal(first, [p[-1] if alone else config.bos_id for p in PROMPTS])
+    assert all(leaf.shape[0] == prompts for leaf in jax.tree.leaves(cache))
+    cache = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=0), cache)
+    generator, tokens = np.random.default_rng(0), np.repeat(first, beams)
+    ancestors = np.zeros((prompts, beams, ROOM), np.int32)
+    history = np.full((prompts, beams, LENGTH), 5, np.int32)
+    histories, logits = [], []
+    for t in range(LENGTH):
+        if t == beams == 3:
+            cache = cache.enlarged(ROOM - 3)
+        ancestors[:, :, t] = np.arange(beams)
+        of_beam = [ancestors] if beams == 3 else []
+        found, cache = step(params, context, cache, tokens, jnp.int32(t), *of_beam)
+        assert found.dtype == jnp.float32
+        histories.append(history.reshape(-1, LENGTH))
+        logits.append(found)
+        if beams == 3:
+            parents = generator.integers(0, beams, (prompts, beams, 1))
+            ancestors = np.take_along_axis(ancestors, parents, axis=1)
+            history = np.take_along_axis(history, parents, axis=1)
+        tokens = generator.integers(4, config.vocab_size, prompts * beams)
+        history = history.copy()
+        history[:, :, t] = tokens.reshape(prompts, beams)
+    of_rows = [prompt for _ in range(LENGTH) for prompt in PROMPTS for _ in range(beams)]
+    expected = scored(config, params, of_rows, np.concatenate(histories))
+    for t, (found, whole) in enumerate(zip(logits, np.split(expected, LENGTH), strict=True)):
+        assert_close(found, whole[:, t])
 
 
-@pytest.mark.parametrize(
-    ("beams", "config"),
-    [
-        (beams, tiny.config(architecture="decoder_only", max_length=16, **choices))
-        for beams, choices in CASES[1::2]
-    ]
-    + [(2, config) for config in recurrent("decoder_only")],
-)
-def test_a_decoder_continues_prompts_of_any_length(beams, config):
-    """One of them bos alone, and none as long as the row: what was decoded after each prompt has
-    the logits that it has in one row with the prompt."""
-    params = tiny.random_parameters(config)
-    bos = np.array([config.bos_id], np.int32)
-    prompts = [bos] + [np.append(bos, source) for source, _ in tiny.sentences((3, 1), (5, 1))]
-    targets = continuations(3 * beams)
-    documents = [np.append(prompts[n // beams][1:], target) for n, target in enumerate(targets)]
-    whole = tiny.pack([[(document, document)] for document in documents], 15, 15)
-    rows = tiny.apply_function(config)(params, whole)
-    lengths = [len(prompts[n // beams]) for n in range(len(targets))]
-    expected = np.stack([rows[n, P - 1 : P - 1 + LENGTH] for n, P in enumerate(lengths)])
-    first, logits = decode(config, params, inputs_only(prompts), targets, beams)
-    np.testing.assert_array_equal(first, [prompt[-1] for prompt in prompts])
-    assert_close(logits, expected)
-
-
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-def test_rows_of_several_hypotheses_are_decoded_in_bfloat16(architecture):
+def test_rows_of_several_hypotheses_are_decoded_in_bfloat16():
     """XLA has fewer products of it, on CPU, than of float32."""
-    config = tiny.config(architecture=architecture, max_length=16)
-    params = tiny.random_parameters(config)
-    bos = np.array([config.bos_id], np.int32)
-    sources = [np.append(bos, source) for source, _ in tiny.sentences((6, 1), (4, 1))]
-    targets = continuations(4)
+    config = tiny.config(max_length=16)
+    params, targets = tiny.random_parameters(config), continuations(2 * len(PROMPTS))
     exact, rounded = (
-        decode(dataclasses.replace(config, dtype=dtype), params, inputs_only(sources), targets, 2)[
-            1
-        ]
+        decode(dataclasses.replace(config, dtype=dtype), params, inputs_only(PROMPTS), targets)
         for dtype in ("float32", "bfloat16")
     )
     error = np.abs(rounded - exact).max()
     assert 0 < error < 0.1 * np.abs(exact).max()
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        tiny.config(architecture=architecture, max_length=16, **choices)
-        for architecture in ("encoder_decoder", "decoder_only")
-        for choices in (
-            {},
-            {"attention_score": "additive", "positions": "rotary"},
-            {"positions": "distance"},
-            {"positions": "relative", "num_kv_heads": 1},
-        )
-    ]
-    + recurrent("encoder_decoder")
-    + recurrent("decoder_only"),
-)
-def test_a_hypothesis_sees_its_ancestors_in_whatever_rows_they_are(config):
-    """Hypotheses continue others of their sentence at each place, and no cache is moved. At
-    first it has room for three tokens."""
-    beams, params = 3, tiny.random_parameters(config)
-    start, step = compiled(config, room=3)
-    bos = np.array([config.bos_id], np.int32)
-    sources = [np.append(bos, source) for source, _ in tiny.sentences((3, 1), (5, 1))]
-    inputs = inputs_only(sources)
-    first, context, cache = start(params, inputs)
-    cache = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=0), cache)
-    generator = np.random.default_rng(0)
-    ancestors = np.zeros((len(sources), beams, ROOM), np.int32)
-    history = np.zeros((len(sources), beams, 0), np.int32)
-    tokens = np.repeat(first, beams)
-    for t in range(LENGTH):
-        if t == 3:
-            cache = cache.enlarged(ROOM - 3)
-        ancestors[:, :, t] = np.arange(beams)
-        logits, cache = step(params, context, cache, tokens, jnp.int32(t), ancestors)
-        if t:
-            targets = history.reshape(-1, t)
-            targets = np.pad(targets, [(0, 0), (0, LENGTH - t)], constant_values=5)
-            _, expected = decode(config, params, inputs, targets, beams)
-            assert_close(logits, expected[:, t])
-        parents = generator.integers(0, beams, (len(sources), beams, 1))
-        ancestors = np.take_along_axis(ancestors, parents, axis=1)
-        new = generator.integers(4, config.vocab_size, parents.shape)
-        history = np.append(np.take_along_axis(history, parents, axis=1), new, axis=2)
-        tokens = new.reshape(-1)
 
 
 def test_a_decoder_looks_back_no_further_than_its_context():
@@ -190,32 +157,26 @@ def test_a_decoder_looks_back_no_further_than_its_context():
     from anywhere, and what lies further back is as if it were not there."""
     sizes = dict(architecture="decoder_only", num_decoder_layers=1, positions="rotary")
     config, short = tiny.config(**sizes), tiny.config(**sizes, context_length=3)
-    params, targets = tiny.random_parameters(config), continuations(2)
-    bos = np.array([config.bos_id], np.int32)
-    prompts = [np.append(bos, source) for source, _ in tiny.sentences((2, 1), (5, 1))]
-    _, logits = decode(short, params, inputs_only(prompts), targets, 1)
-    for prompt, target, found in zip(prompts, targets, logits, strict=True):
-        tokens = np.concatenate([prompt, target])
-        for t in range(LENGTH):
-            end = len(prompt) + t
-            seen = tokens[max(end - 3, 0) : end]
-            _, expected = decode(config, params, inputs_only([seen]), target[None], 1)
-            assert_close(found[t], expected[0, 0])
+    params, targets = tiny.random_parameters(config), continuations(len(PROMPTS))
+    logits = decode(short, params, inputs_only(PROMPTS), targets)
+    ends = [(row, len(PROMPTS[row]) + t) for row in range(len(PROMPTS)) for t in range(LENGTH)]
+    texts = [np.concatenate(pair) for pair in zip(PROMPTS, targets, strict=True)]
+    seen = [texts[row][max(end - 3, 0) : end] for row, end in ends]
+    expected = decode(config, params, inputs_only(seen), np.zeros((len(seen), 1), np.int32))
+    assert_close(logits.reshape(expected[:, 0].shape), expected[:, 0])
 
 
 @pytest.mark.parametrize(
-    "config",
-    [tiny.config(), tiny.config(architecture="decoder_only")]
-    + recurrent("encoder_decoder")
-    + recurrent("decoder_only"),
+    "config", [tiny.config(), tiny.config(architecture="decoder_only"), *RECURRENT]
 )
 def test_a_row_without_a_prompt_stays_finite_and_disturbs_nobody(config):
     params, targets = tiny.random_parameters(config), continuations(2)
-    (source, _), (other, _) = tiny.sentences((5, 1), (5, 1), seed=2)
-    empty = inputs_only([source, other])
+    prompts = [PROMPTS[2], np.append(PROMPTS[2][:-1], 8).astype(np.int32)]
+    empty = inputs_only(prompts)
     for name in empty:
         empty[name][1] = 0
-    _, expected = decode(config, params, inputs_only([source, other]), targets, 1)
-    _, logits = decode(config, params, empty, targets, 1)
+    expected = decode(config, params, inputs_only(prompts), targets)
+    assert_close(expected, scored(config, params, prompts, targets))
+    logits = decode(config, params, empty, targets)
     np.testing.assert_array_equal(logits[0], expected[0])
     assert np.all(np.isfinite(logits[1]))

@@ -12,17 +12,13 @@ TRANSFORMERS = [
     tiny.config(**tiny.SHAPES[shape], residual=residual, **changes)
     for residual, shape, changes in [
         ("pre_ln", "encoder_decoder", MORE | dict(positions="learned")),
-        ("admin", "encoder_decoder", dict(tied_embeddings="none")),
-        ("b2t", "encoder_decoder", dict(logits_bias=True)),
+        ("b2t", "encoder_decoder", dict(tied_embeddings="none", logits_bias=True)),
         ("post_ln", "decoder_only", dict(positions="distance")),
         ("residual_dual", "decoder_only", dict(num_kv_heads=1)),
         ("keel", "decoder_only", dict(positions="relative")),
-        ("layer_scale", "decoder_only", MORE),
         ("admin", "masked_tokens", MORE),
-        ("pre_ln", "mean_classes", {}),
         ("sandwich", "mean_classes", {}),
         ("sub_ln", "first_classes", {}),
-        ("post_ln", "tags", {}),
         ("rezero", "tags", dict(norm="rms_norm")),
     ]
 ]

@@ -15,13 +15,9 @@ from tests.models import tiny
 NEAR = [
     tiny.config(**(tiny.SHAPES[shape] | dict(residual=residual, positions="rotary") | choices))
     for shape, residual, choices in [
-        ("encoder_decoder", "post_ln", {}),
-        ("encoder_decoder", "pre_ln", {}),
         ("encoder_decoder", "admin", {}),
         ("encoder_decoder", "sub_ln", dict(qk_norm=True)),
-        ("decoder_only", "pre_ln", {}),
         ("decoder_only", "residual_dual", {}),
-        ("masked_tokens", "post_ln", {}),
         ("mean_classes", "post_ln", dict(attention_score="additive")),
     ]
 ]

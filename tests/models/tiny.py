@@ -11,16 +11,12 @@ import numpy as np
 from flax import linen as nn
 
 from tests.defaults import settings
+from tests.stepwise import stepwise
 from transformer_jax.models import FAMILIES, family
 from transformer_jax.models.layers import positions
 from transformer_jax.models.recurrent.config import RECURRENCES, RecurrentConfig
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.config import TransformerConfig
-
-# Compiles so that what two programs have in common is rounded alike in both. JAX's own choice, but
-# not that of conftest; from 0.11 on there is no other.
-_OWN = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else None
-exact_jit = functools.partial(jax.jit, compiler_options=_OWN)
 
 # Of float32 sums in another order.
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
@@ -184,10 +180,13 @@ def abstract_parameters(config: Any, batch: dict | None = None) -> dict:
     return jax.eval_shape(draw, jax.random.key(0), read_by(config, batch or packed_batch()))
 
 
+_abstract = functools.cache(abstract_parameters)
+
+
 @functools.cache
 def roles(config: Any) -> dict[str, family.Role]:
     """What an optimizer knows of each parameter."""
-    return family.roles(abstract_parameters(config))
+    return family.roles(_abstract(config))
 
 
 def random_parameters(config: Any, seed: int = 0, deviation: float = 0.3) -> dict:
@@ -198,7 +197,7 @@ def random_parameters(config: Any, seed: int = 0, deviation: float = 0.3) -> dic
         noise = generator.normal(0.0, deviation, leaf.shape)
         return jnp.asarray(noise + (path[-1].key in ("scale", "omega")), jnp.float32)
 
-    return jax.tree_util.tree_map_with_path(draw, nn.unbox(abstract_parameters(config)))
+    return jax.tree_util.tree_map_with_path(draw, nn.unbox(_abstract(config)))
 
 
 def logits(config: Any, params: dict, batch: dict) -> jax.Array:
@@ -218,7 +217,9 @@ def apply_function(config: Any):
 def init_function(config: Any):
     """(key, batch) -> boxed parameters, profiled (admin) with dropout where the rates say so."""
     init, made = family_of(config).init, model(config)
-    return exact_jit(lambda key, batch: init(made, key, read_by(config, batch)))
+    # A recurrent model's scans over time are long.
+    run = jax.jit if isinstance(config, RecurrentConfig) else stepwise
+    return run(lambda key, batch: init(made, key, read_by(config, batch)))
 
 
 @functools.cache

@@ -8,7 +8,9 @@ import pytest
 
 from tests.models import tiny
 
-ALL = tiny.EVERY_SCHEME | tiny.RECURRENT
+# Every shape with another kind of positions, and the schemes with a second stream.
+TRANSFORMERS = dict(list(tiny.EVERY_SCHEME.items())[3:12] + list(tiny.EVERY_SCHEME.items())[-5:-3])
+ALL = TRANSFORMERS | tiny.RECURRENT
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -30,7 +32,6 @@ def test_gradients_are_zero_exactly_where_no_token_may_look(name):
         if name in tiny.read_by(config, batch)
     }
 
-    @jax.jit
     def jacobians(embeddings):
         def readings(embeddings):
             changed = params | {k: {"table": v} for k, v in embeddings.items()}
@@ -40,7 +41,8 @@ def test_gradients_are_zero_exactly_where_no_token_may_look(name):
 
         return jax.jacrev(readings)(embeddings)
 
-    jacobian = jacobians({name: params[name]["table"] for name in tables.values()})
+    embeddings = {name: params[name]["table"] for name in tables.values()}
+    jacobian = jax.jit(jacobians)(embeddings)
     segments = batch[f"{tiny.side_of_logits(config)}_segment_ids"]
     for name, table in tables.items():
         influence = np.abs(jacobian[table]).max(axis=-1)  # of every token of the vocabulary

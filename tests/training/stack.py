@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from tests import defaults
+from tests.stepwise import stepwise
 from transformer_jax.models.family import Role
 
 BETA1, BETA2, EPSILON, RATE = 0.9, 0.98, 1e-9, 0.01
@@ -57,18 +58,18 @@ def make_optimizer(name, schedule=rising, roles=lambda: ROLES, **changes):
 
 
 def run(transform, params, gradients) -> Any:
-    @jax.jit
+    @stepwise
     def step(params, state, gradient):
         updates, state = transform.update(gradient, state, params)
         return optax.apply_updates(params, updates), state
 
-    state = jax.jit(transform.init)(params)
+    state = stepwise(transform.init)(params)
     for gradient in gradients:
         params, state = step(params, state, gradient)
     return params
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@stepwise
 def first_update(transform, params, gradient) -> Any:
     return transform.update(gradient, transform.init(params), params)[0]
 

@@ -1,11 +1,14 @@
 """Admin (Liu et al. 2020): omega as it is profiled, and as it is used."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.models import reference, tiny
+from tests.stepwise import stepwise
 from transformer_jax.models.transformer import initialisation
 
 
@@ -47,7 +50,8 @@ def test_feed_forward_increments_of_omega_are_those_of_the_published_profile():
         residual="admin", architecture="encoder_only", d_model=64, d_ff=256, num_heads=4,
         num_encoder_layers=layers, dropout_rate=p, feed_forward_dropout_rate=p,
     )  # fmt: skip
-    params = tiny.initial_parameters(config)
+    draw = functools.partial(initialisation.initialise, tiny.model(config))
+    params = tiny.nn.unbox(jax.jit(draw)(jax.random.key(0), tiny.packed_batch()))
     attention, feed_forward = (
         np.asarray(params["encoder"][f"{kind}_residual"]["shortcut"]["omega"][:, 0], np.float64)
         for kind in ("self_attention", "feed_forward")
@@ -73,7 +77,7 @@ def test_omega_of_one_is_post_ln_bit_for_bit():
             logits = tiny.logits(config, params, batch)
             return jnp.sum(jnp.square(logits)), logits
 
-        gradients, logits = tiny.exact_jit(jax.grad(total, has_aux=True))(params)
+        gradients, logits = stepwise(jax.grad(total, has_aux=True))(params)
         return tiny.flat({"logits": logits, "gradients": gradients})
 
     expected = readings(tiny.config(residual="post_ln"), initialisation._without_omegas(params))

@@ -24,7 +24,6 @@ VARIANTS = {
     ),
     "rotary": dict(residual="pre_ln", positions="rotary", embedding_norm=True),
     "sub_ln_scores": dict(residual="sub_ln", qk_norm=True, attention_score="additive"),
-    **{residual: dict(residual=residual) for residual in SCHEMES},
 }  # fmt: skip
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "masked_tokens")
 
@@ -90,12 +89,13 @@ def expected_shapes(config):
     ("shape", "name"),
     [
         *itertools.product(ARCHITECTURES, VARIANTS),
+        *zip(itertools.cycle(ARCHITECTURES), SCHEMES, strict=False),
         ("mean_classes", "learned_swiglu"),
         ("tags", "admin"),
     ],
 )
 def test_parameters_have_their_shapes_and_logical_axes(shape, name):
-    config = tiny.config(**tiny.SHAPES[shape], **VARIANTS[name])
+    config = tiny.config(**(tiny.SHAPES[shape] | VARIANTS.get(name, dict(residual=name))))
     boxed = tiny.abstract_parameters(config)
     shapes = {path: leaf.shape for path, leaf in tiny.flat(nn.unbox(boxed)).items()}
     assert shapes == expected_shapes(config)

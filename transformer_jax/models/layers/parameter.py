@@ -68,9 +68,11 @@ def parameter(
       role: for a family whose models are parameterised; a factor has none.
     """
     decays = matrix is not None if decay is None else decay
+    # Where there is a value, Flax traces what would draw it, for the shape alone.
+    draw = nn.initializers.zeros if module.has_variable("params", name) else init
 
     def boxed(key, shape):
-        value = init(key, shape)
+        value = draw(key, shape)
         return Boxed(value, axes, matrix=matrix, decay=decays, factor=factor, role=role)
 
     return module.param(name, boxed, shape)  # pyright: ignore[reportReturnType] (Flax unboxes it)
