@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from configs import default
 from transformer_jax.config import kinds
 from transformer_jax.config.bounds import bounds
-from transformer_jax.config.load import _schema, flatten
+from transformer_jax.config.load import _defaults, flatten
 
-KINDS, DEFAULTS = _schema(), flatten(default.get_config())
+KINDS, DEFAULTS = _defaults(default.get_config)[1], flatten(default.get_config())
 _NAMES = sorted({name for names in kinds.CHOICES.values() for name in names})
 _TEXTS = "|a|en|de|text|label|0|None|nowhere|@/pairs|é\u2028|a b|/dev/null|~nobody_here/x|../x|\n\n"
 _TEXTS = [*_TEXTS.split("|"), "v5e-16", "\udc80", "%s{}", "[é", "x" * 5000]

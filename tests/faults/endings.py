@@ -53,7 +53,7 @@ def in_process(command: Callable[[], Any], given: bytes = b"") -> Ending:
         except Compiling:
             status = 0
         except SystemExit as error:  # argparse's
-            status = error.code
+            status = int(error.code or 0)
         except flags.Error as error:  # absl's app.run, which calls the function, answers this
             status = print(f"FATAL Flags parsing error:\n  {error}", file=err) or 1
         except ValueError as error:  # and main.run that an override has no value

@@ -412,7 +412,7 @@ def try_cases(kind, number, count, process, fixtures):
         database=None,
         deadline=None,
         phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck),  # pyright: ignore (it is an Enum)
     )
     @given(strategy(number, small=process))
     def cases(case):

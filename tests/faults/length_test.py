@@ -158,10 +158,9 @@ def test_a_log_is_never_whole_in_memory(tmp_path):
     """It is read before a resume and at the end."""
     long_log(tmp_path / "metrics.jsonl", 3000, 3000)
     size = (tmp_path / "metrics.jsonl").stat().st_size
-    options = {"total_steps": 3000}
-    RunLog(tmp_path / "other", restored_step=0, **options).close()  # which imports
+    RunLog(tmp_path / "other", restored_step=0, total_steps=3000).close()  # which imports
     tracemalloc.start()
-    with contextlib.closing(RunLog(tmp_path, restored_step=2990, **options)) as log:
+    with contextlib.closing(RunLog(tmp_path, restored_step=2990, total_steps=3000)) as log:
         found = spikes(read_metrics(tmp_path)), log.records
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -23,9 +23,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cosmic_ray.ast import ast_nodes, get_ast
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator, operator_names
+from cosmic_ray.ast import ast_nodes, get_ast  # pyright: ignore[reportMissingImports]
+from cosmic_ray.mutating import mutate_code  # pyright: ignore[reportMissingImports]
+from cosmic_ray.plugins import get_operator, operator_names  # pyright: ignore[reportMissingImports]
 from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[2]

@@ -49,10 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if bool(arguments.runs) == bool(arguments.experiment):
             raise ValueError("give RUN ..., the work directories, or --experiment=NAME")
-        folders, title = arguments.runs, "Runs"
+        folders, title = arguments.runs, arguments.experiment or "Runs"
         if arguments.experiment:
             folders = _of_experiment(arguments.runs_dir / arguments.experiment)
-            title = arguments.experiment
         _write(folders, title, arguments.output)
         return 0
     except (ValueError, OSError) as error:
