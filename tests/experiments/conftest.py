@@ -48,11 +48,6 @@ SWEEP = """
     def of_files(quick):
         return [run({"size": 1}, {"data.source": "text"}, train=False, measure={"size": 1})]
 
-    def queued(quick):
-        # More steps than a free machine makes before Slurm interferes.
-        steps = {"train.steps": 1500, "train.log_every": 25}
-        return [run({"size": n}, steps, train=n == 1, measure={"size": n}) for n in (1, 2)]
-
     def clash(quick):
         return [run({"beam": size}, {"decode.beam_size": size}) for size in (1, 2)]
 
@@ -63,7 +58,6 @@ SWEEP = """
         "other_arguments": other_arguments,
         "other_model": other_model,
         "of_files": of_files,
-        "queued": queued,
         "clash": clash,
         "empty": lambda quick: [],
     }
@@ -93,8 +87,7 @@ def folder(tmp_path):
     cache = f"CACHE = {str(tmp_path / 'cache')!r}\n"
     for name, text in (("sweep", SWEEP), ("measure", MEASURE), ("report", REPORT)):
         (folder / f"{name}.py").write_text(cache + textwrap.dedent(text))
-    blocks = ["\n".join(results.markers(name)) for name in ("measured", "queued")]
-    (folder / "README.md").write_text("\n".join(["# Question", *blocks, ""]))
+    (folder / "README.md").write_text("\n".join(["# Question", *results.markers("measured"), ""]))
     return folder
 
 

@@ -138,21 +138,3 @@ def test_the_report_counts_all_trainings(products, word, tmp_path, undrawn):
     assert (tmp_path / "edge.svg").exists() and (tmp_path / "cells.csv").exists()
     lower = 0 if products[0.0] is None else 1
     assert f"in {lower} of {lower} controls, and {1 - lower} cannot" in text
-
-
-def test_one_that_diverged_is_named(tmp_path, undrawn):
-    runs = [
-        _training(0.0, [2.0] * 8),
-        _training(0.9, [20.0, 30.0] + [None] * 6),
-        _training(0.5, [None] * 8),
-        _training(0.0, [None] * 8, rows=32),
-    ]
-    text = report.report(runs, tmp_path)
-    assert "2 diverged (inconclusive)" in text
-
-
-def test_a_report_needs_no_control_of_each_kind(tmp_path, undrawn):
-    """Also where a control has no partner."""
-    runs = [_training(0.0, [2.0]), _training(0.9, [2.0], scheme="post_ln", rows=32)]
-    text = report.report(runs, tmp_path)
-    assert "not run" in text and "1 cannot be compared" in text

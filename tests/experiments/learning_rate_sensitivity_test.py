@@ -5,7 +5,6 @@ import functools
 import itertools
 import json
 import math
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -140,14 +139,6 @@ def _both_arms(seeds):
     return [*_ladder(100.0, seeds=seeds), *_ladder(math.inf, seeds=seeds, qk_norm=True)]
 
 
-@pytest.fixture(scope="module")
-def reported(tmp_path_factory):
-    """The results of the ladder with two seeds."""
-    out = tmp_path_factory.mktemp("results")
-    report.report(_runs("sizes", _both_arms(2)), out)
-    return out
-
-
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, seeds, undrawn):
     text = report.report(_runs("sizes", _both_arms(seeds)), tmp_path)
@@ -167,32 +158,28 @@ def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, see
     assert found["first_failing/3L/d32/with"] is None
 
 
-def test_nothing_is_left_out_where_everything_diverged(tmp_path, undrawn):
-    rows = [*_ladder(0.0), *_ladder(0.0, qk_norm=True)]
+@pytest.mark.parametrize(
+    "fails_above, first, asked", [(0.0, sweep.RATES[0], 0), (math.inf, None, -1)]
+)
+def test_where_all_or_none_fail_the_end_of_the_grid_is_asked(
+    tmp_path, fails_above, first, asked, undrawn
+):
+    rows = [*_ladder(fails_above), *_ladder(fails_above, qk_norm=True)]
     for row in rows:
-        row["warm_up/largest_logit"] = None
-    text = report.report(_runs("sizes", rows), tmp_path)
+        row["warm_up/largest_logit"] = row["loss"] and row["warm_up/largest_logit"]
+    report.report(_runs("sizes", rows), tmp_path)
     found = _numbers(tmp_path)
-    assert found["S/3L/d32/without"] is None and "S_difference/3L/d32" not in found
-    assert "first_failing_difference/6L/d64" not in found
-    assert "a seed never trains" in text and "0 of 14" in text
-    assert found["prediction/rates"] == [sweep.RATES[0]]
-
-
-def test_without_a_failure_none_is_predicted(tmp_path, undrawn):
-    rows = [*_ladder(math.inf), *_ladder(math.inf, qk_norm=True)]
-    text = report.report(_runs("sizes", rows), tmp_path)
-    found = _numbers(tmp_path)
-    assert found["prediction/first_failing"] is None
-    assert found["prediction/rates"] == [sweep.RATES[-1]]
-    assert "there is no threshold" in text and "predicted to be: none" in text
+    assert found["prediction/first_failing"] == first
+    assert found["prediction/rates"] == [sweep.RATES[asked]]
+    assert (found["S/3L/d32/without"] is None) == (fails_above == 0)
+    assert ("S_difference/3L/d32" in found) == (fails_above > 0)
 
 
 @pytest.mark.parametrize(
     "losses, right", [([2.0, None], 2), ([2.0, 3.29], 2), ([None, None], 1), ([None, 2.0], 0)]
 )
-def test_blind_compares_with_what_was_written_before(reported, tmp_path, losses, right, undrawn):
-    shutil.copy(reported / "summary.json", tmp_path)
+def test_blind_compares_with_what_was_written_before(tmp_path, losses, right, undrawn):
+    report.report(_runs("sizes", _both_arms(1)), tmp_path)
     before = _numbers(tmp_path)
     pair = dict(zip(before["prediction/rates"], losses, strict=True))
     text = report.report(_runs("blind", _trainings(sweep.BLIND, 0, pair)), tmp_path)
@@ -244,16 +231,6 @@ def test_what_was_never_seen_is_not_compared(tmp_path, undrawn):
     assert "difference/log_z/z_loss/0.0001/0.1" not in found
     assert found["log_z/z_loss/0/0.1"] is None and "| none |" in text
     assert found["difference/loss/z_loss/0.0001/0.1"] < 0
-
-
-def test_sweeps_write_different_files(reported, tmp_path):
-    shutil.copytree(reported, tmp_path, dirs_exist_ok=True)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".json"}
-    pair = dict.fromkeys(_numbers(tmp_path)["prediction/rates"], 2.0)
-    report.report(_runs("blind", _trainings(sweep.BLIND, 0, pair)), tmp_path)
-    for part, values in {"z_loss": (0.0, 1e-4), "kappa": (1.0, 10.0)}.items():
-        report.report(_runs(part, _arms(part, {value: [2.0] for value in values})), tmp_path)
-    assert {path: path.read_bytes() for path in before} == before
 
 
 # Measuring ---------------------------------------------------------------------------------------

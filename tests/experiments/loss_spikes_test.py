@@ -1,6 +1,5 @@
 """Spikes, ratios and their leads, of made-up series and of a tiny training."""
 
-import itertools
 import math
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.harness import rates, results
+from experiments.harness import results
 from experiments.loss_spikes import measure, report, series, sweep
 from tests.defaults import optimizer_settings
 from tests.experiments import tiny
@@ -300,8 +299,6 @@ def _measured(run, seed, until, shift=0.0):
 
 # Of each condition, the steps after which its seeds diverge, if they do before the last, 400.
 ENDS = [
-    [[999, 999], [999, 999], [999, 999]],
-    [[999, 999], [999, 230], [205, 999]],
     [[150, 999], [999, 999], [120, 10]],
     [[1, 1], [1, 1], [1, 1]],
     [[999], [999], [300]],
@@ -346,36 +343,11 @@ def test_when_curvature_ratio_and_loss_pass_their_limits():
     assert _curved(odd - 5)[1] == {"before": None}
 
 
-def _rate_rows(at, diverging=()):
-    losses = parabola(at, sweep.RATES)
-    return trainings(
-        [
-            {rate: None if (rate, seed) in diverging else loss for rate, loss in losses.items()}
-            for seed in (0, 1)
-        ]
-    )
-
-
-def _rates_report(rows, tmp_path):
+def test_the_best_rate_is_what_the_conditions_are_a_multiple_of(tmp_path, undrawn):
     (run,) = sweep.rates(quick=False)
+    rows = trainings(2 * [parabola(-7.4, sweep.RATES)])
     text = report.report([finished(run, rows)], tmp_path)
-    return text, results.read_json(tmp_path / "summary.json")
-
-
-def test_the_best_rate_is_what_the_conditions_are_a_multiple_of(tmp_path):
-    text, summary = _rates_report(_rate_rows(-7.4), tmp_path)
+    summary = results.read_json(tmp_path / "summary.json")
     assert summary["best rate"] == pytest.approx(2**-7.4, rel=1e-4)
     assert "end of the grid" not in text
     assert "3 times the best" in report.multiple(3 * 2**-7.4, summary)
-
-
-def test_an_end_of_the_grid_and_divergence_are_told(tmp_path, undrawn):
-    last = sweep.RATES[-1]
-    text, summary = _rates_report(_rate_rows(-12.0, {(last, 1)}), tmp_path)
-    assert "end of the grid" in text and "(1 of 2)" in text and "1 of 2" in text
-    assert "end of the grid" in report.multiple(0.01, summary)
-    everything = set(itertools.product(sweep.RATES, (0, 1)))
-    text, summary = _rates_report(_rate_rows(-7.0, everything), tmp_path)
-    assert "no best one" in text and summary["best rate"] is None
-    assert "has not measured" in report.multiple(0.01, summary)
-    assert not rates.optima(_rate_rows(-7.0, everything))

@@ -49,13 +49,6 @@ def test_measured_runs_end_in_a_report_and_are_not_run_again(folder, command, tm
     out_of()
     assert _contents(folder) | _contents(runs) == before
 
-    # What is decoded otherwise is measured again, once.
-    sweep, longer = folder / "sweep.py", ('"decode.extra_length": 2', '"decode.extra_length": 3')
-    sweep.write_text(sweep.read_text().replace(*longer))
-    for done in (0, 1):
-        assert f"{done} of 1 run done" in out_of("--quick")
-    assert sorted(log.read_text().count("$ ") for log in runs.glob("*/log.txt")) == [1, 2]
-
 
 @pytest.mark.long
 def test_a_failed_run_stops_no_other_and_is_named_with_its_log(folder, command, capsys):
@@ -70,24 +63,9 @@ def test_a_failed_run_stops_no_other_and_is_named_with_its_log(folder, command, 
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [
-        ("README.md", "<!-- generated: measured -->\n", "the lines <!-- generated: measured -->"),
-        ("sweep.py", "SWEEP = {}\n", "sweep.py lacks SWEEPS = "),
-    ],
-)
-def test_a_mistake_in_a_folder_is_found_before_anything_runs(
-    folder, command, tmp_path, capsys, file, text, message
-):
-    (folder / file).write_text(text)
-    assert run.main(command("measured")) == 1
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("<!-- generated: measured -->", "README.md needs the lines <!-- generated: measured -->"),
         ("SWEEPS = {", "sweep.py: '{' was never closed (sweep.py, line 1)"),
         ("import sys\nsys.exit(0)\n", "sweep.py, line 2: SystemExit(0)"),
         ("x = {}\nx['a']\n", "sweep.py, line 2: KeyError('a')"),
@@ -99,8 +77,8 @@ def test_a_mistake_in_a_folder_is_found_before_anything_runs(
         ("JOBS = 0\nSWEEPS = {'measured': lambda quick: []}\n", "JOBS in sweep.py, is 0: expected"),
     ],
 )
-def test_a_mistake_in_a_sweep_is_one_line(folder, command, tmp_path, capsys, text, message):
-    (folder / "sweep.py").write_text(text)
+def test_a_mistake_in_a_folder_is_one_line(folder, command, tmp_path, capsys, text, message):
+    (folder / ("README.md" if "generated" in text else "sweep.py")).write_text(text)
     assert run.main(command("measured")) == 1
     error = capsys.readouterr().err
     assert message in error and str(folder) in error or "JOBS" in message
@@ -136,13 +114,6 @@ SWEEPS = {"widths": widths, "seeds": lambda quick: [
     assert run.main(command("seeds", "--dry_run")) == 0
 
 
-def test_an_unknown_experiment_is_answered_with_the_known(capsys):
-    assert run.main(["nothing_of_the_kind"]) == 1
-    message = capsys.readouterr().err
-    assert "there is no experiment 'nothing_of_the_kind', but ablations, " in message
-    assert "sweep.py" in message and "./launch.sh experiment nothing_of_the_kind --new" in message
-
-
 def _pretend_to_have_run(workdir: Path, config: Config, loss: float) -> None:
     """Leaves what training leaves, without training."""
     workdir.mkdir(parents=True)
@@ -152,7 +123,7 @@ def _pretend_to_have_run(workdir: Path, config: Config, loss: float) -> None:
     (workdir / "metrics.jsonl").write_text(json.dumps({"step": 1, "train/token_loss": loss}))
 
 
-def test_a_new_experiment_lists_its_runs_and_reports(tmp_path, capsys):
+def test_a_new_experiment_lists_its_runs_and_reports(tmp_path, capsys, undrawn):
     folder = tmp_path / "mine"
     command = [str(folder), f"--runs_dir={tmp_path / 'runs'}"]
     assert run.main([str(folder), "--new"]) == 0
@@ -171,19 +142,17 @@ def test_a_new_experiment_lists_its_runs_and_reports(tmp_path, capsys):
     assert "results/cpu_curves.svg" in shown and "4 runs, " in shown
 
 
-def test_a_sweep_alone_is_an_experiment(folder, command, tmp_path, capsys):
-    """Neither a report nor a README has to be there, and nothing is made before there is one."""
-    for name in ("report.py", "README.md"):
-        (folder / name).unlink()
-    assert run.main(command("measured", "--dry_run")) == 0
-    assert "0 of 2 runs done" in capsys.readouterr().out
-    assert not (folder / "README.md").exists()
-
-
-def test_tasks_get_the_whole_path_of_the_data(command, tmp_path, monkeypatch):
+@pytest.fixture
+def orders(monkeypatch):
+    """What executors are asked for, which do nothing."""
     orders = []
-    executor = Executor(lambda order: orders.append(order) or 0, reads=())
-    monkeypatch.setitem(run.EXECUTORS, "slurm", executor)
+    for name in ("local", "slurm"):
+        executor = Executor(lambda order: orders.append(order) or 0, reads=("jobs",))
+        monkeypatch.setitem(run.EXECUTORS, name, executor)
+    return orders
+
+
+def test_tasks_get_the_whole_path_of_the_data(orders, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run.main(command("of_files", "--executor=slurm", "--data_dir=data")) == 1
     assert f"--data_dir={tmp_path / 'data'}" in orders[0].flags
@@ -209,11 +178,8 @@ def test_runs_that_were_done_with_data_elsewhere_are_told(folder, tmp_path, caps
 
 @pytest.mark.parametrize("flags, expected", [((), 1), (("--jobs=2",), 2)])
 def test_a_sweep_says_how_many_runs_may_disturb_each_other(
-    flags, expected, folder, command, monkeypatch
+    flags, expected, folder, command, orders
 ):
-    orders = []
-    executor = Executor(lambda order: orders.append(order) or 0, reads=("jobs",))
-    monkeypatch.setitem(run.EXECUTORS, "local", executor)
     with (folder / "sweep.py").open("a") as file:
         file.write("\nJOBS = 1\n")
     assert run.main(command("measured", *flags)) == 1

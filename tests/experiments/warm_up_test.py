@@ -190,26 +190,21 @@ def _runs(arms):
     "arms",
     [
         {"none": LOW, "5 %": MIDDLE, "20 %": HIGH, "burn-in": MIDDLE, "lamb": HIGH},
-        {"none": LOW},
-        {"lion": LOW, "lion, 20 %": HIGH},
         {"none": _arm({1e-3: None}), "20 %": _arm({1e-3: None}), "lamb": _arm({1e-3: None})},
+        {"lion": LOW, "lion, 20 %": HIGH},
         # No rate in common.
         {"none": _arm({1e-3: 2.0}), "20 %": HIGH, "burn-in": _arm({1e-2: 2.0}, seeds=1)},
     ],
-    ids=["most", "one arm", "lion", "all diverged", "nothing shared"],
+    ids=["most", "all diverged", "lion", "nothing shared"],
 )
 def test_a_report_of_whatever_arms_there_are(arms, tmp_path, undrawn):
     text = report.report(_runs(arms), tmp_path)
     for arm, rows in arms.items():
         assert f"| {arm} | {sum(map(rates.trains, rows))} of {len(rows)} |" in text
-    assert (tmp_path / "losses_post_ln.svg").exists()
     assert (tmp_path / "summary.json").exists() and (tmp_path / "losses.csv").exists()
-    if "none" in arms:  # also trainings that diverged before anything was read
-        read = [row for rows in arms.values() for row in rows if row["curvature"]]
-        assert text.count(" / ") >= 9 * len(read)
 
 
-def test_trainings_above_the_edge_are_counted_by_how_they_end(tmp_path):
+def test_trainings_above_the_edge_are_counted_by_how_they_end(tmp_path, undrawn):
     above = [row | {"edge/10": 1.5} for row in _arm({1e-3: 2.0, 3e-3: 3.3})]
     rows = above + _arm({1e-2: 3.3, 3e-2: None})
     text = report.report(_runs({"none": rows}), tmp_path)  # the one that diverged was not read

@@ -26,7 +26,7 @@ def table(text):
     return [dict(zip(cells[0], row, strict=True)) for row in cells[1:]]
 
 
-def test_scores_are_means_and_deviations_over_seeds(tmp_path):
+def test_scores_are_means_and_deviations_over_seeds(tmp_path, undrawn):
     runs = [
         trained(
             {"scheme": scheme, "layers": 6, "seed": seed},
@@ -59,17 +59,15 @@ def test_scores_are_means_and_deviations_over_seeds(tmp_path):
 
 
 @pytest.mark.parametrize("labels", [{}, {"seed": 0}])
-def test_one_run_needs_no_label(tmp_path, labels):
+def test_one_run_needs_no_label(tmp_path, labels, undrawn):
     text = default_report.report([trained(labels, 2.0)], tmp_path, "cpu")
     (row,) = table(text)
     assert row["train/token_loss"] == "2" and row["runs"] == "1 finished"
     assert "±" not in text
 
 
-def test_measurements_are_shown_and_where_there_are_many_the_first(tmp_path):
+def test_all_measurements_are_written(tmp_path):
     runs = [finished({"size": size}, [{"i": i} for i in range(size)]) for size in (2, 50)]
     text = default_report.report(runs, tmp_path, "cpu")
     assert table(text)[0]["runs"] == "1 measured"
-    assert "All 52 rows are in [cpu_measurements.csv]" in text
     assert len((tmp_path / "cpu_measurements.csv").read_text().splitlines()) == 53
-    assert not list(tmp_path.glob("*.svg"))

@@ -16,17 +16,16 @@ def losses(*values):
     return [{"step": step, "train/loss": value} for step, value in enumerate(values, start=1)]
 
 
-def test_the_interval_is_that_of_medians_of_resamples():
-    values = np.random.default_rng(1).lognormal(size=11)
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 11])
+def test_the_interval_is_that_of_medians_of_resamples(count):
+    """That of few values is their range."""
+    values = np.random.default_rng(count).lognormal(size=count)
     found = results.spread(values)
-    rng = np.random.default_rng(2)
-    medians = np.median(rng.choice(values, (20_000, values.size)), axis=1)
-    # The bootstrap distribution of a median sits on the values, so that quantiles are values.
-    assert (found.low, found.high) == tuple(
-        pytest.approx(quantile) for quantile in np.quantile(medians, [0.025, 0.975])
-    )
+    bootstrap = stats.bootstrap((values,), np.median, method="percentile", rng=0)
+    assert (found.low, found.high) == bootstrap.confidence_interval
+    assert (found.low, found.high) == (values.min(), values.max()) or count > 5
     assert found[:2] == (np.median(values), pytest.approx(np.mean(values)))
-    assert found.count == 11
+    assert found.count == count
     assert results.spread(values) == found  # the draws are always the same
 
 
@@ -47,11 +46,7 @@ def test_an_interval_is_written_behind_the_median(form):
         assert results.interval(values, form) == f"{median} ({low} to {high})"
         assert results.median(values) == found.median == np.median(values)
     assert results.interval([2.0], form) == format(2.0, form)
-
-
-def test_what_is_missing_has_no_interval_and_no_median():
-    assert results.interval([1.0, None]) == ""
-    assert math.isnan(results.median([1.0, None])) and math.isnan(results.spread([None]).median)
+    assert results.interval([1.0, None], form) == "" and math.isnan(results.median([1.0, None]))
 
 
 def test_a_series_holds_what_was_logged_and_a_curve_the_labels_too():
@@ -125,41 +120,17 @@ def test_summaries_of_several_sweeps_are_merged(tmp_path):
     assert found == {"gpu/bleu": 0.5, "slope/admin": None, "slope/post_ln": 1.23457}
 
 
-def test_a_table_aligns_numbers_to_the_right():
-    rows = [{"scheme": "admin", "y": 12345.678}, {"scheme": "post_ln", "y": None}]
-    assert results.table(rows).splitlines() == [
-        "| scheme | y |",
-        "| :--- | ---: |",
-        "| admin | 12,300 |",
-        "| post_ln |  |",
-    ]
-    assert results.table(rows, ["y"]).splitlines()[2:] == ["| 12,300 |", "|  |"]
-
-
-def test_a_report_goes_between_its_markers(tmp_path):
-    readme = tmp_path / "README.md"
-    blocks = ["\n".join(results.markers(name)) for name in ("cpu", "gpu")]
-    readme.write_text("# Title\n\n{}\n\nbetween\n\n{}\n\nend\n".format(*blocks))
-    for text in ("old", "new"):
-        results.insert(readme, "cpu", text)
-    results.insert(readme, "gpu", "other\n")
-    lines = [line for line in readme.read_text().splitlines() if line]
-    cpu, gpu = results.markers("cpu"), results.markers("gpu")
-    expected = ["# Title", cpu[0], "new", cpu[1], "between", gpu[0], "other", gpu[1], "end"]
-    assert lines == expected
-
-
 @pytest.mark.parametrize("before", [None, "", "# Title\n\ntext\n"])
-def test_a_readme_without_markers_gets_them_at_its_end(tmp_path, before):
+def test_a_report_goes_between_its_markers_which_a_readme_without_gets(tmp_path, before):
     readme = tmp_path / "README.md"
     if before is not None:
         readme.write_text(before)
-    for text in ("old", "new"):
-        results.insert(readme, "cpu", text)
+    for name, text in (("cpu", "old"), ("gpu", "other\n"), ("cpu", "new")):
+        results.insert(readme, name, text)
     lines = [line for line in readme.read_text().splitlines() if line]
-    start, end = results.markers("cpu")
     title = ["# Title", "text"] if before else [f"# {tmp_path.name}"]
-    assert lines == [*title, start, "new", end]
+    cpu, gpu = results.markers("cpu"), results.markers("gpu")
+    assert lines == [*title, cpu[0], "new", cpu[1], gpu[0], "other", gpu[1]]
 
 
 @pytest.mark.parametrize("order", [[0], [1, 0], [0, 1, 0, 1]])
@@ -170,26 +141,6 @@ def test_markers_that_are_not_there_once_and_in_order_are_asked_for(tmp_path, or
     with pytest.raises(ValueError, match="<!-- generated: cpu --> and <!-- end: cpu -->"):
         results.insert(readme, "cpu", "new")
     assert readme.read_text() == text
-
-
-def test_the_provenance_says_how_many_where_and_when(tmp_path):
-    versions = {"versions": {"jax": "1.2.3"}}
-    trained = finished(
-        {},
-        workdir=tmp_path / "a",
-        record={"machine": "Some CPU, 1 core a run", "date": "2026-01-02"},
-        results={"time/wall_seconds": 60.0, "device_kind": "cpu", **versions},
-        measured_on={"seconds": 30.0, "device_kind": "cpu", **versions},
-    )
-    elsewhere = finished(
-        {},
-        workdir=tmp_path / "b",
-        results={"time/wall_seconds": 90.0, "device_kind": "NVIDIA H100", **versions},
-    )
-    text = results.provenance([trained, trained, elsewhere])
-    assert text.startswith("2 runs, 3 minutes in all")
-    assert "Some CPU, 1 core a run" in text and "NVIDIA H100" in text and "JAX 1.2.3" in text
-    assert "2026-01-02" in text
 
 
 def test_the_pooled_deviation_is_that_of_an_analysis_of_variance():
@@ -230,19 +181,8 @@ def test_intervals_of_few_seeds_hold_the_truth_as_often_as_they_say():
     )
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_few_values_have_their_range_which_their_bootstrap_interval_is(count):
-    values = np.random.default_rng(count).lognormal(size=count)
-    found = results.spread(values)
-    assert (found.low, found.high) == (values.min(), values.max())
-    bootstrap = stats.bootstrap((values,), np.median, method="percentile", rng=0)
-    assert (found.low, found.high) == bootstrap.confidence_interval
-
-
 def test_an_estimate_counts_where_its_interval_leaves_zero_out():
     assert results.Estimate(-2.1, 1.0, 30).counts and not results.Estimate(2.1, 1.0, 8).counts
     assert (
         not results.Estimate(5.0, np.nan, 2).counts and not results.Estimate(5.0, np.nan, 0).counts
     )
-    assert f"{results.Estimate(0.5, 0.125, math.inf):+.2f}" == "+0.50 ± 0.24"
-    assert f"{results.mean([0.5]):+.2f}" == "+0.50"

@@ -3,8 +3,10 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from experiments.harness.jobs import Job
 from experiments.harness.results import Finished, Row
 from experiments.harness.small import CONFIG
 from experiments.harness.sweep import ROOT, Run
@@ -27,6 +29,12 @@ def trainings(seeds: Sequence[Mapping[float, float | None]], **more: Any) -> lis
         for seed, losses in enumerate(seeds)
         for rate, loss in losses.items()
     ]
+
+
+def job(folder: Path, seed: int = 0) -> Job:
+    """A job that nobody has begun."""
+    run = Run(config=CONFIG, overrides={"seed": seed}, labels={"seed": seed})
+    return Job(folder, folder / run.id, (run,))
 
 
 def finished(run: Run | dict[str, Any], rows: Any = (), **fields: Any) -> Finished:

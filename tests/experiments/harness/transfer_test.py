@@ -55,21 +55,8 @@ def test_the_penalty_is_that_of_the_bases_best_rate(shifts):
     assert _one(shifts, "one rate", 128)["penalty"] == pytest.approx(0.05 * 4)
 
 
-def test_where_nothing_trained_the_table_says_so(shifts):
-    row = _one(shifts, "by layer", 128)
-    assert (row["trained"], row["runs"]) == (0, len(GRID)) and "optimum" not in row
-    line = transfer.table(shifts, "width").splitlines()[-1]
-    assert f"0 of {len(GRID)}" in line and "by layer" in line
-
-
 def test_a_base_that_never_trains_leaves_the_others_without_a_shift():
     rows = [*_rows("post_ln", 3, [None]), *_rows("post_ln", 6, [-4.0])]
     row = _one(transfer.shifts(rows, "width"), "post_ln", 6)
     assert "shift" not in row and "penalty" not in row and row["optimum"] == pytest.approx(-4.0)
     transfer.table([row], "width")
-
-
-def test_an_end_of_the_grid_is_named():
-    rows = [*_rows("a", 3, [-4.0]), *_rows("a", 6, [-12.0])]
-    text = transfer.table(transfer.shifts(rows, "width"), "width")
-    assert "(end of the grid)" in text and "(of an end of the grid)" in text

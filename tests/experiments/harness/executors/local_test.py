@@ -1,30 +1,11 @@
-"""Runs on this machine: their shares of it, and what is shown of them."""
+"""Runs on this machine: their shares of it."""
 
 import os
-import re
-import subprocess
 
 import pytest
 
 from experiments.harness.executors import local
-from experiments.harness.jobs import Job
-from experiments.harness.sweep import Run
 from transformer_jax.process import machine
-
-
-def test_a_run_shows_that_it_still_runs_as_long_as_it_writes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(local, "_SIGN_SECONDS", 0.1)
-    one = Run(config="configs/bigram_copy.py", overrides={}, labels={"seed": 0})
-    job = Job(tmp_path, tmp_path, (one,))
-
-    def follow(script):
-        with (tmp_path / "log.txt").open("ab") as log:
-            local._follow(subprocess.Popen(["sh", "-c", script], stdout=log), job)
-        return capsys.readouterr().out
-
-    writes = "for i in $(seq 10); do echo; sleep 0.1; done"
-    assert re.match(r"running for \d+ s  \w+  seed=0\n", follow(writes))
-    assert follow("sleep 0.5") == ""
 
 
 @pytest.mark.parametrize(("jobs", "cores"), [(1, 4), (2, 2), (3, 1), (4, 1), (8, 1)])

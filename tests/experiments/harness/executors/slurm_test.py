@@ -1,13 +1,9 @@
 """A sweep on a real Slurm of one node, whose daemons live in the test's temporary folder."""
 
-import contextlib
-import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -19,9 +15,8 @@ from experiments import run
 from experiments.harness.executors import slurm
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run
+from tests.experiments.harness.runs import job
 from tests.processes import wait_for
-from tests.whole.command_line import records
-from transformer_jax.process import interrupt
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 PATH = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"  # which only root's shells search
@@ -107,61 +102,6 @@ def cluster(tmp_path_factory):
         patch.undo()
 
 
-# The command, which asks for the queue more often than a person would.
-COMMAND = """
-import sys
-from experiments import run
-from experiments.harness.executors import slurm
-from transformer_jax.process import interrupt
-interrupt.install()
-slurm._POLL_SECONDS = 0.2
-sys.exit(run.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.long
-def test_a_preempted_run_is_requeued_and_continues(cluster, folder, command, tmp_path, capsys):
-    home = tmp_path / "runs" / "question"
-    flags = command("queued", "--executor=slurm")
-
-    @contextlib.contextmanager
-    def launch():
-        started = [sys.executable, "-c", COMMAND, *flags]
-        with subprocess.Popen(started, cwd=run.ROOT, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
-
-    with launch() as first:
-        wait_for(lambda: any(path.stat().st_size for path in home.glob("*/metrics.jsonl")), first)
-        # One comes that may take the whole node. Ctrl-C leaves the tasks in the queue.
-        _call("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
-        first.send_signal(signal.SIGINT)
-        assert first.wait() == interrupt.EXIT_STATUS
-    (workdir,) = [path.parent for path in home.glob("*/metrics.jsonl")]
-    wait_for(lambda: json.loads((workdir / "results.json").read_text())["status"] == "preempted")
-
-    with launch() as second:
-        while second.poll() is None:
-            _hurry()
-        out = second.communicate()[0]
-    assert second.returncode == 0, out
-    assert " in the queue already, 0 new" in out
-    table = (folder / "README.md").read_text()
-    assert "| 1 | 0 | True |" in table and "| 2 | 1 | False |" in table
-
-    # A second process trained what was left, and a third measured; each step is logged once.
-    log = (workdir / "log.txt").read_text()
-    programs = [line.split()[3] for line in log.splitlines() if line.startswith("$")]
-    assert programs == [*2 * ["transformer_jax.main"], "experiments.harness.measure"]
-    assert [record["step"] for record in records(workdir)] == list(range(25, 1501, 25))
-
-    assert run.main(flags) == 0
-    out = capsys.readouterr().out
-    assert "2 of 2 runs done" in out and "Submitted" not in out
-
-
 def _hurry() -> None:
     """Lets tasks begin that Slurm has put back: it waits for two minutes otherwise.
 
@@ -237,12 +177,6 @@ def test_what_ends_a_task_says_whether_it_is_requeued(cluster, tmp_path, monkeyp
     assert [" ".join(story(job)) for job in jobs] == list(plans)
 
 
-@pytest.mark.long
-def test_what_slurm_refuses_is_told(cluster, command, capsys):
-    assert run.main(command("measured", "--executor=slurm", "--options=--partition=gpu")) == 1
-    assert "sbatch refuses: sbatch: error: invalid partition" in capsys.readouterr().err
-
-
 # Keeps what is submitted: a line with its array, its comment, and what else it was given.
 SBATCH = """#!/bin/sh
 cat >/dev/null
@@ -268,12 +202,13 @@ def queue(tmp_path, monkeypatch):
     return queue
 
 
-def _jobs(folder, count):
-    runs = [
-        Run(config="configs/bigram_copy.py", overrides={"seed": seed}, labels={"seed": seed})
-        for seed in range(count)
-    ]
-    return [Job(folder, folder / run.id, (run,)) for run in runs]
+def test_what_is_in_the_queue_is_not_submitted_again(queue, tmp_path):
+    jobs = [job(tmp_path, seed) for seed in range(3)]
+    ids = f"{jobs[0].id} {jobs[1].id}"
+    queue.write_text(f"0 {ids}\n1 {ids}\n")
+    slurm.run_all(jobs, ["run"], tmp_path, at_once=None, options=[])
+    (submitted,) = queue.with_suffix(".submitted").read_text().splitlines()
+    assert f" --comment={jobs[2].id} --array=0-0 " in submitted
 
 
 @pytest.mark.parametrize(
@@ -285,14 +220,14 @@ def test_options_that_would_hide_tasks_are_refused(queue, tmp_path, options):
     """Otherwise the queue looks empty, and the same command submits the same runs again."""
     words = ["--partition=gpu", *options.split()]
     with pytest.raises(ValueError, match=f"--options: {words[1]} would hide the tasks"):
-        slurm.run_all(_jobs(tmp_path, 3), ["run"], tmp_path, at_once=None, options=words)
+        slurm.run_all([job(tmp_path)], ["run"], tmp_path, at_once=None, options=words)
     assert not queue.with_suffix(".submitted").exists()
 
 
 def test_a_comment_that_was_changed_is_told(queue, tmp_path, monkeypatch):
     monkeypatch.setenv("COMMENT", "reviewed")
     with pytest.raises(ValueError, match="comment was changed .1 reviewed.: .*scancel --name="):
-        slurm.run_all(_jobs(tmp_path, 3), ["run"], tmp_path, at_once=None, options=[])
+        slurm.run_all([job(tmp_path)], ["run"], tmp_path, at_once=None, options=[])
 
 
 @pytest.mark.parametrize("options", ["--gres=gpu:2", "--gres gpu:l4", "--gpus-per-node=1", "-G1"])
