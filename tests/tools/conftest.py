@@ -5,10 +5,6 @@ import shutil
 import pytest
 
 CHROMIUM = shutil.which("chromium")
-# Of everything on a page that can be operated, its name to those who do not see it.
-NAMES = """[...document.querySelectorAll(
-    'button, select, input, svg[role], canvas[role], [role=application]'
-)].map((e) => e.getAttribute('aria-label') || (e.labels && e.labels[0] || e).textContent)"""
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +41,3 @@ def opened(browser, tmp_path):
     yield open_page
     context.close()
     assert complaints == []
-
-
-@pytest.fixture
-def names_of():
-    """A function from a page to the accessible names of its controls."""
-    return lambda tab: tab.evaluate(NAMES)

@@ -227,28 +227,6 @@ def test_a_gpu_is_used_where_there_is_one_unless_another_device_is_named(clone: 
     assert clone.installed() == ["[cuda]"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wrong", "right"),
-    [(["trian"], "'trian'", "train"), (["train", "--device=gpu"], "'gpu'", "--device=cuda")],
-)
-def test_unknown_words_are_refused_before_anything_is_installed(
-    clone: Clone, arguments: list[str], wrong: str, right: str
-):
-    status, out, err = clone.launch(*arguments)
-    assert (status, out, clone.installed()) == (1, [], [])
-    assert wrong in err and right in err
-
-
-def test_without_a_new_enough_python_it_says_what_to_install(clone: Clone):
-    for name in ("bash", "cat", "dirname"):
-        (clone.bin / name).symlink_to(str(shutil.which(name)))
-    (clone.bin / "python3.11").unlink()
-    clone.add_command("python3", "#!/bin/sh\necho Python 3.9.2\nexit 1\n")
-    status, out, err = clone.launch("inspect", PATH=str(clone.bin))
-    assert (status, out) == (1, [])
-    assert "no Python 3.11 or newer" in err and "Python 3.9.2" in err
-
-
 def test_packages_of_the_users_of_the_same_names_come_after_those_of_the_repository(clone):
     """Such as `configs` and `experiments`."""
     for command in (["inspect"], ["experiment", "gradients"]):

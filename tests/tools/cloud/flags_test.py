@@ -31,21 +31,6 @@ def test_the_kinds_of_capacity(more, command, requested):
     assert dry_run and command in " ".join(create) and {*requested.split()} <= {*create}
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "name", "runtime", "hosts"),
-    [
-        ("v4-32", "v4-32", "tpu-ubuntu2204-base", 4),
-        ("v5e-8", "v5litepod-8", "v2-alpha-tpuv5-lite", 1),
-        ("v5litepod-256", "v5litepod-256", "v2-alpha-tpuv5-lite", 64),
-        ("v5p-256", "v5p-256", "v2-alpha-tpuv5", 32),
-        ("v6e-16", "v6e-16", "v2-alpha-tpuv6e", 4),
-    ],
-)
-def test_accelerators(accelerator, name, runtime, hosts):
-    launch, _ = flags.parse(_arguments(accelerator))
-    assert (launch.accelerator, launch.runtime, launch.hosts) == (name, runtime, hosts)
-
-
 def test_a_config_is_relative_to_the_current_directory_or_to_the_repository(cloud):
     # As `python -m` would import it without -P.
     (cloud.clone / "configs/transformer_jax.py").write_text("raise ImportError")

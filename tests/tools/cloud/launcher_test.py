@@ -76,18 +76,6 @@ def test_what_is_lacking_is_told_before_a_slice_costs(cloud, lacks, message):
 
 
 @pytest.mark.long
-def test_the_bucket_need_not_tell_where_it_is(cloud):
-    status, out = cloud.launch(BUCKET_REGION="eu")
-    assert status == 0 and "Note: gs://bucket is in eu, the slice in us-west4" in out
-    forbidden = "refuse 'HTTPError 403: me does not have storage.buckets.get access'"
-    status, out = cloud.launch(ON_BUCKET=forbidden)
-    assert status == 0 and "Note:" not in out
-    status, out = cloud.launch(ON_BUCKET="refuse 'HTTPError 404: no such bucket'")
-    assert status == 1 and "gs://bucket: there is no such thing" in out
-    assert len(cloud.calls("create")) == 2
-
-
-@pytest.mark.long
 def test_a_preempted_slice_is_made_again_as_often_as_it_takes(cloud):
     lose = (
         'echo SUSPENDED >"$(echo "$CLOUD"/requests/*)"; echo PREEMPTED >"$(echo "$CLOUD"/slices/*)"'

@@ -45,9 +45,7 @@ for argument; do [[ $argument == --* ]] || words+=("$argument"); done
 case "${words[*]}" in
     "auth list") echo "${ACCOUNT-me@example.com}" ;;
     "config get-value project") echo "${PROJECT-a-project}" ;;
-    "storage buckets describe "*)
-        eval "${ON_BUCKET-}"
-        echo "${BUCKET_REGION-us-west4}" ;;
+    "storage buckets describe "*) echo us-west4 ;;
     "storage cp "*)
         source=${words[2]} target=$(path "${words[3]}")
         if [[ ${words[2]} == gs://* ]]; then

@@ -51,9 +51,6 @@ def test_an_index_names_the_files(tmp_path):
     index.write_text(json.dumps({"weight_map": files | {"d": "two.safetensors"}}))
     with pytest.raises(ValueError, match="two.safetensors: there is no tensor 'd'"):
         safetensors.find(tmp_path)
-    index.write_text(json.dumps({"weight_map": files | {"d": "three.safetensors"}}))
-    with pytest.raises(FileNotFoundError, match="three.safetensors"):
-        safetensors.find(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +67,4 @@ def test_an_index_names_the_files(tmp_path):
 def test_a_broken_file_is_told(tmp_path, header, data, words):
     raw(tmp_path / "model.safetensors", header, data)
     with pytest.raises(ValueError, match=words):
-        safetensors.find(tmp_path)
-
-
-def test_a_file_that_is_none(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
-    with pytest.raises(ValueError, match="not a whole safetensors file"):
         safetensors.find(tmp_path)

@@ -4,10 +4,8 @@ import dataclasses
 
 import pytest
 
-from tests.tools.preflight.small import CONFIGS, PEAK, PROGRAM, TINY, local, make
-from transformer_jax.config.load import load
-from transformer_jax.tools.preflight import hlo, report
-from transformer_jax.tools.preflight.command import preflight
+from tests.tools.preflight.small import PEAK, PROGRAM, local, make
+from transformer_jax.tools.preflight import report
 from transformer_jax.tools.preflight.program import TooLarge
 
 
@@ -17,15 +15,6 @@ def test_the_report_of_this_machine():
     assert any(text.startswith("Training step: fits") for text in texts)
     assert any(text.startswith("Decoding: the prompts") for text in texts)
     assert sum(text.startswith("What moves the memory, by line") for text in texts) == 2
-
-
-def test_the_longest_time_is_named_as_the_least_that_a_step_takes():
-    """Memory: 600 bytes at 10 a second; 8 bytes are sent at 2 a second."""
-    exchange = hlo.Collective("all-gather", ("data",), group=2, across=1, calls=1, payload=16.0)
-    program = dataclasses.replace(PROGRAM, exchanges=[exchange])
-    texts = list(report._texts("Step", program, local(peak=PEAK)))
-    assert "at least 60 s, for memory" in texts[-1]
-    assert texts[-1].endswith("; 64 s if exchanges overlapped with nothing")
 
 
 @pytest.mark.parametrize(
@@ -63,21 +52,3 @@ def test_search_lists_what_fits_fastest_first(monkeypatch):
     ranking = texts[texts.index("\n2 fit, fastest first:") + 1 :]
     assert [text.split("remat=")[1] for text in ranking] == ["full", "dots"]
     assert "80 s (products), 5.00 GiB" in ranking[0]
-
-
-def test_the_command_prints_what_is_found_of_the_run_and_of_its_changes(monkeypatch, capsys):
-    def texts(make, of, *, explained):
-        assert not explained
-        yield of.name
-        yield f"{make({}).train.steps} and {make({'train.steps': 7}).train.steps} steps"
-
-    monkeypatch.setattr(report, "report", texts)
-    config = load(str(CONFIGS / "language_model.py"), TINY | {"train.steps": 5})
-    assert preflight(config, None, search=False, explain=False) == 0
-    name, steps = capsys.readouterr().out.splitlines()
-    assert name.startswith("this machine: 1 device") and steps == "5 and 7 steps"
-
-
-def test_a_search_is_not_explained():
-    with pytest.raises(ValueError, match="leave one of them out"):
-        preflight(load(str(CONFIGS / "gpt2.py")), None, True, True)

@@ -6,7 +6,6 @@ import pytest
 
 from configs import default
 from tests.whole.command_line import call
-from transformer_jax.config.load import flatten
 
 
 def shown(capsys, *arguments):
@@ -21,13 +20,6 @@ def test_every_config_has_a_line(capsys):
     assert all(len(line.split()) > 3 for line in lines)
 
 
-def test_every_key_is_shown_with_its_default(capsys):
-    text = shown(capsys, "--mode=keys")
-    for key, value in flatten(default.get_config()).items():
-        assert f"{key} = {value!r}\n    " in text
-    assert "One of post_ln, pre_ln" in text
-
-
 @pytest.mark.parametrize(("mode", "word"), [("configs", "corpus"), ("keys", "features")])
 def test_words_choose_the_lines_that_have_them_all(capsys, mode, word):
     everything = shown(capsys, f"--mode={mode}")
@@ -36,8 +28,3 @@ def test_words_choose_the_lines_that_have_them_all(capsys, mode, word):
     assert set(some.splitlines()) < set(everything.splitlines())
     assert call(f"--mode={mode}", "embedded", "warmupsteps") == 1
     assert "error: no " in capsys.readouterr().err
-
-
-def test_a_mistyped_key_is_offered_its_neighbours(capsys):
-    assert call("--mode=keys", "warmupsteps") == 1
-    assert "optimizer.warmup_steps" in capsys.readouterr().err
