@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from transformer_jax.checkpoint import arrays
 from transformer_jax.checkpoint import checkpoints as checkpoint
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin, Restored
 
@@ -60,6 +61,16 @@ def bits(tree) -> list[tuple]:
         return kind, leaf.shape, np.asarray(leaf).tobytes()
 
     return [describe(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def arrays_of(folder: Path) -> dict[str, bytes]:
+    """The bytes of all arrays of a checkpoint, by path."""
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+    tree = arrays.load(folder, jax.tree.map(shape, arrays.saved(folder)))
+    return {path: np.asarray(leaf).tobytes() for path, leaf in arrays.flat(tree).items()}
 
 
 def save(checkpoints: Checkpoints, step: int) -> None:

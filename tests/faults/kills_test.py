@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import filelock
-import jax
 import numpy as np
 import pytest
 
+from tests.checkpoint.states import arrays_of
 from tests.faults.commands import COMMANDS, make_corpus, make_folder
 from tests.processes import host_settings, wait_for
-from transformer_jax.checkpoint import arrays
 from transformer_jax.checkpoint.checkpoints import fault
 
 TRIALS = int(os.environ.get("FAULT_TRIALS", "200"))  # of the long form
@@ -147,14 +146,6 @@ def contents(home: Path) -> dict[str, Any]:
 
     paths = [path.relative_to(home) for path in home.rglob("*")]
     return {str(path): content(home / path) for path in paths if not UNREAD & {*path.parts[:-1]}}
-
-
-def arrays_of(checkpoint: Path) -> dict[str, bytes]:
-    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-
-    tree = arrays.load(checkpoint, jax.tree.map(shape, arrays.saved(checkpoint)))
-    return {path: np.asarray(leaf).tobytes() for path, leaf in arrays.flat(tree).items()}
 
 
 class Shared:

@@ -22,15 +22,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pytest
 
 import tests.data.toy  # noqa: F401  # which TFDS knows from then on
 from configs import default
+from tests.checkpoint.states import arrays_of
+from tests.faults import endings
 from tests.tools.convert import llama
 from tests.whole.command_line import CONFIG, call, records, results, timeless
-from transformer_jax.checkpoint import arrays, checkpoints
+from transformer_jax.checkpoint import checkpoints
 from transformer_jax.config.load import load, to_json
 from transformer_jax.tools.reports import report
 
@@ -151,13 +152,10 @@ def train(folder, name, seed):
     return folder
 
 
-def parameters(workdir):
-    """The bytes of all arrays of the newest checkpoint."""
+def trained(workdir):
+    """What a training has logged and scored, and all arrays of its newest checkpoint."""
     folder = max((workdir / "checkpoints").resolve().iterdir(), key=lambda path: int(path.stem))
-    held = arrays.saved(checkpoints.whole(folder))
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), held)
-    loaded = arrays.flat(arrays.load(folder, abstract))
-    return {path: np.asarray(leaf).tobytes() for path, leaf in loaded.items()}
+    return records(workdir), timeless(results(workdir)), arrays_of(checkpoints.whole(folder))
 
 
 def contents(folder):
@@ -177,31 +175,28 @@ class Given(NamedTuple):
 
 def given(command) -> Given:
     """What a command gives in the current folder."""
-    out, told = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
-        if command == "report":
-            status = report.main(["run", "--output=page.html"])
-        else:
-            if command == "decode":
-                for path in (*Path("cache").glob("sets"), *Path("cache").glob("tfds/*/*/columns")):
-                    shutil.rmtree(path)
-            status = call(*COMMANDS[command].split())
-    made: Any = None
-    if status != 0:
-        return Given(status, made, told.getvalue())
+    if command == "decode":
+        for path in (*Path("cache").glob("sets"), *Path("cache").glob("tfds/*/*/columns")):
+            shutil.rmtree(path)
+    if command == "report":
+        ending = endings.in_process(lambda: report.main(["run", "--output=page.html"]))
+    else:
+        ending = endings.call(*COMMANDS[command].split())
+    if ending.status != 0:
+        return Given(ending.status, None, ending.err)
     workdir = Path("run" if command == "resume" else "new")
     if command in ("resume", "begin", "decode"):
-        made = [records(workdir), timeless(results(workdir)), parameters(workdir)]
+        made = trained(workdir)
     elif command == "export":
         made = contents(Path("exported"))
     elif command == "evaluate":
         made = timeless(results(Path("run")))
     elif command == "show":
-        made = re.sub("(time/wall_seconds) .*|The files of .*", "", out.getvalue())
+        made = re.sub("(time/wall_seconds) .*|The files of .*", "", ending.out)
     else:
         made = Path("page.html" if command == "report" else "written").read_text("utf-8")
         made = made.replace(str(Path.cwd()), "")
-    return Given(status, made, told.getvalue())
+    return Given(ending.status, made, ending.err)
 
 
 def on_copy(folder, place, command, change=lambda copy: None) -> Given:
@@ -354,10 +349,8 @@ def disk(tmp_path):
     """A file system of 64 MiB of memory."""
     place = tmp_path / "disk"
     place.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], capture_output=True
-    )
-    if made.returncode:
+    command = f"mount -t tmpfs -o size=64m tmpfs {place}"
+    if subprocess.run(command.split(), capture_output=True).returncode:
         pytest.skip("nothing can be mounted here")
     yield place
     subprocess.run(["umount", "--lazy", place], check=True)
@@ -384,7 +377,7 @@ def test_a_disk_that_is_full_at_any_moment(sound, disk, caplog, trial):
         if found.status:
             told = found.told + caplog.text
             assert told.count("error: ") == 1 and "Traceback" not in told, told
-            assert re.search("space left", told), told
+            assert "space left" in told, told
             found = given(command)
     assert (found.status, found.made) == (0, expected.made), found.told
 
@@ -448,9 +441,7 @@ def test_damaged_programs_are_compiled_again(sound, tmp_path, damage):
     shutil.copytree(sound.folder, copy)
     for attempt in range(2):
         subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True)
-        with contextlib.chdir(copy):
-            found = [records(Path("new")), timeless(results(Path("new"))), parameters(Path("new"))]
-        assert found == sound.expected("begin").made
+        assert trained(copy / "new") == sound.expected("begin").made
         shutil.rmtree(copy / "new")
         programs = [path for path in copy.glob("cache/compiled/*/*") if path.stat().st_size > 8]
         assert len(programs) > 1
