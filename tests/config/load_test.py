@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from ml_collections import FrozenConfigDict
 
 from configs import default
 from transformer_jax.config import kinds
@@ -40,29 +39,16 @@ def _set(*texts):
     ("text", "value"),
     [
         ("train.steps=1e5", 100_000),
-        ("mesh.data=-1", -1),
-        ("model.dropout_rate=0.25", 0.25),
         ("model.dropout_rate=0", 0.0),
-        ("optimizer.epsilon=1e-8", 1e-8),
         ("data.packing=false", False),
-        ("data.packing=True", True),
-        ("data.train=('a',)", ("a",)),
         ("data.train=['a']", ("a",)),
-        ("data.train=()", ()),
-        ("optimizer.groups=(('a/*',0.5,0),)", (("a/*", 0.5, 0.0),)),
-        ("data.mixture=(('json','~/web','*.json',3),)", (("json", "~/web", "*.json", 3.0),)),
         ("optimizer.groups=[['a',1,1e-2],['*',0,0]]", (("a", 1.0, 0.01), ("*", 0.0, 0.0))),
         ("data.dir=/a/b = c", "/a/b = c"),
-        ("data.dir=", ""),
         ("data.dir=7", "7"),
-        ("evaluate.bleu_tokenizer=none", "none"),
-        ("model.head_dim=16", 16),
-        ("model.head_dim=None", None),
         ("seed=4294967295", 2**32 - 1),
         # Texts are written as in Python, too; but quotation marks may be left out.
         (r"data.document_separator=\n\n", "\n\n"),
         (r"data.document_separator='\n\n'", "\n\n"),
-        ("data.document_separator=\n", "\n"),
         ("data.prefix='say \"it\": '", 'say "it": '),
         ('data.prefix="it\'s: "', "it's: "),
         (r"data.prefix=\u00e9é\t\\n", "éé\t\\n"),
@@ -121,14 +107,6 @@ def test_a_mapping_is_checked_as_strictly(bad):
         overrides.load(DEFAULT, bad)
 
 
-def test_a_mapping_takes_values():
-    changes = {"train.steps": 1e3, "optimizer.learning_rate": 2, "data.test": ["a"]}
-    config = overrides.load(DEFAULT, changes)
-    assert (config.train.steps, config.optimizer.learning_rate) == (1000, 2.0)
-    assert config.data.test == ("a",)
-    assert isinstance(config, FrozenConfigDict)
-
-
 def test_none_can_be_set_and_unset(written):
     file = written("config.model.head_dim = int(arg)")
     assert overrides.load(f"{file}:12").model.head_dim == 12
@@ -155,27 +133,19 @@ def test_a_frozen_config_can_be_changed(written):
     ("line", "part"),
     [
         ("config.model.dmodel = 3", "d_model"),
-        ("config.modle.d_model = 3", "model"),
         ("config.model.d_model = 'wide'", "d_model"),
-        ("config.unlock().model.depth = 3", "model.depth"),
         ("1 +", r"syntax.*line 4"),
         # The most common slip: the message of ConfigDict is the whole section.
         (
             "config.model.layers = 3",
             r"no config key model.layers;.* model.num_layers.* \(c.py, line 4\)",
         ),
-        (
-            "model = config.model; model.layers = 3",
-            r"layers;.* model.num_layers.* \(c.py, line 4\)",
-        ),
         ("print(config.model.layers)", r"model.layers;.* model.num_layers.* \(c.py, line 4\)"),
         ("print(config['modle'])", r"modle; the nearest are .*model.* \(c.py, line 4\)"),
         ("raise KeyError('boom')", r"KeyError\('boom'\) \(c.py, line 4\)"),
-        ("raise KeyError", r"KeyError\(\) \(c.py, line 4\)"),
         ("raise SystemExit", r"SystemExit\(\) \(c.py, line 4\)"),
         ("raise RuntimeError('a\\nb' * 1000)", r"RuntimeError\('a.*characters\) \(c.py, line 4\)"),
         ("raise ValueError('a hint')", r"c.py: a hint \(c.py, line 4\)"),
-        ("config.unlock(); del config.model", r"lacks model;"),
         ("config.unlock(); del config.model.norm", r"lacks model.norm;"),
     ],
 )
@@ -195,7 +165,7 @@ def test_a_mistake_in_the_config_that_one_starts_from_is_told_with_its_place(tmp
         overrides.load(str(tmp_path / "c.py"))
 
 
-def test_files_that_are_no_config(tmp_path):
+def test_files_that_are_no_config():
     with pytest.raises(FileNotFoundError, match="configs/none.py.*launch.sh configs"):
         overrides.load("configs/none.py")
     for mistyped in ("quickstart", "quikstart.py", "configs/quick_start.py:large"):
@@ -205,14 +175,6 @@ def test_files_that_are_no_config(tmp_path):
         overrides.load("pyproject.toml" if Path("pyproject.toml").exists() else "configs")
     with pytest.raises(ValueError, match="takes no argument"):
         overrides.load("configs/default.py:big")
-    (tmp_path / "folder.py").mkdir()
-    (tmp_path / "loop.py").symlink_to("loop.py")
-    (tmp_path / "gone.py").symlink_to("nothing.py")
-    for name in ("folder.py", "loop.py", "gone.py:x"):
-        with pytest.raises(
-            ValueError, match=f"{name[:-2].strip(':')}.* is a folder, or a link to no"
-        ):
-            overrides.load(str(tmp_path / name))
 
 
 def test_split_takes_the_overrides_out_of_a_command_line():
@@ -222,12 +184,6 @@ def test_split_takes_the_overrides_out_of_a_command_line():
     assert others == ["main", "--config=c.py", "--mode", "train", "--workdir=w"]
     assert found == ["a.b=1", "c=x=y", "d=-1"]
     assert overrides.split(["main", "--", "--config.a=1"])[1] == []
-
-
-@pytest.mark.parametrize("tail", [[], ["--mode=train"]])
-def test_split_wants_a_value(tail):
-    with pytest.raises(ValueError, match="--config.data.packing needs a value"):
-        overrides.split(["main", "--config.data.packing", *tail])
 
 
 def test_json_keeps_every_value(tmp_path):
@@ -264,25 +220,6 @@ def test_json_of_another_version_is_refused(tmp_path, change, parts):
         overrides.load(str(file))
     parts = [*parts, "another version", "--workdir"]
     assert all(part in str(error.value) for part in parts), error.value
-
-
-SAVED = overrides.to_json(overrides.load(default.__file__)).encode()
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (SAVED[:-5], "delimiter: line .*: restore it"),
-        (SAVED + b"\xe4", "not UTF-8 .byte 0xe4.*: restore it"),
-        (b"[1, 2]", "is not the config of a run.*: restore it"),
-        (b'{\n"seed": "\xe9"}', "config.json:2: not UTF-8"),
-    ],
-)
-def test_broken_json_is_refused(tmp_path, content, reason):
-    file = tmp_path / "config.json"
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=f"config file {file}: .*{reason}"):
-        overrides.load(str(file))
 
 
 def test_a_key_that_is_added_to_the_default_changes_no_run(tmp_path, monkeypatch):
