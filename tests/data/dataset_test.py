@@ -10,21 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.datasets import (
-    LABELS,
-    PROMPTS,
-    SENTENCES,
-    SPLITS,
-    dataset,
-    make_settings,
-    rows_of,
-)
+from tests.data.datasets import LABELS, PROMPTS, SENTENCES, SPLITS, dataset, make_settings, rows_of
 from transformer_jax.data.prepare import prepare
 from transformer_jax.data.prepare.summary import likely_mistakes
-from transformer_jax.data.prepare.tokenizer import (
-    UNK_ID,
-    train_tokenizer,
-)
+from transformer_jax.data.prepare.tokenizer import UNK_ID, train_tokenizer
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import concatenate
 from transformer_jax.data.settings import Part
@@ -124,18 +113,6 @@ def test_nothing_is_read_before_it_is_asked_for(folder):
     data.prompts(["a"])
     with pytest.raises(FileNotFoundError, match="nowhere"):
         data.train_streams()
-
-
-def test_whatever_may_take_long_is_shown(folder, phases):
-    data = dataset(folder)
-    data.split("validation")
-    data.train_streams()
-    assert phases == [
-        "Reading the train split",
-        "Training the tokenizer",
-        "Tokenising the validation split",
-        "Tokenising the train split",
-    ]
 
 
 def test_long_examples_are_left_out_of_training_and_counted_in_a_warning(folder, caplog):
@@ -250,17 +227,6 @@ def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):
             assert found.split("test").examples == scored.examples
 
 
-def test_files_that_have_changed_are_prepared_anew(folder):
-    before = dataset(folder, "causal_lm").train_streams().fingerprint
-    path = folder / "texts" / "train"
-    os.utime(path, ns=(10**18, 10**18))
-    assert dataset(folder, "causal_lm").train_streams().fingerprint == before  # the same content
-    path.write_text(path.read_text() + "more\n")
-    after = dataset(folder, "causal_lm")
-    assert after.train_streams().fingerprint != before
-    assert after.summaries()["train"].examples == len(SENTENCES["train"]) + 1
-
-
 @pytest.mark.parametrize("task", ["causal_lm", "classification"])
 def test_other_content_in_files_of_the_same_names_sizes_and_times_is_prepared_anew(folder, task):
     """In another folder, and in place: token arrays, tokenizer and labels are of what is there."""
@@ -323,19 +289,6 @@ def test_targets_that_do_not_come_back_from_their_tokens_are_told_with_their_sha
     caplog.clear()
     dataset(folder, "causal_lm", **sizes).summaries()
     assert "come back" not in caplog.text  # what is scored is no text
-
-
-@pytest.mark.parametrize("task", ["classification", "tagging"])
-def test_a_single_label_blames_no_key_that_is_not_read(folder, task):
-    data = dataset(folder, task)
-    source = Path(data.settings.source.dir)
-    for path in source.iterdir():
-        path.write_text("same a b\n" if task == "classification" else "a same\n")
-    with pytest.raises(
-        ValueError, match="all labels of the data are 'same'.* data.train and"
-    ) as error:
-        _ = data.labels
-    assert "data.label_feature" not in str(error.value)
 
 
 def test_a_tokenizer_is_at_hand_where_no_text_has_to_be_read_for_it(folder):

@@ -1,7 +1,6 @@
 """Tasks without tokens: columns of any shape and dtype go the whole way from files to batches."""
 
 import dataclasses
-import itertools
 import json
 
 import numpy as np
@@ -79,26 +78,6 @@ def files(folder):
     for split in SPLITS:
         lines = "\n".join(map(json.dumps, vectors(split)))
         (folder / "numbers" / split).write_text(lines)
-
-
-@pytest.mark.parametrize("packing", [True, False])
-def test_training_batches_have_the_forms_that_are_known_before_and_hold_the_numbers(
-    folder, packing
-):
-    data = dataset(folder, RECIPE, packing=packing, streams=1, batch_size=40)
-    batch = next(data.train_streams())
-    forms = {name: (rows.shape, rows.dtype.name) for name, rows in batch.items()}
-    assert forms == data.batch_shapes()
-    places = [(batch[f"{name}_segment_ids"] > 0) for name in ("inputs", "values")]
-    seen = dict(zip(batch["values"][places[1]][:, 0].tolist(), itertools.count(), strict=False))
-    given = {np.float32(x) for row in vectors("train") for vector in row["text"] for x in vector}
-    assert set(batch["inputs"][places[0]].ravel()) <= given and len(seen) > 1
-    assert not any(batch[name][~places[0]].any() for name in ("inputs", "coarse", "places"))
-    # What lies along the inputs stands beside them.
-    expected = (128 + 16 * batch["inputs"][places[0]].astype(float)).clip(0, 255)
-    assert np.abs(batch["coarse"][places[0]] - expected).max() < 1.01
-    positions = batch["inputs_positions"][places[0]]
-    np.testing.assert_array_equal(batch["places"][places[0]][:, 0], positions)
 
 
 @pytest.mark.parametrize("packing", [True, False])

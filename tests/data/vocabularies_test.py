@@ -5,16 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.data.datasets import (
-    LABELS,
-    SPLITS,
-    dataset,
-    rows_of,
-)
+from tests.data.datasets import LABELS, SPLITS, dataset, rows_of
 from transformer_jax.data import dataset as dataset_file
-from transformer_jax.data.prepare.tokenizer import (
-    UNK_ID,
-)
+from transformer_jax.data.prepare.tokenizer import UNK_ID
 from transformer_jax.tasks import TASKS
 
 
@@ -46,12 +39,6 @@ def test_a_tokenizer_is_trained_once_for_its_texts_and_settings(folder, monkeypa
     assert [one.fingerprint for one in again] == [one.fingerprint for one in trained]
 
 
-def test_a_missing_file_is_reported_before_a_tokenizer_is_trained(folder):
-    (folder / "pairs" / "test.de").unlink()
-    with pytest.raises(FileNotFoundError, match="test.de"):
-        _ = dataset(folder).tokenizer
-
-
 @pytest.mark.parametrize("task", ["classification", "tagging"])
 def test_labels_are_those_of_all_splits_in_alphabetical_order(folder, task):
     assert dataset(folder, task).labels == ("maybe", "never", "no", "yes")
@@ -81,14 +68,3 @@ def test_a_single_label_leaves_nothing_to_learn(folder):
     splits = {split: (f"one.{split}",) for split in ("train", "validation", "test")}
     with pytest.raises(ValueError, match="all labels of the data are 'yes'"):
         _ = dataset(folder, "classification", splits=splits).labels
-
-
-def test_unknown_words_of_prompts_are_counted_in_one_warning(folder, caplog):
-    data = dataset(folder)
-    data.warn_of_unknown_words(["train a", "", "b <unk>"])
-    dataset(folder, tokenizer_kind="bytes").warn_of_unknown_words(["purple"])
-    data.warn_of_unknown_words([])
-    assert not caplog.messages
-    data.warn_of_unknown_words(["train purple  a", "purple", "b cat\tdog"])
-    (message,) = caplog.messages
-    assert message.startswith("3 of 6 words, such as 'purple', are unknown")

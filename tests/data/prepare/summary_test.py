@@ -6,12 +6,7 @@ import pytest
 
 from tests.data.made import make_arrays
 from transformer_jax.data.prepare.recipe import Limits, TooLong
-from transformer_jax.data.prepare.summary import (
-    Summary,
-    likely_mistakes,
-    report,
-    summarise,
-)
+from transformer_jax.data.prepare.summary import Summary, likely_mistakes, report, summarise
 from transformer_jax.data.prepare.tokenizer import train_tokenizer
 from transformer_jax.tasks import TASKS
 
@@ -99,23 +94,6 @@ def test_documents_are_counted_with_their_pieces(task):
     assert longest == 4
 
 
-def test_the_table_has_a_column_for_each_split():
-    others = {f"l{n}": 1 for n in range(12)}
-    train = changed(labels=PLAIN.labels | others, examples=12345)
-    lines = report({"train": train, "test": PLAIN}).splitlines()
-    table = [line for line in lines if not line.startswith("Warning: ")]
-    assert len({len(line) for line in table}) == 1
-    rows = {line[:40].strip(): line[40:].split("  ") for line in table}
-    rows = {name: [cell.strip() for cell in cells if cell] for name, cells in rows.items()}
-    assert rows["Data"] == ["train", "test"]
-    assert rows["examples"] == ["12,345", "100"]
-    assert rows["source tokens: median / 90 % / longest"] == ["5 / 8 / 1,200"] * 2
-    assert rows["<unk>"] == ["1.0%"] * 2
-    assert rows["label 'no'"] == ["60", "60"]
-    assert sum(name.startswith("label ") for name in rows) == 10
-    assert rows["4 other labels"] == ["4", "0"]
-
-
 def test_data_without_a_mistake_is_not_warned_of():
     assert likely_mistakes({"train": PLAIN, "test": changed(labels={"no": 1})}) == []
 
@@ -126,10 +104,7 @@ def test_data_without_a_mistake_is_not_warned_of():
         ("test", {"empty": {"text": 51}}, ["test: 51 of 100 texts of 'text' are empty"]),
         ("test", {"unknown": 0.93}, ["test: 93%", "<unk>", "data.tokenizer.vocab_size"]),
         ("train", {"labels": {"no": 9, "No": 3, "yes": 5}}, ["white space or case", "'No' and"]),
-        ("test", {"labels": {"no": 9, " n o": 3}}, ["white space or case", "' n o' and 'no'"]),
         ("train", {"labels": {"no": 9, "no\u200b": 3}}, ["invisible", r"'no' and 'no\u200b'"]),
-        ("train", {"labels": {"no": 9, "\ufeffno": 3}}, ["invisible", r"'no' and '\ufeffno'"]),
-        ("train", {"labels": {"no": 9, "n\u00ado": 3}}, ["invisible", r"'no' and 'n\xado'"]),
         (
             "train",
             {"labels": {"n\u00f6": 9, "no\u0308": 3}},
@@ -138,11 +113,6 @@ def test_data_without_a_mistake_is_not_warned_of():
         ("train", {"labels": {"no": 9, "\uff4e\uff4f": 3}}, ["alike", r"'no' and '\uff4e\uff4f'"]),
         ("train", {"labels": {"no": 9, "label": 1}}, ["train: 1 of 2 labels", "once: 'label'"]),
         ("test", {"labels": {"no": 9, "never": 2}}, ["test: 1 of 2 labels", "train: 'never'"]),
-        (
-            "test",
-            {"labels": {f"l{n}": 1 for n in range(5)}},
-            ["test: 5 of 5 labels", "'l0', 'l1', 'l2' and 2 more"],
-        ),
     ],
 )
 def test_a_likely_mistake_is_one_line(split, changes, parts):

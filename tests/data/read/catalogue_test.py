@@ -117,14 +117,10 @@ def test_texts_classes_and_tags(prepared):
     ("columns", "text", "label", "message"),
     [
         (TEXTS, "words", "", "data.text_feature='words': toy_.* no such feature; .*, score,"),
-        (TEXTS, "tags", "", "data.text_feature='tags': .*Sequence.*'text' cannot be read"),
         (LABELLED, "en", "label", "data.label_feature='label': .*no such feature"),
         (LABELLED, "en", "score", "'score': .*float32.*'label' cannot be read"),
-        (LABELLED, "en", "tags", "'tags': .*Sequence.*'label' cannot be read"),
-        (LABELLED, "class", "class", "data.text_feature='class': .*'text' cannot be read"),
         (LABELLED, "en", "unlabelled", "no example has a label"),
         (TAGGED, "numbers", "numbers", "data.text_feature='numbers': .*'words' cannot be read"),
-        (TAGGED, "tags", "class", "'class': .*ClassLabel.*'tags' cannot be read"),
         (TAGGED, "en", "tags", "example [0-5] has 2 words, but [012] tags"),
     ],
 )

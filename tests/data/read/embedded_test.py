@@ -1,9 +1,6 @@
-"""The embedded corpus as a source: parts of its splits, columns, and no TFDS."""
+"""The embedded corpus as a source: parts of its splits, and columns."""
 
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +11,6 @@ from transformer_jax.data.corpora import grammar
 from transformer_jax.data.read import embedded
 from transformer_jax.data.read.examples import Examples, concatenate
 from transformer_jax.data.read.sources import LABELLED, PAIRS, TAGGED, TEXTS
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -109,26 +104,9 @@ def test_texts_labels_tags_and_other_pairs_are_features_of_the_pairs(load):
         (TAGGED, {"label": "antecedent"}, "example 0 has .* words, but [01] tags"),
         (LABELLED, {"label": "gender"}, "data.label_feature='gender': .*its features: .*pronoun"),
         (LABELLED, {"label": "antecedent"}, "data.label_feature: no example has a label"),
-        (TEXTS, {"text": "en"}, "data.text_feature='en': .*its features: source"),
         (PAIRS, {"target_language": "fr"}, "data.target_language='fr': .*no such feature"),
     ],
 )
 def test_features_that_do_not_fit_the_columns(load, columns, changes, message):
     with pytest.raises(ValueError, match=message):
         load(columns, "train[:1]", **changes)  # a sentence without "it"
-
-
-def test_the_quickstart_is_read_without_tfds(cache):
-    """Whose import takes seconds. Of data, only the catalogue has it, which is read on use."""
-    code = f"""
-import sys
-import transformer_jax.main
-from transformer_jax.config.build_data import dataset
-from transformer_jax.config.load import load
-from transformer_jax.tasks import TASKS
-changes = ["data.train=('train[:99]',)", "data.cache_dir={cache}"]
-config = load("configs/quickstart.py", changes)
-next(dataset(config, TASKS["translation"], None).train_streams())
-sys.exit("tensorflow_datasets" in sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

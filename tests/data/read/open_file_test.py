@@ -39,16 +39,6 @@ def test_only_one_carriage_return_is_cut_and_only_before_the_end_of_line(tmp_pat
     assert lines_of(tmp_path / "f") == ["one line"]
 
 
-def test_folder_and_forbidden_file(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read"):
-        lines_of(tmp_path)
-    (tmp_path / "f").write_text("x")
-    (tmp_path / "f").chmod(0)
-    if not os.access(tmp_path / "f", os.R_OK):  # root may read everything
-        with pytest.raises(ValueError, match="f: cannot be read .Permission"):
-            lines_of(tmp_path / "f")
-
-
 def test_a_file_that_is_not_a_regular_file_is_not_waited_for(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "f")
     monkeypatch.delattr(open_file, "_unpacked")  # it would wait without end
@@ -65,21 +55,8 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("abc\nabcd\n", 2), ("abcd\n\n" * 3, 1), ("abc\nabcd", 2)]
-)
-def test_the_first_line_beyond_all_reason_is_told_of(tmp_path, monkeypatch, caplog, text, number):
-    monkeypatch.setattr(open_file, "_LONG", 3)
-    assert lines_of(file(tmp_path, text)) == text.removesuffix("\n").split("\n")
-    (message,) = caplog.messages
-    assert f"f:{number}: a line of" in message
-
-
-@pytest.mark.parametrize(
     ("text", "separator", "documents"),
     [
-        ("a b\nc\n", "", ["a b\nc\n"]),
-        ("a b\nc", "", ["a b\nc"]),
-        ("a b\nc\n", "\n", ["a b", "c"]),
         ("a\r\n\r\n \t\nb\n", "\n", ["a", "b"]),
         ("a\nb\n\nc\n\n\n\nd", "\n\n", ["a\nb", "c", "d"]),
         ("x<|e|>\ny<|e|>\n", "<|e|>", ["x", "\ny"]),

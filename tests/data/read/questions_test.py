@@ -6,7 +6,7 @@ import json
 import pytest
 
 from transformer_jax.data.read import parse, questions
-from transformer_jax.data.read.sources import PAIRS, TEXTS
+from transformer_jax.data.read.sources import PAIRS
 
 BABI = """1 Mary moved to the bathroom.
 2 John took the milk, and left.
@@ -30,9 +30,6 @@ def test_a_question_of_babi_comes_with_its_story_so_far(tmp_path):
         (f"question: What has John ? context: {story} John went home .", "milk , apple"),
         ("question: Who slept ? context: Ann slept .", "Ann"),
     ]
-    (tmp_path / "bad").write_text("1 A.\nMary moved.\n")
-    with pytest.raises(ValueError, match="bad:2: expected 'ID text'"):
-        read(questions.read_babi, tmp_path / "bad")
 
 
 def test_squad_has_all_different_answers(tmp_path):
@@ -43,10 +40,6 @@ def test_squad_has_all_different_answers(tmp_path):
     path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}, indent=1))
     source = "question: Which? context: The sky is blue.\nYes."
     assert read(questions.read_squad, path) == [(source, ["blue", "is blue"])]
-    for text in ('{"data": [{"title": "x"}]}', "[]", "{"):
-        path.write_text(text)
-        with pytest.raises(ValueError, match="squad.json: expected SQuAD's format"):
-            read(questions.read_squad, path)
 
 
 def fairytales(folder, questions_table, story='section,text\n1,"Once,\r\nlong ago"\n2,The end\n'):
@@ -77,11 +70,6 @@ def test_a_question_of_fairytaleqa_comes_with_the_sections_that_it_names(tmp_pat
 
 def test_a_mistake_in_fairytaleqa_is_named_with_its_place(tmp_path):
     header = "question,cor_section,answer1,answer4\n"
-    with pytest.raises(ValueError, match="questions.csv:3: there is no section '7'"):
-        path = fairytales(tmp_path, f"{header}Who?,1,a,\nWho?,7,a,\n")
-        read(questions.read_fairytaleqa, path)
-    with pytest.raises(ValueError, match="questions.csv:2: there is no answer"):
-        read(questions.read_fairytaleqa, fairytales(tmp_path, f"{header}Who?,1, ,\n"))
     with pytest.raises(ValueError, match="expected one 'answer4' among its columns question"):
         read(questions.read_fairytaleqa, fairytales(tmp_path, "question,cor_section,answer1\n"))
     path = fairytales(tmp_path, f"{header}Who?,1,a,\n")
@@ -96,7 +84,6 @@ def test_json_lines_may_be_dicts_of_python_and_fields_patterns(tmp_path):
     assert read(parse.read_json, PAIRS, path, "a", "b*") == [("it's", "x"), ("no", ["y", "z"])]
     with pytest.raises(ValueError, match="lines:1: there is no field 'c\\*'"):
         read(parse.read_json, PAIRS, path, "a", "c*")
-    for bad in ("{'a': f()}", "{'a'", "__import__('os')"):
-        path.write_text(bad)
-        with pytest.raises(ValueError, match="lines:1: expected a JSON object"):
-            read(parse.read_json, TEXTS, path, "a")
+    path.write_text("{'a': __import__('os')}")  # which is not called
+    with pytest.raises(ValueError, match="lines:1: expected a JSON object"):
+        read(parse.read_json, PAIRS, path, "a", "a")

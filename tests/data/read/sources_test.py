@@ -145,19 +145,6 @@ def test_unequal_files_name_both_counts(tmp_path):
         load("text", tmp_path, ("a",))
 
 
-def test_missing_files_folders_and_splits(tmp_path):
-    write(tmp_path / "a.en", ["x"])
-    with pytest.raises(FileNotFoundError, match=r"a\.de\b.*\.gz"):
-        load("text", tmp_path, ("a",))
-    with pytest.raises(FileNotFoundError, match="data.dir='.*nowhere'"):
-        load("text", tmp_path, ("a",), dir=str(tmp_path / "nowhere"))
-    (tmp_path / "b").write_text("x\n")
-    with pytest.raises(ValueError, match=f"data.dir='{tmp_path}': there is no example in b"):
-        load("scan", tmp_path, ("b",), skip_bad_lines=True)
-    with pytest.raises(ValueError, match="needs data.dir"):
-        load("scan", tmp_path, ("a",), dir="")
-
-
 def test_plain_text_is_documents(tmp_path):
     write(tmp_path / "a.txt", ["one", "", "two"])
     write(tmp_path / "b.txt.gz", ["three"])

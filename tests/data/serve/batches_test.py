@@ -1,14 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.data.numbered import (
-    CASES,
-    LABELLED,
-    TEXTS,
-    assert_same,
-    make_arrays,
-    numbers,
-)
+from tests.data.numbered import CASES, LABELLED, TEXTS, assert_same, make_arrays, numbers
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 
 

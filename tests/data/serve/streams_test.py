@@ -6,15 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.numbered import (
-    CASES,
-    PAIRS,
-    TEXTS,
-    Noise,
-    assert_same,
-    make_arrays,
-    numbers,
-)
+from tests.data.numbered import CASES, PAIRS, TEXTS, Noise, assert_same, make_arrays, numbers
 from transformer_jax.data.prepare.arrays import TokenArrays
 from transformer_jax.data.serve import streams
 from transformer_jax.data.serve.streams import shuffled_streams
@@ -168,24 +160,6 @@ def test_any_number_of_hosts_reads_the_rows_that_one_alone_would_and_continues(p
             assert set(state) == {str(row // 2) for row in some}  # and no other stream was read
         states = dict(collections.ChainMap(*found))
         assert states == alone.get_state()
-
-
-def test_a_warning_names_the_streams_that_would_spare_hosts_double_reading(monkeypatch):
-    told = []
-    monkeypatch.setattr(streams.logging, "warning", lambda text, *values: told.append(values))
-    arrays = make_arrays(20)
-    for wanted, number in (
-        ([0, 1], None),
-        ([2, 3, 6, 7], None),
-        ([2], 8),
-        ([0, 1, 2], 8),
-        ([4], 8),
-    ):
-        make_streams(arrays, packing=True, streams=4, rows=wanted)
-        assert [values for values in told if values] == ([(4, number)] if number else [])
-        told.clear()
-    make_streams(arrays, packing=True, streams=1, rows=[4, 5, 6, 7])
-    assert told == [(1, 2)]
 
 
 def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
