@@ -1,9 +1,5 @@
 """Trees of arrays come back bit for bit, on the devices asked for, or with the difference named."""
 
-import asyncio
-import gc
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,17 +86,3 @@ def test_mean_is_computed_in_float64():
     # The sum would be infinite in the leaf's own type.
     (large,) = arrays.mean([[jnp.float16(6e4)]] * 2, abstract([jnp.float16(0)]))
     assert large == jnp.float16(6e4) and large.dtype == jnp.float16
-
-
-def test_errors_that_orbax_raises_are_not_told_again(caplog, capsys):
-    """A full disk fails many writes at once; their tracebacks came after the message."""
-    loop = asyncio.new_event_loop()
-    future = loop.create_future()
-    future.set_exception(OSError("no space left on device"))
-    del future
-    gc.collect()
-    loop.close()
-    with pytest.raises(RuntimeError) as late:  # as TensorStore does
-        loop.call_soon_threadsafe(print)
-    arrays._show_unless_late(types.SimpleNamespace(exc_value=late.value))
-    assert not caplog.records and not capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import json
 import math
 import random
 from pathlib import Path
@@ -163,19 +162,12 @@ def test_best_needs_a_metric(tmp_path):
     assert empty.find("best") is empty.find("last") is None and empty.newest(2) == []
 
 
-def test_a_harmed_checkpoint_is_passed_over(tmp_path, monkeypatch):
+def test_a_harmed_checkpoint_is_passed_over(tmp_path):
     checkpoints = folder_with(tmp_path, 1, 2)
     flip_a_bit(tmp_path / "2")
-    warnings: list[str] = []
-    monkeypatch.setattr(
-        checkpoint.logging, "warning", lambda text, *values: warnings.append(text % values)
-    )
     restored = restore(checkpoints, "last", abstract(make_state(0)))
     assert bits(restored.state) == bits(make_state(1))
-    passed_over, continuing = warnings
-    assert str(tmp_path / "2") in passed_over and "SHA-256" in passed_over
-    assert "step 1" in continuing and checkpoints.newest(2) == [tmp_path / "1"]
-
+    assert checkpoints.newest(2) == [tmp_path / "1"]
     with pytest.raises(FileNotFoundError, match="2 is broken.*whole checkpoints: 1$"):
         checkpoints.find(2)
     with pytest.raises(FileNotFoundError, match="3 is missing.*whole checkpoints: 1$"):
@@ -186,31 +178,11 @@ def test_a_harmed_checkpoint_is_passed_over(tmp_path, monkeypatch):
     checkpoints.close()
 
 
-@pytest.mark.parametrize("file", ["manifest.json", "progress.json", "state/_METADATA"])
-def test_a_checkpoint_that_lacks_a_file_is_no_checkpoint(tmp_path, file):
-    checkpoints = folder_with(tmp_path, 1, 2)
-    (tmp_path / "2" / file).unlink()
-    assert checkpoints.steps() == [1]
-    # Nor is one whose manifest does not list what it is made of.
-    (tmp_path / "1" / "manifest.json").write_text('{"files": {}}')
-    assert checkpoints.steps() == []
-
-
 def test_a_renamed_checkpoint_does_not_pass_for_another_step(tmp_path, caplog):
     checkpoints = folder_with(tmp_path, 1, 2)
     (tmp_path / "2").rename(tmp_path / "3")
     assert checkpoints.steps() == [1]
     assert "it is of step 2" in caplog.text
-
-
-def test_one_that_does_not_say_what_it_was_trained_with_is_refused(tmp_path):
-    folder_with(tmp_path, 1)
-    path = tmp_path / "1" / "progress.json"
-    progress = json.loads(path.read_text())
-    del progress["tokenizer"]
-    path.write_text(json.dumps(progress))
-    with pytest.raises(ValueError, match=f"{tmp_path}/1 does not say which tokenizer"):
-        checkpoint.origin(tmp_path / "1")
 
 
 def test_one_that_does_not_fit_is_refused(tmp_path):

@@ -59,20 +59,6 @@ def test_init_from_takes_what_fits_and_says_what_became_of_the_rest(tmp_path):
     assert "embedding/table: no such parameter" in text and "WARNING" not in text
 
 
-def test_the_report_is_short_and_warns_where_few_were_taken():
-    names = [f"encoder/kernel_{number}" for number in range(40)]
-    left = dict.fromkeys(names[2:], "its shape (2,) is not (3,)")
-    text = format_report(InitReport("FOLDER", tuple(names[:2]), (*left, "head/kernel"), left))
-    lines = text.splitlines()
-    assert "2 of 41 parameters taken, 39 new, 38 left" in lines[0]
-    assert "2 of encoder" in lines[1]
-    assert len(lines) < 10 and max(map(len, lines)) < 200
-    assert "head/kernel" in text and "34 more, see init_from.json" in text
-    assert lines[-1].startswith("WARNING: only 2 of 41") and "FOLDER/config.json" in lines[-1]
-    whole = format_report(InitReport("FOLDER", tuple(names), ("head/kernel",), {}))
-    assert "WARNING" not in whole and len(whole.splitlines()) == 3
-
-
 def test_init_from_takes_what_depends_on_labels_or_tokens_from_a_run_of_the_same_alone(tmp_path):
     """As many others give parameters of the same shape, which mean something else."""
     params = make_state(4).params | {"head": {"kernel": jnp.ones((3, 2))}}

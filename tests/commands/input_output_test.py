@@ -16,14 +16,6 @@ def test_a_target_of_someone_else_is_refused(tmp_path, monkeypatch):
         input_output.check_target(str(tmp_path / "new"))
 
 
-def test_a_target_is_checked_without_being_touched(tmp_path):
-    (tmp_path / "old").write_text("old")
-    for name in ("old", "new"):
-        input_output.check_target(str(tmp_path / name))
-    input_output.check_target("-")
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
-
-
 def test_closed_streams_are_named(monkeypatch):
     for name in ("stdin", "stdout"):
         monkeypatch.setattr(sys, name, None)

@@ -1,7 +1,5 @@
 """Who a process of a job is, and how the environment says so."""
 
-import subprocess
-import sys
 import threading
 
 import jax
@@ -25,23 +23,10 @@ def environment(monkeypatch):
     return change
 
 
-# Starts alone in one environment after the other, before any use of a device.
-ALONE = """
-import os
-from transformer_jax.process import hosts, watch
-names = hosts.COORDINATOR, hosts.PROCESSES, hosts.PROCESS
-for values in ({}, {"SLURM_NTASKS": "1"}, dict(zip(names, ("a", "1", "0")))):
-    os.environ |= values
-    watch.start()
-    for name in values:
-        del os.environ[name]
-print(hosts.count())
-"""
-
-
 def test_a_process_that_is_alone_needs_nobody(environment):
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+    for values in ({"SLURM_NTASKS": "1"}, dict(zip(VARIABLES, ("a", "1", "0"), strict=True))):
+        environment(**values)
+        assert not hosts.join()
     assert (hosts.count(), hosts.index(), hosts.is_first()) == (1, 0, True)
     assert hosts.gather("a", "text") == ["text"]
     unlike_json = object()

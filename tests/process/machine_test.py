@@ -71,14 +71,6 @@ def test_this_machine_has_a_size_even_without_proc(tmp_path):
     assert 0 < free <= whole
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0.0 KiB"), (1536, "1.5 KiB"), (24 * GIB, "24.0 GiB"), (2**64, "16.0 EiB")],
-)
-def test_sizes_have_the_unit_that_fits(number, text):
-    assert machine.size(number) == text
-
-
 # Prints the pages that the system hands out while memory is taken, filled and freed once more.
 PROGRAM = """
 import ctypes, resource, sys, threading

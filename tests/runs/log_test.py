@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
-from transformer_jax.process import hosts
+from tests.whole.command_line import timeless
 from transformer_jax.runs import log as run_log
-from transformer_jax.runs.log import RunLog, Texts, format_samples, format_scores
+from transformer_jax.runs.log import RunLog, Texts
 from transformer_jax.runs.workdir import read_metrics, read_results, read_samples
 
 TOTAL = 10
@@ -30,13 +30,6 @@ def train(workdir: Path, start: int, end: int) -> None:
         if step % 3 == 0:
             log.write(step, {"validation/loss": 2 / step})
     log.close()
-
-
-def untimed(records: list[dict]) -> list[dict]:
-    return [
-        {name: value for name, value in record.items() if not name.startswith("time/")}
-        for record in records
-    ]
 
 
 def shown_by_tensorboard(folder: Path) -> list[tuple[int, str, float]]:
@@ -62,8 +55,8 @@ def test_resumed_equals_unbroken(tmp_path, restored):
     train(tmp_path / "resumed", 0, killed_at)
     train(tmp_path / "resumed", restored, TOTAL)
 
-    unbroken = untimed(list(read_metrics(tmp_path / "unbroken")))
-    assert untimed(list(read_metrics(tmp_path / "resumed"))) == unbroken
+    unbroken = list(map(timeless, read_metrics(tmp_path / "unbroken")))
+    assert list(map(timeless, read_metrics(tmp_path / "resumed"))) == unbroken
     assert [record["step"] for record in unbroken if "train/loss" in record] == [*range(1, 11)]
 
     events = shown_by_tensorboard(tmp_path / "unbroken" / "tensorboard")
@@ -80,20 +73,8 @@ def test_every_line_is_there_at_once_and_counted(tmp_path):
     assert log.records == 6 == len(list(read_metrics(tmp_path)))
     log.write(6, {"train/loss": 0.5})
     assert log.records == 7
-    assert untimed(list(read_metrics(tmp_path)))[-1] == {"step": 6, "train/loss": 0.5}
+    assert timeless(list(read_metrics(tmp_path))[-1]) == {"step": 6, "train/loss": 0.5}
     log.close()
-
-
-@pytest.mark.parametrize("torn_at", [1, 10, -2, -1])
-def test_a_torn_last_line_is_dropped(tmp_path, torn_at):
-    train(tmp_path, 0, 2)
-    path = tmp_path / "metrics.jsonl"
-    *whole, last = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(whole) + last[:torn_at])
-    open_log(tmp_path, restored_step=2).close()
-    expected = [1, 2] if torn_at == -1 else [1]  # nothing but the end of line was missing
-    assert [record["step"] for record in read_metrics(tmp_path)] == expected
-    assert path.read_bytes().endswith(b"}\n")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +120,7 @@ def test_numbers_are_valid_json(tmp_path):
         raise AssertionError(f"{constant} is not JSON")
 
     text = (tmp_path / "metrics.jsonl").read_text()
-    assert untimed([json.loads(line, parse_constant=refuse) for line in text.splitlines()]) == [
+    assert [timeless(json.loads(line, parse_constant=refuse)) for line in text.splitlines()] == [
         {"step": 1, "a": 0.5, "b": None, "c": 3, "d": None},
         {"step": 2, "e": [0.5, None], "f": [0, 1, 2], "g": [1, 2.5]},
     ]
@@ -147,7 +128,7 @@ def test_numbers_are_valid_json(tmp_path):
     events = shown_by_tensorboard(tmp_path / "tensorboard")
     assert events == [(1, "a", 0.5), (1, "c", 3), (2, "f", 1), (2, "g", 1.75)]
     text = (tmp_path / "results.json").read_text()
-    assert untimed([json.loads(text, parse_constant=refuse)]) == [
+    assert [timeless(json.loads(text, parse_constant=refuse))] == [
         {"scores": [None, 1], "name": "Grün"}
     ]
 
@@ -180,7 +161,7 @@ def test_texts_of_steps_that_come_again_are_there_once(tmp_path):
         for step in (3, 6)
     ]
     text = (tmp_path / "metrics.jsonl").read_text()
-    records = untimed([json.loads(line) for line in text.splitlines()])
+    records = [timeless(json.loads(line)) for line in text.splitlines()]
     assert records == [{"step": step, "validation/loss": 1.0} for step in (3, 6, 9, 6)]
     (tmp_path / "samples.jsonl").write_text('{"step": 3}\n')
     with pytest.raises(ValueError, match="samples.jsonl is broken"):
@@ -195,36 +176,25 @@ def test_results_are_merged(tmp_path):
     log.results({"status": "finished", **scores})
     log.close()
     known = {"status": "finished", "steps": 3}
-    assert untimed([read_results(tmp_path)]) == [known | scores]
+    assert timeless(read_results(tmp_path)) == known | scores
 
     # All steps are done: what is known stays.
     log = open_log(tmp_path, restored_step=TOTAL)
     log.results({"train/token_loss": 2.0})
     known |= {"train/token_loss": 2.0}
-    assert untimed([read_results(tmp_path)]) == [known | scores]
+    assert timeless(read_results(tmp_path)) == known | scores
 
     # New scores replace those of their split, which may be of another way to decode.
     log.results({"test/chrf": 50.0})
     known |= {"validation/loss": 2.5, "test/chrf": 50.0}
-    assert untimed([read_results(tmp_path)]) == [known]
+    assert timeless(read_results(tmp_path)) == known
     log.close()
 
     # With steps to go, old scores are not those of this run.
     log = open_log(tmp_path, restored_step=TOTAL - 1)
     log.results({"status": "running"})
     log.close()
-    assert untimed([read_results(tmp_path)]) == [{"status": "running"}]
-
-
-def test_a_host_that_is_not_the_first_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(hosts, "index", lambda: 1)
-    log = open_log(tmp_path / "run")
-    log.write(1, {"train/loss": 1.0, "samples/lines": Texts(["a"], [["b"]])})
-    log.keep_batch(1, {"inputs": np.ones(3)})
-    log.progress(1, "loss 1.0")
-    log.results({"status": "finished"})
-    log.close()
-    assert log.records == 0 and not list(tmp_path.iterdir())
+    assert timeless(read_results(tmp_path)) == {"status": "running"}
 
 
 def test_wall_time_adds_up_over_restarts(tmp_path, monkeypatch):
@@ -245,56 +215,3 @@ def test_wall_time_adds_up_over_restarts(tmp_path, monkeypatch):
     log.close()
     assert [record["time/wall_seconds"] for record in read_metrics(tmp_path)] == [5, 14]
     assert read_results(tmp_path)["time/wall_seconds"] == 15
-
-
-def test_progress_continues_where_the_run_does(tmp_path, capsys):
-    """Of what was shorter than the time between two lines the last one stays."""
-    log = RunLog(tmp_path, restored_step=4, total_steps=TOTAL)
-    log.progress(7, "loss 1.25")
-    log.progress(TOTAL, "loss 0.50")
-    log.close()
-    assert capsys.readouterr().err == "Training: 10 of 10 steps, loss 0.50\n"
-
-
-def test_scores_are_a_table():
-    text = format_scores(
-        {
-            "status": "finished",
-            "validation/loss": 2.5,
-            "test/loss": None,
-            "first_bad_step": None,
-            "spikes": [{"step": 41, "loss": 9.0}, {"step": 1234, "loss": 8.0}],
-            "test/bleu": 31.4159,
-            "test/bleu_signature": "nrefs:1|case:mixed",
-            "time/wall_seconds": 12345.6,
-            "parameters": 1234567,
-            "versions": {"jax": "1.2.3", "flax": "4.5.6"},
-        }
-    )
-    lines = text.splitlines()
-    assert [line.split() for line in lines[:3]] == [
-        ["validation", "test"],
-        ["loss", "2.5000", "not", "finite"],
-        ["bleu", "31.42"],
-    ]
-    assert lines[2].index("31.42") + 5 == lines[0].index("test") + 4  # flush right in its column
-    assert any(line.split() == ["parameters", "1,234,567"] for line in lines)
-    assert any(line.split(maxsplit=1) == ["spikes", "step 41, step 1,234"] for line in lines)
-    assert "first_bad_step" not in text and "none" in format_scores({"spikes": []})
-    assert any(line.split(maxsplit=1) == ["versions", "jax 1.2.3, flax 4.5.6"] for line in lines)
-    assert any(line.split() == ["time/wall_seconds", "12,345.60"] for line in lines)
-    assert not format_scores({})
-
-
-def test_translations_are_aligned_and_fit_a_terminal():
-    words = " ".join(["word"] * 60)
-    text = format_samples([("a b", "c d", ""), (words, words, "e")])
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 100
-    starts = [line.index(word) for line, word in zip(lines, ["a b", "c d"], strict=False)]
-    assert len(set(starts)) == 1
-    for line in lines:
-        assert line[: starts[0]].split() in (
-            [], ["1", "source"], ["2", "source"], ["reference"], ["output"]
-        )  # fmt: skip
-    assert text.split().count("word") == 120

@@ -1,6 +1,5 @@
 """A work directory has one process at a time, and its files are old or new, never half of it."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -34,24 +33,6 @@ def test_one_process_at_a_time_has_the_lock(tmp_path):
     for folder in (tmp_path, tmp_path, tmp_path / "runs" / "new"):  # again changes nothing
         workdir.lock(folder)
         assert str(os.getpid()) in (folder / workdir.LOCK).read_text()
-
-
-def test_a_file_is_old_or_new_but_never_half(tmp_path, monkeypatch):
-    path = tmp_path / "file.txt"
-    workdir.write_atomically(path, "Grün\n")
-    assert path.read_bytes() == "Grün\n".encode()
-
-    def full(descriptor):
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="no space left"):
-            workdir.write_atomically(path, "new")
-    assert path.read_text("utf-8") == "Grün\n"
-    workdir.write_atomically(path, "new")
-    assert path.read_text() == "new"
-    assert [file.name for file in tmp_path.iterdir()] == ["file.txt"]
 
 
 def test_it_starts_no_jax():
@@ -89,22 +70,6 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, name):
     for path in (folder, folder / "deeper") if name == "" else (folder,):
         with pytest.raises(NotADirectoryError, match=f"{folder / name} is not a folder"):
             workdir.check_folders(path)
-
-
-def test_a_work_directory_that_cannot_be_written_is_told_apart(tmp_path, monkeypatch):
-    assert workdir.is_writable(tmp_path)
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / workdir.LOCK)
-    assert workdir.is_writable(tmp_path)
-    (tmp_path / workdir.LOCK).touch()  # another user's
-    assert not workdir.is_writable(tmp_path)
-
-    def refuse(path, *arguments):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(os, "open", refuse)
-    message = f"{tmp_path} cannot be written .Read-only file system.: choose another --workdir"
-    with pytest.raises(PermissionError, match=message):
-        workdir.lock(tmp_path)
 
 
 @pytest.mark.parametrize("samples", ['["a b"]', '[["a"]]', '[["a", [1]]]', "[[null, []]]", "7"])
