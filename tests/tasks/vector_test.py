@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from configs import default
+from tests.whole.command_line import records
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.commands.generate import generate
 from transformer_jax.commands.train import train
@@ -174,18 +175,12 @@ def config(tmp_path, monkeypatch):
     )
 
 
-def logged(workdir):
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in records]
-
-
 def test_vectors_are_trained_resumed_scored_and_predicted(config, tmp_path, capsys):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     assert train(config(), whole) == 0
     assert train(config(train__steps=100), resumed) == train(config(), resumed) == 0
-    assert logged(resumed) == logged(whole)
-    first, *_, last = logged(whole)
+    assert records(resumed) == records(whole)
+    first, *_, last = records(whole)
     assert first["train/loss"] > 0.1 > 1e-3 > last["train/loss"] > 0
     assert last["train/size"] == pytest.approx(np.abs(W).sum(), rel=0.05)
     results = json.loads((resumed / "results.json").read_text())
