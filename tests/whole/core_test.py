@@ -10,6 +10,8 @@ ROOT = Path(__file__).parents[2]
 IMPORT_ALL = """
 import importlib, pkgutil, sys, transformer_jax.main
 print(*sys.modules)
+import transformer_jax.config.build
+assert "tensorflow_datasets" not in sys.modules  # which only its own sets need
 modules = pkgutil.walk_packages(transformer_jax.__path__, "transformer_jax.")
 names = [module.name for module in modules]
 for name in names:

@@ -1,16 +1,13 @@
-"""The command line end to end: train, evaluate, generate, inspect, stop and continue."""
+"""The command line end to end: train, evaluate and generate."""
 
 import json
-import os
 import shutil
-import signal
 
 import numpy as np
 import pytest
 
-from tests.whole.command_line import call, files, piped, records, results, timeless
+from tests.whole.command_line import call, files, piped, records, results
 from transformer_jax.config.load import difference, load
-from transformer_jax.runs.log import RunLog
 
 
 def test_training_leaves_results_and_files(folder):
@@ -38,10 +35,6 @@ def test_a_finished_run_shows_its_results_again(folder, tmp_path, capsys):
     assert "finished" in shown and "bleu" in shown and "reference" in shown
     assert str(tmp_path) in shown
     assert files(tmp_path) == before  # so the folder need not be one that can be written
-    (tmp_path / "samples.txt").unlink()
-    assert call(f"--workdir={tmp_path}") == 0
-    shown = capsys.readouterr().out
-    assert "bleu" in shown and "no " + str(tmp_path / "samples.txt") in shown
 
 
 def test_evaluate_finds_what_training_found(folder, capsys):
@@ -57,18 +50,12 @@ def test_evaluate_finds_what_training_found(folder, capsys):
         assert after[name] == pytest.approx(before[name], rel=1e-6)
 
 
-def test_scores_of_other_settings_are_shown_but_not_stored(folder, capsys, monkeypatch):
-    """Nor those of a work directory that cannot be written."""
+def test_scores_of_other_settings_are_shown_but_not_stored(folder, capsys):
     before = results(folder / "run")
     evaluate = (f"--workdir={folder}/run", "--mode=evaluate")
     assert call(*evaluate, "--config.decode.beam_size=1") == 0
     assert call(*evaluate, "--checkpoint=4") == 0
-    shown = capsys.readouterr().out
-    assert shown.count("exact_match") == 2 and "cannot be written" not in shown
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert call(*evaluate) == 0
-    shown = capsys.readouterr().out
-    assert "exact_match" in shown and f"{folder}/run cannot be written" in shown
+    assert capsys.readouterr().out.count("exact_match") == 2
     assert results(folder / "run") == before
 
 
@@ -97,39 +84,3 @@ def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch, cap
     piped(monkeypatch, "a cat\ndog\n", *arguments)
     assert caplog.text.count("unknown to this run's tokenizer") == 1
     assert "2 of 3 words, such as 'cat'" in caplog.text
-
-
-def test_inspect_shows_config_parameters_and_cost(folder, capsys):
-    arguments = (f"--config={folder}/run.json", "--mode=inspect")
-    changes = ("--config.model.num_layers", "1", "--config.optimizer.warmup_steps=9")
-    assert call(*arguments, *changes) == 0
-    one = capsys.readouterr().out
-    assert "model.d_model: 512 -> 8" in one and '"d_model": 8' in one
-    assert "decoder/self_attention/query" in one and "layers 1, embed 8, heads 2" in one
-    assert "optimizer state" in one and "this machine has" in one
-    (examples,) = [line for line in one.splitlines() if line.startswith("examples")]
-    assert examples.split() == ["examples", "64", "6", "6"]
-    assert "Matrix products of one training step" in one
-    assert "optimizer.warmup_steps=9 is not less than train.steps=6" in one
-
-
-def test_a_stopped_run_continues_to_the_same_numbers(folder, monkeypatch):
-    """SIGTERM after two steps: saved, "preempted", and the rerun ends as the unbroken run did."""
-    workdir = folder / "stopped"
-    arguments = (f"--config={folder}/run.json", f"--workdir={workdir}")
-    write = RunLog.write
-
-    def write_and_stop(self, step, scalars):
-        write(self, step, scalars)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    handler = signal.getsignal(signal.SIGTERM)
-    with monkeypatch.context() as patch:
-        patch.setattr(RunLog, "write", write_and_stop)
-        assert call(*arguments) == 143
-    assert signal.getsignal(signal.SIGTERM) is handler
-    stopped = results(workdir)
-    assert stopped["status"] == "preempted" and 0 < stopped["steps"] < 6
-    assert call(*arguments) == 0
-    assert records(workdir) == records(folder / "run")
-    assert timeless(results(workdir)) == timeless(results(folder / "run"))

@@ -1,17 +1,14 @@
 """Mistakes on the command line end in one message, and leave what is there as it was."""
 
 import fcntl
-import json
 import re
 
 import jax
 import pytest
 
-from tests.whole.command_line import call, files, message_of, results
+from tests.whole.command_line import files, message_of, results
 from transformer_jax.checkpoint.checkpoints import Checkpoints
-from transformer_jax.commands import train
 from transformer_jax.process import machine
-from transformer_jax.run import Run
 
 NEW = "--config=@/run.json --workdir=@/new"
 RUN = "--workdir=@/run"
@@ -20,13 +17,6 @@ RUN = "--workdir=@/run"
 @pytest.mark.parametrize(
     ("flags", "changes", "parts"),
     [
-        ("", "", "--config"),
-        (
-            f"{RUN} --mode=generate",
-            "decode.temperature=0.1 decode.top_k=5",
-            "decode.temperature=0.1 and decode.top_k=5 have no effect | 'beam' | 'sample'",
-        ),
-        (f"--config=@/run.json --workdir=@/new{'w' * 5000}", "", "www | characters)"),
         (
             NEW,
             "optimizer.groups=(('nowhere/*',0.1,0.0),)",
@@ -34,11 +24,8 @@ RUN = "--workdir=@/run"
         ),
         (f"{NEW} --mode=generate --input=@/t", "", "/new"),
         (f"{NEW} --mode=replay --step=1", "", "/new | train there first"),
-        ("--config=@/run.json --workdir=@/t", "", "/t is not a folder"),
         (RUN, "seed=4", "seed: 3 -> 4"),
-        (RUN, "modle.d_model=4", "modle.d_model | model.d_model"),
         (f"{RUN} --mode=evaluate --checkpoint=5", "", "5 | 2, 4, 6"),
-        (f"{RUN} --mode=replay", "", "--step=N | 1 to 6"),
         (f"{RUN} --mode=replay --step=7", "", "--step=N | 1 to 6 | 7"),
     ],
 )
@@ -80,14 +67,6 @@ def test_a_device_that_is_not_here_is_told_by_what_asks_for_it(folder, capsys, m
     assert "JAX finds no device of JAX_PLATFORMS='gpu' here; set it to cpu" in message
 
 
-@pytest.mark.parametrize(("status", "lines"), [("diverged", 1), ("finished", 0), ("plateaued", 0)])
-def test_a_run_that_is_scored_and_diverged_says_so(tmp_path, capsys, status, lines):
-    results = {"status": status, "first_bad_step": None, "test/loss": 12.0}
-    (tmp_path / "results.json").write_text(json.dumps(results))
-    train._show(tmp_path, replays=True)
-    assert capsys.readouterr().out.count("This run diverged: at its end the loss was") == lines
-
-
 def test_other_data_is_refused_and_the_run_is_left_as_it_was(folder, tmp_path, capsys):
     for path in (*folder.glob("*.en"), *folder.glob("*.de")):
         (tmp_path / path.name).write_text(path.read_text().replace("a e", "e a"))
@@ -103,18 +82,6 @@ def test_a_work_directory_in_use_is_refused(folder, tmp_path, capsys):
         message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}")
     assert f"{tmp_path} is in use" in message
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
-
-
-def test_the_data_is_shown_before_anything_is_compiled(folder, tmp_path, capsys, monkeypatch):
-    def new_state(*_):
-        raise ValueError("here it would compile")
-
-    monkeypatch.setattr(Run, "new_state", new_state)
-    assert call(f"--config={folder}/run.json", f"--workdir={tmp_path}/run") == 1
-    shown = capsys.readouterr()
-    assert "here it would compile" in shown.err
-    (examples,) = [line for line in shown.out.splitlines() if line.startswith("examples")]
-    assert examples.split() == ["examples", "64", "6", "6"]
 
 
 def test_a_failure_in_training_is_reported_and_noted(folder, tmp_path, capsys, monkeypatch):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.whole.command_line import call, message_of, piped, results
+from tests.whole.command_line import call, piped, results
 
 pytestmark = pytest.mark.long
 
@@ -41,12 +41,6 @@ def test_a_language_model_continues_lines_as_they_come_and_in_a_file(folder, tra
     (folder / "prompts").write_text("a e\n\na e\n")
     call(*arguments, f"--input={folder}/prompts", f"--output={folder}/continued")
     assert (folder / "continued").read_text() == "".join(pieces)
-    # A stop text, which is not shown.
-    words = [(line.split()[2:3], sample) for sample, line in enumerate(lines[:32])]
-    (word,), sample = next(pair for pair in words if pair[0] and f" {pair[0][0]}" not in prompts[0])
-    line = lines[sample]
-    stopped = piped(monkeypatch, "a e\n", *arguments, f"--config.decode.stop=(' {word}',)")
-    assert "".join(stopped).splitlines()[sample] == line.partition(f" {word}")[0]
 
 
 def test_a_classifier_starts_from_the_encoder_of_a_masked_language_model(trained, monkeypatch):
@@ -65,25 +59,3 @@ def test_a_classifier_starts_from_the_encoder_of_a_masked_language_model(trained
         for workdir in (masked, classes)
     ]
     assert vectors[0] == vectors[1]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "parts"),
-    [
-        ("masked", "--mode=generate --input=@/t", ["masked_lm", "--mode=embed"]),
-        ("language_model", "--mode=embed --input=@/t", ["encoder_only", "embeds"]),
-        ("language_model", "--mode=evaluate", ["data.test is empty", "--split"]),
-        (
-            "classes",
-            "--config=@/classes.json --workdir=@/new --config.model.d_model=6 "
-            "--config.model.d_ff=4",
-            ["@/masked", "embedding/table", "8", "6"],
-        ),
-    ],
-)
-def test_a_mistake_with_another_shape_ends_in_one_message(
-    folder, trained, capsys, name, arguments, parts
-):
-    (folder / "t").write_text("a\n")
-    message = message_of(folder, capsys, f"--workdir={trained(name)} {arguments}")
-    assert all(part.replace("@", str(folder)) in message for part in parts), message

@@ -7,14 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from configs import default
 from tests.models import tiny
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import LENGTH, ROWS, SIZES, Small
-from transformer_jax.config.load import load
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.tools.preflight import hlo
-from transformer_jax.tools.show.inspect import inspect
 from transformer_jax.training import cross_entropy
 
 FSDP, TENSOR = 4, 2
@@ -142,24 +139,3 @@ def test_what_the_mesh_does_not_divide_stays_whole_and_trains():
         batch = sharding.place(run.mesh, small.batch("decoder_only", 0))
         state, metrics = run.train_step()(state, batch)
     assert np.isfinite(metrics["loss"])
-
-
-def test_inspect_shows_how_each_parameter_is_sharded(capsys):
-    changes = {
-        "model.d_model": 12,
-        "model.num_heads": 3,
-        "model.d_ff": 16,
-        "model.num_layers": 1,
-        "model.vocab_size": 40,
-        "model.positions": "rotary",
-        "mesh.data": 1,
-        "mesh.fsdp": 4,
-        "mesh.tensor": 2,
-    }
-    assert inspect(load(default.__file__, changes), None) == 0
-    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
-    shown = {row[0]: row[2] for row in rows if len(row) == 3}
-    assert shown["embedding/table"] == "vocab 40 / tensor 2, embed 12 / fsdp 4"
-    assert shown["encoder/self_attention/query"] == (
-        "layers 1, embed 12 / fsdp 4, heads 3, head_dim 4 (whole: heads 3 over tensor 2)"
-    )
