@@ -95,15 +95,6 @@ def test_a_stream_is_what_results_are(made):
     assert [row[:1] for row in found] == one
 
 
-def test_another_seed_draws_anew(made):
-    run, params = made("causal_lm")
-    again = dataclasses.replace(run, seed=run.seed + 1)
-    lines = ["a b", "c"]
-    found = results(run, params, lines)
-    assert found == results(run, params, lines)
-    assert found != results(again, params, lines)
-
-
 def test_a_result_ends_before_a_stop_text_in_a_stream_too(made):
     run, params = made("causal_lm")
     prompt = "a b"

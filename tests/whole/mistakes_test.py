@@ -44,8 +44,6 @@ def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, flags
     ("arguments", "part"),
     [
         (f"{NEW} --config.model.d_ff=2000000000", "training .* model.d_ff=2000000000"),
-        (f"{NEW} --config.data.batch_size=800000000", "training .* data.batch_size=800000000"),
-        (f"{RUN} --mode=evaluate --config.evaluate.batch_size=100000000", "evaluate.batch_size"),
         (f"{RUN} --mode=generate --input=@/t --config.decode.extra_length=1000000000", "decoding"),
     ],
 )
