@@ -183,6 +183,9 @@ def test_a_renamed_checkpoint_does_not_pass_for_another_step(tmp_path, caplog):
     (tmp_path / "2").rename(tmp_path / "3")
     assert checkpoints.steps() == [1]
     assert "it is of step 2" in caplog.text
+    # Nor does one whose manifest does not list what it is made of.
+    (tmp_path / "1" / "manifest.json").write_text('{"files": {}}')
+    assert checkpoints.steps() == []
 
 
 def test_one_that_does_not_fit_is_refused(tmp_path):
