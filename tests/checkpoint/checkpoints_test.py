@@ -199,6 +199,12 @@ def test_one_that_does_not_fit_is_refused(tmp_path):
         restore(checkpoints, "last", abstract(state))
     with pytest.raises(ValueError, match=r"params/more: saved nothing, expected \(2,\) float32"):
         checkpoint.load_parameters([tmp_path / "1"], abstract({"more": jnp.zeros(2)}))
+    with pytest.raises(ValueError) as error:  # of many differences some are shown
+        checkpoint.load_parameters(
+            [tmp_path / "1"], abstract(dict.fromkeys("abcdefghi", state.step))
+        )
+    _, *shown, rest = str(error.value).splitlines()
+    assert len(shown) == 8 and rest == "  and 3 more"
     # A state has to match as a whole, parameters alone only themselves.
     with pytest.raises(ValueError, match="step: saved .* expected nothing"):
         restore(checkpoints, "last", {"params": abstract(make_state(1).params)})

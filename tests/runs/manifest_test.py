@@ -18,6 +18,26 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        *((ARRAY, bytes(99) + bytes([n]), f"content of {ARRAY} has changed") for n in range(1, 9)),
+        ("progress.json", b"{", "progress.json has 1 bytes, the manifest says 2"),
+        ("manifest.json", None, "manifest.json is missing"),
+        ("manifest.json", b'{"files": {', "manifest.json cannot be parsed"),
+        ("manifest.json", b"[]", "manifest.json cannot be parsed"),
+        (ARRAY, None, f"{ARRAY} is missing"),
+    ],
+)
+def test_harm_is_found_and_named(folder, name, content, reason):
+    assert manifest.fault(folder) is None
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content)
+    assert reason in (manifest.fault(folder) or "")
+
+
 def test_unhashed_files_are_checked_by_their_sizes(folder):
     (folder / ARRAY).write_bytes(bytes(99) + b"\1")
     assert manifest.fault(folder, unhashed="state") is None

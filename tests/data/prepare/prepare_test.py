@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from transformer_jax.data.prepare import arrays, prepare
 from transformer_jax.data.prepare.prepare import Plan, prepared
 from transformer_jax.data.prepare.recipe import Column, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
-from transformer_jax.process import machine
+from transformer_jax.data.prepare.worker import Worker
+from transformer_jax.process import machine, progress
 
 BYTES = train_tokenizer("bytes", [], 0)
 EXAMPLES = {
@@ -194,10 +196,29 @@ def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch, whole):
 
 
 def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch, whole):
-    monkeypatch.setattr(prepare, "_ALONE", 1)
+    started = []
+    monkeypatch.setattr(prepare, "Worker", lambda made: started.append(1) or Worker(made))
     monkeypatch.setattr(machine, "cores", lambda: 8)
+    make(tmp_path / "small", cut(MANY), workers=3)
+    monkeypatch.setattr(prepare, "_ALONE", 1)
+    make(tmp_path / "one", cut(MANY), workers=1)
+    assert not started
     make(tmp_path / "three", cut(MANY), workers=3)
+    assert len(started) == 3
     assert contents(tmp_path / "three") == contents(whole)
     bad = MANY | {"source": [*MANY["source"][:-1], None]}
     with pytest.raises(AttributeError):
         make(tmp_path / "bad", cut(bad), workers=2)
+
+
+def test_what_takes_long_is_shown_in_megabytes(monkeypatch):
+    bar = mock.Mock()
+    monkeypatch.setattr(progress, "Bar", bar)
+    with prepare._shown("Making", total=70_900_000) as show:
+        for count in (999_999, 1, 5_000_000, 100_000_000):  # more than was thought
+            show(count)
+    assert bar.mock_calls == [
+        mock.call("Making", total=70, unit="MB"),
+        *(mock.call().update(done) for done in (0, 1, 6, 70)),
+        mock.call().close(),
+    ]
