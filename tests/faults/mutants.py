@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[2]
 MODULES = """
     models/transformer/residual.py models/transformer/schemes.py models/layers/masks.py
     models/layers/attention.py training/losses.py training/cross_entropy.py evaluation/search.py
-    evaluation/decoder.py evaluation/generate.py checkpoint/*.py runs/manifest.py data/serve/*.py data/prepare/*.py
+    evaluation/decoder.py evaluation/generate.py checkpoint/*.py runs/manifest.py data/serve/*.py
+    data/prepare/*.py
 """
 OTHERS = "models/decoding_test.py tasks inspection commands whole faults"  # the last stage of all
 MEMORY = 12 * 2**30  # bytes of a process: a mutant may ask for any number
