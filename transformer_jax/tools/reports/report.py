@@ -49,10 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if bool(arguments.runs) == bool(arguments.experiment):
             raise ValueError("give RUN ..., the work directories, or --experiment=NAME")
-        folders, title = arguments.runs, arguments.experiment or "Runs"
-        if arguments.experiment:
-            folders = _of_experiment(arguments.runs_dir / arguments.experiment)
-        _write(folders, title, arguments.output)
+        folders = arguments.runs or _of_experiment(arguments.runs_dir / arguments.experiment)
+        _write(folders, arguments.experiment or "Runs", arguments.output)
         return 0
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
