@@ -226,8 +226,9 @@ def test_options_that_would_hide_tasks_are_refused(queue, tmp_path, options):
 
 def test_a_comment_that_was_changed_is_told(queue, tmp_path, monkeypatch):
     monkeypatch.setenv("COMMENT", "reviewed")
+    jobs = [job(tmp_path, seed) for seed in range(2)]
     with pytest.raises(ValueError, match="comment was changed .1 reviewed.: .*scancel --name="):
-        slurm.run_all([job(tmp_path)], ["run"], tmp_path, at_once=None, options=[])
+        slurm.run_all(jobs, ["run"], tmp_path, at_once=None, options=[])
 
 
 @pytest.mark.parametrize("options", ["--gres=gpu:2", "--gres gpu:l4", "--gpus-per-node=1", "-G1"])
