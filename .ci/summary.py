@@ -16,6 +16,7 @@ EXPECTED = (
     "needs chromium on PATH",
     "needs root, and Debian's packages slurm-wlm and munge",
     "TRANSFORMER_JAX_DATA names no folder",
+    "nothing can be mounted here",
 )
 
 
