@@ -14,7 +14,6 @@ import pytest
 
 from tests.evaluation.fakes import BOS, EOS, PAD, counting, own_history
 from tests.evaluation.fakes import padded as rows_padded
-from tests.stepwise import stepwise
 from transformer_jax.evaluation import search as decode
 
 VOCAB = 5
@@ -93,7 +92,7 @@ def padded(sequence):
     return row
 
 
-@stepwise
+@functools.partial(jax.jit, static_argnames=("beam_size", "alpha", "num_results", "ends"))
 def search(tables, bias, limit, *, beam_size, alpha, num_results=None, ends=(EOS,)):
     step, num_results = make_step(tables, bias), num_results or beam_size
     return search_by(step, bias, limit, beam_size, alpha, num_results, ends)
@@ -134,12 +133,12 @@ def in_two_parts(start, extend):
     return decode.advance(decode.advance(start, extend, 2), extend, LENGTH)
 
 
-@stepwise
+@functools.partial(jax.jit, static_argnums=3)
 def decode_greedily(tables, bias, limit, ends=(EOS,)):
     return complete(tables, bias, limit, decode.greedy, 1, ends)
 
 
-@stepwise
+@functools.partial(jax.jit, static_argnames=("temperature", "top_k", "top_p"))
 def draw(tables, bias, limit, keys, *, temperature=1.0, top_k=0, top_p=1.0):
     """`keys` (B, R): as many samples of each sentence."""
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}

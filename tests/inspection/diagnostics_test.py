@@ -17,7 +17,6 @@ from tests.inspection.seen import (
     sublayers,
 )
 from tests.models import tiny
-from tests.stepwise import stepwise
 from transformer_jax.inspection import diagnostics
 from transformer_jax.inspection.dependency import own_dependency
 from transformer_jax.inspection.observed import (
@@ -28,6 +27,7 @@ from transformer_jax.inspection.observed import (
     token_similarity,
 )
 from transformer_jax.inspection.steps import update
+from transformer_jax.models.transformer import initialisation
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.cross_entropy import LossSettings
 
@@ -101,8 +101,9 @@ def test_the_profile_is_what_admins_profiling_measured():
     the sublayer before."""
     config = tiny.config("admin", dropout_rate=0.2, embedding_dropout_rate=0.2)
     key, batch = jax.random.key(3), tiny.packed_batch()
-    params = nn.unbox(tiny.init_function(config)(key, batch))
-    found = stepwise(diagnostics.profile)(make(config), params, batch, key)
+    draw = functools.partial(initialisation.initialise, make(config))
+    params = nn.unbox(jax.jit(draw)(key, batch))
+    found = diagnostics.profile(make(config), params, batch, key)
     assert set(found) == {"encoder", "decoder"}
     for stack, rows in found.items():
         expected = [(layer + 1, kind) for layer, kind in sublayers(config, stack)]

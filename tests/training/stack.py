@@ -9,7 +9,6 @@ import numpy as np
 import optax
 
 from tests import defaults
-from tests.stepwise import stepwise
 from transformer_jax.models.family import Role
 
 BETA1, BETA2, EPSILON, RATE = 0.9, 0.98, 1e-9, 0.01
@@ -58,18 +57,18 @@ def make_optimizer(name, schedule=rising, roles=lambda: ROLES, **changes):
 
 
 def run(transform, params, gradients) -> Any:
-    @stepwise
+    @jax.jit
     def step(params, state, gradient):
         updates, state = transform.update(gradient, state, params)
         return optax.apply_updates(params, updates), state
 
-    state = stepwise(transform.init)(params)
+    state = jax.jit(transform.init)(params)
     for gradient in gradients:
         params, state = step(params, state, gradient)
     return params
 
 
-@stepwise
+@functools.partial(jax.jit, static_argnums=0)
 def first_update(transform, params, gradient) -> Any:
     return transform.update(gradient, transform.init(params), params)[0]
 
