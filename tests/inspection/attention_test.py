@@ -1,5 +1,7 @@
 """Where tokens look: every weight as a slow model has it, and heads that are taken out."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,6 @@ import pytest
 
 from tests.models import reference, tiny
 from tests.models.recurrent import reference as recurrent_reference
-from tests.stepwise import stepwise
 from transformer_jax.inspection.attention import attention, without_heads
 
 
@@ -64,8 +65,8 @@ def one_example():
 def test_weights_are_those_of_a_slow_model(changes, monkeypatch):
     config = tiny.config(**changes)
     params, batch = tiny.random_parameters(config), one_example()
-    logits, looks, memory = stepwise(attention)(
-        tiny.model(config), params, tiny.read_by(config, batch)
+    logits, looks, memory = jax.jit(functools.partial(attention, tiny.model(config)))(
+        params, tiny.read_by(config, batch)
     )
     expected = slow_weights(config, params, batch, monkeypatch)
     assert set(looks) == set(expected) and memory == ()
@@ -86,7 +87,7 @@ def test_recurrent_weights_are_those_of_a_slow_model(name, monkeypatch):
     config = tiny.recurrent(name)
     kind = "self_attention" if name == "lstmn" else "cross_attention"
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
-    _, looks, _ = stepwise(attention)(tiny.model(config), params, tiny.read_by(config, batch))
+    _, looks, _ = attention(tiny.model(config), params, tiny.read_by(config, batch))
     assert set(looks) == {("decoder", kind)}
     found = np.asarray(looks["decoder", kind].weights)
     rows = _recorded(recurrent_reference, monkeypatch)
