@@ -52,5 +52,4 @@ def stack(block: type[nn.Module], num_layers: int, remat: str) -> Any:
         out_axes=0,
         length=num_layers,
         metadata_params={nn.PARTITION_NAME: "layers"},
-        check_constancy_invariants=False,  # by tracing once more; layers share their inputs alone
     )
