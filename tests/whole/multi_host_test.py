@@ -41,8 +41,8 @@ def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subp
     folder = workdir.parent
     config = load(default.__file__, TINY | {"data.dir": str(folder)})
     (folder / "config.json").write_text(to_json(config))
-    command = [sys.executable, "-m", "transformer_jax.main", f"--workdir={workdir}", *flags]
-    command += [f"--config={folder / 'config.json'}", f"--config.data.cache_dir={folder / 'cache'}"]
+    own = f"--config={folder / 'config.json'}", f"--config.data.cache_dir={folder / 'cache'}"
+    command = [sys.executable, "-m", "transformer_jax.main", f"--workdir={workdir}", *own, *flags]
     flag = f"--xla_force_host_platform_device_count={devices}"
     started = []
     for process, settings in enumerate(host_settings(processes)):
