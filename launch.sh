@@ -156,7 +156,7 @@ create_venv() {
 # run_tests [--long|--faults] ARGUMENT...: checks the code and runs the short tests; or the long ones
 # alone; or all that is in tests/faults.
 run_tests() {
-    local marked='not long and not faults'
+    local marked='not long and not faults' types='' status=0
     cd -- "$repository"
     export PATH="$venv/bin:$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1
     if [[ ${1:-} == --long ]]; then
@@ -167,14 +167,22 @@ run_tests() {
     else
         ruff format --check
         ruff check
-        pyright
         lint-imports
+        # Beside the tests, whose two processes often wait for others.
+        types=$(mktemp)
+        pyright >"$types" &
+        trap "kill $! 2>/dev/null || true; rm -- '$types'" EXIT
     fi
     # A file's tests stay together: they share what they have compiled. In their order, since files
     # of few tests, which would come last otherwise, are the ones that take long. A process that
     # crashes is not replaced: xdist 3.8 then waits for ever (pytest-xdist issue 1323).
-    exec python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder \
-        --max-worker-restart=0 -m "$marked" "$@"
+    python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder \
+        --max-worker-restart=0 -m "$marked" "$@" || status=$?
+    if [[ $types ]]; then
+        wait $! || status=1
+        cat -- "$types"
+    fi
+    exit "$status"
 }
 
 # run_main MODE FLAG...: from the current directory, which -P keeps off Python's path, since a folder

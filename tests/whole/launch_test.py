@@ -182,14 +182,15 @@ def test_an_installation_that_broke_off_is_done_again(clone: Clone, accident: st
 
 
 def test_long_forms_run_alone_and_only_when_asked_for(clone: Clone):
-    for name in ("ruff", "pyright", "lint-imports"):
+    for name in ("ruff", "lint-imports", "pyright"):
         clone.add_command(name, f'#!/bin/sh\necho {name} "$@"\n')
     status, out, _ = clone.launch("test", "tests/one_test.py")
-    checks = ["ruff format --check", "ruff check", "pyright", "lint-imports"]
-    assert (status, out[-5:]) == (
-        0,
-        [*checks, "pytest -m not long and not faults tests/one_test.py"],
-    )
+    checks = ["ruff format --check", "ruff check", "lint-imports"]
+    tests = "pytest -m not long and not faults tests/one_test.py"
+    assert (status, out[-5:]) == (0, [*checks, tests, "pyright"])
+    clone.add_command("pyright", "#!/bin/sh\necho wrong types; exit 1\n")
+    status, out, _ = clone.launch("test", "tests/one_test.py")
+    assert (status, out[-2:]) == (1, [tests, "wrong types"])
     status, out, _ = clone.launch("test", "--long", "tests/one_test.py")
     assert (status, out) == (0, ["pytest -m long tests/one_test.py"])
     status, out, _ = clone.launch("test", "--faults", "-x")
