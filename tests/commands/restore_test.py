@@ -47,7 +47,10 @@ def test_what_a_rerun_may_change_may_differ(tmp_path):
             ["config.json", "@/config.json there\n  model.residual: 'post_ln' -> 'b2t'"],
         ),
         ({"changes": {"train.steps": 10}}, ["config.json", "train.steps: 20 -> 10"]),
-        ({"tokenizer": "tokenizer-2"}, ["tokenizer.json", "tokenizer-1 -> tokenizer-2", "remove"]),
+        (
+            {"tokenizer": "tokenizer-2"},
+            ["tokenizer.json", "tokenizer-1 -> tokenizer-2", "its special_ids.json"],
+        ),
         (
             {"labels": ("pos", "neg")},
             ["labels.json", "@/labels.json there (label 1: 'neg' -> 'pos')"],

@@ -9,7 +9,7 @@ from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.process import progress
 from transformer_jax.run import Run
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, SPECIAL_IDS, TOKENIZER
 
 
 def find(run: Run, workdir: Path, which: str | None) -> list[Path]:
@@ -95,7 +95,8 @@ def check(run: Run, workdir: Path, folder: Path) -> None:
     if changes:
         what, mend, details = CONFIG, f"copy {folder / CONFIG} there", "\n  ".join(["", *changes])
     elif found.tokenizer != tokenizer:
-        what, mend = TOKENIZER, "restore it, or remove it to have it made of the data again"
+        what = TOKENIZER
+        mend = f"restore it and its {SPECIAL_IDS}, if any, or remove both to have it made again"
         details = f" (fingerprint {found.tokenizer[:12]} -> {tokenizer[:12]})"
     elif found.labels != run.data.labels:
         pairs = enumerate(itertools.zip_longest(found.labels, run.data.labels), start=1)
