@@ -36,9 +36,10 @@ MODES = {
     for mode in command.modes.values()
 }
 MOST_SECONDS = 240.0  # that an end takes, so that a hang is noticed
-# What differs from one unbroken run to the next: times, and folders whose files are named by them.
+# What differs from one unbroken run to the next: times, and folders whose files hold or are named
+# by them.
 TIMES = re.compile(rb'"(?:time/\w+|seconds|date)": [^,}\n]+|[\d.e-]+ minutes in all')
-UNREAD = {"tensorboard", "state"}
+UNREAD = {"tensorboard", "state", "__pycache__"}
 
 
 class Span(NamedTuple):
