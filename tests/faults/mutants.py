@@ -2,14 +2,18 @@
 
     python -m tests.faults.mutants SEED NUMBER RESULTS.jsonl [MINUTES]
 
-Draws mutants of cosmic-ray's operators, from each module in proportion. Each one meets its stages
-of tests, in a copy of this repository, until a test fails or takes too long. The results get a line
-for every stage; the same command continues after the last one. After so many minutes it stops.
-Needs `pip install cosmic-ray==8.7.0`.
+Draws mutants of cosmic-ray's operators, from each module in proportion. Each one meets the tests
+that run what is changed, quickest first, in a copy of this repository, until a test fails or takes
+too long. The results get a line for every stage; the same command continues after the last one.
+After so many minutes it stops. It needs `pip install cosmic-ray==8.7.0 pytest-cov==7.0.0`, and
+from these two files which tests run what, and for how long:
+
+    pytest -m "not long and not faults" --cov --cov-context=test --junit-xml=times.xml
 """
 
 import ast
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -20,12 +24,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+from xml.etree import ElementTree
 
+import pytest
 from cosmic_ray.ast import ast_nodes, get_ast  # pyright: ignore[reportMissingImports]
 from cosmic_ray.mutating import mutate_code  # pyright: ignore[reportMissingImports]
 from cosmic_ray.plugins import get_operator, operator_names  # pyright: ignore[reportMissingImports]
+from coverage import CoverageData  # pyright: ignore[reportMissingImports]
 from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +43,10 @@ MODULES = """
     evaluation/decoder.py evaluation/generate.py checkpoint/*.py runs/manifest.py data/serve/*.py
     data/prepare/*.py
 """
-OTHERS = "models/decoding_test.py tasks inspection commands whole faults"  # the last stage of all
+FIRST = 40.0  # seconds of tests that a mutant meets first
 MEMORY = 12 * 2**30  # bytes of a process: a mutant may ask for any number
+# What every test imports; a process that has it forks one for each mutant.
+LIBRARIES = "flax.linen optax orbax.checkpoint grain pyarrow.parquet tokenizers sacrebleu sklearn"
 
 
 class Mutant(NamedTuple):
@@ -53,13 +63,6 @@ class Mutant(NamedTuple):
         with contextlib.suppress(SyntaxError):
             return bool(compile(self.code(), "", "exec"))
         return False
-
-    def stages(self) -> list[str]:
-        """The module's own tests, those beside them, those of the room, and others."""
-        _, room, *_ = Path(self.module).parts
-        own = self.module.removeprefix("transformer_jax/").replace(".py", "_test.py")
-        stages = dict.fromkeys([own, str(Path(own).parent), room, OTHERS])
-        return [stage for stage in stages if stage != own or (ROOT / "tests" / own).exists()]
 
 
 def mutants(module: str) -> list[Mutant]:
@@ -100,32 +103,58 @@ def sample(seed: int, number: int) -> list[Mutant]:
     return drawn
 
 
-def run(folder: Path, tests: str, compiled: Path, seconds: float | None) -> tuple[str, str]:
-    """Whether a mutant survives, and the test that fails. seconds: None for the original."""
-    # Mutants find compiled programs and byte code of the original, and leave none.
-    own = {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
-    own["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "1e9" if seconds else "0"
-    own |= {"PYTHONDONTWRITEBYTECODE": "1"} if seconds else {}
-    marks = ["-m", "not long and not faults"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-x", *marks, *[f"tests/{t}" for t in tests.split()]],
-            cwd=folder,
-            env=os.environ | own,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY)),
-        )
-        try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return "timeout", ""
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    lines = (folder / "log").read_text(errors="replace").splitlines()
+def stages(mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Iterator[list[str]]:
+    """Yields the tests that run the changed statement, quickest first: a few, and the others.
+
+    What runs when the module is imported meets all tests that run anything of it.
+    """
+    tree = ast.parse((ROOT / mutant.module).read_text())
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0)
+    ]
+    inner = max(around, key=lambda node: node.lineno)
+    (name,) = [name for name in data.measured_files() if name.endswith(f"/{mutant.module}")]
+    lines = data.contexts_by_lineno(name)
+    for chosen in (range(inner.lineno, (inner.end_lineno or 0) + 1), lines):
+        contexts = {context.split("|")[0] for line in chosen for context in lines.get(line, ())}
+        if tests := sorted(contexts & seconds.keys(), key=seconds.__getitem__):
+            ends = itertools.accumulate(map(seconds.__getitem__, tests))
+            first = max(1, sum(end <= FIRST for end in ends))
+            yield tests[:first]
+            if tests[first:]:
+                yield tests[first:]
+            return
+
+
+def run(folder: Path, tests: list[str], seconds: float) -> tuple[str, str]:
+    """Whether a mutant survives these tests, and the one that fails."""
+    log = folder / "log"
+    if not (process := os.fork()):
+        os.setsid()
+        os.chdir(folder)
+        for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+            del sys.modules[name]  # the originals
+        sys.path[0], sys.dont_write_bytecode = str(folder), True
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        for stream in (1, 2):
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        (folder / "tests.txt").write_text("\n".join(tests))
+        status = pytest.main(["-x", "-p", "no:cacheprovider", "-m", "", "@tests.txt"])
+        sys.stdout.flush()
+        os._exit(status)
+    status, until = None, time.monotonic() + seconds
+    while status is None and time.monotonic() < until:
+        ended, state = os.waitpid(process, os.WNOHANG)
+        status = os.waitstatus_to_exitcode(state) if ended else time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+    if status is None:
+        os.waitpid(process, 0)
+        return "timeout", ""
+    lines = log.read_text(errors="replace").splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return ("killed", (failed or lines[-1:])[0]) if status else ("survived", "")
 
@@ -133,35 +162,43 @@ def run(folder: Path, tests: str, compiled: Path, seconds: float | None) -> tupl
 def main(seed: str, number: str, results: str, minutes: str = "inf") -> None:
     until, path = time.monotonic() + 60 * float(minutes), Path(results).absolute()
     rows = map(json.loads, path.read_text().splitlines() if path.exists() else [])
-    known = {(tuple(row["mutant"]), row["tests"]): row for row in rows}
-    folder = path.with_suffix(".copy")
+    known = {(tuple(row["mutant"]), row["stage"]): row["outcome"] for row in rows}
+    folder, data = path.with_suffix(".copy"), CoverageData(str(ROOT / ".coverage"))
+    data.read()
+    seconds = {
+        f"{test.attrib['classname'].replace('.', '/')}.py::{test.attrib['name']}": float(
+            test.attrib["time"]
+        )
+        for test in ElementTree.parse(ROOT / "times.xml").iter("testcase")
+    }
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     for name in tracked.stdout.splitlines():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, folder / name)
-
-    def tried(tests: str, mutant: Mutant | tuple[()] = ()) -> dict[str, Any]:
-        """What the tests say of a mutant, or of the original: whether they run at all."""
-        if (mutant, tests) not in known:
-            seconds = 60 + 4 * tried(tests)["seconds"] if mutant else None
-            start = time.monotonic()
-            if mutant:
-                (folder / mutant.module).write_text(mutant.code())
-            outcome, by = run(folder, tests, path.with_suffix(".compiled"), seconds)
-            if mutant:
-                shutil.copy2(ROOT / mutant.module, folder / mutant.module)
-            assert mutant or outcome == "survived", f"{tests} fails without any change: {by}"
-            row = {"mutant": mutant, "tests": tests, "outcome": outcome, "by": by}
-            known[mutant, tests] = row | {"seconds": round(time.monotonic() - start, 1)}
-            with path.open("a") as file:
-                print(json.dumps(known[mutant, tests]), file=file)
-        return known[mutant, tests]
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(path.with_suffix(".compiled"))
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    for library in LIBRARIES.split():
+        importlib.import_module(library)
 
     outcomes: dict[Mutant, str] = {}
-    for depth, mutant in itertools.product(range(4), sample(int(seed), int(number))):
-        stages, alive = mutant.stages(), outcomes.get(mutant, "survived") == "survived"
-        if alive and depth < len(stages) and time.monotonic() < until:
-            outcomes[mutant] = tried(stages[depth], mutant)["outcome"]
+    for stage, mutant in itertools.product(range(2), sample(int(seed), int(number))):
+        tests = next(itertools.islice(stages(mutant, data, seconds), stage, None), [])
+        outcome = outcomes.get(mutant, "survived")
+        if outcome != "survived" or (stage and not tests) or time.monotonic() > until:
+            continue
+        if (mutant, stage) not in known:
+            start = time.monotonic()
+            (folder / mutant.module).write_text(mutant.code())
+            outcome, by = "survived", ""
+            if tests:  # else nothing runs it
+                outcome, by = run(folder, tests, 60 + 5 * sum(map(seconds.__getitem__, tests)))
+            shutil.copy2(ROOT / mutant.module, folder / mutant.module)
+            row = {"mutant": mutant, "stage": stage, "tests": len(tests), "outcome": outcome}
+            row |= {"by": by, "seconds": round(time.monotonic() - start, 1)}
+            with path.open("a") as file:
+                print(json.dumps(row), file=file)
+            known[mutant, stage] = outcome
+        outcomes[mutant] = known[mutant, stage]
     alive = [mutant for mutant, outcome in outcomes.items() if outcome == "survived"]
     print(*alive, sep="\n")
     killed = len(outcomes) - len(alive)

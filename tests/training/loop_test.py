@@ -298,19 +298,22 @@ def fit_values(values, state=None, position=0, bad_step="stop", threshold=None, 
     return fit(settings, state, streams, train_step=step, **arguments)
 
 
-def spikes_of(values):
-    """Step -> loss, median and deviation, by the definition, in float64."""
-    found = {}
-    for n, value in enumerate(values):
-        recent = np.asarray(values[max(n - 128, 0) : n], np.float64)
-        if len(recent) < 32:
-            continue
-        median = np.median(recent)
-        deviation = 1.4826 * np.median(np.abs(recent - median))
-        deviation = max(deviation, 1e-3 * abs(median))
-        if value > median + 6 * deviation:
-            found[n + 1] = [value, median, deviation]
-    return found
+def spikes_of(values, compared=True):
+    """Step -> loss, median and deviation, by the definition, in float64.
+
+    compared: whether later losses are compared with spikes, and with what is not finite, too.
+    """
+    recent, spikes = np.full(128, np.nan), {}
+    for step, value in enumerate(np.asarray(values, np.float64), start=1):
+        known = recent[~np.isnan(recent)]
+        median = np.median(known) if len(known) >= 32 else np.inf
+        deviation = 1.4826 * np.median(np.abs(known - median)) if len(known) >= 32 else 0.0
+        deviation = max(deviation, 1e-3 * median)
+        good = value <= median + 6 * deviation and np.isfinite(value)
+        if not good:
+            spikes[step] = [value, median, deviation]
+        recent[(step - 1) % 128] = value if good or compared else np.nan
+    return spikes
 
 
 def noisy_losses(steps=300):
@@ -363,28 +366,12 @@ def test_a_loss_that_hardly_differs_makes_no_spikes(rise, spikes):
     assert list(logged_spikes(log)) == [61] * spikes
 
 
-def bad_steps_of(values):
-    """What is not finite or spikes by the definition, which no later loss is compared with."""
-    recent, bad = np.full(128, np.nan), []
-    for step, value in enumerate(np.asarray(values, np.float64), start=1):
-        known = recent[~np.isnan(recent)]
-        limit = np.inf
-        if len(known) >= 32:
-            median = np.median(known)
-            deviation = 1.4826 * np.median(np.abs(known - median))
-            limit = median + 6 * max(deviation, 1e-3 * median)
-        if not value <= limit or np.isinf(value):
-            bad.append(step)
-        recent[(step - 1) % 128] = np.nan if step in bad else value
-    return bad
-
-
 def test_bad_steps_are_skipped_and_noted_and_no_mean_has_them():
     values = noisy_losses()
     values[[7, 45, 250]] = np.nan, np.inf, -np.inf
     values[100:150] = np.nan  # all of a logging window
     outcome, log, _ = fit_values(values, bad_step="skip", threshold=6.0)
-    bad = bad_steps_of(values)
+    bad = list(spikes_of(values, compared=False))
     noted = [line["bad_step/number"] for line in log.lines.values() if "bad_step/number" in line]
     assert outcome.status == "finished" and noted == bad and len(bad) > 57
     for end in range(50, 301, 50):
