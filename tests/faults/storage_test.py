@@ -175,9 +175,6 @@ class Given(NamedTuple):
 
 def given(command) -> Given:
     """What a command gives in the current folder."""
-    if command == "decode":
-        for path in (*Path("cache").glob("sets"), *Path("cache").glob("tfds/*/*/columns")):
-            shutil.rmtree(path)
     if command == "report":
         ending = endings.in_process(lambda: report.main(["run", "--output=page.html"]))
     else:
@@ -205,6 +202,9 @@ def on_copy(folder, place, command, change=lambda copy: None) -> Given:
     shutil.copytree(folder, copy)
     with contextlib.chdir(copy):
         done = change(copy)
+        if command == "decode":
+            for path in (*Path("cache").glob("sets"), *Path("cache").glob("tfds/*/*/columns")):
+                shutil.rmtree(path)
         before = contents(copy)
         found = given(command)
         after = contents(copy)

@@ -37,6 +37,19 @@ def test_a_finished_run_shows_its_results_again(folder, tmp_path, capsys):
     assert files(tmp_path) == before  # so the folder need not be one that can be written
 
 
+def test_what_a_run_left_that_was_killed_after_its_last_save_goes(folder, tmp_path):
+    """A deletion that had begun, and checkpoints that were still to be deleted."""
+    workdir = tmp_path / "run"
+    shutil.copytree(folder / "run", workdir)
+    (workdir / "results.json").write_text(json.dumps({"status": "running"}))
+    (workdir / "checkpoints" / "2.tmp").mkdir()
+    shutil.copytree(workdir / "checkpoints" / "4", workdir / "checkpoints" / "5.tmp" / "4")
+    flags = ("--config.checkpoint.keep_last=1", "--config.checkpoint.average_last=1")
+    assert call(f"--workdir={workdir}", *flags) == 0
+    assert results(workdir)["status"] == "finished"
+    assert [path.name for path in (workdir / "checkpoints").iterdir()] == ["6"]
+
+
 def test_evaluate_finds_what_training_found(folder, capsys):
     before = results(folder / "run")
     untested = {name: value for name, value in before.items() if not name.startswith("test/")}

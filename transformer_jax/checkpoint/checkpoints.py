@@ -110,7 +110,7 @@ class Checkpoints:
         folder = self._directory / f"{step}.tmp"
         with _naming(step, folder):
             if hosts.is_first():
-                self._tidy()
+                self._remove_leftovers()
                 folder.mkdir(parents=True)
             # Also tells the others that the folder is there.
             parts = map(json.loads, hosts.gather("streams", json.dumps(streams)))
@@ -174,6 +174,14 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
+
+    def tidy(self, newest: int) -> None:
+        """Removes what a process has left behind that was killed after its last save.
+
+        The next save does it otherwise, which takes the same lock. newest: the newest whole step.
+        """
+        self._remove_leftovers()
+        self._prune(newest)
 
     def close(self) -> None:
         """Waits, then ends the background thread. Nothing can be saved afterwards."""
@@ -273,7 +281,7 @@ class Checkpoints:
             self._prune(step)  # an error here is about others: what is saved stays
         hosts.gather("saved", "")
 
-    def _tidy(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Removes what killed processes left behind."""
         for path in self._directory.glob("*.tmp"):
             shutil.rmtree(path)

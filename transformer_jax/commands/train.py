@@ -84,6 +84,8 @@ def _train(run: Run, workdir: Path) -> str:
     state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
         _save_vocabularies(run, workdir)
+        if checkpoint is not None and not left:
+            checkpoints.tidy(int(checkpoint.name))  # since no save does it any more
         if run.mesh.size > 1:
             print(_mesh_line(run))
 

@@ -1,4 +1,5 @@
 import itertools
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -143,6 +144,19 @@ def test_features_that_do_not_fit_the_columns(prepared, columns, text, label, me
 def test_names_that_do_not_work(tmp_path, name, message):
     with pytest.raises(ValueError, match=message):
         read(PAIRS, tmp_path, name=name)
+
+
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "class.labels.txt"])
+@pytest.mark.parametrize(
+    "harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:9])]
+)
+def test_a_set_that_is_damaged(prepared, tmp_path, name, harm):
+    read(LABELLED, prepared, text_feature="en", label_feature="class")
+    shutil.copytree(prepared / "cache", tmp_path / "cache")
+    (path,) = (tmp_path / "cache/tfds/toy_translation").glob(f"*/{name}")
+    harm(path)
+    with pytest.raises(ValueError, match=f"1.0.0 is damaged .*{name}.*: delete it"):
+        read(LABELLED, tmp_path, ("train[1:3]",), text_feature="en", label_feature="class")
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,15 @@ def find_builder(settings: SourceSettings) -> Builder:
     if base not in known:
         near = ", ".join(difflib.get_close_matches(base, known, n=5)) or "none"
         raise ValueError(f"data.name={name!r}: TFDS has no set {base!r}; near names: {near}")
+    folder = Path(settings.cache_dir).expanduser() / "tfds"
     try:
-        return tfds.builder(name, data_dir=Path(settings.cache_dir).expanduser() / "tfds")
-    except (ValueError, AssertionError) as error:  # what TFDS raises for a config and a version
+        return tfds.builder(name, data_dir=folder)
+    except Exception as error:
+        for path in (folder / base).rglob(manifest.NAME):  # of a set that is prepared
+            if path.parent.parent.name != "columns":
+                _check_whole(path.parent)
+        if not isinstance(error, ValueError | AssertionError):  # which tell of config and version
+            raise
         configs = ", ".join(tfds.builder_cls(base).builder_configs) or "none"
         raise ValueError(
             f"data.name={name!r}: TFDS has {base!r}, but not this config or version; its configs: "
@@ -137,8 +143,7 @@ def read_builder(
 
 def _decode(folder: Path, splits: Sequence[str], features: Sequence[str]) -> Iterator[Examples]:
     """These features of a prepared set, in blocks."""
-    if found := damage(folder):
-        raise ValueError(f"{folder} is damaged ({found}): delete it, and it is prepared again")
+    _check_whole(folder)
     # As it lies on the disk: another process may have prepared it since its builder was made.
     builder = tfds.builder_from_directory(folder)
     for split in splits:
@@ -149,6 +154,12 @@ def _decode(folder: Path, splits: Sequence[str], features: Sequence[str]) -> Ite
         for start in range(0, len(source), BLOCK):
             records = source.__getitems__(range(start, min(start + BLOCK, len(source))))
             yield {name: [_plain(record[name]) for record in records] for name in features}
+
+
+def _check_whole(folder: Path) -> None:
+    """Raises ValueError where a prepared set has other files than it was prepared with."""
+    if found := damage(folder):
+        raise ValueError(f"{folder} is damaged ({found}): delete it, and it is prepared again")
 
 
 def _prepare(builder: Builder, folder: Path) -> None:
