@@ -163,7 +163,8 @@ run_tests() {
         marked=long
         shift
     elif [[ ${1:-} == --faults ]]; then
-        marked='' && set -- tests/faults "${@:2}"
+        marked='' && shift
+        [[ " $*" == *" tests/"* ]] || set -- tests/faults "$@"
     else
         ruff format --check
         ruff check

@@ -193,8 +193,10 @@ def test_long_forms_run_alone_and_only_when_asked_for(clone: Clone):
     assert (status, out[-2:]) == (1, [tests, "wrong types"])
     status, out, _ = clone.launch("test", "--long", "tests/one_test.py")
     assert (status, out) == (0, ["pytest -m long tests/one_test.py"])
-    status, out, _ = clone.launch("test", "--faults", "-x")
-    assert (status, out) == (0, ["pytest  tests/faults -x"])
+    one = "-x tests/faults/one_test.py"
+    for given, run in ("-x", "tests/faults -x"), (one, one):
+        status, out, _ = clone.launch("test", "--faults", *given.split())
+        assert (status, out) == (0, [f"pytest  {run}"])
 
 
 def test_two_launches_at_once_install_once(clone: Clone, tmp_path: Path):
