@@ -186,6 +186,8 @@ def test_runs_of_any_state_and_of_an_experiment_are_one_page(tmp_path, capsys, m
 @pytest.mark.long
 def test_a_browser_shows_twenty_runs(tmp_path, opened):
     runs = make_twenty(tmp_path / "runs")
+    late = runs[5] / "metrics.jsonl"  # pre_ln_1
+    late.write_text(late.read_text().split("\n", 10)[-1])
     page = tmp_path / "report.html"
     assert command.main([*map(str, runs), f"--output={page}"]) == 0
     assert page.stat().st_size < 10e6
@@ -222,3 +224,8 @@ def test_a_browser_shows_twenty_runs(tmp_path, opened):
     assert "20 lines" in lines()
     slider.press("ArrowLeft")
     assert slider.get_attribute("aria-valuetext") == "step 998"
+    # A run has no line at a step before its first measurement.
+    depths = tab.locator("div[role=img]")
+    assert "pre_ln_1" in str(depths.get_attribute("aria-label"))
+    slider.press("Home")
+    assert "pre_ln_1" not in str(depths.get_attribute("aria-label"))

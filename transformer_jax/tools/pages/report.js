@@ -145,9 +145,9 @@ const report = (() => {
       const lines = having().filter((each) => !charts.hidden.has(each.group)).map((each) => {
         const {steps, values} = each.diagnostics[name];
         const upTo = steps.filter((each) => each <= curve().steps[at]).length;
-        const row = values[Math.max(0, upTo - 1)];
+        const row = values[upTo - 1] ?? []; // not measured yet
         return {name: each.name, group: each.group, steps: row.map((_, depth) => depth + 1), values: row};
-      });
+      }).filter((line) => line.values.length);
       place.setAttribute("aria-label", `${name} by depth at step ${stepText.textContent}: ` +
         lines.map((line) => `${line.name} ${line.values.map(charts.short).join(", ")}`).join("; "));
       const {data: columns, series, bands} = charts.columns(lines);
@@ -176,7 +176,7 @@ const report = (() => {
         element("label", {}, "Step ", step, " ", stepText)),
       element("div", {class: "charts"},
         element("section", {}, element("h3", {}, "One run: depth upwards, steps to the right"), canvas, reading),
-        element("section", {}, element("h3", {}, "All runs, at this step"), place)));
+        element("section", {}, element("h3", {}, "All runs, as last measured by this step"), place)));
   }
 
   function samples() {
