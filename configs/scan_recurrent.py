@@ -8,7 +8,7 @@
 split's test, 0.138 to 0.208 on longer commands, and 0.001 to 0.012 on the new verb, by LSTMs and
 GRUs of 1 or 2 layers of 50 to 200, with attention or without.
 
-Not run yet: no time, no score. experiments/scan_recurrent has runs of it.
+Not run yet: no time, no score. experiments/scan_recurrent is to run it.
 """
 
 from configs import default, scan

@@ -8,10 +8,10 @@ FOLDER_OF_WIKITEXT2 as of configs/wikitext2.py. With --config.model.memory_lengt
 model of equal segments and parameters.
 
 Time: 2 h 7 min on 2 CPU cores (AMD EPYC, 2026-11-24) that did other work too; 3 h of CPU time.
-Word perplexity: 105.25 on test; 112.77 on validation (before the decay, after 1,000 and 2,000
-steps, 247.3 and 147.8), each with a memory of 512. One seed, 5.5 million parameters. Reported on
-test are 133.05 for a plain Transformer of 38.9 million by pytorch/examples, 102.26 for an LSTM of
-2 x 200 by gluon-nlp, and 65.8 for AWD-LSTM (Merity et al. 2017).
+Word perplexity: 105.25 on test; 112.77 on validation (after 1,000 and 2,000 steps, 247.3
+and 147.8), each with a memory of 512. One seed, 5.5 million parameters. Reported on test are
+133.05 for a plain Transformer of 38.9 million by pytorch/examples, 102.26 for an LSTM of 2 x 200
+by gluon-nlp, and 65.8 for AWD-LSTM (Merity et al. 2017).
 
 In one epoch (`--config.train.steps=600`, a cosine from 3e-3, 8 heads) memory brings nothing: 278.3
 on test, 267.8 without, since rows drawn from all of the text teach more than memory, as few rows

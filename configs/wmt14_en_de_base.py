@@ -23,7 +23,7 @@ def get_config(arg: str = "") -> default.Config:
     config.data.max_target_length = 256
     config.data.batch_size = 96  # full rows of 256: about 25,000 target tokens
 
-    config.model.vocab_size = 37_000  # so that --mode=inspect needs no data
+    config.model.vocab_size = 37_000  # so that `inspect` needs no data
 
     config.optimizer.schedule = "noam"
     config.optimizer.learning_rate = 1.0
