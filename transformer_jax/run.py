@@ -57,7 +57,7 @@ class CheckpointSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateSettings:
-    """`config.evaluate`."""
+    """`config.evaluate`, but for `metrics`, which are of the parts of the data."""
 
     checkpoint: str
     batch_size: int

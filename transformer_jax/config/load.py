@@ -150,7 +150,7 @@ def identity(config: Config) -> dict[str, Any]:
 def check_workdir(saved: Config, config: Config) -> None:
     """Checks that a work directory made with `saved` may continue with `config`.
 
-    Free to change are trackers, intervals of logging, evaluation and saving, the settings of
+    Free to change are trackers, intervals of logging, measuring and saving, the settings of
     checkpoints, evaluation and decoding, folders, and what decides how but not what is computed
     (the mesh, what the backward pass computes again, the attention kernel). `train.steps` may grow
     under a schedule whose learning rates do not depend on it, `train.bad_step` be no more "stop".

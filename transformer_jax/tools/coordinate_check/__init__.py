@@ -1,1 +1,1 @@
-"""Whether activations keep their size as a model grows: `--mode=check_parameterization`."""
+"""Whether activations keep their size as a model grows: `launch.sh check_parameterization`."""

@@ -62,7 +62,7 @@ def look(run: Run, trained: Trained, lines: Sequence[str], title: str) -> str:
 
 
 def _texts(run: Run, trained: Trained, lines: Sequence[str]) -> list[Text]:
-    """What the model reads and writes of each line, as `trained.decode` says."""
+    """What the model reads and writes of each line, as `trained.writer` does."""
     batches = run.data.prompts(lines)
     prompts: list[list[int]] = [[] for _ in lines]
     for batch, places in batches:
