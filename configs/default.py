@@ -261,6 +261,6 @@ def _model() -> Config:
     # layers and attention's results, or everything.
     model.remat = "none"
     # What computes attention: plain products, or a kernel that never holds the weights of a whole
-    # row ("splash": TPU only; "cudnn": NVIDIA GPUs only, in bfloat16, never run yet).
+    # row ("splash": TPU only; "cudnn": NVIDIA GPUs only, in bfloat16).
     model.attention_kernel = "xla"
     return model

@@ -53,6 +53,11 @@ def test_an_expected_error_leaves_no_file(message, tmp_path, kind):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_gpu_that_another_process_fills_is_told_with_its_cure(message):
+    text = message(RuntimeError("INTERNAL: Failed to initialize BLASLT support [executable_name]"))
+    assert "full" in text and "XLA_PYTHON_CLIENT_PREALLOCATE=false" in text
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -89,6 +89,8 @@ def _message(error: Exception) -> str:
             f"there is not enough memory ({first_line}). Lower data.batch_size, "
             "evaluate.batch_size, the lengths in data, the sizes in model, or decode.beam_size"
         )
+    if text.startswith("INTERNAL: Failed to initialize BLAS"):  # another process has the memory
+        return f"the GPU is full: XLA_PYTHON_CLIENT_PREALLOCATE=false shares it ({first_line})"
     if text.startswith("Could not determine home"):
         return "a path begins with ~NAME, and this machine has no user NAME: write it in full"
     if text.startswith("Unable to initialize backend"):  # JAX tells of the last one that it tried

@@ -51,6 +51,7 @@ def turns(
     calls: int,
     arguments: Mapping[str, Any],
     before: str = "",
+    spare: bool = False,
 ) -> list[Row]:
     """A row for each program and round: the seconds of one call, and the most memory held.
 
@@ -60,14 +61,22 @@ def turns(
       calls: how often the work is done in a turn.
       arguments: of the work, for all programs.
       before: another checkout of this project, which takes part as "before".
+      spare: whether a program that fails to start is left out; its row has an "error" alone.
     """
+    failed: list[Row] = []
     with contextlib.ExitStack() as stack:
         works: dict[str, Callable[[], Row]] = {}
         for name in [*programs, *["before"] * bool(before)]:
             code = {"PYTHONPATH": str(Path(before).resolve())} if name == "before" else {}
-            worker = stack.enter_context(_worker(name, config_file, work, arguments, code))
-            works[name] = functools.partial(_turn, worker, calls)
-        return in_turn(works, rounds)
+            try:
+                worker = stack.enter_context(_worker(name, config_file, work, arguments, code))
+            except RuntimeError as error:
+                if not spare:
+                    raise
+                failed.append({"program": name, "error": str(error)})
+            else:
+                works[name] = functools.partial(_turn, worker, calls)
+        return [*failed, *in_turn(works, rounds)]
 
 
 def starts(config_file: Path, *, programs: Sequence[str], rounds: int) -> list[Row]:
@@ -100,6 +109,7 @@ def _worker(
     """A program that has done its work once. environment: what is added to this process's."""
     program = peers.PROGRAMS["ours" if name == "before" else name]
     folder = peers.folder()
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory() as workdir:
         worker = Worker(
             program.command(folder),
@@ -112,7 +122,7 @@ def _worker(
                     **program.all_arguments(folder),
                 },
             },
-            {"OMP_WAIT_POLICY": _PASSIVE, **os.environ, "PYTHONPATH": str(ROOT), **environment},
+            {"OMP_WAIT_POLICY": _PASSIVE, **os.environ, "PYTHONPATH": paths, **environment},
             config_file.with_name(f"{name}.txt"),
         )
         print(f"{name}: {worker.first['seconds']:.1f} s to the first", flush=True)

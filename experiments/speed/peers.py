@@ -76,6 +76,11 @@ PROGRAMS = {
         script="ours.py",
         arguments={"changes": {"model.dtype": "float32"}},
     ),
+    "ours_cudnn": Program(
+        title="this project, cuDNN attention",
+        script="ours.py",
+        arguments={"changes": {"model.attention_kernel": "cudnn"}},
+    ),
     "ours_60_layers": Program(
         title="this project, 60 layers",
         script="ours.py",
@@ -95,6 +100,12 @@ PROGRAMS = {
         python=_PYTHON,
         arguments={"autocast": True},
     ),
+    "torch_compiled_autocast": Program(
+        title="PyTorch compiled, autocast",
+        script="torch_step.py",
+        python=_PYTHON,
+        arguments={"compiled": True, "autocast": True},
+    ),
     "hugging_face": Program(title="Hugging Face", script="hugging_face.py", python=_PYTHON),
     "nanogpt": Program(title="nanoGPT", script="nanogpt.py", python=_PYTHON, checkout=_NANOGPT),
     "nanogpt_compiled": Program(
@@ -103,6 +114,13 @@ PROGRAMS = {
         python=_PYTHON,
         checkout=_NANOGPT,
         arguments={"compiled": True},
+    ),
+    "nanogpt_compiled_autocast": Program(
+        title="nanoGPT compiled, autocast",
+        script="nanogpt.py",
+        python=_PYTHON,
+        checkout=_NANOGPT,
+        arguments={"compiled": True, "autocast": True},
     ),
 }
 

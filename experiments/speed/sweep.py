@@ -37,6 +37,7 @@ _STEP = ["products", "ours", "flax", "torch", "torch_compiled"]
 _LOW = ["products", "torch_products", "ours", "ours_float32", "torch_autocast"]
 _START = ["ours", "flax", "torch"]
 _GPT = ["products", "ours", "nanogpt", "nanogpt_compiled"]
+_KERNELS = ["ours", "ours_cudnn"]
 _GENERATE = ["products", "ours", "hugging_face"]
 
 
@@ -139,6 +140,35 @@ def multi30k(quick: bool) -> list[Run]:
             measure={"changes": {}, **measure},
         )
         for work, measure in works.items()
+    ]
+
+
+def gpu(quick: bool) -> list[Run]:
+    """Training steps and decoding in bfloat16, of batches that fill a GPU. `gpu.py` runs them.
+
+    Attention has no dropout, which cuDNN's kernel does not have here.
+    """
+    rounds = 2 if quick else 5
+    low = _BFLOAT16 | {"attention_dropout_rate": 0.0}
+    gpt2 = _DECODER | {"d_model": 768, "num_heads": 12, "d_ff": 3072, "num_layers": 12}
+    both = {"spare": True, **_turns("step", [*_KERNELS, "torch_compiled_autocast"], rounds, 5)}
+    gpts = {"spare": True, **_turns("step", [*_KERNELS, "nanogpt_compiled_autocast"], rounds, 5)}
+    generate = {"spare": True, **_turns("decode", ["ours", "hugging_face"], rounds, **_TOKENS)}
+    greedy, sample = ({"changes": {"decode.method": name}} for name in ("greedy", "sample"))
+
+    def batch(rows: int, length: int) -> tuple[int, int]:
+        return (8, 8) if quick else (rows, length)
+
+    vocabulary = {"model.vocab_size": 50_257}
+    prompts = batch(256, 32)
+    return [
+        _run("step_base", _BASE | low, batch(128, 256), both),
+        _run("step_gpt2", gpt2 | low, batch(16, 1024), gpts, _ADAMW | vocabulary),
+        _run("greedy", _BASE | low, prompts, generate | greedy),
+        _run("greedy_gpt2", gpt2 | low, prompts, generate | greedy, vocabulary),
+        _run("sample_gpt2", gpt2 | low, prompts, generate | sample, vocabulary),
+        _run("step_decoder", _DECODER | low, batch(64, 512), gpts, _ADAMW),
+        _run("step_small", _SMALL | low, batch(512, 128), both),
     ]
 
 

@@ -19,8 +19,9 @@ def main() -> None:
     decoder_only = sizes["architecture"] == "decoder_only"
     width = data["max_target_length" if decoder_only else "max_source_length"]
     model: Any = (_gpt2 if decoder_only else _marian)(sizes, width + tokens)
-    model.eval()
-    prompt = torch.randint(3, sizes["vocab_size"], (data["batch_size"], width))
+    model.to(worker.DEVICE, getattr(torch, sizes["dtype"])).eval()
+    size = (data["batch_size"], width)
+    prompt = torch.randint(3, sizes["vocab_size"], size, device=worker.DEVICE)
     how: dict[str, Any] = {
         "beam": {
             "num_beams": settings["beam_size"],
@@ -50,7 +51,7 @@ def main() -> None:
         assert found.shape[1] - added == tokens, f"{found.shape[1] - added} tokens, not {tokens}"
 
     versions = f"transformers {transformers.__version__}, PyTorch {torch.__version__}"
-    worker.serve(answers, work, versions)
+    worker.serve(answers, work, versions, torch.cuda.max_memory_allocated)
 
 
 def _marian(sizes: dict, positions: int) -> MarianMTModel:

@@ -17,22 +17,25 @@ def main() -> None:
 
     torch.manual_seed(0)
     sizes, data = spec["config"]["model"], spec["config"]["data"]
-    model = GPT(
-        GPTConfig(
-            block_size=data["row_target_length"],
-            vocab_size=sizes["vocab_size"],
-            n_layer=sizes["num_layers"],
-            n_head=sizes["num_heads"],
-            n_embd=sizes["d_model"],
-            dropout=sizes["dropout_rate"],
-        )
+    config = GPTConfig(
+        block_size=data["row_target_length"],
+        vocab_size=sizes["vocab_size"],
+        n_layer=sizes["num_layers"],
+        n_head=sizes["num_heads"],
+        n_embd=sizes["d_model"],
+        dropout=sizes["dropout_rate"],
     )
-    optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), "cpu")
+    model = GPT(config).to(worker.DEVICE)
+    for layer in model.transformer.h:
+        layer.attn.dropout = sizes["attention_dropout_rate"]
+    optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), worker.DEVICE)
     call = torch.compile(model) if spec["arguments"].get("compiled") else model
     size = (data["batch_size"], data["row_target_length"] + 1)
-    tokens = torch.randint(1, sizes["vocab_size"], size)
+    tokens = torch.randint(1, sizes["vocab_size"], size, device=worker.DEVICE)
     x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     context = contextlib.nullcontext()  # train.py's on a CPU
+    if spec["arguments"].get("autocast"):
+        context = torch.autocast(worker.DEVICE, torch.bfloat16)
 
     def work() -> None:
         with context:
@@ -43,7 +46,8 @@ def main() -> None:
         optimizer.zero_grad(set_to_none=True)
         loss.item()
 
-    worker.serve(answers, work, f"PyTorch {torch.__version__}")
+    version = f"PyTorch {torch.__version__}"
+    worker.serve(answers, work, version, torch.cuda.max_memory_allocated)
 
 
 if __name__ == "__main__":

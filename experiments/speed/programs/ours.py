@@ -34,7 +34,11 @@ def main() -> None:
         stand_in.save(workdir / TOKENIZER)
     with build.built(config, workdir) as run:
         work = WORKS[spec["work"]](run, **arguments)
-        worker.serve(answers, work, f"JAX {jax.__version__}")
+        worker.serve(answers, work, f"JAX {jax.__version__}", _device_peak)
+
+
+def _device_peak() -> int:
+    return jax.devices()[0].memory_stats()["peak_bytes_in_use"]
 
 
 def _step(run: Run) -> Work:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 import worker
-from torch_model import Transformer
+from torch_model import Attention, Transformer
 
 Work = Callable[[], None]
 
@@ -19,7 +19,9 @@ def main() -> None:
     torch.manual_seed(0)
     work = {"step": _step, "products": _products}[spec["work"]]
     version = f"PyTorch {torch.__version__}"
-    worker.serve(answers, work(spec["config"], **spec["arguments"]), version)
+    with torch.device(worker.DEVICE):
+        built = work(spec["config"], **spec["arguments"])
+    worker.serve(answers, built, version, torch.cuda.max_memory_allocated)
 
 
 def _step(config: dict, *, compiled: bool = False, autocast: bool = False) -> Work:
@@ -34,6 +36,9 @@ def _step(config: dict, *, compiled: bool = False, autocast: bool = False) -> Wo
         dropout=sizes["dropout_rate"],
         length=data["row_target_length"],
     )
+    for layer in model.modules():
+        if isinstance(layer, Attention):
+            layer.dropout = sizes["attention_dropout_rate"]
     optimizer = torch.optim.Adam(
         model.parameters(),
         lr=1e-4,
@@ -45,7 +50,9 @@ def _step(config: dict, *, compiled: bool = False, autocast: bool = False) -> Wo
     source, target = (torch.randint(1, sizes["vocab_size"], size) for _ in range(2))
     shifted = F.pad(target, (1, 0))[:, :-1]
     smoothing = config["task"]["label_smoothing"]
-    lowered = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
+    lowered = contextlib.nullcontext()
+    if autocast:
+        lowered = torch.autocast(worker.DEVICE, torch.bfloat16)
 
     def loss_of() -> torch.Tensor:
         with lowered:

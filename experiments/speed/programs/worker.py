@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+# Where PyTorch computes: on the GPU where JAX_PLATFORMS has this project compute there.
+DEVICE = "cuda" if os.environ.get("JAX_PLATFORMS", "").startswith("cuda") else "cpu"
+
 
 def start() -> tuple[dict[str, Any], TextIO]:
     """What to do, from the command line, and where answers go: whatever is printed goes elsewhere.
@@ -28,15 +31,22 @@ def start() -> tuple[dict[str, Any], TextIO]:
     return spec | {"config": json.loads(Path(spec["config_file"]).read_text("utf-8"))}, answers
 
 
-def serve(answers: TextIO, work: Callable[[], Mapping[str, float] | None], version: str) -> None:
+def serve(
+    answers: TextIO,
+    work: Callable[[], Mapping[str, float] | None],
+    version: str,
+    device_peak: Callable[[], int] | None = None,
+) -> None:
     """Does the work once, then as often as it is asked to, until there is nothing more to read.
 
     version: of what does the work, as tables show it.
     work: returns numbers that add up over calls ("tokens"), or None. Nothing that it started is
       still running when it returns.
+    device_peak: the most memory of the GPU that was in use, which counts in place of the process's.
     """
+    peak_bytes = device_peak if device_peak and DEVICE == "cuda" else _peak_bytes
     first = dict(work() or {})
-    _answer(answers, {**first, "peak_bytes": _peak_bytes(), "version": version})
+    _answer(answers, {**first, "peak_bytes": peak_bytes(), "version": version})
     _forget_peak()
     for line in sys.stdin:
         sums: dict[str, float] = {}
@@ -45,7 +55,7 @@ def serve(answers: TextIO, work: Callable[[], Mapping[str, float] | None], versi
             for name, value in (work() or {}).items():
                 sums[name] = sums.get(name, 0.0) + value
         seconds = time.perf_counter() - started
-        _answer(answers, {**sums, "seconds": seconds, "peak_bytes": _peak_bytes()})
+        _answer(answers, {**sums, "seconds": seconds, "peak_bytes": peak_bytes()})
 
 
 def _answer(answers: TextIO, values: Mapping[str, float | str]) -> None:

@@ -61,8 +61,8 @@ def cudnn(queries, keys, values, segments):
     [
         (splash, 256, 256, True),
         (splash, 130, 70, False),
-        (cudnn, 130, 130, True),
-        (cudnn, 130, 70, False),
+        (cudnn, 131, 131, True),
+        (cudnn, 130, 71, False),
     ],
 )
 def test_equals_the_plain_formula_of_every_real_token(kernel, query_length, key_length, causal):
@@ -105,8 +105,8 @@ def test_cudnn_attention_lowers_to_the_kernel_for_cuda(monkeypatch):
     monkeypatch.setattr(internal, "check_cudnn_version", lambda: 91100)
     monkeypatch.setattr(internal, "check_compute_capability", lambda capability: True)
     monkeypatch.setattr(internal, "is_cuda_compute_capability_equal", lambda capability: False)
-    heads = jax.ShapeDtypeStruct((2, 64, 4, 64), jnp.bfloat16)
-    mask = jax.ShapeDtypeStruct((2, 64, 64), jnp.bool_)
+    heads = jax.ShapeDtypeStruct((2, 63, 4, 64), jnp.bfloat16)
+    mask = jax.ShapeDtypeStruct((2, 63, 63), jnp.bool_)
 
     def loss(queries, keys, values, mask):
         return jnp.sum(cudnn_attention(queries, keys, values, mask).astype(jnp.float32))

@@ -53,23 +53,30 @@ def cudnn_attention(
     queries: Float[Array, "B T H K"],
     keys: Float[Array, "B S H K"],
     values: Float[Array, "B S H K"],
-    mask: Bool[Array, "#B #T S"],
+    mask: Bool[Array, "#B T S"],
     weights: Any = None,
     *,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B T H K"]:
-    """softmax(Q K^T) V by cuDNN, which never holds all weights, for NVIDIA GPUs. Never run yet.
-
-    It takes bfloat16, heads of a multiple of 8 up to 128, and even lengths.
+    """softmax(Q K^T) V by cuDNN, which never holds all weights, for NVIDIA GPUs.
 
     Args:
       implementation: "xla" computes the same by plain products, on any device.
     """
     del weights
+    length = queries.shape[1]
+    # Of odd lengths it has no gradients, so a last token is added, which no other one sees.
+    queries, keys, values = (_even(x, 1) for x in (queries, keys, values))
+    mask = _even(mask, 1, 2)[:, None]
     # No residual of the kernel has a name, so that a policy of remat computes it again.
-    return jax.nn.dot_product_attention(
-        queries, keys, values, mask=mask[:, None], scale=1.0, implementation=implementation
+    heads = jax.nn.dot_product_attention(
+        queries, keys, values, mask=mask, scale=1.0, implementation=implementation
     )
+    return heads[:, :length]
+
+
+def _even(x: Array, *axes: int) -> Array:
+    return jnp.pad(x, [(0, size % 2 * (axis in axes)) for axis, size in enumerate(x.shape)])
 
 
 KERNELS = {
