@@ -105,16 +105,13 @@ def parity(folder: Path, quick: bool) -> Iterator[Row]:
     platform = jax.default_backend()
 
     def of_case(case: str) -> list[Row]:
-        queries, keys, *settings = CASES[case]
-        if quick:
-            queries, keys = (length % 64 or 64 for length in (queries, keys))
         rows, reference = [], None
         for name, kernel in KERNELS.items():
             if platform not in (kernel.platforms or (platform,)):
                 continue
             row: Row = {"case": case, "kernel": name}
             try:
-                found, reference = _attention(kernel, reference, queries, keys, *settings)
+                found, reference = _attention(kernel, reference, quick, *CASES[case])
                 rows.append(row | found)
             except Exception as error:  # whatever a kernel does not take
                 rows.append(row | {"error": f"{type(error).__name__}: {str(error)[:300]}"})
@@ -126,7 +123,15 @@ def parity(folder: Path, quick: bool) -> Iterator[Row]:
 
 
 def _attention(
-    kernel: Any, reference: Any, queries: int, keys: int, size: int, causal: bool, *ends: bool
+    kernel: Any,
+    reference: Any,
+    quick: bool,
+    queries: int,
+    keys: int,
+    size: int,
+    causal: bool,
+    packed: bool,
+    padded: bool,
 ) -> tuple[Row, Any]:
     """Errors of one kernel, and the reference, which is computed where there is none."""
     import jax
@@ -136,7 +141,8 @@ def _attention(
     from transformer_jax.models.layers.kernels import KERNELS
     from transformer_jax.models.layers.masks import MASKED, Segments
 
-    packed, padded = ends
+    if quick:
+        queries, keys = (length % 64 or 64 for length in (queries, keys))
     batch, heads = (1, 8) if keys > 4096 else (4, 8)
 
     def segments(length: int) -> Any:
@@ -207,7 +213,8 @@ def repeat(folder: Path, quick: bool) -> Iterator[Row]:
     def train(each: tuple[str, str]) -> Row:
         environment, way = each
         variables = {**environments[environment], **(anew if way == "compiled anew" else {})}
-        workdir, row = folder / " ".join(each), {"environment": environment, "run": way}
+        workdir = folder / " ".join(each)
+        row: Row = {"environment": environment, "run": way}
         if way in kills:
             with _started(workdir, "train", *flags, **variables) as process:
                 _wait_for(workdir, steps * 3 // 5, process)
@@ -232,7 +239,7 @@ def _difference(workdir: Path, other: Path, steps: int) -> Row:
     losses = [{line["step"]: line["train/loss"] for line in log} for log in logs]
     a, b = (_parameters(each / CHECKPOINTS / str(steps)) for each in (workdir, other))
     return {
-        "first step that differs": results.parting(*logs),
+        "first step that differs": results.parting(logs[0], logs[1]),
         "loss at the end": losses[0].get(steps),
         **{f"difference at step {n}": abs(losses[0][n] - losses[1][n]) for n in (1, 10, steps)},
         "same parameters": a.keys() == b.keys() and all((a[n] == b[n]).all() for n in a),
