@@ -446,7 +446,7 @@ def _run_piece(name: str, piece: Piece, flags: Sequence[str]) -> Row:
         rows = Path(folder) / "rows.json"
         if rows.exists():
             found["rows"] = json.loads(rows.read_text("utf-8"))
-        else:
+        if process.returncode or not rows.exists():
             end = log.read_text("utf-8", errors="replace")[-3000:]
             found["error"] = f"{found.get('error', process.returncode)}\n{end}"
     return {"seconds": round(time.perf_counter() - started, 1), **found}
