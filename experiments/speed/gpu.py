@@ -340,9 +340,11 @@ def report(found: Mapping[str, Any]) -> str:
 
 
 def _shown(line: Row) -> Row:
-    """A line without columns that are long, and texts on one line."""
-    texts = {name: value for name, value in line.items() if isinstance(value, str)}
-    return line | {name: value.strip().split("\n")[-1] for name, value in texts.items()}
+    """A line with the error of what was said alone, if there is one."""
+    if "said" not in line:
+        return line
+    errors = [said for said in line["said"].split("\n") if said.startswith("error: ")]
+    return line | {"said": errors[-1] if errors else ""}
 
 
 def _times(work: str, rows: Sequence[Row], device: str) -> Iterator[Row]:
