@@ -231,20 +231,19 @@ def _read(
 
 
 def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> list[Any]:
-    """What `read` depends on, known without reading all: the folder of the files behind all links,
-    where in it they are and their `_state`, and the settings that shape the examples. Raises as
-    `find_files`."""
+    """What `read` depends on, known without reading all: the folder and the files behind all links,
+    the `_state` of each, and the settings that shape the examples. Raises as `find_files`."""
     files = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     shaping = [getattr(settings, name) for name in reader.reads if name != "dir"]
     if isinstance(reader, Generated):
         return [settings.source, columns, splits, shaping, reader.version(settings)]
-    folder = Path(settings.dir).expanduser()
+    folder = Path(settings.dir).expanduser().resolve()
     states = [
-        [(os.path.relpath(path, folder), *_state(path)) for path in reader.all_of(paths)]
+        [(os.path.relpath(path.resolve(), folder), *_state(path)) for path in reader.all_of(paths)]
         for paths in files
     ]
-    return [settings.source, columns, shaping, str(folder.resolve()), states]
+    return [settings.source, columns, shaping, str(folder), states]
 
 
 def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> int | None:
@@ -291,8 +290,7 @@ def find_files(
     if not folder.is_dir():
         raise FileNotFoundError(f"data.dir={dir!r}: there is no such folder")
     endings = reader.endings(settings)
-    matches = (_match(folder, split, endings) for split in splits)
-    return list(itertools.chain.from_iterable(matches))
+    return [paths for split in splits for paths in _match(folder, split, endings)]
 
 
 def _match(folder: Path, split: str, endings: tuple[str, ...]) -> list[tuple[Path, ...]]:
