@@ -184,6 +184,7 @@ def test_a_vocabulary_larger_than_the_models_is_refused(folder):
     [
         ("jax_enable_x64", True),
         ("jax_default_prng_impl", "rbg"),
+        ("jax_random_seed_offset", 7),
         ("jax_threefry_partitionable", False),
         ("jax_numpy_dtype_promotion", "strict"),
     ],

@@ -38,7 +38,7 @@ from transformer_jax.training.step import TrainSettings
 from transformer_jax.training.update_rules import OPTIMIZERS, OptimizerSettings
 
 # Settings of JAX that decide dtypes and draws, and what every command expects of them.
-_JAX = {"jax_enable_x64": False, "jax_threefry_partitionable": True}
+_JAX = {"jax_enable_x64": False, "jax_threefry_partitionable": True, "jax_random_seed_offset": 0}
 _JAX |= {"jax_default_prng_impl": "threefry2x32", "jax_numpy_dtype_promotion": "standard"}
 
 
