@@ -39,6 +39,14 @@ def test_only_one_carriage_return_is_cut_and_only_before_the_end_of_line(tmp_pat
     assert lines_of(tmp_path / "f") == ["one line"]
 
 
+@pytest.mark.parametrize("name", ["f", "f.gz", "f.zst"])
+def test_carriage_returns_alone_end_no_lines_however_long_these_are(tmp_path, name):
+    path = packed(tmp_path / name, b"word " * 9_000 + b"\rlast\r")
+    for read in (lines_of, lambda path: documents_of(path, "\n")):
+        with pytest.raises(ValueError, match=r"f.*: lines that end in \\r alone"):
+            read(path)
+
+
 def test_a_file_that_is_not_a_regular_file_is_not_waited_for(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "f")
     monkeypatch.delattr(open_file, "_unpacked")  # it would wait without end

@@ -13,7 +13,7 @@ import pyarrow
 from absl import logging
 
 _BLOCK = 2**20  # characters that are read at a time
-_LONG = 1_000_000  # characters; a line of more is hardly meant as one
+_LONG = 1_000_000  # characters, or bytes; a line of more is hardly meant as one
 LONGEST = 2**22  # characters of a document; a longer one is read as several
 # How packed files begin, what they are, what unpacks them, and how their names end.
 _PACKERS = (
@@ -86,7 +86,7 @@ def decode_lines(data: bytes, name: str) -> list[str]:
         ValueError: a line that is not UTF-8; the message gives its number, and `name` for the text.
             Or the text is packed by gzip.
     """
-    with _decoded(io.BufferedReader(io.BytesIO(data)), name) as text:
+    with _decoded(io.BufferedReader(io.BytesIO(data), _LONG), name) as text:
         return [line for line in _lines(text, name, False) if line is not None]
 
 
@@ -193,7 +193,7 @@ def _opened(path: Path) -> Iterator[io.TextIOWrapper]:
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for without end
             raise ValueError(f"{path}: cannot be read, as it is not a regular file")
-        with io.BufferedReader(_unpacked(path)) as file, _decoded(file, str(path)) as text:
+        with io.BufferedReader(_unpacked(path), _LONG) as file, _decoded(file, str(path)) as text:
             if file.peek() in (b"", codecs.BOM_UTF8):
                 raise ValueError(f"{path}: the file is empty")
             yield text
