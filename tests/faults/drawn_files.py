@@ -149,7 +149,7 @@ FORMATS = [
     ),
     Format(
         "scan", PAIRS, _lines, _rows(_cells("", "IN: ", _TEXT, " OUT: ", _TEXT)),
-        _bad("", "IN: a", "a OUT: b", "in: a OUT: b", "IN:a OUT: b", *_NOT_UTF8),
+        _bad("", "IN: a", "a OUT: b", "in: a OUT: b", "IN: a OUT: b OUT: c", *_NOT_UTF8),
     ),
     Format(
         "tsv", LABELLED, _table, _rows(_cells("\t", "7", _TEXT, _LABEL | st.just(" no "))),
@@ -159,7 +159,7 @@ FORMATS = [
     Format(
         "labelled", LABELLED, _lines, _rows(_cells(" ", _LABEL, _TEXT)),
         _bad("1", "", " film", "1\tfilm", "1\u00a0film", "neg\tbad film", *_NOT_UTF8)
-        | _bad("__label__a __label__b x", "__label__a x __label__b"),
+        | _bad("__label__a __label__b x", "__label__a x __label__b", "x __label__a"),
     ),
     Format(
         "conll", TAGGED, _lines, _rows(_sentences("\t", _WORD, "x", _LABEL), "# a\tb"),
@@ -178,7 +178,7 @@ FORMATS = [
     ),
     Format(
         "babi", PAIRS, _lines, _rows(st.just("2 who?\tAnn\t1"), "1 Ann slept.", "7 a"),
-        _bad("", "x", "1", "a b", "1\ta", "-1 a", "1.5 b", *_NOT_UTF8),
+        _bad("", "x", "1", "a b", "1\ta", "-1 a", "1.5 b", "2 q\ta\t1\t3 s", *_NOT_UTF8),
     ),
     Format(
         "squad", PAIRS, _squad, _rows(st.fixed_dictionaries(_ASKED), _NO_ANSWER),

@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
-from transformer_jax.data.read import parse
+from transformer_jax.data.read import parse, questions
 from transformer_jax.data.read.sources import LABELLED, NUMBERS, PAIRS, TAGGED, TEXTS
 
 
@@ -119,6 +119,11 @@ def test_each_format_is_read_as_it_is_meant(tmp_path, reader, settings, text, ro
         (parse.read_conll, (), "# newdoc\na O\n", "f:2: '# newdoc' is no row, and a comment only"),
         (parse.read_conll, (), CONLLU, "f:2: of another CoNLL's .*data.source='conllu'"),
         (parse.read_conllu, ("antecedent",), CONLLU, "'antecedent'.* lemma, upos, xpos"),
+        (parse.read_conllu, ("upos",), "a/b\t" + "0\t" * 8 + "*\n", "f:1: expected the ten .* id"),
+        (questions.read_babi, (), "1 a\n2 q?\ta\t1 3 q?\tb\t1\n", "f:2: expected 'ID text' or"),
+        (parse.read_scan, (), "IN: a OUT: A IN: b OUT: B\n", "f:1: expected 'IN: words OUT: ACTI"),
+        (parse.read_labelled, (), "good film __label__a\n", "f:1: expected one label __label__"),
+        (parse.read_labelled, (), "__label__a,__label__b x\n", "f:1: expected one label __label__"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, reader, settings, text, message):

@@ -5,6 +5,7 @@ import fnmatch
 import itertools
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ def read_scan(path: Path, *, skip_bad: bool) -> Iterator[Row]:
 
     def parse(line: str) -> Row:
         command, separator, actions = line.removeprefix("IN: ").partition(" OUT: ")
-        if not line.startswith("IN: ") or not separator:
+        if not line.startswith("IN: ") or not separator or "OUT:" in actions:
             raise ValueError("expected 'IN: words OUT: ACTIONS'")
         return command, actions
 
@@ -126,8 +127,8 @@ def read_labelled(path: Path, *, skip_bad: bool) -> Iterator[Row]:
     """Lines "LABEL sentence", divided at the first blank; yields the sentence and its label.
 
     Raises:
-        ValueError: a line without a label or a blank, a tab in the label, or several of fastText's
-            labels, "__label__pos".
+        ValueError: a line without a label or a blank, a tab in the label, or one of fastText's
+            labels, "__label__pos", behind its beginning.
     """
 
     def parse(line: str) -> Row:
@@ -139,8 +140,8 @@ def read_labelled(path: Path, *, skip_bad: bool) -> Iterator[Row]:
                 f"there is a tab in the label {label[:99]!r}; for columns that tabs separate, set "
                 "data.source='tsv'"
             )
-        if label.startswith(_FASTTEXT) and any(w.startswith(_FASTTEXT) for w in words(text)):
-            raise ValueError(f"there are several labels {_FASTTEXT}...; leave one in each line")
+        if re.search(rf"[\s,]{_FASTTEXT}\w", line):
+            raise ValueError(f"expected one label {_FASTTEXT}... at most, before the sentence")
         return text, label
 
     return parsed(path, parse, skip_bad)
@@ -207,8 +208,8 @@ def read_conllu(path: Path, label_column: str, *, skip_bad: bool) -> Iterator[Ro
         if line.startswith("#"):
             return None
         columns = line.split("\t")
-        if len(columns) != len(_CONLLU):
-            raise ValueError("expected the ten columns of CoNLL-U, separated by tabs")
+        if len(columns) != len(_CONLLU) or not columns[0][:1].isdecimal():
+            raise ValueError("expected the ten columns of CoNLL-U, separated by tabs, an id first")
         row = dict(zip(_CONLLU, columns, strict=True))
         if not row["form"] or not row[label_column]:
             raise ValueError(f"there is nothing in the column 'form' or {label_column!r}")

@@ -26,7 +26,7 @@ def read_babi(path: Path, *, skip_bad: bool) -> Iterator[Row]:
 
     def parse(line: str) -> Row | None:
         number, _, rest = line.partition(" ")
-        if not number.isdecimal() or not rest:
+        if not number.isdecimal() or not rest or rest.count("\t") > 2:
             raise ValueError("expected 'ID text' or 'ID question<TAB>answer<TAB>IDs'")
         if number == "1":
             story.clear()
