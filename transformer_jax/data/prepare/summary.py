@@ -1,6 +1,7 @@
 """What is in each split: counts that are shown before training, and what looks like a mistake."""
 
 import dataclasses
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,9 @@ from transformer_jax.process import tables
 
 _SHOWN = 10  # labels in the table, the most frequent ones
 _NAMED = 3  # labels in a warning
+# Letters, marks and symbols that nobody sees, and those of Cyrillic that look like Latin ones.
+_UNSEEN = "[\u034f\u115f\u1160\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+_CYRILLIC = str.maketrans("АВЕКМНОРСТХ", "ABEKMHOPCTX")
 _MUCH_UNKNOWN = 0.2  # fraction of <unk> above which the loss says little about the text
 
 
@@ -162,15 +166,13 @@ def _mistaken_labels(summaries: Mapping[str, Summary]) -> list[str]:
     for summary in summaries.values():
         for label in summary.labels:
             spellings.setdefault(_outline(label), set()).add(label)
-    alike = [sorted(labels) for labels in spellings.values() if len(labels) > 1]
-    if alike:
-        pairs = _named([" and ".join(map(_shown, labels)) for labels in alike])
+    if alike := [sorted(labels) for labels in spellings.values() if len(labels) > 1]:
+        pairs = _named([" and ".join(map(ascii, labels)) for labels in alike])
         lines.append(
-            "labels that differ by white space or case, by invisible characters or the way that "
-            f"accents are written: {pairs}; spell them alike"
+            "labels that differ by white space or case, by invisible characters, by letters that "
+            f"look like others or the way that accents are written: {pairs}; spell them alike"
         )
-    once = [label for label, count in train.items() if count == 1]
-    if once:
+    if once := [label for label, count in train.items() if count == 1]:
         lines.append(
             f"train: {len(once):,} of {len(train):,} labels occur only once: "
             f"{_named(map(_shown, once))}; are they typing mistakes, or a header?"
@@ -187,13 +189,14 @@ def _mistaken_labels(summaries: Mapping[str, Summary]) -> list[str]:
 
 def _outline(label: str) -> str:
     """What a reader sees of a label: without blanks, case, and what is not printed."""
-    plain = unicodedata.normalize("NFKC", label).casefold()
+    plain = re.sub(_UNSEEN, "", unicodedata.normalize("NFKC", label)).upper().translate(_CYRILLIC)
     return "".join(c for c in plain if unicodedata.category(c)[0] not in "CZ") or label
 
 
 def _shown(label: str) -> str:
     """A label in quotes, escaped where it does not look like what it is."""
-    return repr(label) if label == unicodedata.normalize("NFKC", label) else ascii(label)
+    seen = re.sub(_UNSEEN, "", unicodedata.normalize("NFKC", label))
+    return repr(label) if label == seen else ascii(label)
 
 
 def _named(texts: Iterable[str]) -> str:
