@@ -78,6 +78,12 @@ def test_what_is_given_without_effect_is_refused(given, reason):
     check(*others)
 
 
+def test_what_each_part_sets_itself_has_no_effect():
+    rows = """data.parts=(('a',1,"data.test=('b',)"),('c',1,"data.test=()"))"""
+    with pytest.raises(ValueError, match="^data.test=.* no effect with data.parts, each of which"):
+        check("data.test=('a',)", rows, TEXT_TO_TEXT)
+
+
 def test_settings_without_effect_for_the_same_reason_are_named_together():
     with pytest.raises(
         ValueError, match="^decode.seed=1 and decode.top_k=5 have no effect with dec"
@@ -132,6 +138,15 @@ def test_what_a_file_sets_is_told_and_not_refused(tmp_path):
     assert line == "decode.beam_size=5 has no effect with decode.method='greedy', only with 'beam'"
     with pytest.raises(ValueError, match="model.seed"):
         check("model.seed=5", file=str(file))
+
+
+@pytest.mark.parametrize("own", [(), ("data.source_language=de",)])
+def test_sources_that_are_their_targets_are_told(own):
+    parts = {"task.name": "text_to_text", "data.parts": (("a", 1.0), ("b", 1.0, *own))}
+    (line,) = effects.told(load(DEFAULT, parts if own else {"data.source_language": "de"}))
+    assert (
+        line == "data.source_language and data.target_language are 'de': the input holds the answer"
+    )
 
 
 def test_a_warmup_as_long_as_the_training_is_told():

@@ -74,7 +74,7 @@ def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
         ),
     )
     changes = {"task.name": "text_to_text", "data.parts": parts, "data.max_source_length": 16}
-    run = beside(plain, changes)
+    run = beside(plain, changes | {"data.prefix": "upper: "})  # of no part, and of no line
     split = run.data.split("test")
     assert split.parts == {"upper": range(0, 7), "lower": range(7, 14)}
     for upper, lower in zip(range(7), range(7, 14), strict=True):

@@ -13,7 +13,7 @@ from transformer_jax import tasks
 from transformer_jax.config.kinds import Kind, parse, show
 from transformer_jax.config.load import changes, flatten
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
-from transformer_jax.data.read.sources import SOURCES
+from transformer_jax.data.read.sources import PAIRS, SOURCES
 from transformer_jax.evaluation.decoder import METHODS
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.layers.positions import POSITIONS
@@ -59,6 +59,11 @@ def told(config: Config) -> list[str]:
     keys = {key for key in flatten(config) if not (start and key.startswith("data.tokenizer."))}
     if ignored := _without_effect(config, keys):
         lines.append(ignored)
+    sides = "data.source_language", "data.target_language"
+    for own in _own_of_parts(config, task) or [{}]:
+        source, target = (own.get(side, config.data[side[5:]]) for side in sides)
+        if source == target and task.recipe.reads == PAIRS:
+            lines.append(f"{' and '.join(sides)} are {source!r}: the input holds the answer")
     if optimizer.burn_in_steps + optimizer.warmup_steps >= steps:
         named = f"optimizer.warmup_steps={optimizer.warmup_steps}"
         if optimizer.burn_in_steps:
@@ -96,6 +101,9 @@ def _unused(config: Config) -> dict[str, str]:
         if None not in [config.model[name] for name in names]:
             owns = " and ".join(f"model.{name}={config.model[name]!r}" for name in names)
             unused[f"model.{general}"] = f"with {owns}"
+    if parts := _own_of_parts(config, tasks.choose(config.task.name, config.model.architecture)):
+        for key in set.intersection(*map(set, parts)):
+            unused.setdefault(key, "with data.parts, each of which sets it")
     return unused
 
 
@@ -127,14 +135,18 @@ def _read_of_data(config: Config, task: Task, sources: Mapping[str, Collection[s
 
     sources: the keys that each source reads.
     """
-    given, text = config.data.source, Kind(str, False)
+    given, parts = config.data.source, _own_of_parts(config, task)
     rows: list[tuple[Any, Collection[str]]] = [(given, ())]
     rows += [(source, ("data.dir", "data.name")) for source, *_ in config.data.mixture]
-    if "data.parts" in task.settings and config.data.parts:
-        parts = [[change.partition("=") for change in row[2:]] for row in config.data.parts]
-        owns = [{key: parse(text, value) for key, _, value in part} for part in parts]
-        rows = [(own.get("data.source", given), own) for own in owns]
+    rows = [(own.get("data.source", given), own) for own in parts] or rows
     return [key for source, own in rows for key in sources.get(source, ()) if key not in own]
+
+
+def _own_of_parts(config: Config, task: Task) -> list[dict[str, object]]:
+    """What each of the data's parts sets itself, by key; none where there are no parts."""
+    rows = config.data.parts if "data.parts" in task.settings else ()
+    parts = [[change.partition("=") for change in row[2:]] for row in rows]
+    return [{key: parse(Kind(str, False), value) for key, _, value in part} for part in parts]
 
 
 def _in(section: str, reads: Mapping[Any, Collection[str]]) -> dict[Any, list[str]]:

@@ -296,7 +296,7 @@ class Dataset:
         """Batches of lines as the model reads them, with their numbers. Too long lines are cut."""
         settings = self.settings
         limits = settings.limits("truncate")
-        if settings.recipe.reads == sources.PAIRS:  # as `sources.read`
+        if settings.recipe.reads == sources.PAIRS and not settings.parts:  # as `sources.read`
             lines = [settings.source.prefix + line for line in lines]
         rows, too_long = settings.recipe.prompt(lines, self._encoder, self.labels, limits)
         if too_long:
