@@ -1,5 +1,6 @@
 """Import and export by the command line: there and back, and what is refused."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -325,9 +326,20 @@ def test_each_way_to_tie_embeddings_is_exported_whole_or_refused(kind, tied):
 
 
 def pooling(values, folder):
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(values))
+    steps = [{"type": "x.Dense", "path": "1_Dense"}, {"type": "x.Pooling", "path": "2_Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(steps))
+    (folder / "2_Pooling").mkdir()
+    (folder / "2_Pooling" / "config.json").write_text(json.dumps(values))
     return sentences.settings(folder, 8)
+
+
+def test_positions_of_marian_that_are_no_sinusoids_are_refused(tmp_path):
+    name, angles = "model.decoder.embed_positions.weight", np.arange(6)[:, None] / [1, 10, 100, 1e3]
+    for shift in (0.0, 0.5):
+        table = np.hstack([np.sin(angles), np.cos(angles)]) + shift
+        safetensors.write(tmp_path / "model.safetensors", {name: ((6, 8), lambda x=table: x)})
+        with pytest.raises(ValueError, match=name) if shift else contextlib.nullcontext():
+            FAMILIES["marian"].settings(Settings(SIZES, "", safetensors.find(tmp_path)))
 
 
 def labels(values, folder):
@@ -339,6 +351,7 @@ def labels(values, folder):
     [
         (pooling, {"pooling_mode_max_tokens": True}, "vectors by max_tokens have no counterpart"),
         (pooling, {"pooling_mode_cls_token": 1, "pooling_mode_mean_tokens": 1}, "by cls_token and"),
+        (pooling, {"pooling_mode": ["mean", "cls"]}, "by mean and cls have no counterpart"),
         (pooling, {"pooling_mode": "lasttoken"}, "vectors by lasttoken have no counterpart"),
         (labels, {"problem_type": "regression"}, "problem_type='regression' has no counterpart"),
         (labels, {"problem_type": "multi_label_classification"}, "problem_type='multi_label"),
@@ -357,3 +370,5 @@ def test_old_names_of_norms_are_known():
     assert [*tensors.named(names, FAMILIES["gpt2"])] == [
         *map("transformer.ln_f.{}".format, ("weight", "bias"))
     ]
+    with pytest.raises(ValueError, match="'transformer.ln_f.bias' is there under an old name too"):
+        tensors.named(names | {"transformer.ln_f.bias": tensor}, FAMILIES["gpt2"])

@@ -115,8 +115,10 @@ def test_vectors_are_those_of_transformers_and_what_is_left_out_is_said(
         (theirs / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
         steps = [{"type": f"sentence_transformers.models.{s}"} for s in ("Pooling", "Normalize")]
         (theirs / "modules.json").write_text(json.dumps(steps))
-        (theirs / "sentence_bert_config.json").write_text('{"max_seq_length": 4}')
-        most = 40 if chosen else 4
+        (theirs / "sentence_bert_config.json").write_text(
+            '{"max_seq_length": 4, "do_lower_case": 1}'
+        )
+        most, told = 40 if chosen else 4, [*told, "do_lower_case=1"]
     flags = [f"--config.model.pooling={chosen}"] * bool(chosen)
     assert call("--mode=import", f"--checkpoint={theirs}", f"--workdir={work}", *flags) == 0
     said = capsys.readouterr().out

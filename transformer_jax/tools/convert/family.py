@@ -110,8 +110,7 @@ class Settings:
 
     def need(self, name: str) -> Any:
         """A setting. Raises ValueError where there is none."""
-        value = self.get(name)
-        if value is None:
+        if (value := self.get(name)) is None:
             raise ValueError(f"{self._name}: there is no {name!r}, which a {self._kind} has")
         return value
 
@@ -270,8 +269,7 @@ def lengths(most: int, *sides: str) -> dict[str, int]:
 def check(config: TransformerConfig, **values: Any) -> None:
     """Raises ValueError where our model differs from these values and the others of `_PLAIN`."""
     values = _PLAIN | values
-    differing = [name for name, value in values.items() if getattr(config, name) != value]
-    if differing:
+    if differing := [name for name, value in values.items() if getattr(config, name) != value]:
         found = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in differing)
         wanted = ", ".join(f"{values[name]!r}" for name in differing)
         raise ValueError(f"{found} has no counterpart there, only {wanted}")

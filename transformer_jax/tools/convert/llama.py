@@ -91,23 +91,14 @@ def _rows(config: TransformerConfig) -> tuple[family.Row, ...]:
     rows = [
         family.as_it_is(_TABLE, "embedding/table"),
         *family.attention(names, "decoder/self_attention", stack, config),
-        *family.linear(f"{layer}.mlp.gate_proj", "decoder/feed_forward/gate", stack, bias=False),
-        *family.linear(f"{layer}.mlp.up_proj", "decoder/feed_forward/up", stack, bias=False),
-        *family.linear(f"{layer}.mlp.down_proj", "decoder/feed_forward/down", stack, bias=False),
-        *family.norm(
-            f"{layer}.input_layernorm",
-            "decoder/self_attention_residual/pre_norm",
-            stack,
-            bias=False,
-        ),
-        *family.norm(
-            f"{layer}.post_attention_layernorm",
-            "decoder/feed_forward_residual/pre_norm",
-            stack,
-            bias=False,
-        ),
         *family.norm("model.norm", "decoder_norm", bias=False),
     ]
+    for name in ("gate", "up", "down"):
+        ours = f"decoder/feed_forward/{name}"
+        rows += family.linear(f"{layer}.mlp.{name}_proj", ours, stack, bias=False)
+    for kind, name in {"self_attention": "input", "feed_forward": "post_attention"}.items():
+        ours = f"decoder/{kind}_residual/pre_norm"
+        rows += family.norm(f"{layer}.{name}_layernorm", ours, stack, bias=False)
     if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
         rows.append(family.turned("lm_head.weight", "logits/kernel"))
     return tuple(rows)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.models.layers.positions import sinusoids
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import family
 
@@ -18,6 +19,7 @@ _TABLES = {
     "decoder": _SIDES,
     "none": _SIDES,
 }
+_POSITIONS = "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 
 
@@ -36,6 +38,12 @@ def _settings(theirs: family.Settings) -> dict[str, Any]:
         theirs.refuse("tie_word_embeddings", True)
     theirs.refuse("normalize_embedding", False)
     theirs.refuse("normalize_before", False)
+    for name in _POSITIONS:
+        if (table := theirs.tensor(name)) is not None:
+            ours = sinusoids(*table.shape)
+            ours = np.concatenate([ours[:, ::2], ours[:, 1::2]], axis=1)  # see below
+            if not np.allclose(table.astype("f4"), ours, atol=0.01):
+                raise ValueError(f"{name} are no sinusoids, and others have no counterpart here")
     dropout, positions = theirs.get("dropout", 0.1), theirs.need("max_position_embeddings")
     return {
         "task.name": "translation",
@@ -161,7 +169,7 @@ MARIAN = family.Family(
     settings=_settings,
     config=_config,
     rows=_rows,
-    left=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+    left=_POSITIONS,
     optional="logits_bias/*",
     copies=(
         ("model.encoder.embed_tokens.weight", "model.shared.weight"),

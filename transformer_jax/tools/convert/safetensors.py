@@ -63,8 +63,7 @@ def find(folder: Path) -> dict[str, Tensor]:
         if missing := [name for name, file in files.items() if name not in read[file]]:
             raise ValueError(f"{folder / files[missing[0]]}: there is no tensor {missing[0]!r}")
         return {name: read[file][name] for name, file in files.items()}
-    pickled = sorted(path.name for kind in _PICKLED for path in folder.glob(kind))
-    if pickled:
+    if pickled := sorted(path.name for kind in _PICKLED for path in folder.glob(kind)):
         raise ValueError(
             f"{folder}: {pickled[0]} is pickled, which may run any program and is never opened; "
             "save the model again with save_pretrained, which writes safetensors"

@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.data.read.examples import listed
 from transformer_jax.tools.convert.special_tokens import read
 
 _START = "pooling_mode_"
+# What changes texts before they are read, by files.
+_OF_TEXTS = {"sentence_bert_config.json": "do_lower_case"}
+_OF_TEXTS |= {"config_sentence_transformers.json": "default_prompt_name"}
 # Our poolings by the names that theirs have had.
 _POOLINGS = {"mean": "mean", "mean_tokens": "mean", "cls": "first", "cls_token": "first"}
 
@@ -15,14 +19,15 @@ def settings(folder: Path, most: int) -> dict[str, Any]:
 
     most: tokens that the model reads at most. Raises ValueError for vectors that we do not have.
     """
-    values = read(folder / "1_Pooling" / "config.json")
-    if not values:
+    path = folder / _modules(folder).get("Pooling", "1_Pooling")
+    if not (values := read(path / "config.json")):
         return {}
     flags = [name for name in values if name.startswith(_START) and values[name]]
-    modes = [name.removeprefix(_START) for name in flags] or [values.get("pooling_mode", "mean")]
+    named = listed(values.get("pooling_mode", "mean"))
+    modes = [name.removeprefix(_START) for name in flags] or named
     if len(modes) > 1 or modes[0] not in _POOLINGS:
         raise ValueError(
-            f"{folder / '1_Pooling'}: vectors by {' and '.join(modes)} have no counterpart here: "
+            f"{path}: vectors by {' and '.join(modes)} have no counterpart here: "
             "choose --config.model.pooling=mean or first"
         )
     longest = read(folder / "sentence_bert_config.json").get("max_seq_length") or most
@@ -31,10 +36,17 @@ def settings(folder: Path, most: int) -> dict[str, Any]:
 
 def left_out(folder: Path) -> list[str]:
     """What else becomes of a vector there, a sentence each."""
+    others = [kind for kind in _modules(folder) if kind not in ("Transformer", "Pooling")]
+    told = [f"Its vectors go through {kind} too, which `embed` leaves out." for kind in others]
+    for file, key in _OF_TEXTS.items():
+        if value := read(folder / file).get(key):
+            told.append(f"Its texts are changed first ({key}={value!r}), which `embed` leaves out.")
+    return told
+
+
+def _modules(folder: Path) -> dict[str, str]:
+    """The folder of each module that a vector goes through, by its kind."""
     modules = read(folder / "modules.json", list)
-    steps = [str(module["type"]).rpartition(".")[2] for module in modules]
-    return [
-        f"Its vectors go through {step} too, which `embed` leaves out."
-        for step in steps
-        if step not in ("Transformer", "Pooling")
-    ]
+    kinds = (str(module["type"]).rpartition(".")[2] for module in modules)
+    folders = (Path(module.get("path", "1_Pooling")).name for module in modules)
+    return dict(zip(kinds, folders, strict=True))

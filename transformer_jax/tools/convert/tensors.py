@@ -19,13 +19,16 @@ _OLD = {".gamma": ".weight", ".beta": ".bias"}  # of norms, in checkpoints of be
 
 
 def named(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
-    """The tensors by the names that the family's rows have."""
+    """The tensors by the names that the family's rows have; ValueError where one is there twice."""
     bare = not any(name.startswith(family.prefix) for name in tensors)
     found = {}
     for name, tensor in tensors.items():
         for old, new in _OLD.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
-        found[family.prefix + name if bare else name] = tensor
+        name = family.prefix + name if bare else name
+        if name in found:
+            raise ValueError(f"{tensor.path}: {name!r} is there under an old name too: remove one")
+        found[name] = tensor
     for name, other in family.aliases:
         if other in found:
             found.setdefault(name, found[other])
