@@ -39,10 +39,12 @@ def checkpoint(folder, model, *, before=None, frame="[CLS] $A [SEP]", added=(), 
     return library
 
 
-@pytest.mark.parametrize("added", [(), ("<extra>",)])
+@pytest.mark.parametrize(("added", "split"), [((), 0), (("<extra>",), 0), ((), 1)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_of_an_imported_tokenizer_are_the_librarys(tmp_path, kind, added):
+def test_ids_of_an_imported_tokenizer_are_the_librarys(tmp_path, kind, added, split):
     library = checkpoint(tmp_path / "theirs", KINDS[kind](), added=added)
+    library.encode_special_tokens = bool(split)  # whether their spelling is a text
+    (tmp_path / "theirs/tokenizer_config.json").write_text(f'{{"split_special_tokens": {split}}}')
     expected = [e.ids for e in library.encode_batch(LINES, add_special_tokens=False)]
     imported = special_tokens.tokenizer(tmp_path / "theirs")  # whose names are BERT's by default
     assert imported is not None

@@ -88,12 +88,11 @@ def tokenizer(folder: Path) -> Tokenizer | None:
     never = []
     for values in (config, generation):
         for words in values.get("bad_words_ids") or ():
-            one = words[0] if isinstance(words, list) and len(words) == 1 else None
-            if one is None:
+            if not isinstance(words, list) or len(words) != 1:
                 raise ValueError(
                     f"{folder}: of bad_words_ids, {words!r} has no counterpart here, only [an id]"
                 )
-            never.append(checked("bad_words_ids", one))
+            never.append(checked("bad_words_ids", words[0]))
     unk = number("unk_token_id", "unk_token")
     special = SpecialIds(
         pad=pad,
@@ -103,7 +102,7 @@ def tokenizer(folder: Path) -> Tokenizer | None:
         mask=number("mask_token_id", "mask_token"),
         other_eos=tuple(dict.fromkeys(i for i in ends if i != eos)),
         never=tuple(dict.fromkeys(never)),
-        in_text=True,
+        in_text=not names.get("split_special_tokens"),
     )
     if unk is None:
         names.pop("unk_token", None)
@@ -158,6 +157,7 @@ def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architectur
         # Releases before 5 would give types of tokens too, which a GPT-2 adds to what it reads.
         "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": config.get("max_position_embeddings", config.get("n_positions")),
+        "split_special_tokens": not special.in_text,
         **json.loads(tokenizer.described or "{}"),
         **{key: tokenizer.token(i) for key, i in named.items() if i is not None},
     }
