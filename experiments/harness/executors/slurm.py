@@ -24,6 +24,7 @@ _LONGEST_ARRAY = 1000  # what Slurm's MaxArraySize allows unless an administrato
 _SECONDS_TO_SAVE = 300  # before the time is up
 # Options by which the queue is read back and tasks find what they run. sbatch takes beginnings too.
 _OWN = {"--job-name": "-J", "--comment": "", "--array": "-a", "--chdir": "-D", "--test-only": ""}
+_OWN |= {"--clusters": "-M", "--wrap": ""}
 _GPUS = re.compile(r"--gres[= ]\S*gpu|gres[/:]gpu|--gpus|(?<!\S)-G")  # in options of sbatch
 _TASK = """#!/bin/bash
 runs=({ids})
@@ -141,7 +142,9 @@ def _submit(
 def _queued(name: str) -> set[str] | None:
     """The ids of the runs in the queue, whether they wait or run; None without an answer."""
     command = ["squeue", "--me", "--noheader", "--array", f"--name={name}", "--format=%K %k"]
-    answer = subprocess.run(command, capture_output=True, text=True)
+    # Without the user's defaults, which may leave some tasks out.
+    environment = {key: text for key, text in os.environ.items() if key[:7] != "SQUEUE_"}
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment)
     if answer.returncode:
         print(answer.stderr.strip(), file=sys.stderr)
         return None

@@ -191,12 +191,13 @@ for id in $comment; do echo "$number ${COMMENT-$comment}" >>"$QUEUE"; number=$((
 def queue(tmp_path, monkeypatch):
     """The file that stands for the queue of a stand-in for Slurm, in which a call takes a task."""
     queue = tmp_path / "queue"
-    squeue = '#!/bin/sh\ncat "$QUEUE" 2>/dev/null\ntest ! -e "$QUEUE" || sed -i 1d "$QUEUE"\n'
+    squeue = '#!/bin/sh\ncat "${SQUEUE_ME-$QUEUE}" 2>&-\ntest ! -e "$QUEUE" || sed -i 1d "$QUEUE"\n'
     (tmp_path / "bin").mkdir()
     for name, script in (("sbatch", SBATCH), ("squeue", squeue)):
         (tmp_path / "bin" / name).write_text(script)
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("QUEUE", str(queue))
+    monkeypatch.setenv("SQUEUE_ME", "0")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.0)
     return queue
@@ -214,7 +215,7 @@ def test_what_is_in_the_queue_is_not_submitted_again(queue, tmp_path):
 @pytest.mark.parametrize(
     "options",
     ["--comment=acct", "--comm acct", "--array=0-7", "-a 0-7", "-a0", "--job-name=mine", "-Jmine"]
-    + ["-J mine", "--job=mine", "--chdir=/tmp", "-D/tmp", "--test-only"],
+    + ["-J mine", "--job=mine", "--chdir=/tmp", "-D/tmp", "--test-only", "-M all", "--wrap=x"],
 )
 def test_options_that_would_hide_tasks_are_refused(queue, tmp_path, options):
     """Otherwise the queue looks empty, and the same command submits the same runs again."""
