@@ -122,6 +122,7 @@ BROKEN = [
     ("run.json", '{"labels": "ab"}'),
     ("config.json", '{"train": {"steps": "7"}}'),
     ("config.json", '{"train": 7}'),
+    ("config.json", '{"seed": [1]}'),
     ("metrics.jsonl", '{"step": 1, "x": [1]}\n{"step": 2, "x": 1}'),
     ("metrics.jsonl", '{"step": 1, "x": {}}'),
     ("metrics.jsonl", '{"step": 1, "x": "a"}'),

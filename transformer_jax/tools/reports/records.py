@@ -96,8 +96,7 @@ def gather(folders: Sequence[Path]) -> list[Record]:
     paths = dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders)
     faults = {folder: fault for folder in paths if (fault := _fault(folder))}
     lines = [f"{folder} is not a run: {fault}" for folder, fault in faults.items()]
-    runs = [read(folder) for folder in paths if folder not in faults]
-    if not runs:
+    if not (runs := [read(folder) for folder in paths if folder not in faults]):
         raise ValueError("\n".join(lines))
     for line in lines:
         print(line, file=sys.stderr)
@@ -116,7 +115,8 @@ def read(folder: Path) -> Record:
     with reading(folder / CONFIG, "restore it from checkpoints/STEP/config.json"):
         if any(isinstance(config.get(key), dict) for key in flat):
             raise ValueError("a section of it is a value")
-        operator.index(flat["train.steps"])
+        for key in ("train.steps", "seed"):
+            operator.index(flat[key])
     return Record(folder, flat, labels, read_results(folder), _curves(folder))
 
 
