@@ -50,8 +50,7 @@ def look(run: Run, trained: Trained, lines: Sequence[str], title: str) -> str:
     Raises:
       ValueError: no line is left.
     """
-    lines = [line for line in lines if line.strip()]
-    if not lines:
+    if not (lines := [line for line in lines if line.strip()]):
         raise ValueError("nothing to look at: --input has no line that holds a word")
     texts = _texts(run, trained, lines)
     data = {

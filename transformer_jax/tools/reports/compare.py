@@ -70,8 +70,7 @@ def compare(folders: Sequence[Path], output: Path) -> None:
     runs = gather(folders)
     called = names(runs)
     print(*tables.aligned([["", *called], *config_rows(runs), [], *score_rows(runs)]), sep="\n")
-    figure = _draw(runs, called)
-    if figure is None:
+    if (figure := _draw(runs, called)) is None:
         print("\nThere are no curves: nothing has been logged yet.")
         return
     stem = output.with_suffix("") if output.suffix in (".png", ".svg") else output

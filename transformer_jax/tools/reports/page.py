@@ -87,13 +87,11 @@ def outcome(run: Record) -> list[str]:
     results = run.results
     status = results.get("status", "has not begun to train")
     told = [f"{status}, after step {results['steps']:,}" if "steps" in results else status]
-    spikes = results.get("spikes")
-    if spikes:
+    if spikes := results.get("spikes"):
         told.append(f"the loss spiked at {len(spikes)} steps" if len(spikes) > 1 else "one spike")
     if results.get("first_bad_step") is not None:
         told.append(f"step {results['first_bad_step']:,} was the first that was not finite")
-    replayed = read_json(run.folder / REPLAY)
-    if replayed:
+    if replayed := read_json(run.folder / REPLAY):
         with reading(run.folder / REPLAY, "replay again, or remove it"):
             told.append(f"replay up to step {replayed['step']:,}: {replayed['found']}")
     # As `inspected` of the families says, which only JAX can be asked for.

@@ -29,10 +29,5 @@ def keys(words: Sequence[str]) -> int:
 
 def _text(setting: Setting) -> str:
     choices = f" One of {', '.join(setting.choices)}." if setting.choices else ""
-    meaning = textwrap.fill(
-        f"{setting.meaning}{choices}".strip(),
-        width=100,
-        initial_indent="    ",
-        subsequent_indent="    ",
-    )
+    meaning = textwrap.indent(textwrap.fill(f"{setting.meaning}{choices}".strip(), 96), "    ")
     return f"{setting.key} = {setting.default!r}\n{meaning}".rstrip()
