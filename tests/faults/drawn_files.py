@@ -159,7 +159,7 @@ FORMATS = [
     Format(
         "labelled", LABELLED, _lines, _rows(_cells(" ", _LABEL, _TEXT)),
         _bad("1", "", " film", "1\tfilm", "1\u00a0film", "neg\tbad film", *_NOT_UTF8)
-        | _bad("__label__a __label__b x", "__label__a x __label__b", "x __label__a"),
+        | _bad("__label__a __label__b x", "__label__a x __label__b", "__label__a,__label__b x"),
     ),
     Format(
         "conll", TAGGED, _lines, _rows(_sentences("\t", _WORD, "x", _LABEL), "# a\tb"),

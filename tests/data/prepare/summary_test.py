@@ -105,11 +105,7 @@ def test_data_without_a_mistake_is_not_warned_of():
         ("test", {"unknown": 0.93}, ["test: 93%", "<unk>", "data.tokenizer.vocab_size"]),
         ("train", {"labels": {"no": 9, "No": 3, "yes": 5}}, ["white space or case", "'No' and"]),
         ("train", {"labels": {"no": 9, "no\u200b": 3}}, ["invisible", r"'no' and 'no\u200b'"]),
-        (
-            "train",
-            {"labels": {"n\u00f6": 9, "no\u0308": 3}},
-            ["accents", r"'no\u0308' and 'n\xf6'"],
-        ),
+        ("train", {"labels": {"n\xf6": 9, "no\u0308": 3}}, ["accents", r"'no\u0308' and 'n\xf6'"]),
         ("train", {"labels": {"no": 9, "\uff4e\uff4f": 3}}, ["alike", r"'no' and '\uff4e\uff4f'"]),
         ("train", {"labels": {"no": 9, "no\ufe0f": 3}}, ["invisible", r"'no' and 'no\ufe0f'"]),
         ("train", {"labels": {"NO": 9, "N\u041e": 3}}, ["like others", r"'NO' and 'N\u041e'"]),

@@ -37,14 +37,10 @@ def test_only_one_carriage_return_is_cut_and_only_before_the_end_of_line(tmp_pat
     assert lines_of(tmp_path / "f") == ["a\rb\r", "\x0c"]
     (tmp_path / "f").write_bytes(b"one line\r\n")
     assert lines_of(tmp_path / "f") == ["one line"]
-
-
-@pytest.mark.parametrize("name", ["f", "f.gz", "f.zst"])
-def test_carriage_returns_alone_end_no_lines_however_long_these_are(tmp_path, name):
-    path = packed(tmp_path / name, b"word " * 9_000 + b"\rlast\r")
+    (tmp_path / "f").write_bytes(b"word " * 9_000 + b"\rlast\r")
     for read in (lines_of, lambda path: documents_of(path, "\n")):
-        with pytest.raises(ValueError, match=r"f.*: lines that end in \\r alone"):
-            read(path)
+        with pytest.raises(ValueError, match=r"f: lines that end in \\r alone"):
+            read(tmp_path / "f")
 
 
 def test_a_file_that_is_not_a_regular_file_is_not_waited_for(tmp_path, monkeypatch):

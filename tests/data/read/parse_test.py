@@ -123,7 +123,6 @@ def test_each_format_is_read_as_it_is_meant(tmp_path, reader, settings, text, ro
         (questions.read_babi, (), "1 a\n2 q?\ta\t1 3 q?\tb\t1\n", "f:2: expected 'ID text' or"),
         (parse.read_scan, (), "IN: a OUT: A IN: b OUT: B\n", "f:1: expected 'IN: words OUT: ACTI"),
         (parse.read_labelled, (), "good film __label__a\n", "f:1: expected one label __label__"),
-        (parse.read_labelled, (), "__label__a,__label__b x\n", "f:1: expected one label __label__"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, reader, settings, text, message):

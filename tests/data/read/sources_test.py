@@ -285,16 +285,13 @@ def test_folders_of_the_same_files_are_told_apart_behind_links(tmp_path):
         (tmp_path / "link").unlink(missing_ok=True)
         (tmp_path / "link").symlink_to(target)
         versions.append(sources.version(source_settings("text", tmp_path / "link"), TEXTS, ("a",)))
-    assert versions[0] == versions[2] != versions[1]
-    direct = sources.version(source_settings("text", tmp_path / "one"), TEXTS, ("a",))
-    assert direct == versions[0]
-    (tmp_path / "files").mkdir()
-    for target in ("one", "two"):  # links to files, as the caches of downloads have them
-        (tmp_path / "files" / "a").unlink(missing_ok=True)
-        (tmp_path / "files" / "a").symlink_to(tmp_path / target / "a")
-        linked = sources.version(source_settings("text", tmp_path / "files"), TEXTS, ("a",))
-        assert linked not in versions
-        versions.append(linked)
+    versions.append(sources.version(source_settings("text", tmp_path / "one"), TEXTS, ("a",)))
+    assert versions[0] == versions[2] == versions[3] != versions[1]
+    for name in ("one", "two"):  # links to files, as the caches of downloads have them
+        (tmp_path / f"to_{name}").symlink_to(tmp_path / name / "a")
+        (tmp_path / f"to_{name}").replace(tmp_path / "a")
+        versions.append(sources.version(source_settings("text", tmp_path), TEXTS, ("a",)))
+    assert versions[4] != versions[5]
 
 
 def test_a_version_tells_one_state_of_what_is_read_along_from_another(tmp_path):
