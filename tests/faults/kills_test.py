@@ -190,10 +190,11 @@ class Shared:
         """Draws when to kill: so many seconds after the mode was entered for the time `number`."""
         spans = read_spans(Path(f"{self.unbroken(name)}.notes"), COMMANDS[name].modes)
         entered = [span for span in spans if span.mode == mode]
+        last = max(span.end for span in spans if span.end < float("inf"))
         while True:
             number = int(rng.integers(len(entered)))
             _, begin, end = entered[number]
-            after = float(rng.uniform(0, end - begin))
+            after = float(rng.uniform(0, min(end, last) - begin))
             if mode_at(begin + after, spans) == mode:
                 return number, after
 
@@ -240,8 +241,9 @@ def check_end(called: Called, number: signal.Signals, whom: str, early: bool) ->
 
     early: whether the signal may have come before the first line of the program.
     """
-    statuses, text = called.wait(), called.text()
-    if early and -number in statuses:
+    statuses, text, notes = called.wait(), called.text(), called.notes.read_text()
+    late = any(f" {process.pid} -all" in notes for process in called.processes)  # after the last
+    if -number in statuses and (early or late):
         return statuses
     assert "Traceback" not in text, text
     ends = {-number} if number == signal.SIGKILL else {128 + signal.SIGTERM, 128 + number}
