@@ -285,15 +285,34 @@ def test_the_moving_average_is_what_is_read_where_there_is_one(tmp_path):
         checkpoint.load_parameters([folder], {"head": {"kernel": jnp.zeros(4)}})
 
 
-def test_errors_of_the_background_surface_at_the_next_call(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (PermissionError("read-only"), RuntimeError, "step 2 was not saved: read-only"),
+        (OSError(errno.ENOSPC, "full"), OSError, "no space left for the checkpoint of step 2"),
+        (OSError(errno.EDQUOT, "quota"), OSError, "no space left for the checkpoint of step 2"),
+        # TensorStore's, and what is raised from it.
+        (ValueError("No space left on device [x]"), OSError, "no space left .* of step 2"),
+        (KeyError("disk quota exceeded"), OSError, "no space left .* of step 2"),
+    ],
+)
+@pytest.mark.parametrize("deep", [False, True])
+def test_errors_of_the_background_surface_at_the_next_call(
+    tmp_path, monkeypatch, error, kind, told, deep
+):
     checkpoints = folder_with(tmp_path, 1)
 
     def fail(folder):
-        raise PermissionError("read-only")
+        try:
+            raise error
+        except Exception as cause:
+            if deep and kind is OSError:
+                raise RuntimeError("another") from cause
+            raise
 
     monkeypatch.setattr(manifest, "write", fail)
     for call in (lambda: save(checkpoints, 3), checkpoints.steps, checkpoints.close):
         save(checkpoints, 2)
-        with pytest.raises(RuntimeError, match="step 2 was not saved: read-only"):
+        with pytest.raises(kind, match=told):
             call()
     assert names(tmp_path) == {"1"}

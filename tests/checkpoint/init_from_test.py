@@ -57,6 +57,9 @@ def test_init_from_takes_what_fits_and_says_what_became_of_the_rest(tmp_path):
     text = format_report(report)
     assert "1 of 1 parameters taken, 0 new, 1 left" in text
     assert "embedding/table: no such parameter" in text and "WARNING" not in text
+    many = format_report(report._replace(new=tuple("abcdefghijklmnop"))).splitlines()
+    *shown, rest = [line for line in many if line.startswith("  new ")]
+    assert f"... and {16 - len(shown)} more, see init_from.json" in rest
 
 
 def test_init_from_takes_what_depends_on_labels_or_tokens_from_a_run_of_the_same_alone(tmp_path):

@@ -134,7 +134,9 @@ def test_resuming_reads_no_more_at_a_late_step_than_at_an_early_one(packing):
 
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_any_number_of_hosts_reads_the_rows_that_one_alone_would_and_continues(packing, seed):
+def test_any_number_of_hosts_reads_the_rows_that_one_alone_would_and_continues(
+    packing, seed, caplog
+):
     draw = np.random.default_rng(seed)
     arrays = make_arrays(60)
     settings: dict[str, Any] = dict(packing=packing, batch_size=8, streams=4)
@@ -144,7 +146,13 @@ def test_any_number_of_hosts_reads_the_rows_that_one_alone_would_and_continues(p
         # Any device may hold any row, and two devices the same one.
         first, second = draw.permuted(np.arange(8) % hosts), draw.integers(hosts, size=8)
         wanted = [np.flatnonzero((first == host) | (second == host)) for host in range(hosts)]
-        read = [make_streams(arrays, **settings, rows=some.tolist()) for some in wanted]
+        read = []
+        for some in wanted:
+            caplog.clear()
+            read.append(make_streams(arrays, **settings, rows=some.tolist()))
+            # Pieces of two rows that are only partly wanted; of one row each is whole.
+            partly = np.diff(np.isin(np.arange(8), some).reshape(4, 2)).any()
+            assert ("With data.streams=8 each" in caplog.text) == partly
         for made in read:
             made.set_state(json.loads(json.dumps(states)))
         for _ in range(5):
