@@ -43,7 +43,7 @@ MODULES = """
     evaluation/decoder.py evaluation/generate.py checkpoint/*.py runs/manifest.py data/serve/*.py
     data/prepare/*.py
 """
-FIRST = 40.0  # seconds of tests that a mutant meets first
+FIRST = 10.0  # seconds of tests that a mutant meets first
 MEMORY = 12 * 2**30  # bytes of a process: a mutant may ask for any number
 # What every test imports; a process that has it forks one for each mutant.
 LIBRARIES = "flax.linen optax orbax.checkpoint grain pyarrow.parquet tokenizers sacrebleu sklearn"
