@@ -84,6 +84,12 @@ def test_labels_of_texts_and_of_words_are_counted():
     found = summary_of("tagging", tagged)
     assert (found.labels, found.empty) == ({"no": 2, "yes": 1}, {"words": 0})
     assert found.lengths == {"source": (3, 4, 4)}
+    many = dataclasses.replace(found, labels={str(n): 1 + n for n in range(30)})
+    lines = [line.split() for line in report({"train": many}).split("Warning")[0].splitlines()]
+    lines = [words for words in lines if {"label", "labels"} & {*words}]
+    *shown, (others, *_, examples) = lines
+    assert len(shown) + int(others) == 30
+    assert sum(int(count) for *_, count in shown) + int(examples) == sum(range(31))
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
