@@ -114,7 +114,8 @@ def stages(mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Ite
         for node in ast.walk(tree)
         if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0)
     ]
-    inner = max(around, key=lambda node: node.lineno)
+    # None is around a decorator.
+    inner = max(around, key=lambda node: node.lineno, default=ast.Pass(lineno=0, end_lineno=-1))
     (name,) = [name for name in data.measured_files() if name.endswith(f"/{mutant.module}")]
     lines = data.contexts_by_lineno(name)
     for chosen in (range(inner.lineno, (inner.end_lineno or 0) + 1), lines):
