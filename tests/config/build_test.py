@@ -181,8 +181,13 @@ def test_a_vocabulary_larger_than_the_models_is_refused(folder):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("jax_enable_x64", True), ("jax_default_prng_impl", "rbg"), ("jax_random_seed_offset", 7)]
-    + [("jax_threefry_partitionable", False), ("jax_numpy_dtype_promotion", "strict")],
+    [
+        ("jax_enable_x64", True),
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_random_seed_offset", 7),
+        ("jax_threefry_partitionable", False),
+        ("jax_numpy_dtype_promotion", "strict"),
+    ],
 )
 def test_settings_of_jax_with_which_a_config_is_another_run_are_refused(folder, name, value):
     before = getattr(jax.config, name)

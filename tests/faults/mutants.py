@@ -114,11 +114,11 @@ def stages(mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Ite
         for node in ast.walk(tree)
         if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0)
     ]
-    # None is around a decorator.
-    inner = max(around, key=lambda node: node.lineno, default=ast.Pass(lineno=0, end_lineno=-1))
+    inner = max(around, key=lambda node: node.lineno, default=None)  # None around a decorator
+    own = range(inner.lineno, (inner.end_lineno or 0) + 1) if inner else ()
     (name,) = [name for name in data.measured_files() if name.endswith(f"/{mutant.module}")]
     lines = data.contexts_by_lineno(name)
-    for chosen in (range(inner.lineno, (inner.end_lineno or 0) + 1), lines):
+    for chosen in (own, lines):
         contexts = {context.split("|")[0] for line in chosen for context in lines.get(line, ())}
         if tests := sorted(contexts & seconds.keys(), key=seconds.__getitem__):
             ends = itertools.accumulate(map(seconds.__getitem__, tests))

@@ -17,7 +17,8 @@ def configs(words: Sequence[str]) -> int:
     files = sorted(file for file in CONFIGS.glob("*.py") if file.stem[0] != "_")
     width = max(len(file.name) for file in files)
     rows = [f"configs/{file.name:{width}}  {docstring(file)}" for file in files]
-    if not (found := [row for row in rows if all(word.lower() in row.lower() for word in words)]):
+    found = [row for row in rows if all(word.lower() in row.lower() for word in words)]
+    if not found:
         raise ValueError(f"no config has {' and '.join(map(repr, words))} in its name or header")
     print("\n".join(found))
     return 0
