@@ -1,11 +1,10 @@
 """What only a GPU can show: kernels, speed, whether runs repeat, and two processes on one device.
 
     python -m experiments.speed.gpu [--out=FILE] [--only=PIECE,...] [--quick]   (gpu.sh prepares it)
-    python -m experiments.speed.gpu --report
 
-The first writes one JSON file, after every piece. Each piece is a process of its own with a limit
-of time; one that fails leaves an "error" there, and the others go on. With --only, those that the
-file has stay. The second makes README.md's section of results/gpu.json.
+It writes one JSON file, after every piece. Each piece is a process of its own with a limit of time;
+one that fails leaves an "error" there, and the others go on. With --only, those that the file has
+stay. `gpu_report` makes a page of it.
 """
 
 import argparse
@@ -21,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,9 +27,8 @@ from typing import Any
 
 from experiments.harness import results
 from experiments.harness.sweep import ROOT, Run
-from experiments.speed import limit, measure, sweep, table
+from experiments.speed import limit, measure, sweep
 from experiments.speed.workers import Row
-from transformer_jax.devices import chips
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     METRICS,
@@ -308,62 +305,6 @@ def pieces(quick: bool) -> dict[str, Piece]:
     return found
 
 
-# Report ------------------------------------------------------------------------------------------
-
-
-def report(found: Mapping[str, Any]) -> str:
-    """The tables of one file of results."""
-    rows = {name: piece["rows"] for name, piece in found["pieces"].items() if "rows" in piece}
-    (device,) = rows["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    works = [name for name in pieces(quick=False) if name.startswith(("step", "greedy", "sample"))]
-    tables = {
-        "Training steps and decoding": [
-            line for name in works for line in _times(name, rows.get(name, []), device["device"])
-        ],
-        "Attention kernels: error over the largest number": rows.get("parity", []),
-        "Does a training repeat?": rows.get("repeat", []),
-        "Two processes on one GPU": rows.get("sharing", []),
-        "configs/quickstart.py": [
-            {name: value for name, value in row.items() if "signature" not in name}
-            for row in rows.get("quickstart", [])
-        ],
-    }
-    parts = [
-        f"{device['device']}, {found['date']}; {versions}. One product of two matrices of 8,192 x "
-        f"8,192 in bfloat16: {device['product_rate'] / 1e12:.0f} TFLOP/s."
-    ]
-    for title, lines in tables.items():
-        parts += [f"### {title}", results.table([_shown(line) for line in lines])] if lines else []
-    missing = [name for name in pieces(quick=False) if name not in rows]
-    return "\n\n".join([*parts, f"Not measured: {', '.join(missing) or 'nothing'}."])
-
-
-def _shown(line: Row) -> Row:
-    """A line with the error of what was said alone, if there is one."""
-    if "said" not in line:
-        return line
-    errors = [said for said in line["said"].split("\n") if said.startswith("error: ")]
-    return line | {"said": errors[-1] if errors else ""}
-
-
-def _times(work: str, rows: Sequence[Row], device: str) -> Iterator[Row]:
-    """A line for each program of a work."""
-    peak = chips.local_peak(types.SimpleNamespace(device_kind=device))
-    for (program,), members in results.group(rows, "program").items():
-        line = {"work": work, "program": table.title(program), "seconds": "failed"}
-        if "error" not in members[0]:
-            seconds = results.median(row["seconds"] for row in members)
-            over = table.ratios(rows, program, "ours") if program != "ours" else []
-            rate, first = members[0]["operations"] / seconds, members[0]
-            line["seconds"] = results.interval((row["seconds"] for row in members), ".3g")
-            line["over ours"] = results.interval(over, ".2f") if over else ""
-            line["tokens a second"] = f"{first['tokens'] / seconds:,.0f}"
-            line["share of the peak"] = f"{rate / peak.flops:.2f}" if peak and rate else ""
-            line["peak memory (GB)"] = f"{max(row['peak_bytes'] for row in members) / 1e9:.3g}"
-        yield line
-
-
 # Processes ---------------------------------------------------------------------------------------
 
 
@@ -462,19 +403,16 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    """Runs the pieces, one of them, or reports."""
+    """Runs the pieces, or one of them."""
     parser = argparse.ArgumentParser(description="Shows what only a GPU can.")
     parser.add_argument("--out", type=Path, default=FOUND)
     parser.add_argument("--only", default="", help="pieces, separated by commas")
     parser.add_argument("--quick", action="store_true", help="all tiny, to try it on a CPU")
-    parser.add_argument("--report", action="store_true", help="only make README's section")
     parser.add_argument("--piece", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     flags = parser.parse_args()
     every = pieces(flags.quick)
-    if flags.report:
-        results.insert(Path(__file__).parent / "README.md", "gpu", report(results.read_json(FOUND)))
-    elif flags.piece:
+    if flags.piece:
         rows = []
         for row in every[flags.piece].rows(flags.folder, flags.quick):
             rows.append(row)  # what there is by the end of the time stays

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments.harness import results
-from experiments.speed import gpu, sweep
+from experiments.speed import gpu, gpu_report, sweep
 
 
 def test_every_work_has_a_valid_config():
@@ -13,4 +13,4 @@ def test_every_work_has_a_valid_config():
 
 def test_the_page_shows_what_the_file_of_results_holds():
     page = Path(gpu.__file__).with_name("README.md").read_text("utf-8")
-    assert gpu.report(results.read_json(gpu.FOUND)) in page
+    assert gpu_report.report(results.read_json(gpu.FOUND)) in page
