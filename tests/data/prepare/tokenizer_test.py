@@ -4,6 +4,7 @@ import pickle
 import random
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from transformer_jax.data.prepare import tokenizer as tokenizer_file
 from transformer_jax.data.prepare.tokenizer import (
@@ -13,6 +14,7 @@ from transformer_jax.data.prepare.tokenizer import (
     PAD_ID,
     TOKENIZERS,
     UNK_ID,
+    Tokenizer,
     load_tokenizer,
     train_tokenizer,
 )
@@ -183,3 +185,18 @@ def test_looking_words_up_gives_the_ids_of_the_library(kind, monkeypatch):
     assert tokenizer._fast is not None
     tokenizer._fast = None
     assert tokenizer.encode(texts) == found
+
+
+OF_OTHERS = [
+    pre_tokenizers.Whitespace(),
+    pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]),
+]
+
+
+@pytest.mark.parametrize("split", OF_OTHERS)
+def test_what_others_split_in_another_way_has_the_ids_of_the_library(split):
+    library = train_tokenizer("words", corpus(), 60)._library
+    library.pre_tokenizer = split
+    texts = [*corpus(seed=1), "the cat's, ka\n en  ."]
+    expected = [library.encode(text, add_special_tokens=False).ids for text in texts]
+    assert Tokenizer(library).encode(texts) == expected

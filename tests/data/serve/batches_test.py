@@ -45,7 +45,8 @@ def test_prompt_batches_are_eval_batches_of_lists(columns):
 @pytest.mark.parametrize("most", [20, 90])
 def test_prompts_of_many_lengths_have_few_shapes(most):
     for length in range(1, most + 1):
-        rows = {"inputs": [[4] * length]}
-        ((batch, _),) = prompt_batches(rows, TEXTS, batch_size=1, max_length=most)
+        # Alone in the last batch, beside padding
+        rows = {"inputs": [[4] * length, [4] * most, [4] * most]}
+        _, (batch, _) = prompt_batches(rows, TEXTS, batch_size=2, max_length=most)
         width = next(size for size in (8, 16, 24, 32, 48, 64, 96) if size >= length)
         assert batch["inputs"].shape[1] == min(width, most)

@@ -89,6 +89,7 @@ def test_every_token_is_scored_once_and_in_order(readers, rows):
         for row in range(rows):
             read[row].extend(tokens[row][real[row]])
     np.testing.assert_array_equal(np.concatenate(read), TEXT)
+    assert max(map(len, read)) - 1 < len(TEXT) / readers  # equal parts
     first, _ = batches[0]
     assert not first["targets_positions"][:, 0].any()
 

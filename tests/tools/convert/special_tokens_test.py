@@ -1,5 +1,6 @@
 """Imported tokenizers read a text as the library of their checkpoint does."""
 
+import hashlib
 import json
 import pickle
 
@@ -55,6 +56,7 @@ def test_ids_of_an_imported_tokenizer_are_the_librarys(tmp_path, kind, added, sp
     for found in (imported, saved, pickle.loads(pickle.dumps(saved))):
         assert found.encode(LINES) == expected
         assert found.fingerprint == imported.fingerprint
+        assert found.described == imported.described
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,6 +69,8 @@ def test_what_was_imported_before_reads_special_tokens_as_text_as_it_did(tmp_pat
     library.encode_special_tokens = True
     assert found.encode(LINES) == [e.ids for e in library.encode_batch(LINES, False, False)]
     assert found.special == SpecialIds(**ids)
+    told = json.dumps([None, 258, 259, 0, 257, [], []])  # so data prepared then is still its own
+    assert found.fingerprint == hashlib.sha256((library.to_str() + told).encode()).hexdigest()
     assert (
         found.fingerprint
         != load_tokenizer(tmp_path / "tokenizer.json", SpecialIds(**ids, in_text=True)).fingerprint
