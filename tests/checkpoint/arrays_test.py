@@ -1,5 +1,7 @@
 """Trees of arrays come back bit for bit, on the devices asked for, or with the difference named."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,6 +77,15 @@ def test_stored_layout_needs_no_class_of_ours(tmp_path):
     assert stored["params"]["decoder"]["query"].shape == (2, 3, 4)
     assert stored["opt_state"]["1"]["0"]["mu"]["embedding"]["table"].shape == (5, 3)
     assert stored["rng"].dtype == jnp.uint32
+
+
+def test_no_error_but_the_late_one_of_a_full_disk_is_hidden(monkeypatch):
+    shown = []
+    monkeypatch.setattr(arrays, "_show_unraisable", lambda late: shown.append(late.exc_value))
+    errors = [RuntimeError("Event loop is closed"), RuntimeError("Closed"), OSError("full"), None]
+    for error in errors:
+        arrays._show_unless_late(SimpleNamespace(exc_value=error))
+    assert shown == errors[1:]
 
 
 def test_mean_is_computed_in_float64():

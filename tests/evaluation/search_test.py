@@ -188,6 +188,19 @@ def test_early_stop_does_not_change_what_a_search_to_the_end_finds(
     assert_same(search(tables, bias, limit, **sizes, alpha=alpha, ends=ends), expected)
 
 
+def test_a_constant_added_to_all_logits_changes_nothing():
+    """Neither how many hypotheses finish where the limit leaves room for few."""
+    limit = np.array([1, 1, 2, 5])
+    tables, bias = make_model(3, len(limit))
+    expected, *others = (
+        search(tables, bias + level, limit, beam_size=4, alpha=0.6) for level in (0, -256, 256)
+    )
+    np.testing.assert_array_equal(np.isfinite(expected.scores[:2]).sum(axis=1), 1)
+    for found in others:
+        np.testing.assert_array_equal(found.tokens, expected.tokens)
+        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
+
+
 def test_early_stop_saves_steps():
     """A model that is sure of "3 eos" is asked for two tokens only."""
     tables, bias = np.zeros((LENGTH, VOCAB, VOCAB), np.float32), np.zeros((2, VOCAB), np.float32)
