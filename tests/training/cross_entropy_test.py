@@ -74,17 +74,21 @@ def sums_and_gradient(outputs, weights):
     return sums, gradient, jax.jit(loss)(outputs)[1]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.15, 1.0])
+@pytest.mark.parametrize(
+    ("share", "parts"),  # of rows and of length, which devices share
+    [(0.0, {}), (0.15, {}), (1.0, {}), (0.15, {"batch": 2, "length": 7})],
+)
 @pytest.mark.parametrize(
     ("dtype", "bias", "tolerance"),
     [("float32", None, 1e-5), ("float32", random(V), 1e-5), ("bfloat16", random(V), 2**-8)],
 )
 def test_chunks_give_the_sums_and_gradients_of_whole_logits(
-    monkeypatch, share, dtype, bias, tolerance
+    monkeypatch, share, parts, dtype, bias, tolerance
 ):
     outputs = Unprojected(random(ROWS, LENGTH, D).astype(dtype), random(V, D, seed=4), bias)
     whole = sums_and_gradient(outputs, some(share))
     monkeypatch.setattr(losses, "LARGE", 0)
+    monkeypatch.setattr(losses, "shards", lambda axis, size: parts.get(axis, 1))
     in_chunks = sums_and_gradient(outputs, some(share))
 
     def equal(found, expected):
@@ -99,6 +103,17 @@ def test_chunks_give_the_sums_and_gradients_of_whole_logits(
 
     assert jax.tree.structure(in_chunks) == jax.tree.structure(whole)
     jax.tree.map(equal, in_chunks, whole)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 8, 9])
+def test_there_may_be_fewer_tokens_than_chunks(monkeypatch, length):
+    outputs = Unprojected(random(1, length, D), random(V, D, seed=4))
+    targets, weights = jnp.zeros((1, length), jnp.int32), jnp.ones((1, length))
+    whole = cross_entropy(outputs, targets, weights, SETTINGS)
+    monkeypatch.setattr(losses, "LARGE", 0)
+    in_chunks = cross_entropy(outputs, targets, weights, SETTINGS)
+    for name, value in whole.items():
+        np.testing.assert_allclose(in_chunks[name], value, rtol=1e-5, err_msg=name)
 
 
 def test_tokens_without_a_weight_are_computed_in_no_more_than_their_chunk(monkeypatch):
