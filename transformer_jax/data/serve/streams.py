@@ -125,7 +125,7 @@ def shuffled_streams(
     draw: Draw | None = None,
     corrupt: Corrupt | None = None,
     rows: Sequence[int] | None = None,
-    weights: Sequence[float] = (1,),
+    weights: Sequence[float] = (),
 ) -> TrainStreams:
     """Streams over the examples of one set, or of several that are mixed, shuffled every epoch.
 
@@ -139,7 +139,7 @@ def shuffled_streams(
         seed: decides the order and what is drawn.
         draw: drawn anew for every batch.
         corrupt: makes the columns of each example, anew every epoch; they fit the rows.
-        weights: of the sets.
+        weights: of the sets, where there are several.
         batch_size, streams, rows: as of `TrainStreams`.
 
     Raises:
