@@ -2,8 +2,10 @@
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from configs import default
 from tests.tools.convert.llama import CONFIG, SHAPES, checkpoint
 from tests.whole.command_line import call
 from transformer_jax.checkpoint import arrays
-from transformer_jax.config.build import build, built
+from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.runs import manifest
@@ -38,10 +40,17 @@ _LAYERS = "n_layer num_hidden_layers num_layers encoder_layers decoder_layers".s
 SIZES |= dict.fromkeys(_LAYERS, 2)
 
 
-def test_there_and_back(tmp_path, capsys):
-    folder = checkpoint(tmp_path / "theirs", bad_words_ids=[[i] for i in NEVER])
-    work, back = tmp_path / "ours", tmp_path / "back"
-    assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={work}") == 0
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A checkpoint of theirs, and the work directory that was made of it."""
+    home = tmp_path_factory.mktemp("imported")
+    folder = checkpoint(home / "theirs", bad_words_ids=[[i] for i in NEVER])
+    assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={home / 'ours'}") == 0
+    return folder, home / "ours"
+
+
+def test_there_and_back(imported, tmp_path, capsys):
+    (folder, work), back = imported, tmp_path / "back"
     (tmp_path / "lines").write_text("w5 w6\nw7\n")
     arguments = f"--input={tmp_path}/lines", f"--output={tmp_path}/written"
     greedy = "--config.decode.method=greedy", "--config.decode.extra_length=4"
@@ -97,11 +106,10 @@ def test_what_was_imported_without_a_tokenizer_is_refused_before_one_is_trained(
     assert not (tmp_path / "cache" / "tokenizers").exists()
 
 
-def test_an_import_replaces_no_checkpoint_that_was_trained(tmp_path, capsys):
+def test_an_import_replaces_no_checkpoint_that_was_trained(imported, tmp_path, capsys):
     """Even where config.json is not there, as in an import that was broken off."""
-    folder, work = checkpoint(tmp_path / "theirs"), tmp_path / "ours"
-    flags = "--mode=import", f"--checkpoint={folder}", f"--workdir={work}"
-    assert call(*flags) == 0
+    work = shutil.copytree(imported[1], tmp_path / "ours")
+    flags = "--mode=import", f"--checkpoint={imported[0]}", f"--workdir={work}"
     (work / "config.json").unlink()
     progress = work / "checkpoints" / "0" / "progress.json"
     progress.write_text(progress.read_text().replace('"imported"', '"0123456789abc"'))
@@ -110,18 +118,16 @@ def test_an_import_replaces_no_checkpoint_that_was_trained(tmp_path, capsys):
     assert "holds checkpoints already" in capsys.readouterr().err
 
 
-def test_export_touches_nothing_of_others(tmp_path, capsys, monkeypatch):
-    folder, work, mine = (tmp_path / name for name in ("theirs", "ours", "mine"))
-    checkpoint(folder)
-    assert call("--mode=import", f"--checkpoint={folder}", f"--workdir={work}") == 0
+def test_export_touches_nothing_of_others(imported, tmp_path, capsys, monkeypatch):
+    mine = tmp_path / "mine"
     thesis = tmp_path / "mine.incomplete" / "thesis.tex"
     thesis.parent.mkdir()
     thesis.write_text("mine")
-    export = "--mode=export", f"--workdir={work}"
+    export = "--mode=export", f"--workdir={imported[1]}"
     with monkeypatch.context() as patch:
         patch.setattr(special_tokens, "save", lambda *_: 1 / 0)
         assert call(*export, f"--output={mine}") == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours", "mine.incomplete"}
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.incomplete"}
     unfinished = tmp_path / ".mine.unfinished_export"
     unfinished.mkdir()
     other = os.open(unfinished, os.O_RDONLY)
@@ -270,6 +276,16 @@ def test_rotations_that_are_not_scaled_have_one_base_in_every_spelling(values, b
     assert read("llama", values)["model.rotary_base"] == base
 
 
+@functools.cache
+def drawn(kind, shared):
+    """The config of a model of a family that ties embeddings, its shapes, and random parameters."""
+    values = SIZES | {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": True}
+    run = build(load(default.__file__, FAMILIES[kind].settings(Settings(values, "", {}))))
+    abstract, draw = run.abstract_state().params, np.random.default_rng(0).normal
+    params = arrays.map_paths(lambda _, leaf: draw(size=leaf.shape).astype("f4"), abstract)
+    return run.model.config, abstract, params
+
+
 @pytest.mark.parametrize(
     ("kind", "copy", "name"),
     # A head of T5's that differs is one of its own.
@@ -282,29 +298,24 @@ def test_rotations_that_are_not_scaled_have_one_base_in_every_spelling(values, b
 )
 def test_a_tensor_that_is_there_twice_has_one_content(tmp_path, kind, copy, name):
     """And one that may be there under its other name alone is read from that."""
-    shared = {"share_encoder_decoder_embeddings": name == "model.shared.weight"}
-    values, family = SIZES | shared | {"tie_word_embeddings": True}, FAMILIES[kind]
-    config = load(default.__file__, family.settings(Settings(values, "", {})))
-    with built(config, None) as run:
-        ours, abstract = run.model.config, run.abstract_state().params
-        draw = np.random.default_rng(0).normal
-        params = arrays.map_paths(lambda _, leaf: draw(size=leaf.shape).astype("f4"), abstract)
-        parts = tensors.written(params, family, ours)
-        shape, make = parts[name]
-        files = [parts | {copy: (shape, make)}]
-        if (name, copy) in family.aliases:
-            files.append({own: part for own, part in files[0].items() if own != name})
-        for file in files:
-            safetensors.write(tmp_path / safetensors.ONE_FILE, file)
-            found = tensors.named(safetensors.find(tmp_path), family)
-            again, told = tensors.read(found, family, ours, abstract)
-            assert not told
-            for path, leaf in arrays.flat(again).items():
-                np.testing.assert_allclose(leaf, arrays.flat(params)[path], rtol=1e-6)
-        parts[copy] = shape, lambda: make() + np.float32(1.0)
-        safetensors.write(tmp_path / safetensors.ONE_FILE, parts)
-        with pytest.raises(ValueError, match=f"{copy} and {name} are one tensor by config"):
-            tensors.read(safetensors.find(tmp_path), family, ours, abstract)
+    ours, abstract, params = drawn(kind, name == "model.shared.weight")
+    family = FAMILIES[kind]
+    parts = tensors.written(params, family, ours)
+    shape, make = parts[name]
+    files = [parts | {copy: (shape, make)}]
+    if (name, copy) in family.aliases:
+        files.append({own: part for own, part in files[0].items() if own != name})
+    for file in files:
+        safetensors.write(tmp_path / safetensors.ONE_FILE, file)
+        found = tensors.named(safetensors.find(tmp_path), family)
+        again, told = tensors.read(found, family, ours, abstract)
+        assert not told
+        for path, leaf in arrays.flat(again).items():
+            np.testing.assert_allclose(leaf, arrays.flat(params)[path], rtol=1e-6)
+    parts[copy] = shape, lambda: make() + np.float32(1.0)
+    safetensors.write(tmp_path / safetensors.ONE_FILE, parts)
+    with pytest.raises(ValueError, match=f"{copy} and {name} are one tensor by config"):
+        tensors.read(safetensors.find(tmp_path), family, ours, abstract)
 
 
 @pytest.mark.parametrize("tied", TIED_EMBEDDINGS)
