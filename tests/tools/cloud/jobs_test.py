@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.tools.cloud.stand_in import TRAIN
-
 
 @pytest.mark.long
 def test_one_host_that_ssh_does_not_reach_is_tried_again_alone(cloud):
@@ -17,16 +15,6 @@ def test_one_host_that_ssh_does_not_reach_is_tried_again_alone(cloud):
     status, out = cloud.launch(accelerator="v5e-16", ON_SSH=f"[[ $worker != 2 ]] || {refusal}")
     assert status == 1 and "could not start on host 2 of 4" in out and "ssh-add" in out
     assert cloud.is_clean()
-
-
-def test_each_address_in_a_flag_is_of_the_mounted_bucket(cloud):
-    """As of a mixture, whose rows are one flag."""
-    rows = "(('json','gs://bucket/x',1),('json','gs://bucket',2))"
-    command = (*TRAIN, f"--config.data.mixture={rows}")
-    status, out = cloud.launch(command=command)
-    mount = cloud.folder / "host-0/bucket"
-    assert status == 0 and f"(('json','{mount}/x',1),('json','{mount}',2))" in out
-    assert "gs://" not in out.partition("host 0: ")[2].partition("\n")[0]
 
 
 def test_a_changed_host_key_is_forgotten(cloud, tmp_path):

@@ -20,11 +20,16 @@ def test_it_imports_the_standard_library_alone():
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
 
 
-def test_a_run_goes_through_all_hosts_to_its_end(cloud):
+def test_a_run_goes_through_all_hosts_to_its_end_by_the_commands_of_a_dry_run(cloud):
+    """Each address in a flag is of the mounted bucket, as of a mixture, whose rows are one flag."""
     (cloud.clone / "configs/mine.py").write_text("changed = True\n")
+    rows = "--config.data.mixture=(('json','gs://bucket/x',1),('json','gs://bucket',2))"
     odd = "--config.x=$(touch pwned) '\" \\ *"
     job = "grep changed configs/mine.py; step 3; status finished"
-    status, out = cloud.launch(accelerator="v5e-16", command=[*TRAIN, odd], JOB=job)
+    flags, command = ["--project=p", "--spot"], [*TRAIN, rows, odd]
+    status, plan = cloud.launch("--dry_run", *flags, accelerator="v5e-16", command=command)
+    assert status == 0 and cloud.calls() == []
+    status, out = cloud.launch(*flags, accelerator="v5e-16", command=command, JOB=job)
     assert status == 0, out
     assert "Done on all hosts." in out and cloud.is_clean()
     # Host 0's output was shown, and the others' is in the bucket.
@@ -33,20 +38,15 @@ def test_a_run_goes_through_all_hosts_to_its_end(cloud):
     for worker, log in enumerate([log0, *others]):
         assert log.startswith(f"host {worker}: tpu,cpu -P -m transformer_jax.main --mode=train ")
         assert f"{odd}\nchanged = True\n" in log
-        assert f"host-{worker}/bucket/runs/a b" in log
+        mount = cloud.folder / f"host-{worker}/bucket"
+        assert f"{mount}/runs/a b" in log and "gs://" not in log.partition("\n")[0]
+        assert f"(('json','{mount}/x',1),('json','{mount}',2))" in log
     # The code is there under its hash, with what it was made from.
     (archive,) = cloud.workdir.glob("launch/*.tar.gz")
     assert hashlib.sha256(archive.read_bytes()).hexdigest() == archive.name.partition(".")[0]
     version = archive.with_name(archive.name.replace("tar.gz", "patch")).read_text()
     assert re.match(r"commit [0-9a-f]{40}\n", version) and "+changed = True" in version
-
-
-def test_a_dry_run_prints_every_command_of_a_launch(cloud):
-    flags, where = ["--project=p", "--spot"], {"accelerator": "v5e-16"}
-    status, out = cloud.launch("--dry_run", *flags, **where)
-    assert status == 0 and cloud.calls() == []
-    planned = {tuple(shlex.split(line)) for line in out.splitlines()}
-    assert cloud.launch(*flags, **where)[0] == 0
+    planned = {tuple(shlex.split(line)) for line in plan.splitlines()}
     made = {
         tuple(
             re.sub(r"--range=\d+-", "--range=0-", re.sub(r"\b\d{19}\b", "ATTEMPT", word))
