@@ -1,12 +1,14 @@
 """The attention page's data, and the page in a browser that has no network."""
 
 import dataclasses
+import functools
 import re
 import shutil
 import types
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -46,11 +48,12 @@ def test_a_text_of_carried_states_is_read_in_segments():
     config, of = tiny.recurrent("lstm", "decoder_only", stateful=True), types.SimpleNamespace
     params, ((_, document),) = tiny.random_parameters(config), tiny.sentences((1, 10))
     shapes: Any = tiny.family_of(config).memory(config, 1, None)
+    observe = jax.jit(functools.partial(attention, tiny.model(config)))
 
     def pass_over(ids, width, memory, start):
         batch = tiny.pack([[(ids["targets"], ids["targets"])]], width, width)
         batch["targets_positions"] += start
-        return attention(tiny.model(config), params, tiny.read_by(config, batch), memory)
+        return observe(params, tiny.read_by(config, batch), memory)
 
     run: Any = of(data=of(settings=of(rows={"target": 4})))
     memory = {name: np.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
