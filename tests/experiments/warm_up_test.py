@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.harness import lab, rates
+from experiments.harness import rates
 from experiments.warm_up import measure, report
 from tests.experiments import tiny
 from tests.experiments.harness.runs import ENTROPY, finished, trainings
@@ -75,10 +75,9 @@ def test_what_diverges_has_its_row_without_readings(config, shared, tmp_path):
 
 
 def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(shared):
-    run = shared.run
-    batch = lab.random_batch(jax.random.key(1), 20, rows=4, length=8)
-    params = jax.jit(functools.partial(lab.draw, run))(jax.random.key(2), batch)
-    dead = jax.jit(functools.partial(measure.dead_branches, run.model))
+    made = next(shared.steps(RATE, 0))
+    params, batch = made.state.params, made.batch
+    dead = jax.jit(functools.partial(measure.dead_branches, shared.run.model))
     assert float(dead(params, batch)) == 0
     killed = dict(params["decoder"])
     down = killed["feed_forward"]["down"]
