@@ -423,7 +423,7 @@ def try_cases(kind, number, count, process, fixtures):
 
 @pytest.mark.parametrize("kind", ["settings", "files"])
 def test_a_few_that_need_no_trained_model(folder, trained, kind):
-    try_cases(kind, 0, 5, False, (folder, trained))
+    try_cases(kind, 0, 3, False, (folder, trained))
 
 
 @pytest.mark.faults
