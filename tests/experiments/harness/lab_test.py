@@ -2,7 +2,6 @@
 
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,17 +36,17 @@ def drawn(run):
 
 
 def test_the_loss_is_the_mean_over_targets_without_dropout(run, drawn):
-    params, batch = drawn
-    apply = jax.jit(functools.partial(run.model.apply, deterministic=True))
-    logits = apply({"params": params}, batch)
-    log_p = jax.nn.log_softmax(logits)
-    expected = -jnp.mean(jnp.take_along_axis(log_p, batch["targets"][..., None], axis=-1))
-    found = jax.jit(functools.partial(lab.mean_loss, run, run.model))(params, batch)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    @jax.jit
+    def mean_loss(params, batch):
+        log_p = jax.nn.log_softmax(run.model.apply({"params": params}, batch, deterministic=True))
+        return -jnp.mean(jnp.take_along_axis(log_p, batch["targets"][..., None], axis=-1))
+
+    found = jax.jit(functools.partial(lab.mean_loss, run, run.model))(*drawn)
+    np.testing.assert_allclose(found, mean_loss(*drawn), rtol=1e-5)
 
 
 def test_only_queries_keys_and_values_are_scaled(drawn):
-    params, _ = drawn
+    params = jax.device_get(drawn[0])
     before = jax.tree_util.tree_flatten_with_path(params)[0]
     after = jax.tree.leaves(lab.scale_attention(params, lab.FUSED))
     scaled = set()
@@ -89,8 +88,7 @@ def test_steps_move_the_kernels_of_sublayers_alone():
 def test_two_schemes_get_the_same_random_step():
     def steps(residual, seed):
         config = models.config(residual)
-        params = nn.unbox(models.abstract_parameters(config))
-        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
+        zeros = jax.tree.map(np.zeros_like, models.random_parameters(config))
         step = lab.random_sign_step(jax.random.key(seed), zeros, 1.0, models.roles(config))
         return models.flat(jax.device_get(step))
 
