@@ -1,43 +1,92 @@
-"""Gradients reach all that is trained, and stay finite where nothing is to be learned."""
+"""Gradients reach all that is trained, and are exactly zero where no token may look."""
+
+import dataclasses
+import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.models import tiny
 
 MORE = dict(qk_norm=True, attention_score="additive", embedding_norm=True, activation="swiglu")
-TRANSFORMERS = [
-    tiny.config(**tiny.SHAPES[shape], residual=residual, **changes)
+# Every shape and kind of positions, and the schemes with a second stream.
+TRANSFORMERS = {
+    f"{residual}-{shape}": dict(**tiny.SHAPES[shape], residual=residual, **changes)
     for residual, shape, changes in [
         ("pre_ln", "encoder_decoder", MORE | dict(positions="learned")),
-        ("b2t", "encoder_decoder", dict(tied_embeddings="none", logits_bias=True)),
-        ("post_ln", "decoder_only", dict(positions="distance")),
-        ("residual_dual", "decoder_only", dict(num_kv_heads=1)),
+        ("b2t", "encoder_decoder", dict(positions="rotary", logits_bias=True)),
+        ("residual_dual", "decoder_only", dict(positions="distance", num_kv_heads=1)),
         ("keel", "decoder_only", dict(positions="relative")),
         ("admin", "masked_tokens", MORE),
-        ("sandwich", "mean_classes", {}),
-        ("sub_ln", "first_classes", {}),
-        ("rezero", "tags", dict(norm="rms_norm")),
+        ("sandwich", "mean_classes", dict(positions="distance")),
+        ("sub_ln", "first_classes", dict(positions="rotary")),
+        ("rezero", "tags", dict(positions="relative", norm="rms_norm")),
     ]
-]
+}
+# Logits read no table that embeds.
+OWN = dict(tied_embeddings="none", vocab_size=40)
+CONFIGS = {name: tiny.config(**changes, **OWN) for name, changes in TRANSFORMERS.items()} | {
+    name: dataclasses.replace(config, **OWN) for name, config in tiny.RECURRENT.items()
+}
+each_model = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
-@pytest.mark.parametrize("config", [*TRANSFORMERS, *tiny.RECURRENT.values()])
+def packed_batch():
+    """Packed rows and an empty one, where every slot holds another token, slots of padding too."""
+    a, b, c, d, e, f = tiny.sentences((4, 3), (3, 4), (6, 5), (2, 3), (4, 1), (3, 4))
+    batch = tiny.pack([[a, b], [c], [d, e, f], []])
+    for name in ("inputs", "targets"):
+        batch[name] = 4 + np.arange(batch[name].size, dtype=np.int32).reshape(batch[name].shape)
+    return batch
+
+
+@functools.cache
+def derivatives(config):
+    """(params, batch) -> d reading / d parameter, of each and each, and the logits, of each of
+    which a reading is a random sum."""
+
+    def readings(params, batch):
+        logits = tiny.logits(config, params, batch)
+        projection = np.random.default_rng(1).normal(size=logits.shape[-1])
+        return logits @ projection.astype(np.float32), logits
+
+    return jax.jit(jax.jacrev(readings, has_aux=True))
+
+
+@each_model
+def test_gradients_are_zero_exactly_where_no_token_may_look(config):
+    """d logits[t] / d embedding of the token in slot s.
+
+    A source token reaches all of its own example and nothing else, in the encoder and through
+    what a decoder sees of it. A target token reaches the logits after it, in its own example.
+    """
+    batch = packed_batch()
+    jacobian, _ = derivatives(config)(tiny.random_parameters(config), batch)
+    two = config.architecture == "encoder_decoder"
+    tables = {
+        name: f"{kind}_embedding" if two else "embedding"
+        for name, kind in (("inputs", "source"), ("targets", "target"))
+        if name in tiny.read_by(config, batch)
+    }
+    segments = batch[f"{tiny.side_of_logits(config)}_segment_ids"]
+    for name, table in tables.items():
+        influence = np.abs(jacobian[table]["table"]).max(axis=-1)  # of every token that there is
+        seen = influence[..., batch[name]] > 0
+        for row, t in zip(*np.nonzero(segments), strict=True):
+            own = np.zeros(batch[name].shape, bool)
+            own[row] = batch[f"{name}_segment_ids"][row] == segments[row, t]
+            if name == "targets":
+                own[:, t:] = False  # slot t holds what logits t are to predict
+            np.testing.assert_array_equal(seen[row, t], own)
+
+
+@each_model
 def test_gradients_reach_every_parameter_and_rows_of_padding_stay_finite(config):
     params = tiny.random_parameters(config)
-    a, b = tiny.sentences((5, 4), (9, 8))
-    batch = tiny.pack([[a], [b], []])
-
-    def total(params, batch):
-        logits = tiny.logits(config, params, batch)
-        return jnp.sum(jnp.square(logits)), logits
-
-    gradient = jax.jit(jax.grad(total, has_aux=True))
-    gradients, logits = gradient(params, batch)
+    jacobian, logits = derivatives(config)(params, packed_batch())
     assert np.all(np.isfinite(logits))
-    for path, leaf in tiny.flat(gradients).items():
+    for path, leaf in tiny.flat(jacobian).items():
         assert np.all(np.isfinite(leaf)) and np.any(leaf), path
-    gradients, logits = gradient(params, tiny.pack([[], [], []]))
-    assert all(np.all(np.isfinite(leaf)) for leaf in (logits, *jax.tree.leaves(gradients)))
+    of_padding = derivatives(config)(params, tiny.pack([[], [], [], []]))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(of_padding))

@@ -90,7 +90,8 @@ def recurrent(recurrence: str, architecture: str = "", **changes: Any) -> Recurr
     architecture = architecture or RECURRENCES[recurrence].architectures[0]
     names = "vocab_size bos_id d_model dropout_rate embedding_dropout_rate head num_labels"
     sizes = {name: SIZES[name] for name in names.split()}
-    own: dict[str, Any] = dict(num_encoder_layers=3, num_decoder_layers=3)
+    layers = RECURRENCES[recurrence].residual_from or 2  # as few as have all that there is
+    own: dict[str, Any] = dict(num_encoder_layers=layers, num_decoder_layers=layers)
     own |= dict(architecture=architecture, recurrence=recurrence)
     if architecture == "encoder_only":
         own["head"] = "masked_tokens"
@@ -176,11 +177,15 @@ def packed_batch() -> dict:
 
 def abstract_parameters(config: Any, batch: dict | None = None) -> dict:
     """The boxed parameter tree as shapes, without running anything."""
+    if batch is None:
+        return _abstract(config)
     draw = functools.partial(family_of(config).init, model(config))
-    return jax.eval_shape(draw, jax.random.key(0), read_by(config, batch or packed_batch()))
+    return jax.eval_shape(draw, jax.random.key(0), read_by(config, batch))
 
 
-_abstract = functools.cache(abstract_parameters)
+@functools.cache
+def _abstract(config: Any) -> dict:
+    return abstract_parameters(config, packed_batch())
 
 
 @functools.cache
