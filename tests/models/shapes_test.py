@@ -51,8 +51,9 @@ def toy(config) -> Any:
     return {name: Toy(config.remat, name=name) for name in tiny.stacks(config)}
 
 
-@pytest.mark.parametrize("remat", ["none", "full"])
-@pytest.mark.parametrize("shape", ["encoder_decoder", "decoder_only", "tags"])
+@pytest.mark.parametrize(
+    ("shape", "remat"), [("encoder_decoder", "full"), ("decoder_only", "none"), ("tags", "none")]
+)
 def test_what_layers_add_comes_with_the_outputs(shape, remat):
     """Added up over the layers of all stacks; a loss may read it."""
     config = tiny.config(**tiny.SHAPES[shape], remat=remat)
@@ -92,8 +93,7 @@ class OfVectors(TransformerConfig):
     inputs = "vectors"
 
 
-@pytest.mark.parametrize("tied", ["none", "decoder"])
-@pytest.mark.parametrize("shape", ["encoder_decoder", "tags"])
+@pytest.mark.parametrize(("shape", "tied"), [("encoder_decoder", "decoder"), ("tags", "none")])
 def test_a_batch_may_become_vectors_in_another_way(monkeypatch, shape, tied):
     """Columns of floats, with a kernel of their own, in place of token ids and a table."""
     row = Input(
