@@ -65,14 +65,18 @@ def test_a_full_beam_finds_what_brute_force_does(name):
     params, sources = tiny.random_parameters(config), [np.array([3, 4, 1]), np.array([4, 4, 3, 1])]
     call = functools.partial(tiny.model(config).apply, {"params": params})
     inputs = tiny.pack([[(source, source)] for source in sources], 4, 4)
-    first, context, cache = call(prompts(config, inputs), 3, method="start")
-    beams = search.begin_beams(
-        first, cache, beam_size=20, num_results=20, length=3, limit=jnp.array([3, 3]), pad=0
-    )
-    step = functools.partial(call, context, method="step")
-    extend = functools.partial(search.extend_beams, step=step, length_penalty=0.6, ends=(1,))
-    beams = jax.jit(functools.partial(search.advance, extend=extend, until=3))(beams)
 
+    @jax.jit
+    def searched(inputs):
+        first, context, cache = call(inputs, 3, method="start")
+        beams = search.begin_beams(
+            first, cache, beam_size=20, num_results=20, length=3, limit=jnp.array([3, 3]), pad=0
+        )
+        step = functools.partial(call, context, method="step")
+        extend = functools.partial(search.extend_beams, step=step, length_penalty=0.6, ends=(1,))
+        return search.advance(beams, extend=extend, until=3)
+
+    beams = searched(prompts(config, inputs))
     sequences = [
         (*prefix, 1)
         for length in range(3)
@@ -116,12 +120,14 @@ def test_a_kernel_equals_the_plain_formula(kernel, causal):
     def attend(module, x):
         return module(x, x, mask, deterministic=True)
 
-    variables = tiny.nn.unbox(module.init(jax.random.key(0), x, method=attend))
-    w, found = variables["params"], np.asarray(module.apply(variables, x, method=attend))
+    init = jax.jit(functools.partial(module.init, method=attend))
+    variables = tiny.nn.unbox(init(jax.random.key(0), x))
+    found = np.asarray(jax.jit(functools.partial(module.apply, method=attend))(variables, x))
+    w = jax.tree.map(np.asarray, variables["params"])
     # Biases start at 0.
-    q, k, v = (jnp.einsum("BTD,DHK->BTHK", x, w[name]) for name in ("query", "key", "value"))
+    q, k, v = (np.einsum("BTD,DHK->BTHK", x, w[name]) for name in ("query", "key", "value"))
     heads = jax.nn.dot_product_attention(q, k, v, mask=segments.pairs()[:, None])
-    expected = jnp.einsum("BTHK,HKD->BTD", heads, w["output"])
+    expected = np.einsum("BTHK,HKD->BTD", heads, w["output"])
     rounding = 2e-2 if dtype == "bfloat16" else 1e-5
     np.testing.assert_allclose(found[ids > 0], expected[ids > 0], rtol=1e-4, atol=rounding)
 

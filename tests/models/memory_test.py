@@ -73,8 +73,9 @@ def read(config, params, rows, length=LENGTH, memory_length=None):
     return [row[: sum(map(len, docs))] for row, docs in zip(whole, rows, strict=True)], memory
 
 
-@pytest.mark.parametrize("positions", KINDS)
-@pytest.mark.parametrize("residual", ["post_ln", "pre_ln"])
+@pytest.mark.parametrize(
+    ("positions", "residual"), [*zip(KINDS, ("post_ln", "pre_ln"), strict=True)]
+)
 def test_segments_with_memory_give_what_one_pass_with_their_window_gives(positions, residual):
     """A token of a segment sees this from its beginning on and MEMORY tokens before, in every
     layer; documents of any length, in rows of their own, in which others went before."""
@@ -146,18 +147,21 @@ def test_no_gradient_enters_memory(config):
     first, second = segments_of(rows)
     apply = compiled(config)
 
-    def loss(params, constant, memory):
-        _, made = apply(params, first, None, nothing(config, 2))
-        outputs, _ = apply(params, second, None, constant if memory is None else made | memory)
+    def loss(params, constant, change):
+        """With a constant memory, or else with what was made and a change of its vectors."""
+        if constant is None:
+            _, made = apply(params, first, None, nothing(config, 2))
+            constant = made | {"hidden": made["hidden"] + change}
+        outputs, _ = apply(params, second, None, constant)
         return jnp.sum(jnp.square(outputs.arrays()))
 
     _, constant = apply(params, first, None, nothing(config, 2))
-    expected = jax.grad(loss)(params, constant, None)
-    found = jax.grad(loss)(params, constant, {})
+    value, expected = jax.jit(jax.value_and_grad(loss))(params, constant, None)
+    change = np.zeros_like(constant["hidden"])
+    found, of_memory = jax.jit(jax.grad(loss, (0, 2)))(params, None, change)
     jax.tree.map(assert_close, found, expected)
-    of_memory = jax.grad(lambda hidden: loss(params, constant, {"hidden": hidden}))
-    assert not np.any(of_memory(constant["hidden"]))
-    assert loss(params, constant, None) != loss(params, nothing(config, 2), None)
+    assert not np.any(of_memory)
+    assert value != loss(params, nothing(config, 2), None)
 
 
 @pytest.mark.parametrize("positions", KINDS)
@@ -173,10 +177,10 @@ def test_a_decoder_writes_with_the_window_of_its_memory(positions):
     def call(*arguments, method) -> Any:
         return model.apply({"params": params}, *arguments, method=method)
 
-    tokens, context, cache = call(inputs, 7, method="start")
+    tokens, context, cache = jax.jit(lambda batch: call(batch, 7, method="start"))(inputs)
     step = jax.jit(functools.partial(call, method="step"))
     for t in range(7):
-        logits, cache = step(context, cache, tokens, jnp.int32(t))
+        logits, cache = step(context, cache, tokens, np.int32(t))
         assert_close(logits[0], expected[prompt - 1 + t])
         tokens = document[None, prompt - 1 + t]
 
