@@ -31,7 +31,6 @@ OTHERS = (
     dict(attention_score="dot_product", num_decoder_layers=3, parameterization="completep")
     | dict(base_width=4, base_depth=1),
 )
-# What attention can be, in both shapes by turns.
 OF_ATTENTION = (
     dict(attention_score="additive", positions="rotary"),
     dict(positions="distance"),
@@ -148,9 +147,8 @@ def test_rows_of_several_hypotheses_are_decoded_in_bfloat16():
     config = tiny.config(max_length=16)
     params, targets = tiny.random_parameters(config), continuations(2 * len(PROMPTS))
     exact = scored(config, params, [prompt for prompt in PROMPTS for _ in range(2)], targets)
-    rounded = decode(
-        dataclasses.replace(config, dtype="bfloat16"), params, inputs_only(PROMPTS), targets
-    )
+    lower = dataclasses.replace(config, dtype="bfloat16")
+    rounded = decode(lower, params, inputs_only(PROMPTS), targets)
     error = np.abs(rounded - exact).max()
     assert 0 < error < 0.1 * np.abs(exact).max()
 

@@ -14,7 +14,6 @@ from transformer_jax.inspection.flops import product_flops
 from transformer_jax.models.layers.stack import REMAT
 
 DROPOUT = dict(dropout_rate=0.2, attention_dropout_rate=0.2)
-ONE_LAYER = dict(num_encoder_layers=1, num_decoder_layers=1)
 # The deep encoder-decoder, narrow.
 DEEP = dict(num_encoder_layers=60, num_decoder_layers=12, residual="admin")
 
@@ -42,7 +41,7 @@ def shapes(config):
     ("plain", "policies"),
     [
         (tiny.config("admin", architecture="decoder_only", **DROPOUT), [*REMAT][1:]),
-        (tiny.recurrent("rnnsearch", **ONE_LAYER, dropout_rate=0.2), ["full"]),
+        (tiny.recurrent("rnnsearch", num_encoder_layers=1, dropout_rate=0.2), ["full"]),
     ],
 )
 def test_draws_dropout_and_gradients_are_the_same(plain, policies):

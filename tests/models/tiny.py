@@ -169,10 +169,10 @@ def pack(rows, source_length: int = SOURCE_LENGTH, target_length: int = TARGET_L
     return batch
 
 
-def packed_batch() -> dict:
-    """Three rows: two examples and padding, one example and padding, three examples."""
+def packed_batch(*more: list) -> dict:
+    """Rows of two examples and padding, one example and padding, three examples; and more."""
     a, b, c, d, e, f = sentences((4, 3), (3, 4), (6, 5), (2, 3), (4, 1), (3, 4))
-    return pack([[a, b], [c], [d, e, f]])
+    return pack([[a, b], [c], [d, e, f], *more])
 
 
 def abstract_parameters(config: Any, batch: dict | None = None) -> dict:
