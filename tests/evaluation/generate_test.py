@@ -276,12 +276,9 @@ def test_a_stream_gives_what_generate_gives(method, num_samples, stops):
             # In another order, with rows of padding
             rows = [4, -1, 2, -1, 0]
             streamed = pieces_of(READER, batch_of(rows, 6), letters, **run)
-            expected = [
-                text if row >= 0 else ""
-                for row in rows
-                for text in texts[row * num_samples :][:num_samples]
-            ]
-            assert ["".join(row) for row in streamed] == expected
+            expected = [texts[row * num_samples :][:num_samples] for row in rows]
+            expected[1] = expected[3] = [""] * num_samples
+            assert ["".join(row) for row in streamed] == sum(expected, [])
             assert len({len(text) for text in texts}) > 1
 
 
@@ -300,15 +297,8 @@ def test_text_comes_at_once_but_for_the_beginning_of_a_stop_text():
         return stream_of(texts, lambda ids: "".join(symbols[i] for i in ids), token_of, stop)
 
     assert pieces(["bcd$", "$", "c$"], ()) == [["b", "c", "d"], [], ["c"]]
-    expected = {
-        "abcdef$": ["a"],
-        "abcef$": ["a", "bce", "f"],
-        "abbcbc$": ["a", "b", "bc", "bc"],
-        "bcd$": [],
-        "dab$": [],
-        "bdc$": ["b"],
-    }
-    assert dict(zip(expected, pieces(expected, ("bcd", "d")), strict=True)) == expected
+    found = pieces(["abcdef$", "abcef$", "abbcbc$", "bcd$", "dab$", "bdc$"], ("bcd", "d"))
+    assert found == [["a"], ["a", "bce", "f"], ["a", "b", "bc", "bc"], [], [], ["b"]]
 
 
 def test_half_a_character_is_never_shown():
