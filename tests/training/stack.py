@@ -18,15 +18,11 @@ ROLES = {
     "dense/kernel": Role((1, 1), True, False),
     "dense/query_bias": Role(None, False, False),
     "encoder/self_attention/query": Role((1, 2), True, True),
-    "encoder/self_attention/key": Role((1, 2), True, True),
-    "encoder/self_attention/value": Role((1, 2), True, True),
     "encoder/self_attention/output": Role((2, 1), True, True),
     "encoder/self_attention/query_bias": Role(None, False, True),
     "encoder/self_attention/vector": Role(None, True, True),
     "encoder/feed_forward/up": Role((1, 1), True, True),
-    "encoder/feed_forward/gate": Role((1, 1), True, True),
     "encoder/feed_forward/down": Role((1, 1), True, True),
-    "encoder/feed_forward/up_bias": Role(None, False, True),
     "encoder/norm/scale": Role(None, False, True),
     "embedding/table": Role((1, 1), True, False),
     "output_projection/kernel": Role((1, 1), True, False),
@@ -38,11 +34,8 @@ L, D, H, K, V = 2, 8, 3, 4, 7
 # The axes of one layer that are inputs and outputs of its matrix, as the einsums have them.
 AXES = {
     "query": ((0,), (1, 2)),
-    "key": ((0,), (1, 2)),
-    "value": ((0,), (1, 2)),
     "output": ((0, 1), (2,)),
     "up": ((0,), (1,)),
-    "gate": ((0,), (1,)),
     "down": ((0,), (1,)),
 }
 
@@ -57,20 +50,24 @@ def make_optimizer(name, schedule=rising, roles=lambda: ROLES, **changes):
 
 
 def run(transform, params, gradients) -> Any:
-    @jax.jit
-    def step(params, state, gradient):
+    def step(reached, gradient):
+        params, state = reached
         updates, state = transform.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state
+        return (optax.apply_updates(params, updates), state), None
 
-    state = jax.jit(transform.init)(params)
-    for gradient in gradients:
-        params, state = step(params, state, gradient)
-    return params
+    @jax.jit
+    def train(params, gradients):
+        return jax.lax.scan(step, (params, transform.init(params)), gradients)[0][0]
+
+    return train(params, jax.tree.map(lambda *steps: np.stack(steps), *gradients))
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def first_update(transform, params, gradient) -> Any:
-    return transform.update(gradient, transform.init(params), params)[0]
+    @jax.jit
+    def update(params, gradient):
+        return transform.update(gradient, transform.init(params), params)
+
+    return jax.device_get(update(params, gradient)[0])
 
 
 def state_size(transform, params) -> int:
@@ -92,15 +89,14 @@ def make_stack(d_model=D, head_dim=K, steps=3) -> tuple[Any, Any]:
     shapes = {
         "encoder": {
             "self_attention": {
-                **{name: (L, *inward) for name in ("query", "key", "value")},
+                "query": (L, *inward),
                 "output": (L, *outward),
                 "query_bias": (L, *inward[1:]),
                 "vector": (L, *inward[1:]),
             },
             "feed_forward": {
-                **{name: (L, d_model, 2 * d_model) for name in ("up", "gate")},
+                "up": (L, d_model, 2 * d_model),
                 "down": (L, 2 * d_model, d_model),
-                "up_bias": (L, 2 * d_model),
             },
             "norm": {"scale": (L, d_model)},
         },
