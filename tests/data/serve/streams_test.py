@@ -37,7 +37,7 @@ def padded_order(arrays, streams, batches):
 
 
 # Multiples neither of the streams nor of the batch; Grain does not shuffle the few.
-@pytest.mark.parametrize("n", [21, 149])
+@pytest.mark.parametrize("n", [21, 85])
 def test_every_epoch_has_every_example_once_in_a_new_order(n):
     arrays, batches = make_arrays(n), 3 * n // 8 + 1
     order = padded_order(arrays, make_streams(arrays, packing=False), batches)
@@ -77,15 +77,15 @@ def test_restored_streams_continue_exactly_from_every_point(case, packing):
 
     made = make()
     states, batches = [], []
-    for _ in range(9):
+    for _ in range(6):
         states.append(json.dumps(made.get_state()))
         batches.append(next(made))
     states.append(json.dumps(made.get_state()))
     used = make()
-    for step in [*range(9), 3]:
+    for step in [*range(6), 3]:
         used.set_state(json.loads(states[step]))
         assert json.dumps(used.get_state()) == states[step]
-        for later in range(step, min(step + 3, 9)):
+        for later in range(step, min(step + 3, 6)):
             assert_same(next(used), batches[later])
             assert json.dumps(used.get_state()) == states[later + 1]
 
@@ -122,7 +122,7 @@ def test_resuming_reads_no_more_at_a_late_step_than_at_an_early_one(packing):
     made = make_streams(arrays, packing=packing)
     next(made)
     first = len(reads)
-    for _ in range(40):
+    for _ in range(20):
         next(made)
     state = made.get_state()
     resumed = make_streams(arrays, packing=packing)
@@ -133,7 +133,7 @@ def test_resuming_reads_no_more_at_a_late_step_than_at_an_early_one(packing):
 
 
 @pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_number_of_hosts_reads_the_rows_that_one_alone_would_and_continues(
     packing, seed, caplog
 ):
@@ -214,7 +214,7 @@ def test_states_of_another_number_of_streams_are_refused():
 
 @pytest.mark.parametrize("packing", [True, False])
 def test_a_mixture_continues_bit_by_bit_and_says_what_was_drawn(packing):
-    sets = [make_arrays(n, seed=n) for n in (150, 30, 200)]
+    sets = [make_arrays(n, seed=n) for n in (50, 10, 70)]
 
     def streams():
         return shuffled_streams(
@@ -229,7 +229,7 @@ def test_a_mixture_continues_bit_by_bit_and_says_what_was_drawn(packing):
         )
 
     whole = streams()
-    for _ in range(150):
+    for _ in range(50):
         next(whole)
     # As a checkpoint keeps it.
     states = json.loads(json.dumps(whole.get_state()))
@@ -239,4 +239,4 @@ def test_a_mixture_continues_bit_by_bit_and_says_what_was_drawn(packing):
         assert_same(next(resumed), next(whole))
     assert resumed.get_state() == whole.get_state()
     drawn = np.sum([state["drawn"] for state in states.values()], axis=0)
-    assert drawn.sum() >= 150 * 8  # at least one a row
+    assert drawn.sum() >= 50 * 8  # at least one a row
