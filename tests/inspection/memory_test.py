@@ -1,5 +1,6 @@
 """What is refused for its size before anything is made, and what the compiled step adds."""
 
+import functools
 import logging
 import math
 
@@ -15,10 +16,14 @@ from transformer_jax.inspection import memory
 from transformer_jax.tools.preflight.program import compile_decoding, compile_step
 
 
+@functools.cache
 def translation(**changes):
     """The default model, whose vocabulary is given, so that no data is read."""
     named = {key.replace("__", "."): value for key, value in changes.items()}
     return build(load(str(CONFIGS / "default.py"), {"model.vocab_size": 8000} | named))
+
+
+small = functools.cache(lambda: make({}))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +93,7 @@ def test_a_batch_of_lines_that_is_not_decoded_is_not_refused(limit):
 @pytest.mark.parametrize("mode", ["train", "evaluate", "generate", "embed", "replay"])
 def test_a_run_that_fits_is_not_refused(limit, mode):
     limit(2**22)
-    run = make({})
-    memory.check(run, getattr(memory, mode)(run))
+    memory.check(small(), getattr(memory, mode)(small()))
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +126,7 @@ def test_the_compiled_step_is_refused_or_told_of_before_it_runs(limit, caplog, p
     memory.check(run, memory.train(run))
     with use(run.mesh), pytest.raises(ValueError, match="data.row_target_length=300000"):
         memory.compiled_step(run)
-    run = make({})
+    run = small()
     limit(2**30, free=2**10)
     with use(run.mesh), caplog.at_level(logging.WARNING):
         phases.clear()
@@ -159,6 +163,6 @@ def test_devices_that_share_memory_need_all_of_their_copies():
         config = load(str(CONFIGS / "language_model.py"), TINY | changes)
         return next(memory._state(build(config, devices=devices(8)))).size
 
-    one = next(memory._state(make({}))).size
+    one = next(memory._state(small())).size
     assert parameters(data=8) == 8 * one
     assert one <= parameters(data=1, fsdp=8) < 1.2 * one

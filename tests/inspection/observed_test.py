@@ -79,7 +79,7 @@ def test_branch_variance_is_over_the_entries_of_real_tokens():
     _, _, observed = seen(ADMIN)
     shown = jax.device_get(observed["decoder"])
     expected = [np.var(branch[shown.real]) for branch in shown.branches]
-    np.testing.assert_allclose(branch_variance(shown), expected, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(branch_variance)(shown), expected, rtol=1e-5)
 
 
 def test_attention_is_measured_at_every_real_query():
@@ -87,9 +87,10 @@ def test_attention_is_measured_at_every_real_query():
     expected = slow_attention(POST_LN, params, observed, tiny.packed_batch())
     for (stack, kind), slow in expected.items():
         shown = observed[stack]
-        np.testing.assert_allclose(largest_logit(shown, kind), slow.pop("largest"), rtol=1e-4)
+        largest = jax.jit(largest_logit, static_argnums=1)(shown, kind)
+        np.testing.assert_allclose(largest, slow.pop("largest"), rtol=1e-4)
         for name, values in slow.items():
-            found = mean_over_queries(shown, getattr(shown, name)[kind])
+            found = jax.jit(mean_over_queries)(shown, getattr(shown, name)[kind])
             np.testing.assert_allclose(found, values, rtol=1e-4, err_msg=name)
 
 
@@ -144,14 +145,14 @@ def test_output_change_is_by_token_entry_and_square_of_the_step():
         change = np.asarray(after[stack].final) - np.asarray(before[stack].final)
         tokens = np.concatenate(reference.by_example(tiny.packed_batch(), side, change))
         expected = np.mean([token @ token for token in tokens]) / (POST_LN.d_model * 0.1**2)
-        found = output_change(before[stack], after[stack], 0.1)
+        found = jax.jit(output_change)(before[stack], after[stack], 0.1)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_token_similarity_is_the_mean_cosine_of_pairs_of_a_text():
     _, _, observed = seen(POST_LN)
     for stack, side in (("encoder", "inputs"), ("decoder", "targets")):
-        found = token_similarity(observed[stack])
+        found = jax.jit(token_similarity)(observed[stack])
         for number, stream in enumerate(observed[stack].outputs):
             cosines = [
                 a @ b / np.linalg.norm(a) / np.linalg.norm(b)
@@ -184,5 +185,5 @@ def test_an_output_gradient_is_of_the_mean_loss_and_over_all_tokens():
     def loss(final):
         return mean_loss(final @ table.T, batch)
 
-    expected = np.linalg.norm(jax.grad(loss)(observed["decoder"].outputs[-1]))
+    expected = np.linalg.norm(jax.jit(jax.grad(loss))(observed["decoder"].outputs[-1]))
     np.testing.assert_allclose(norms["decoder"][-1], expected, rtol=1e-4)
