@@ -32,6 +32,7 @@ class State:
     window: Any
 
 
+@jax.jit
 def make_state(seed: int) -> State:
     keys = jax.random.split(jax.random.key(seed), 3)
     params = {
