@@ -222,8 +222,10 @@ def apply_function(config: Any):
 def init_function(config: Any):
     """(key, batch) -> boxed parameters, profiled (admin) with dropout where the rates say so."""
     init, made = family_of(config).init, model(config)
-    # A recurrent model's scans over time are long.
-    run = jax.jit if isinstance(config, RecurrentConfig) else stepwise
+    # A recurrent model's scans over time are long; and models of other sizes share few operations.
+    sizes = {name: getattr(config, name) for name in ("d_model", "vocab_size")}
+    shared = isinstance(config, TransformerConfig) and sizes.items() <= SIZES.items()
+    run = stepwise if shared else jax.jit
     return run(lambda key, batch: init(made, key, read_by(config, batch)))
 
 

@@ -12,7 +12,6 @@ from flax import linen as nn
 
 from tests.defaults import make_optimizer
 from tests.models import tiny
-from tests.stepwise import stepwise
 from transformer_jax.models.layers.parameter import Boxed, Share
 from transformer_jax.models.transformer import initialisation, parameterizations
 from transformer_jax.models.transformer.config import branch_multiplier
@@ -68,11 +67,12 @@ def sized(name, factor=1, layers=LAYERS, **changes):
 
 def check_share(found, name, own, width, depth, path):
     """That a parameter of this kind has the factors of the formulas."""
-    _, multiplier, rate, epsilon = WIDTHS[name].get(own, (0, 0, 0, 0))
+    draw, multiplier, rate, epsilon = WIDTHS[name].get(own, (0, 0, 0, 0))
     if own in ("vector", "head"):
         epsilon = WIDTHS[name]["embedding"][3] + (own == "head")
     alpha = ALPHAS.get(name, 0.0) if own != "other" else 0.0
     deep = depth if alpha else 1
+    assert found.deviation == pytest.approx(width**draw), path
     assert found.multiplier == pytest.approx(width**multiplier), path
     assert found.learning_rate == pytest.approx(width**rate * deep ** (alpha - 1)), path
     assert found.epsilon == pytest.approx(width**epsilon * deep**-alpha), path
@@ -81,16 +81,16 @@ def check_share(found, name, own, width, depth, path):
 @pytest.mark.parametrize("name", ROWS)
 def test_each_kind_of_parameter_has_the_factors_of_its_row(name):
     factor, layers = 4, 6
-    own = dict(residual="admin", qk_norm=True, positions="learned", logits_bias=True)
-    config = sized(name, factor, layers, **own)
+    own = dict(architecture="decoder_only", residual="admin", qk_norm=True, positions="learned")
+    config = sized(name, factor, layers, **own, logits_bias=True)
     alpha, depth = ALPHAS.get(name, 0.0), layers / LAYERS
     kinds = set()
     for path, role in tiny.roles(config).items():
         kinds.add(own := kind(path))
-        in_stack = path.startswith(("encoder/", "decoder/"))
+        in_stack = path.startswith("decoder/")
         check_share(role.share, name, own, factor, depth if in_stack else 1, path)
     assert kinds == {"embedding", "hidden", "output", "head", "vector", "other"}
-    branch = branch_multiplier(config, "encoder")
+    branch = branch_multiplier(config, "decoder")
     assert branch == pytest.approx(depth**-alpha if alpha else 1)
     expected = [factor ** WIDTHS[name][role][1] for role in ("embedding", "hidden", "output")]
     expected[0] *= WIDTH**0.5
@@ -99,9 +99,10 @@ def test_each_kind_of_parameter_has_the_factors_of_its_row(name):
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [*((name, "decoder_only") for name in ROWS), ("mup", "masked_tokens"), ("mup", "tags")],
+    [("standard_by_layer", "decoder_only"), ("mup", "masked_tokens"), ("ntk", "tags")],
 )
 def test_draws_have_the_deviation_of_the_row(name, shape):
+    """That of the other rows is a factor of `check_share`."""
     factor, checked = 4, set()
     sizes: Any = dict(vocab_size=200, positions="learned") | tiny.SHAPES[shape]
     small, large = (
@@ -136,7 +137,7 @@ def test_at_the_base_nothing_changes(name):
     for role in tiny.roles(based).values():
         assert role.share == Share()
     assert based.multipliers == plain.multipliers
-    assert programs(based) == programs(plain) != programs(sized(name, **shape, base_width=1))
+    assert programs(based) == programs(plain) != programs(sized("ntk", **shape, base_width=1))
 
 
 @pytest.mark.parametrize(("shape", "residual", "positions"), tiny.TURNS)
@@ -164,7 +165,6 @@ def test_every_parameter_has_one_share(shape, residual, positions):
     ("shape", "name"),
     [
         ("encoder_decoder", "ntk"),
-        ("decoder_only", "mup"),
         ("masked_tokens", "ntk"),
         ("tags", "mup"),
     ],
@@ -267,18 +267,12 @@ def test_what_the_symmetry_of_adam_makes_one_trains_alike(monkeypatch, one, othe
 
 @pytest.mark.parametrize(
     ("residual", "name"),
-    [
-        ("admin", "ntk"),
-        (("deepnorm", "admin"), "standard"),
-        (("deepnorm", "admin"), "ntk"),
-        (("admin", "deepnorm"), "standard"),
-    ],
+    [(("deepnorm", "admin"), "ntk"), (("admin", "deepnorm"), "standard")],
 )
 def test_admin_is_profiled_on_the_draws_that_it_trains_from(residual, name):
     """Multipliers of what is drawn larger leave the variances as they are: omega too. And a second
     profile of the same parameters is the first one."""
-    one, other = (residual, residual) if isinstance(residual, str) else residual
-    own = dict(encoder_residual=one, decoder_residual=other)
+    own = dict(zip(("encoder_residual", "decoder_residual"), residual, strict=True))
     config, plain = sized(name, 2, **own), sized("standard", 2, **own)
     params = tiny.initial_parameters(config)
     found, expected = (tiny.flat(p) for p in (params, tiny.initial_parameters(plain)))
@@ -288,7 +282,7 @@ def test_admin_is_profiled_on_the_draws_that_it_trains_from(residual, name):
         np.testing.assert_allclose(found[path], expected[path], rtol=1e-4, err_msg=path)
     made, batch = tiny.model(config), tiny.packed_batch()
     profile = functools.partial(made.apply, deterministic=True, mutable="params")
-    _, again = stepwise(profile)(
+    _, again = jax.jit(profile)(
         {"params": initialisation._without_omegas(params)},
         batch,
         rngs={"params": jax.random.key(7)},
