@@ -162,12 +162,7 @@ def test_every_parameter_has_one_share(shape, residual, positions):
 
 
 @pytest.mark.parametrize(
-    ("shape", "name"),
-    [
-        ("encoder_decoder", "ntk"),
-        ("masked_tokens", "ntk"),
-        ("tags", "mup"),
-    ],
+    ("shape", "name"), [("encoder_decoder", "ntk"), ("masked_tokens", "ntk"), ("tags", "mup")]
 )
 def test_multipliers_are_those_of_parameters(shape, name):
     config = sized(name, 2, **tiny.SHAPES[shape])

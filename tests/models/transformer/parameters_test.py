@@ -88,7 +88,7 @@ def expected_shapes(config):
 @pytest.mark.parametrize(
     ("shape", "name"),
     [
-        *itertools.product(ARCHITECTURES, VARIANTS),
+        *zip(itertools.cycle(ARCHITECTURES), [*VARIANTS] * 2, strict=False),
         *zip(itertools.cycle(ARCHITECTURES), SCHEMES, strict=False),
         ("mean_classes", "learned_swiglu"),
         ("tags", "admin"),
@@ -161,10 +161,9 @@ def test_kernels_are_xavier_uniform_over_their_true_matrices(shape, kernels):
     assert checked == kernels
 
 
-@pytest.mark.parametrize("shape", ["encoder_decoder", "tags"])
-def test_the_attention_gain_draws_query_key_and_value_as_one_matrix(shape):
+def test_the_attention_gain_draws_query_key_and_value_as_one_matrix():
     """As a matrix from D inputs to 3 D outputs, whose Xavier bound is sqrt(6 / 4 D)."""
-    sizes = tiny.SHAPES[shape] | dict(d_model=48, num_heads=4, head_dim=12)
+    sizes = dict(d_model=48, num_heads=4, head_dim=12)
     each = tiny.flat(tiny.initial_parameters(tiny.config(**sizes)))
     as_one = tiny.flat(tiny.initial_parameters(tiny.config(**sizes, attention_gain=0.5**0.5)))
     for path, kernel in as_one.items():
