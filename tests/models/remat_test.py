@@ -14,8 +14,8 @@ from transformer_jax.inspection.flops import product_flops
 from transformer_jax.models.layers.stack import REMAT
 
 DROPOUT = dict(dropout_rate=0.2, attention_dropout_rate=0.2)
-# The deep encoder-decoder, narrow.
-DEEP = dict(num_encoder_layers=60, num_decoder_layers=12, residual="admin")
+# Deep and narrow; of one stack, since a second one would be compiled for as long again.
+DEEP = dict(architecture="decoder_only", num_decoder_layers=60, residual="admin")
 
 
 def gradient(config):
