@@ -88,19 +88,15 @@ def close(found, theirs):
 HEAD, POOLER = "token_head/transform", "bert.pooler"
 FLAGS = [{f"pooling_mode_{name}": True} for name in ("mean_tokens", "cls_token", "max_tokens")]
 # A class, what 1_Pooling says, what is chosen, the pooling that it comes to, and what is said.
+# Classes and poolings are read apart from each other: each of both is here, not each pair.
 VECTORS = [
     ("BertModel", None, None, "first", [HEAD, POOLER]),
-    ("BertModel", None, "mean", "mean", [HEAD, POOLER]),
-    ("BertModel", FLAGS[0], None, "mean", [HEAD, POOLER, "Normalize too"]),
-    ("BertModel", {"pooling_mode": "mean"}, None, "mean", [HEAD, POOLER, "Normalize too"]),
-    ("BertModel", FLAGS[1], None, "first", [HEAD, POOLER, "Normalize too"]),
-    ("BertModel", FLAGS[0], "first", "first", [HEAD, POOLER, "Normalize too"]),
+    ("BertForMaskedLM", None, "mean", "mean", []),
+    ("BertForPreTraining", FLAGS[0], None, "mean", [POOLER, "Normalize too"]),
+    ("BertForQuestionAnswering", {"pooling_mode": "mean"}, None, "mean", [HEAD, "qa_outputs"]),
+    ("BertForNextSentencePrediction", FLAGS[1], None, "first", [HEAD, "cls.seq_relationship"]),
+    ("BertForMultipleChoice", FLAGS[0], "first", "first", [HEAD, "classifier"]),
     ("BertModel", FLAGS[2], "mean", "mean", [HEAD, POOLER, "Normalize too"]),
-    ("BertForQuestionAnswering", None, None, "first", [HEAD, "qa_outputs"]),
-    ("BertForNextSentencePrediction", None, None, "first", [HEAD, "cls.seq_relationship"]),
-    ("BertForMultipleChoice", None, None, "first", [HEAD, "classifier"]),
-    ("BertForPreTraining", None, None, "first", [POOLER]),
-    ("BertForMaskedLM", None, None, "first", []),
 ]
 
 
