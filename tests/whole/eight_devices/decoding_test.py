@@ -58,7 +58,6 @@ def written(run, params):
     [
         (Small("decoder_only", "pre_ln"), MESHES[0]),
         (Small("encoder_decoder", "pre_ln", changes=(("positions", "relative"),)), MESHES[1]),
-        (Small("encoder_decoder", recurrence="rnnsearch"), MESHES[0]),
         (Small("decoder_only", recurrence="lstmn"), MESHES[1]),
     ],
 )

@@ -13,12 +13,12 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 
-# Every shape, each with a scheme of its own, meets the mesh of three axes. The recurrent models
-# below meet those of one, and the memory accumulates gradients.
+# Every mesh of several axes, and every shape, each with a scheme of its own: the encoder below, in
+# chunks. The recurrent models meet meshes of one axis, and the memory accumulates gradients.
 SCHEMES = {"encoder_decoder": "admin", "encoder_only": "post_ln", "decoder_only": "pre_ln"}
 CASES = [
     ("tensor and data", "encoder_decoder"),
-    *[("data, fsdp and tensor", shape) for shape in SCHEMES],
+    ("data, fsdp and tensor", "decoder_only"),
     ("fsdp, tensor and sequence", "encoder_decoder"),
 ]
 # Biases by distance are sharded with the heads.
@@ -33,10 +33,10 @@ def transformer(shape):
     return Small(shape, SCHEMES[shape], changes=CHANGES.get(shape, ()))
 
 
-def trained(run: Small, mesh: str, steps=STEPS):
+def trained(run: Small, mesh: str, steps=STEPS, forgets=False):
     """The losses, and the state afterwards, on the mesh of this name.
 
-    With memory, rows go on where those of the batch before ended.
+    With memory, rows go on where those of the batch before ended. forgets: but find it empty.
     """
     losses, on_mesh = [], run.on(small.MESHES[mesh])
     with sharding.use(on_mesh.mesh):
@@ -46,6 +46,9 @@ def trained(run: Small, mesh: str, steps=STEPS):
         state = jax.device_put(state, layout, may_alias=False)  # the step takes its state
         for number in range(steps):
             batch = small.batch(run.shape, number)
+            if forgets:
+                memory = jax.device_put(first(run).memory, layout.memory, may_alias=False)
+                state = dataclasses.replace(state, memory=memory)
             if state.memory:
                 batch["targets_positions"] += number > 0
             batch = sharding.place(on_mesh.mesh, batch)
@@ -75,7 +78,7 @@ RECURRENT = [
         *((mesh, transformer(shape), False) for mesh, shape in CASES),
         *((mesh, run, False) for mesh, run in RECURRENT),
         # On a mesh that shards rows, length and vocabulary
-        *(("fsdp, tensor and sequence", Small(*row), True) for row in list(SCHEMES.items())[1:]),
+        *(("fsdp, tensor and sequence", transformer(shape), True) for shape in list(SCHEMES)[1:]),
     ],
 )
 def test_losses_and_parameters_are_those_of_one_device(monkeypatch, mesh, run, chunks):
@@ -94,13 +97,11 @@ def test_losses_and_parameters_are_those_of_one_device(monkeypatch, mesh, run, c
     [("", (("positions", "distance"), ("memory_length", 8))), ("lstm", (("stateful", True),))],
 )
 def test_memory_is_sharded_with_the_rows_and_that_of_one_device(recurrence, changes):
-    small_run = functools.partial(Small, "decoder_only", "pre_ln", recurrence, 2)
-    run = small_run(changes)
+    run = Small("decoder_only", "pre_ln", recurrence, 2, changes)
     expected_losses, expected = trained(run, "one device", steps=4)
     losses, state = trained(run, "data, fsdp and tensor", steps=4)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-    without = small_run(changes[:-1])
-    other_losses, _ = trained(without, "one device", steps=4)
+    other_losses, _ = trained(run, "one device", steps=4, forgets=True)
     assert np.all(np.abs(other_losses[1:] - expected_losses[1:]) > 1e-4)  # it is seen
     for name, leaf in state.memory.items():
         np.testing.assert_allclose(leaf, expected.memory[name], atol=1e-3)
