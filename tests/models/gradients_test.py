@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
+from transformer_jax.models.recurrent.config import RECURRENCES
 
 MORE = dict(qk_norm=True, attention_score="additive", embedding_norm=True, activation="swiglu")
 # Every shape and kind of positions, and the schemes with a second stream.
 TRANSFORMERS = {
     f"{residual}-{shape}": dict(**tiny.SHAPES[shape], residual=residual, **changes)
     for residual, shape, changes in [
-        ("pre_ln", "encoder_decoder", MORE | dict(positions="learned")),
         ("b2t", "encoder_decoder", dict(positions="rotary", logits_bias=True)),
         ("residual_dual", "decoder_only", dict(positions="distance", num_kv_heads=1)),
-        ("keel", "decoder_only", dict(positions="relative")),
+        ("pre_ln", "decoder_only", MORE | dict(positions="learned")),
         ("admin", "masked_tokens", MORE),
         ("sandwich", "mean_classes", dict(positions="distance")),
         ("sub_ln", "first_classes", dict(positions="rotary")),
@@ -26,9 +26,11 @@ TRANSFORMERS = {
 }
 # Logits read no table that embeds.
 OWN = dict(tied_embeddings="none", vocab_size=40)
-CONFIGS = {name: tiny.config(**changes, **OWN) for name, changes in TRANSFORMERS.items()} | {
-    name: dataclasses.replace(config, **OWN) for name, config in tiny.RECURRENT.items()
-}
+CONFIGS = {name: tiny.config(**changes, **OWN) for name, changes in TRANSFORMERS.items()}
+for name, config in tiny.RECURRENT.items():
+    layers = RECURRENCES[config.recurrence].residual_from or 1  # as few as have all that there is
+    sizes = dict(num_encoder_layers=layers, num_decoder_layers=layers)
+    CONFIGS[name] = dataclasses.replace(config, **OWN, **sizes)
 each_model = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
