@@ -134,10 +134,11 @@ FACTORS_AT_1 = {
 }
 
 
-@pytest.mark.parametrize("residual", FACTORS_AT_1)
-def test_factors_that_a_scheme_adds_leave_the_function_as_it_was(tmp_path, residual):
+@pytest.mark.parametrize(("encoder", "decoder"), [("admin", "layer_scale"), ("rezero", "admin")])
+def test_factors_that_a_scheme_adds_leave_the_function_as_it_was(tmp_path, encoder, decoder):
     """Also of Admin, whose draws are profiled. A stack that the checkpoint lacks keeps its own."""
-    old, new = tiny.config(FACTORS_AT_1[residual]), tiny.config(residual)
+    new = tiny.config(decoder, encoder_residual=encoder)
+    old = tiny.config(FACTORS_AT_1[decoder], encoder_residual=FACTORS_AT_1[encoder])
     saved, drawn = tiny.random_parameters(old), tiny.random_parameters(new, seed=1)
     _save(tmp_path, saved)
     factors = {path for path, role in tiny.roles(new).items() if role.factor}
@@ -152,9 +153,8 @@ def test_factors_that_a_scheme_adds_leave_the_function_as_it_was(tmp_path, resid
     np.testing.assert_array_equal(found, expected)
     assert "at 1   encoder/" in format_report(report)
 
-    encoder = tmp_path / "encoder"
-    _save(encoder, {"encoder": saved["encoder"]})
-    params, report = init_from(encoder, drawn, factor_paths=factors)
+    _save(tmp_path / "encoder", {"encoder": saved["encoder"]})
+    params, report = init_from(tmp_path / "encoder", drawn, factor_paths=factors)
     assert {path.partition("/")[0] for path in report.ones} == {"encoder"}
     assert bits(params["decoder"]) == bits(drawn["decoder"])
 
