@@ -16,7 +16,7 @@ NEAR = [
     tiny.config(**(tiny.SHAPES[shape] | dict(residual=residual, positions="rotary") | choices))
     for shape, residual, choices in [
         ("encoder_decoder", "admin", {}),
-        ("encoder_decoder", "sub_ln", dict(qk_norm=True)),
+        ("tags", "sub_ln", dict(qk_norm=True)),
         ("decoder_only", "residual_dual", {}),
         ("mean_classes", "post_ln", dict(attention_score="additive")),
     ]
