@@ -116,9 +116,8 @@ def letters(ids):
     return "".join("abcdefghijkl"[i] for i in ids)
 
 
-@pytest.mark.parametrize("method", ["greedy", "sample"])
-def test_results_come_in_the_order_of_the_examples(method):
-    settings = dataclasses.replace(BEAM, method=method, temperature=0.5)
+def test_results_come_in_the_order_of_the_examples():
+    settings = dataclasses.replace(BEAM, method="sample", temperature=0.5)
     batches = [batch_of([2, 0, 4], 6), batch_of([3, 1, -1], 4)]
     expected = [[source[:-1]] for source in SOURCES]
     assert generate(COPIER, batches, settings=settings) == expected
@@ -173,7 +172,7 @@ def test_a_result_is_as_long_as_its_own_prompt_allows(settings):
             assert [len("".join(row)) for row in pieces] == expected
 
 
-@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+@pytest.mark.parametrize("method", ["beam", "sample"])  # a greedy text grows as a sample does
 def test_room_that_is_made_as_it_is_needed_changes_nothing(method):
     settings = dataclasses.replace(BEAM, method=method, num_samples=2 if method == "sample" else 1)
     batch, numbers = batch_of([0, 1, 2, 3, 4], 6)
@@ -255,7 +254,7 @@ STOPS = [(), ("d",), ("ab", "b", "cde"), tuple(a + b for a in "aceg" for b in "b
 
 @pytest.mark.parametrize(
     ("method", "num_samples", "stops"),
-    [("greedy", 1, STOPS), ("sample", 1, STOPS[2:3]), ("sample", 4, STOPS[3:])],
+    [("greedy", 1, STOPS), ("sample", 4, STOPS[2:])],
 )
 def test_a_stream_gives_what_generate_gives(method, num_samples, stops):
     settings = dataclasses.replace(BEAM, method=method, num_samples=num_samples)
