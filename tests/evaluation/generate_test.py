@@ -158,8 +158,8 @@ def test_a_result_is_as_long_as_its_own_prompt_allows(settings):
     numbered = (batch, np.arange(3))
     limits = [
         of_source,
-        lambda tokens, *_: 4 - tokens,  # longest after the shortest prompt
-        lambda tokens, *_: 2 * (tokens - 1),  # nothing after a prompt of one token
+        lambda tokens, *_: 6 - tokens,  # longest after the shortest prompt
+        lambda tokens, *_: 5 * (tokens - 1) // 2,  # nothing after a prompt of one token
         lambda tokens, *_: 0 * tokens,
     ]
     run = {"params": endless, "settings": settings, "limit": lambda *of_row: limit(*of_row)}
