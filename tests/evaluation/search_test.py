@@ -275,7 +275,7 @@ def test_a_temperature_near_zero_takes_the_likeliest(top_k, top_p):
     """Wherever the logits lie, and whatever is cut off."""
     vocab_size = 5  # which blocks do not divide
     logits = np.random.default_rng(0).normal(size=(3, 64, vocab_size)).astype(np.float32)
-    logits += np.float32([[[-40.0]], [[0.0]], [[90.0]]])
+    logits += np.array([-40.0, 0.0, 90.0], np.float32)[:, None, None]
     logits = logits.reshape(-1, vocab_size)
     keys = keys_of(0, len(logits))
     choose = decode.sampler(keys, temperature=1e-8, top_k=top_k, top_p=top_p)

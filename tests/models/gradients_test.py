@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
-from transformer_jax.models.recurrent.config import RECURRENCES
 
 MORE = dict(qk_norm=True, attention_score="additive", embedding_norm=True, activation="swiglu")
 # Every shape and kind of positions, and the schemes with a second stream.
@@ -26,11 +25,15 @@ TRANSFORMERS = {
 }
 # Logits read no table that embeds.
 OWN = dict(tied_embeddings="none", vocab_size=40)
-CONFIGS = {name: tiny.config(**changes, **OWN) for name, changes in TRANSFORMERS.items()}
-for name, config in tiny.RECURRENT.items():
-    layers = RECURRENCES[config.recurrence].residual_from or 1  # as few as have all that there is
-    sizes = dict(num_encoder_layers=layers, num_decoder_layers=layers)
-    CONFIGS[name] = dataclasses.replace(config, **OWN, **sizes)
+CONFIGS = {name: tiny.config(**changes, **OWN) for name, changes in TRANSFORMERS.items()} | {
+    name: dataclasses.replace(
+        config,
+        num_encoder_layers=config.row.residual_from or 1,  # as few as have all that there is
+        num_decoder_layers=config.row.residual_from or 1,
+        **OWN,
+    )
+    for name, config in tiny.RECURRENT.items()
+}
 each_model = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
