@@ -182,7 +182,7 @@ def test_multipliers_are_those_of_parameters(shape, name):
 
 
 def test_branches_over_depth_are_those_of_depth_scaled():
-    sizes = dict(layers=4, architecture="encoder_only")
+    sizes: Any = dict(layers=4, architecture="encoder_only")
     config = sized("completep", residual="pre_ln", **sizes)
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
     scheme = sized("standard", residual="depth_scaled", **sizes)
@@ -208,7 +208,7 @@ def trajectory(name, row, steps=4):
 
     row: of the table, so that what a test puts into it is known by its content.
     """
-    own = dict(base_width=WIDTH // 4) if name in ROWS else {}
+    own: Any = dict(base_width=WIDTH // 4) if name in ROWS else {}
     config = sized(name, 1, 1, architecture="decoder_only", residual="pre_ln", **own)
     batch = tiny.read_by(config, tiny.packed_batch())
     boxed = tiny.init_function(config)(KEY, batch)
@@ -268,7 +268,7 @@ def test_what_the_symmetry_of_adam_makes_one_trains_alike(monkeypatch, one, othe
 def test_admin_is_profiled_on_the_draws_that_it_trains_from():
     """Multipliers of what is drawn larger leave the variances as they are: omega too. And a second
     profile of the same parameters is the first one."""
-    own = dict(encoder_residual="deepnorm", decoder_residual="admin")
+    own: Any = dict(encoder_residual="deepnorm", decoder_residual="admin")
     config, plain = sized("ntk", base_width=WIDTH // 2, **own), sized("standard", **own)
     params = tiny.initial_parameters(config)
     found, expected = (tiny.flat(p) for p in (params, tiny.initial_parameters(plain)))
