@@ -4,9 +4,10 @@ import textwrap
 
 import pytest
 
-from experiments.harness import results
+from experiments.harness import lab, results
 from tests.whole import conftest as whole
 
+lab.QUICKLY.clear()  # tests compile more quickly still
 compiled_once = whole.compiled_once  # in this process
 
 SWEEP = """

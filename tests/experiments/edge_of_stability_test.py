@@ -1,8 +1,9 @@
 """Readings against the threshold: what made-up ones are called, and what a small training gives."""
 
-import itertools
 import math
+from itertools import islice
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ from tests.experiments.harness.runs import finished
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection.sharpness import make_sharpness, threshold
 
-STEPS, EVERY, ROWS, RATE = 4, 2, 8, 0.01
+STEPS, EVERY, ROWS, PART, RATE = 4, 2, 8, 4, 0.01
 
 
 @pytest.fixture(scope="module")
@@ -51,23 +52,29 @@ def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(
 ):
     trainings, read = compiled
     whole = next(trainings.batches(measure.SEED))
-    on = place(trainings.run.mesh, whole)
-    expected = {
-        made.step: read(made.state, on)
-        for made in trainings.steps(RATE, measure.SEED, itertools.repeat(whole))
-        if made.step in (2, 4)
-    }
-    rows = measure.measure(config, tmp_path, learning_rate=RATE, rows=ROWS, every=EVERY)
+    on, expected = place(trainings.run.mesh, whole), {}
+    for made in trainings.steps(RATE, measure.SEED, measure._parts(whole, PART)):
+        drawn = np.asarray(made.batch["targets"])
+        assert len(drawn) == PART and set(map(tuple, drawn)) <= set(map(tuple, whole["targets"]))
+        if made.step in (2, 4):
+            expected[made.step] = {"loss": made.metrics["loss"], **read(made.state, on)}
+    rows = measure.measure(config, tmp_path, learning_rate=RATE, rows=PART, every=EVERY)
     assert [row["step"] for row in rows] == [2, 4]
     for row in rows:
-        for name, value in expected[row["step"]].items():
-            assert row[name] == pytest.approx(float(value), rel=1e-3), name
-    parts = measure.measure(config, tmp_path, learning_rate=RATE, rows=ROWS // 2, every=EVERY)
-    assert all(a["loss"] != b["loss"] for a, b in zip(rows, parts, strict=True))
+        for name in measure.NUMBERS:
+            assert row[name] == pytest.approx(float(expected[row["step"]][name]), rel=1e-3), name
+
+
+def test_steps_on_all_rows_are_made_on_the_same_batch(config, compiled, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(compiled[0], "steps", lambda *of: given.extend(islice(of[2], 2)) or ())
+    measure.measure(config, tmp_path, learning_rate=RATE, rows=ROWS, every=EVERY)
+    whole = next(compiled[0].batches(measure.SEED))
+    jax.tree.map(np.testing.assert_array_equal, given, [whole, whole])
 
 
 def test_a_training_that_diverges_has_all_its_rows_without_numbers(config, compiled, tmp_path):
-    rows = measure.measure(config, tmp_path, learning_rate=math.inf, rows=ROWS, every=EVERY)
+    rows = measure.measure(config, tmp_path, learning_rate=math.inf, rows=PART, every=EVERY)
     assert [row["step"] for row in rows] == [2, 4]
     assert all(math.isnan(row[name]) for row in rows for name in measure.NUMBERS)
 

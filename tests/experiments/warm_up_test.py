@@ -37,8 +37,11 @@ def shared(config):
 
 
 def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps_rate(
-    config, shared, tmp_path
+    config, shared, tmp_path, monkeypatch
 ):
+    """With the number of the state in place of its curvature."""
+    read = lambda state, _: {"sharpness": 7, "preconditioned_sharpness": state.step}  # noqa: E731
+    monkeypatch.setattr(measure, "make_sharpness", lambda run: read)
     (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=0, curvature=True)
     kept, rate_at = {}, {}
     for made in shared.steps(RATE, 0):
@@ -46,8 +49,8 @@ def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps
         rate_at[made.step] = float(made.metrics.get("learning_rate", 0.0))
     for step in (1, 10):
         at = BURN_IN + step
-        met = row[f"preconditioned_sharpness/{step}"]
-        assert row[f"edge/{step}"] == pytest.approx(rate_at[at] * met / threshold(0.9), rel=1e-4)
+        assert (row[f"sharpness/{step}"], row[f"preconditioned_sharpness/{step}"]) == (7, at)
+        assert row[f"edge/{step}"] == pytest.approx(rate_at[at] * at / threshold(0.9), rel=1e-4)
         old, new = (_kernels(kept[number]) for number in (at - 1, at))
         cosine = old @ new / np.linalg.norm(old) / np.linalg.norm(new)
         assert row[f"angle/{step}"] == pytest.approx(math.acos(cosine), rel=0.02)

@@ -60,9 +60,8 @@ def test_a_training_that_diverges_ends_before_the_bad_step(trainings):
 
 def test_a_row_holds_the_validation_loss_before_and_after(trainings):
     seen = []
-    row = trainings.row(RATE, SEED, lambda made: seen.append(made.step))
-    assert seen == list(range(STEPS + 1))
-    first, *_, last = (_params(made) for made in trainings.steps(RATE, SEED))
-    for params, name in ((first, "initial"), (last, "loss")):
+    row = trainings.row(RATE, SEED, lambda made: seen.append((made.step, _params(made))))
+    assert [step for step, _ in seen] == list(range(STEPS + 1))
+    for (_, params), name in ((seen[0], "initial"), (seen[-1], "loss")):
         assert row[name] == pytest.approx(trainings.validation_loss(params), rel=1e-5)
     assert (row["learning_rate"], row["seed"]) == (RATE, SEED)
