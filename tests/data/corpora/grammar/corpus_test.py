@@ -22,7 +22,7 @@ def is_held_out(number: int) -> bool:
 
 @pytest.fixture(scope="module")
 def many() -> list[sentences.Sentence]:
-    return list(map(realise, grammar.numbers(0, range(50_000))))
+    return list(map(realise, grammar.numbers(0, range(20_000))))
 
 
 @pytest.fixture(scope="module")

@@ -35,11 +35,12 @@ def test_every_choice_of_a_pattern_shows_in_the_english_sentence():
             for choices in product(*few.values())
         ]
     assert len(set(found)) == len(found) > 1000
-    for pattern in sentences.PATTERNS:  # and one slot at a time, all options
+    for pattern in sentences.PATTERNS:  # and one slot at a time, all options or thousands
         for name, slot in pattern.slots.items():
             rest = {other: options[0] for other, options in pattern.slots.items() if other != name}
-            varied = {realised(pattern, rest | {name: option}).source for option in slot}
-            assert len(varied) == len(slot), name
+            options = slot[:: max(1, len(slot) // 4_000)]
+            varied = {realised(pattern, rest | {name: option}).source for option in options}
+            assert len(varied) == len(options), name
 
 
 # A person's translations.
