@@ -141,21 +141,21 @@ def test_of_micro_batches_the_one_that_overflows_is_named():
 
 
 def test_an_update_that_overflows_is_named_after_its_parameter():
-    """The optimizer overflows where a gradient is large; which they are is asked before."""
+    """The optimizer overflows where a gradient is larger than those of the first parameter."""
     config = tiny.config(**PRE_LN)
     params, what = tiny.random_parameters(config), "mean gradient of parameter "
-    parts = examined(config, params)
+
+    def update(updates, params):
+        bound = 1.5 * jnp.abs(jax.tree.leaves(updates)[0]).max()
+        return jax.tree.map(lambda g: jnp.where(jnp.abs(g) > bound, jnp.inf, g), updates)
+
+    parts = list(examined(config, params, optimizer=optax.stateless(update)))
     largest = {
         name.removeprefix(what): np.abs(leaf).max() for name, leaf in parts if name.startswith(what)
     }
     bound = 1.5 * largest[next(iter(largest))]
     first = next(path for path in largest if largest[path] > bound)
-
-    def update(updates, params):
-        return jax.tree.map(lambda g: jnp.where(jnp.abs(g) > bound, jnp.inf, g), updates)
-
-    optimizer = optax.stateless(update)
-    assert found(config, params, optimizer=optimizer) == f"update of parameter {first}"
+    assert (replay.first_non_finite(parts) or "").startswith(f"update of parameter {first} (")
 
 
 def assert_of_the_step(model, settings, state, batch):
