@@ -27,11 +27,6 @@ def trainings(config):
     return Trainings(build.build(config))
 
 
-def _params(made):
-    """Those that are scored, the moving average."""
-    return jax.tree.map(np.array, made.state.evaluated)
-
-
 def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
     changed = replace(config, {"optimizer.learning_rate": RATE, "seed": SEED})
     run = build.build(changed)
@@ -59,9 +54,13 @@ def test_a_training_that_diverges_ends_before_the_bad_step(trainings):
 
 
 def test_a_row_holds_the_validation_loss_before_and_after(trainings):
-    seen = []
-    row = trainings.row(RATE, SEED, lambda made: seen.append((made.step, _params(made))))
-    assert [step for step, _ in seen] == list(range(STEPS + 1))
-    for (_, params), name in ((seen[0], "initial"), (seen[-1], "loss")):
+    seen = {}  # the moving averages, which are scored
+
+    def keep(made):
+        seen[made.step] = jax.tree.map(np.array, made.state.evaluated)
+
+    row = trainings.row(RATE, SEED, keep)
+    assert list(seen) == list(range(STEPS + 1))
+    for params, name in ((seen[0], "initial"), (seen[STEPS], "loss")):
         assert row[name] == pytest.approx(trainings.validation_loss(params), rel=1e-5)
     assert (row["learning_rate"], row["seed"]) == (RATE, SEED)

@@ -33,7 +33,7 @@ def make_batch(config, rows=2):
     return tiny.read_by(config, tiny.pack([[pair] for pair in pairs]))
 
 
-def examined(config, params, batch=None, *, optimizer=SGD, accumulation_steps=1):
+def examined(config, params, batch=None, *, optimizer: Any = SGD, accumulation_steps=1):
     """The tensors of a step."""
     settings = make_settings(accumulation_steps=accumulation_steps)
     state = make_state(params, optimizer)
