@@ -98,10 +98,6 @@ def recurrent(recurrence: str, architecture: str = "", **changes: Any) -> Recurr
     return settings(RecurrentConfig, "model", **(sizes | own | changes))
 
 
-# Those of `TURNS`.
-EVERY_SCHEME = {
-    "-".join(turn): config(**SHAPES[turn[0]], residual=turn[1], positions=turn[2]) for turn in TURNS
-}
 # Every row of the recurrent models, in each of its shapes.
 RECURRENT = {
     f"{name}-{architecture}": recurrent(name, architecture)

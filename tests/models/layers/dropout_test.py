@@ -18,7 +18,6 @@ from transformer_jax.models.layers.dropout import Dropout, noise
 
 RATE = 0.25  # a multiple of 2^-32, so exact
 RATES = [f"{name}dropout_rate" for name in ("", "embedding_", "attention_", "feed_forward_")]
-TWO_LAYERS = dict(num_encoder_layers=2, num_decoder_layers=2)
 ANCHOR = 4.0  # channel 0 of the residual stream, from a bias at its end: nothing drops that
 
 
@@ -82,11 +81,11 @@ def test_dtype_and_key():
         # In cross-attention too: there self-attention adds nothing.
         (tiny.config(attention_dropout_rate=RATE), ("encoder", "decoder")),
         (tiny.config("admin", architecture="decoder_only", **dict.fromkeys(RATES, RATE)), ()),
-        (tiny.recurrent("rnnsearch", dropout_rate=RATE, **TWO_LAYERS), ()),
-        (tiny.recurrent("gnmt", embedding_dropout_rate=RATE, **TWO_LAYERS), ()),
-        (tiny.recurrent("lstm", embedding_dropout_rate=RATE, **TWO_LAYERS), ()),
-        (tiny.recurrent("lstmn", dropout_rate=RATE, **TWO_LAYERS), ()),
-        (tiny.recurrent("gru", "decoder_only", embedding_dropout_rate=RATE, **TWO_LAYERS), ()),
+        (tiny.recurrent("rnnsearch", dropout_rate=RATE), ()),
+        (tiny.recurrent("gnmt", embedding_dropout_rate=RATE), ()),
+        (tiny.recurrent("lstm", embedding_dropout_rate=RATE), ()),
+        (tiny.recurrent("lstmn", dropout_rate=RATE), ()),
+        (tiny.recurrent("gru", "decoder_only", embedding_dropout_rate=RATE), ()),
     ],
 )
 def test_rates_drop_in_training_alone(config, silenced):
