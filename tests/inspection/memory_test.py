@@ -97,22 +97,22 @@ def test_a_run_that_fits_is_not_refused(limit, mode):
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def training_step():
     """A run, and its training step."""
     run = make({"train.ema_decay": 0.9, "data.batch_size": 32, "evaluate.batch_size": 32})
     return run, compile_step(run, math.inf)
 
 
-def test_the_state_is_exactly_what_the_compiled_step_takes(compiled):
+def test_the_state_is_exactly_what_the_compiled_step_takes(training_step):
     """But for the key, counters and the recent losses."""
-    run, program = compiled
+    run, program = training_step
     state = sum(need.size for need in memory._state(run))
     batch = sum(4 * leaf.size for leaf in jax.tree.leaves(run.abstract_batch()))
     assert state + batch <= program.arguments <= state + batch + 1000
 
 
-def test_what_decoding_takes_at_least_is_less_than_what_is_compiled(compiled, monkeypatch):
-    run, _ = compiled
+def test_what_decoding_takes_at_least_is_less_than_what_is_compiled(training_step, monkeypatch):
+    run, _ = training_step
     monkeypatch.setattr(memory, "_WORTH_TRACING", 0)
     sizes = {need.name: need.size for need in memory.generate(run)["decoding"]}
     assert set(sizes) == {"decoded tokens", "logits", "parameters", "decoding cache"}
