@@ -40,8 +40,7 @@ def shapes(config):
 @pytest.mark.parametrize(
     ("plain", "policies"),
     [
-        # Keeping the most and nothing; what each policy keeps is counted below.
-        (tiny.config("admin", architecture="decoder_only", **DROPOUT), ["dots", "full"]),
+        (tiny.config("admin", architecture="decoder_only", **DROPOUT), [*REMAT][1:]),
         (tiny.recurrent("lstm", "decoder_only", num_decoder_layers=1, dropout_rate=0.2), ["full"]),
     ],
 )
