@@ -277,7 +277,7 @@ def check_files(case, process, folder, trained):
             ending = Ending(1, "", f"error: {absent[1]}\n")
         wrong = fault(
             ending,
-            [path.name, f"in {case.split}", f"data.{case.split}", "data.train"],
+            [path.name, f"/{case.split}.", f"in {case.split}", f"data.{case.split}", "data.train"],
             place / "run",
         )
         assert not wrong, wrong + shown(arguments, ending)
@@ -315,7 +315,8 @@ def check_command_lines(case, process, folder, trained):
             main = importlib.import_module(case.module).main
             ending = in_process(lambda: main(arguments))
     parts = [part for text in arguments for part in text.lstrip("-").split("=", 1)]
-    names = ["--", "required", "~NAME", *(text for text in [*arguments, *parts] if len(text) > 1)]
+    names = ["--", "required", "~NAME", *(f"flag '{text[2:]}'" for text in arguments)]
+    names += [text for text in [*arguments, *parts] if len(text) > 1 or not text.isascii()]
     wrong = fault(ending, names)
     assert not wrong, wrong + shown(arguments, ending, case.module)
     assert ending.status == 0 or command_line.files(workdir) == before, shown(arguments, ending)
