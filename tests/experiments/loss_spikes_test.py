@@ -52,7 +52,10 @@ def shared(config):
 @pytest.fixture(scope="module")
 def rows(config, shared, tmp_path_factory):
     """With the number of the state in place of its curvature."""
-    read = lambda state, _: {"preconditioned_sharpness": state.step}  # noqa: E731
+
+    def read(state, batch):
+        return {"preconditioned_sharpness": state.step}
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "make_sharpness", lambda run: read)
         folder, more = tmp_path_factory.mktemp("work"), {"injected": ODD, "curvature": [3]}

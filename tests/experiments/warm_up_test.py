@@ -40,7 +40,10 @@ def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps
     config, shared, tmp_path, monkeypatch
 ):
     """With the number of the state in place of its curvature."""
-    read = lambda state, _: {"sharpness": 7, "preconditioned_sharpness": state.step}  # noqa: E731
+
+    def read(state, batch):
+        return {"sharpness": 7, "preconditioned_sharpness": state.step}
+
     monkeypatch.setattr(measure, "make_sharpness", lambda run: read)
     (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=0, curvature=True)
     kept, rate_at = {}, {}

@@ -116,6 +116,7 @@ def test_the_only_translation_is_that_of_a_person(pair):
     words = set(source.lower().split())
     translations = []
     for pattern in sentences.PATTERNS:
+        # Most patterns fail at a slot of few options, before those of thousands are looked through.
         few_first = sorted(pattern.slots.values(), key=len)
         if not all(any(may_choose(o, words) for o in slot) for slot in few_first):
             continue
