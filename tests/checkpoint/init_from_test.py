@@ -134,6 +134,7 @@ FACTORS_AT_1 = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("encoder", "decoder"), [("admin", "layer_scale"), ("rezero", "admin")])
 def test_factors_that_a_scheme_adds_leave_the_function_as_it_was(tmp_path, encoder, decoder):
     """Also of Admin, whose draws are profiled. A stack that the checkpoint lacks keeps its own."""

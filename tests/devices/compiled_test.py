@@ -62,6 +62,7 @@ def kept(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*-cache")}
 
 
+@pytest.mark.long
 def test_a_second_process_compiles_nothing_and_a_broken_file_is_compiled_anew(compute, tmp_path):
     """The first folder of a process stays, so that what is to be read from no other folder says so
     before one is named."""

@@ -13,6 +13,7 @@ from tests.experiments.harness.runs import finished
 from transformer_jax.config.build import build
 
 
+@pytest.mark.long
 def test_the_norm_is_how_fast_the_loss_changes_along_the_last_matrix(tmp_path, compiled_once):
     config = tiny.config(tmp_path, 4, {"model.residual": "post_ln", "model.num_layers": 2})
     (row,) = measure.measure(config, tmp_path, layers=[2], draws=1)

@@ -159,23 +159,6 @@ def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, see
 
 
 @pytest.mark.parametrize(
-    "fails_above, first, asked", [(0.0, sweep.RATES[0], 0), (math.inf, None, -1)]
-)
-def test_where_all_or_none_fail_the_end_of_the_grid_is_asked(
-    tmp_path, fails_above, first, asked, undrawn
-):
-    rows = [*_ladder(fails_above), *_ladder(fails_above, qk_norm=True)]
-    for row in rows:
-        row["warm_up/largest_logit"] = row["loss"] and row["warm_up/largest_logit"]
-    report.report(_runs("sizes", rows), tmp_path)
-    found = _numbers(tmp_path)
-    assert found["prediction/first_failing"] == first
-    assert found["prediction/rates"] == [sweep.RATES[asked]]
-    assert (found["S/3L/d32/without"] is None) == (fails_above == 0)
-    assert ("S_difference/3L/d32" in found) == (fails_above > 0)
-
-
-@pytest.mark.parametrize(
     "losses, right", [([2.0, None], 2), ([2.0, 3.29], 2), ([None, None], 1), ([None, 2.0], 0)]
 )
 def test_blind_compares_with_what_was_written_before(tmp_path, losses, right, undrawn):
@@ -187,17 +170,6 @@ def test_blind_compares_with_what_was_written_before(tmp_path, losses, right, un
     assert (after["blind/right"], after["blind/runs"]) == (right, 2)
     assert f"{right} of 2 as predicted" in text
     assert {name: after[name] for name in before} == before
-
-
-def test_blind_needs_a_prediction(tmp_path, monkeypatch):
-    runs = _runs("blind", _trainings(sweep.BLIND, 0, {0.1: 2.0}))
-    with pytest.raises(ValueError, match="run the sweep cpu first"):
-        report.report(runs, tmp_path)
-    monkeypatch.setattr(sweep, "SUMMARY", tmp_path / "summary.json")
-    (run,) = sweep.blind(False)
-    assert run.measure is not None
-    with pytest.raises(ValueError, match="run the sweep cpu first"):
-        measure.measure(run.resolved, tmp_path, **run.measure)
 
 
 def _arms(column, losses_of):
@@ -222,17 +194,6 @@ def test_losses_are_compared_with_the_least_value(tmp_path, part, base, other, u
     assert f"{part}.svg" in text
 
 
-def test_what_was_never_seen_is_not_compared(tmp_path, undrawn):
-    rows = _arms("z_loss", {0.0: [None, None], 1e-4: [2.0, 2.1]})
-    for row in rows[:2]:
-        row["end/log_z"] = None
-    text = report.report(_runs("z_loss", rows), tmp_path)
-    found = _numbers(tmp_path)
-    assert "difference/log_z/z_loss/0.0001/0.1" not in found
-    assert found["log_z/z_loss/0/0.1"] is None and "| none |" in text
-    assert found["difference/loss/z_loss/0.0001/0.1"] < 0
-
-
 # Measuring ---------------------------------------------------------------------------------------
 
 STEPS, RATE, SEED = 10, 0.01, 1
@@ -253,6 +214,7 @@ def trained(tmp_path_factory):
     return trainings, rows
 
 
+@pytest.mark.long
 def test_a_training_that_diverged_has_no_end(trained):
     trainings, (row, diverged) = trained
     assert (row["made"], diverged["made"]) == (STEPS, 0)
@@ -263,6 +225,7 @@ def test_a_training_that_diverged_has_no_end(trained):
     assert row["unigram_entropy"] == pytest.approx(-np.sum(shares * np.log(shares)), rel=0.01)
 
 
+@pytest.mark.long
 def test_warm_up_is_seen_after_four_tenths_of_it(trained):
     trainings, (row, _) = trained
     params, batch = _at(trainings, step=2)
@@ -284,6 +247,7 @@ def test_warm_up_is_seen_after_four_tenths_of_it(trained):
         assert row[f"warm_up/{name}"] == pytest.approx(float(value), rel=1e-3), name
 
 
+@pytest.mark.long
 def test_gradients_are_those_that_adam_sees(trained):
     trainings, (row, _) = trained
     run, settings = trainings.run, trainings.run.optimizer
@@ -304,6 +268,7 @@ def test_gradients_are_those_that_adam_sees(trained):
     assert row["warm_up/update_rms"] == pytest.approx(np.sqrt(np.mean(update**2)), rel=1e-2)
 
 
+@pytest.mark.long
 def test_kappa_sets_the_norms_of_queries_and_keys_for_good(tmp_path):
     # Weights that decayed would come near the norms' epsilon.
     own = {"model.qk_norm": True, "optimizer.weight_decay": 0.0}

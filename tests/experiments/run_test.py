@@ -186,6 +186,7 @@ def test_a_sweep_says_how_many_runs_may_disturb_each_other(
     assert orders[0].at_once == expected
 
 
+@pytest.mark.long
 def test_the_devices_are_left_to_the_runs(command):
     """Planning needs none, but running does."""
     sweep = subprocess.run(

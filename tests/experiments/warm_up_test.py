@@ -36,6 +36,7 @@ def shared(config):
         yield trainings
 
 
+@pytest.mark.long
 def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps_rate(
     config, shared, tmp_path, monkeypatch
 ):
@@ -74,12 +75,7 @@ def _kernels(params):
     return np.concatenate([x.astype(np.float64).reshape(-1) for x in kept])
 
 
-def test_what_diverges_has_its_row_without_readings(config, shared, tmp_path):
-    (row,) = measure.measure(config, tmp_path, learning_rates=[math.inf], seed=0, curvature=False)
-    assert math.isnan(row["loss"]) and math.isnan(row["dead"])
-    assert all(math.isnan(row[f"{n}/{s}"]) for n in measure.NUMBERS for s in measure.READINGS)
-
-
+@pytest.mark.long
 def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(shared):
     made = next(shared.steps(RATE, 0))
     params, batch = made.state.params, made.batch

@@ -60,6 +60,7 @@ def test_training_can_log_the_diagnostics_of_every_shape(number, shape):
     assert {name: values.shape for name, values in found.items()} == expected
 
 
+@pytest.mark.long
 def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(monkeypatch):
     """It looks at the first rows of a batch: those beyond change nothing."""
     packed, more = tiny.packed_batch(), tiny.pack([tiny.sentences((5, 5), seed=1)])

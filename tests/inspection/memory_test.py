@@ -120,6 +120,7 @@ def test_what_decoding_takes_at_least_is_less_than_what_is_compiled(training_ste
     assert program is not None and sum(sizes.values()) <= program.memory
 
 
+@pytest.mark.long
 def test_the_compiled_step_is_refused_or_told_of_before_it_runs(limit, caplog, phases):
     """Attention weights of one row: only the compiled step holds them all."""
     run = make({"data.row_target_length": 3 * 10**5, "data.batch_size": 1, "data.streams": 1})

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tests.inspection.seen import (
     ADMIN,
@@ -48,6 +49,7 @@ def test_observing_changes_no_logits_and_numbers_sublayers_as_they_run():
     np.testing.assert_allclose(final, logits[shown.real], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_kernel_that_holds_no_weights_shows_the_same():
     config = dataclasses.replace(PRE_LN, attention_kernel="splash")
     params, batch = tiny.random_parameters(PRE_LN), tiny.packed_batch()

@@ -40,14 +40,16 @@ OF_ATTENTION = (
 
 def cases():
     """Hypotheses of each prompt, 3 of which are those of a beam, and a config: every scheme once,
-    while all else takes turns, the first with what attention can be; and all recurrent models."""
+    while all else takes turns, the first with what attention can be; and all recurrent models. The
+    second half of the schemes only in the long tests."""
     others = tiny.with_positions(itertools.cycle(OTHERS))
     choices = itertools.chain(OF_ATTENTION, others)
     for number, (residual, own) in enumerate(zip(tiny.SCHEMES, choices, strict=False)):
         shape = ("encoder_decoder", "decoder_only", "decoder_only")[number % 3]
         mixed = dict(encoder_residual="deepnorm", architecture=shape, max_length=16)
         beams = 3 if number < len(OF_ATTENTION) else 1 + number // 2 % 2
-        yield beams, tiny.config(residual, **mixed, **own)
+        marks = [pytest.mark.long] if number >= len(tiny.SCHEMES) // 2 else []
+        yield pytest.param(beams, tiny.config(residual, **mixed, **own), marks=marks)
     yield from ((3, config) for config in RECURRENT)
 
 

@@ -37,6 +37,7 @@ def shapes(config):
     return params, batch, jax.random.key(0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plain", "policies"),
     [

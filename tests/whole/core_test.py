@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 # Imports every module below a package, the command line first; prints what that alone has loaded.
 IMPORT_ALL = """
@@ -22,6 +24,7 @@ assert len(names) > 100 and not [name for name in names if ".tools" in name]
 LATE = {"matplotlib", "scipy", "seqeval", "sklearn", "tensorboardX", "tensorflow_datasets"}
 
 
+@pytest.mark.long
 def test_every_core_module_imports_without_the_tools(tmp_path):
     for package in ("transformer_jax", "configs"):
         ignored = shutil.ignore_patterns("tools")

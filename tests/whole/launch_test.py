@@ -18,7 +18,8 @@ pytestmark = pytest.mark.long
 REPOSITORY = Path(__file__).parents[2]
 
 # Makes environments out of copies of itself, notes what pip is to install, and prints what main is
-# called with. Compiles imports, where it may. Passes everything else to the real Python.
+# called with. Compiles imports, where it may. Passes everything else to the real Python, without
+# its packages.
 PYTHON = f"""#!/usr/bin/env bash
 case "$*" in
     "-c import ensurepip") exit "${{NO_ENSUREPIP:-0}}" ;;
@@ -30,7 +31,7 @@ case "$*" in
         printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ${{SHOWN:+"${{!SHOWN}}"}} ;;
     "-P -c import "*) [[ -z "${{PYTHONDONTWRITEBYTECODE:-}}" ]] ;;
     "-m pytest "*) printf '%s\\n' "pytest ${{*: -3}}" ;;
-    *) exec '{sys.executable}' "$@" ;;
+    *) exec '{sys.executable}' -I -S "$@" ;;
 esac
 """
 
@@ -94,12 +95,11 @@ def clone(tmp_path: Path) -> Clone:
     ("command", "environment", "installed"),
     [
         ("", {}, [""]),
-        ("inspect", {"PYTHONDONTWRITEBYTECODE": "1"}, [""]),
-        ("inspect", {"NO_ENSUREPIP": "1"}, ["pip", ""]),  # pip comes from outside
+        # pip comes from outside
+        ("inspect", {"PYTHONDONTWRITEBYTECODE": "1", "NO_ENSUREPIP": "1"}, ["pip", ""]),
         ("evaluate '--workdir=runs/a b' --config.model.residual=admin --split=", {}, [""]),
         ("preflight --config.mesh.topology=v5e-16", {}, ["[preflight]"]),
         ("experiment gradients --quick", {}, [""]),
-        ("compare 'runs/a b' runs/c --output=x", {}, [""]),
         ("report 'runs/a b' runs/c --output=x", {}, [""]),
         ("tensorboard --logdir=runs", {}, ["[tensorboard]"]),
     ],
@@ -113,7 +113,7 @@ def test_a_first_call_installs_what_it_needs_and_a_second_nothing(
     if not arguments:
         flags = [f"--config={clone.path}/configs/quickstart.py"]
         flags.append(f"--workdir={clone.path}/runs/quickstart")
-    if mode[0] not in ("experiment", "compare", "report", "tensorboard"):
+    if mode[0] not in ("experiment", "report", "tensorboard"):
         flags.insert(0, f"--mode={mode[0]}")
     for expected in (installed, []):
         status, out, err = clone.launch(*arguments, **environment)

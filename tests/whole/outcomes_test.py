@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.whole.command_line import call, files, records, results
+from tests.whole.command_line import OTHERS, call, files, records, results
 from transformer_jax import main
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
@@ -80,9 +80,6 @@ def test_a_run_that_overflows_ends_before_it_saves_and_replay_names_the_first_te
     (tmp_path / "replay.json").unlink()
     assert files(tmp_path) == before
 
-    # A rerun comes to the same end.
-    assert train(folder, tmp_path, changes)[1]["first_bad_step"] == 2
-
 
 def test_replay_says_where_everything_is_finite(folder, capsys):
     assert call(f"--workdir={folder}/run", "--mode=replay", "--step=4") == 0
@@ -109,18 +106,17 @@ def test_spikes_are_among_the_results_with_their_batches(folder, tmp_path, monke
 
 
 def test_the_profile_of_admin_and_diagnoses_are_among_the_files(folder, tmp_path):
-    every = {"train.diagnostics_every": 3, "train.sharpness_every": 6}
-    train(folder, tmp_path, {"model.residual": "admin"} | every)
+    changes = OTHERS["language_model"] | {"model.residual": "admin", "train.diagnostics_every": 3}
+    train(folder, tmp_path, changes)
     profile = json.loads((tmp_path / "profile.json").read_text())
-    assert [len(profile[stack]) for stack in ("encoder", "decoder")] == [2, 3]
+    assert [(stack, len(rows)) for stack, rows in profile.items()] == [("decoder", 2)]
     for rows in profile.values():
         # This holds only under the very dropout that the omegas were measured with.
         omegas = [1.0] + [(r["shortcut_variance"] + r["branch_variance"]) ** 0.5 for r in rows]
         np.testing.assert_allclose([row["omega"] for row in rows], omegas[:-1], rtol=1e-5)
     logged = records(tmp_path)
     assert [record["step"] for record in logged] == [2, 3, 4, 6]
-    for name, steps in (("decoder/branch_variance", [3, 6]), ("preconditioned_sharpness", [6])):
-        assert [row["step"] for row in logged if f"diagnostics/{name}" in row] == steps
-    assert logged[-1]["diagnostics/preconditioned_sharpness"] > 0
-    assert len(logged[-1]["diagnostics/decoder/branch_variance"]) == 3
+    name = "diagnostics/decoder/branch_variance"
+    assert [row["step"] for row in logged if name in row] == [3, 6]
+    assert len(logged[-1][name]) == 2
     assert "train/loss" in logged[-1]

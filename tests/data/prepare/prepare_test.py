@@ -195,6 +195,7 @@ def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch, whole):
     assert contents(tmp_path / "set") == contents(whole)
 
 
+@pytest.mark.long
 def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch, whole):
     started = []
     monkeypatch.setattr(prepare, "Worker", lambda made: started.append(1) or Worker(made))

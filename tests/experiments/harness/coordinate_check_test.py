@@ -13,6 +13,7 @@ from transformer_jax.tools.coordinate_check import coordinates
 STEPS, RATE = 12, 0.01
 
 
+@pytest.mark.long
 def test_sizes_are_those_of_the_first_ten_steps_on_the_first_batch(tmp_path):
     trainings = Trainings(build(tiny.config(tmp_path, STEPS, {})))
     rows = coordinate_check.sizes(trainings, RATE, seeds=2)

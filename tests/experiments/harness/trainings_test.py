@@ -27,6 +27,7 @@ def trainings(config):
     return Trainings(build.build(config))
 
 
+@pytest.mark.long
 def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
     changed = replace(config, {"optimizer.learning_rate": RATE, "seed": SEED})
     run = build.build(changed)
@@ -46,6 +47,7 @@ def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
     assert made.step == STEPS
 
 
+@pytest.mark.long
 def test_a_training_that_diverges_ends_before_the_bad_step(trainings):
     made = [made.step for made in trainings.steps(math.inf, 0)]
     assert made == [0]
@@ -53,6 +55,7 @@ def test_a_training_that_diverges_ends_before_the_bad_step(trainings):
     assert math.isnan(row["loss"]) and math.isfinite(row["initial"])
 
 
+@pytest.mark.long
 def test_a_row_holds_the_validation_loss_before_and_after(trainings):
     seen = {}  # the moving averages, which are scored
 

@@ -17,6 +17,7 @@ def program(name):
         return importlib.import_module(name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [tiny.SOURCE, tiny.DECODER], ids=["both", "decoder_only"])
 def test_every_prompt_gets_all_of_its_tokens(changes, tmp_path):
     """The work itself checks how many there are."""

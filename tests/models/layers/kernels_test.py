@@ -94,6 +94,7 @@ for arguments in (s.case(256, 256, True), s.case(256, 128, False)):
 """
 
 
+@pytest.mark.long
 def test_rows_heads_and_queries_cut_over_a_mesh_change_nothing():
     on_eight_devices("-c", _UNDER_A_MESH)
 

@@ -242,6 +242,7 @@ def trajectory(name, row, steps=4):
     return np.stack(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -265,6 +266,7 @@ def test_what_the_symmetry_of_adam_makes_one_trains_alike(monkeypatch, one, othe
     assert not np.allclose(standard, expected, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.long
 def test_admin_is_profiled_on_the_draws_that_it_trains_from():
     """Multipliers of what is drawn larger leave the variances as they are: omega too. And a second
     profile of the same parameters is the first one."""

@@ -49,6 +49,7 @@ def imported(tmp_path_factory):
     return folder, home / "ours"
 
 
+@pytest.mark.long
 def test_there_and_back(imported, tmp_path, capsys):
     (folder, work), back = imported, tmp_path / "back"
     (tmp_path / "lines").write_text("w5 w6\nw7\n")

@@ -32,6 +32,7 @@ def test_times_are_work_over_speed():
     }
 
 
+@pytest.mark.long
 def test_a_step_takes_the_state_and_the_batch_and_fits_into_no_less_than_it_needs():
     run = make({})
     program = compile_step(run, math.inf)

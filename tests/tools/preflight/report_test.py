@@ -9,6 +9,7 @@ from transformer_jax.tools.preflight import report
 from transformer_jax.tools.preflight.program import TooLarge
 
 
+@pytest.mark.long
 def test_the_report_of_this_machine():
     """Both programs are there, and fit."""
     texts = list(report.report(make, local(), explained=True))

@@ -74,6 +74,7 @@ def large(leaf):
 PRE_LN = dict(residual="pre_ln", tied_embeddings="none")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
@@ -140,6 +141,7 @@ def test_of_micro_batches_the_one_that_overflows_is_named():
     assert found(config, params, batch, accumulation_steps=2) == f"micro-batch 2 of 2: {expected}"
 
 
+@pytest.mark.long
 def test_an_update_that_overflows_is_named_after_its_parameter():
     """The optimizer overflows where a gradient is larger than those of the first parameter."""
     config = tiny.config(**PRE_LN)
@@ -177,6 +179,7 @@ def assert_of_the_step(model, settings, state, batch):
     return parts
 
 
+@pytest.mark.long
 def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read():
     config = tiny.config(architecture="decoder_only", positions="relative", memory_length=3)
     model, settings = tiny.model(config), make_settings(accumulation_steps=2)

@@ -13,13 +13,15 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 
-# Every mesh of several axes, and every shape, each with a scheme of its own: the encoder below, in
-# chunks. The recurrent models meet meshes of one axis, and the memory accumulates gradients.
+# Every mesh of several axes, and every shape, each with a scheme of its own. The recurrent models
+# meet a mesh of one axis, and the memory accumulates gradients.
 SCHEMES = {"encoder_decoder": "admin", "encoder_only": "post_ln", "decoder_only": "pre_ln"}
 CASES = [
-    ("tensor and data", "encoder_decoder"),
-    ("data, fsdp and tensor", "decoder_only"),
-    ("fsdp, tensor and sequence", "encoder_decoder"),
+    ("tensor and data", "encoder_decoder", False),
+    ("fsdp, tensor and sequence", "encoder_decoder", False),
+    # In chunks, on a mesh that shards rows, length and vocabulary
+    ("fsdp, tensor and sequence", "encoder_only", True),
+    ("data, fsdp and tensor", "decoder_only", True),
 ]
 # Biases by distance are sharded with the heads.
 CHANGES = {"decoder_only": (("positions", "relative"),)}
@@ -63,7 +65,6 @@ trained_alone = functools.cache(functools.partial(trained, mesh="one device"))
 # Recurrent models, whose kernels are gathered before the scan over time
 RECURRENT = [
     ("data", Small("encoder_decoder", recurrence="rnnsearch")),
-    ("fsdp", Small("encoder_only", recurrence="lstm")),
     ("data, fsdp and tensor", Small("encoder_decoder", recurrence="gnmt")),
     (
         "fsdp, tensor and sequence",
@@ -75,10 +76,8 @@ RECURRENT = [
 @pytest.mark.parametrize(
     ("mesh", "run", "chunks"),
     [
-        *((mesh, transformer(shape), False) for mesh, shape in CASES),
+        *((mesh, transformer(shape), chunks) for mesh, shape, chunks in CASES),
         *((mesh, run, False) for mesh, run in RECURRENT),
-        # On a mesh that shards rows, length and vocabulary
-        *(("fsdp, tensor and sequence", transformer(shape), True) for shape in list(SCHEMES)[1:]),
     ],
 )
 def test_losses_and_parameters_are_those_of_one_device(monkeypatch, mesh, run, chunks):
