@@ -284,9 +284,10 @@ def wrong(name, damage, expected, found, logged):
             return None
         print(f"OTHER {name} {damage}: {'told' if named else 'not told'}")
         # What a deleted file alone knew is lost, and texts that anyone may edit have no sums and no
-        # version: a key more is one value more.
+        # version: a key more is one value more. Samples have no form either.
         editable = name.startswith("run/") and not name.startswith("run/checkpoints/")
-        unseen = {*DAMAGES, "deleted"} - {"pickled"} if editable else {"deleted"}
+        formless = set() if name.endswith(".txt") else {"pickled"}
+        unseen = {"deleted"} | (set(DAMAGES) - formless if editable else set())
         return None if damage in unseen else f"SILENT: {found.made} {told}"[:600]
     if told.count("error: ") != 1 or "Traceback" in told or "mistake of the program" in told:
         return f"no message: {told[-600:]}"

@@ -87,9 +87,10 @@ def test_every_line_is_there_at_once_and_counted(tmp_path):
         ('{"step": 5}\n{"step": 4}\n{"step": 5}\n', 2),  # in another order
         (f'{{"step": 1{"0" * 400}}}\n{{"step": 5}}\n', 1),
         (f'\n{{"step": 1, "time/wall_seconds": 1{"0" * 400}}}\n{{"step": 5}}\n', 2),
+        ('{"step": 5}\npickled', 2),  # which is no beginning of a record
     ],
 )
-def test_a_bad_line_elsewhere_is_named(tmp_path, text, number):
+def test_a_bad_line_that_no_kill_tore_is_named(tmp_path, text, number):
     (tmp_path / "metrics.jsonl").write_text(text)
     for read in (read_metrics, lambda folder: [open_log(folder, restored_step=2)]):
         with pytest.raises(ValueError, match=rf"metrics\.jsonl:{number} "):

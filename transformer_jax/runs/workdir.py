@@ -181,7 +181,8 @@ def read_metrics(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
                     raise ValueError("the step or the time is not a number, or steps do not ascend")
                 last = step
             except (ValueError, KeyError, TypeError, OverflowError) as error:
-                if next(lines, None) is None:
+                # A kill leaves the beginning of a record, and a loss of power may leave zeros.
+                if next(lines, None) is None and line[:1] in (b"{", b"\0"):
                     return
                 raise ValueError(
                     f"{path}:{number} is not a record of a run; remove that line"
