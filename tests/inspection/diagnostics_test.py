@@ -104,6 +104,7 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
         np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.long
 def test_the_profile_is_what_admins_profiling_measured():
     """It repeats the draw's dropout, so that each omega squared is the sum of the two variances of
     the sublayer before."""

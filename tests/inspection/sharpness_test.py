@@ -81,6 +81,7 @@ def test_what_training_logs_is_of_its_parameters_and_its_optimizer():
         np.testing.assert_allclose(measured["gradient_alignment"], expected, rtol=1e-2)
 
 
+@pytest.mark.long
 def test_clipping_leaves_the_curvature_that_adams_steps_meet():
     """Adam's steps do not change with the scale of all gradients, and so neither does that."""
     params, loss, _ = network()

@@ -40,16 +40,14 @@ OF_ATTENTION = (
 
 def cases():
     """Hypotheses of each prompt, 3 of which are those of a beam, and a config: every scheme once,
-    while all else takes turns, the first with what attention can be; and all recurrent models. The
-    second half of the schemes only in the long tests."""
+    while all else takes turns, the first with what attention can be; and all recurrent models."""
     others = tiny.with_positions(itertools.cycle(OTHERS))
     choices = itertools.chain(OF_ATTENTION, others)
     for number, (residual, own) in enumerate(zip(tiny.SCHEMES, choices, strict=False)):
         shape = ("encoder_decoder", "decoder_only", "decoder_only")[number % 3]
         mixed = dict(encoder_residual="deepnorm", architecture=shape, max_length=16)
         beams = 3 if number < len(OF_ATTENTION) else 1 + number // 2 % 2
-        marks = [pytest.mark.long] if number >= len(tiny.SCHEMES) // 2 else []
-        yield pytest.param(beams, tiny.config(residual, **mixed, **own), marks=marks)
+        yield beams, tiny.config(residual, **mixed, **own)
     yield from ((3, config) for config in RECURRENT)
 
 
@@ -104,7 +102,7 @@ def continuations(count):
     return np.stack([target for _, target in pairs])
 
 
-@pytest.mark.parametrize(("beams", "config"), list(cases()))
+@pytest.mark.parametrize(("beams", "config"), tiny.every_second_long(cases()))
 def test_what_is_decoded_has_the_logits_of_a_whole_row(beams, config):
     """After prompts of any length, of which one is bos alone, and one is nothing at all: that stays
     finite and disturbs nobody. Hypotheses of a beam continue others of their sentence at each

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import linen as nn
 
 from tests.defaults import settings
@@ -109,6 +110,12 @@ RECURRENT = {
 def family_of(config: Any) -> family.Family:
     """The family that a model's config belongs to."""
     return next(row for row in FAMILIES.values() if isinstance(config, row.config))
+
+
+def every_second_long(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Cases of a parametrised test, of which the long tests alone meet every second one."""
+    marks = itertools.cycle([(), pytest.mark.long])
+    return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks, strict=False)]
 
 
 def model(config: Any) -> Any:

@@ -75,18 +75,20 @@ def test_dtype_and_key():
 
 @pytest.mark.parametrize(
     ("config", "silenced"),
-    [
-        # Each rate by itself is seen below, where masks are read off.
-        (tiny.config(**tiny.SHAPES["masked_tokens"], embedding_dropout_rate=RATE), ()),
-        # In cross-attention too: there self-attention adds nothing.
-        (tiny.config(attention_dropout_rate=RATE), ("encoder", "decoder")),
-        (tiny.config("admin", architecture="decoder_only", **dict.fromkeys(RATES, RATE)), ()),
-        (tiny.recurrent("rnnsearch", dropout_rate=RATE), ()),
-        (tiny.recurrent("gnmt", embedding_dropout_rate=RATE), ()),
-        (tiny.recurrent("lstm", embedding_dropout_rate=RATE), ()),
-        (tiny.recurrent("lstmn", dropout_rate=RATE), ()),
-        (tiny.recurrent("gru", "decoder_only", embedding_dropout_rate=RATE), ()),
-    ],
+    tiny.every_second_long(
+        [
+            # Each rate by itself is seen below, where masks are read off.
+            (tiny.config(**tiny.SHAPES["masked_tokens"], embedding_dropout_rate=RATE), ()),
+            # In cross-attention too: there self-attention adds nothing.
+            (tiny.config(attention_dropout_rate=RATE), ("encoder", "decoder")),
+            (tiny.config("admin", architecture="decoder_only", **dict.fromkeys(RATES, RATE)), ()),
+            (tiny.recurrent("rnnsearch", dropout_rate=RATE), ()),
+            (tiny.recurrent("gnmt", embedding_dropout_rate=RATE), ()),
+            (tiny.recurrent("lstm", embedding_dropout_rate=RATE), ()),
+            (tiny.recurrent("lstmn", dropout_rate=RATE), ()),
+            (tiny.recurrent("gru", "decoder_only", embedding_dropout_rate=RATE), ()),
+        ]
+    ),
 )
 def test_rates_drop_in_training_alone(config, silenced):
     none = {name: 0.0 for name in RATES if hasattr(config, name)}

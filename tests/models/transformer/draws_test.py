@@ -6,12 +6,14 @@ What schemes share is seen in schemes_test.
 import itertools
 
 import numpy as np
+import pytest
 
 from tests.models import tiny
 
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "masked_tokens")
 
 
+@pytest.mark.long
 def test_no_two_kernels_share_a_draw():
     """What the stacks of other shapes draw is the same, as seen below."""
     kernels = []

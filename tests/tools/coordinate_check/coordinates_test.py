@@ -8,6 +8,7 @@ from tests.models import tiny
 from transformer_jax.tools.coordinate_check import coordinates
 
 
+@pytest.mark.long
 def test_sizes_are_means_over_real_tokens():
     batch = tiny.packed_batch()
     before, after = (tiny.random_parameters(POST_LN, seed) for seed in (0, 1))
