@@ -1,8 +1,5 @@
 """Readings against the threshold: what made-up ones are called, and what a small training gives."""
 
-from itertools import islice
-
-import jax
 import numpy as np
 import pytest
 
@@ -63,15 +60,6 @@ def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(
     for row in rows:
         for name in measure.NUMBERS:
             assert row[name] == pytest.approx(float(expected[row["step"]][name]), rel=1e-3), name
-
-
-@pytest.mark.long
-def test_steps_on_all_rows_are_made_on_the_same_batch(config, compiled, tmp_path, monkeypatch):
-    given = []
-    monkeypatch.setattr(compiled[0], "steps", lambda *of: given.extend(islice(of[2], 2)) or ())
-    measure.measure(config, tmp_path, learning_rate=RATE, rows=ROWS, every=EVERY)
-    whole = next(compiled[0].batches(measure.SEED))
-    jax.tree.map(np.testing.assert_array_equal, given, [whole, whole])
 
 
 @pytest.mark.parametrize(

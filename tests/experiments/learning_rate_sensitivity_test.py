@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.harness import lab, rates
+from experiments.harness import lab
 from experiments.learning_rate_sensitivity import measure, prediction, report, shown, sizes, sweep
 from tests.experiments import tiny
 from tests.experiments.harness.runs import INITIAL, finished, trainings
@@ -72,15 +72,6 @@ def test_the_threshold_lies_between_what_trains_and_what_fails_at_the_smallest_m
     rows = _ladder(_power_law(MODELS[2], 0.2), seeds=1)
     assert _power_law(MODELS[2], 0.1) < prediction.threshold(rows) < _power_law(MODELS[2], 0.3)
     assert prediction.threshold(_ladder(math.inf)) == math.inf
-
-
-def test_slow_trainings_do_not_make_the_threshold():
-    losses = {0.001: 3.29, 0.01: 2.0, 0.1: None}
-    logits = {0.001: 1.0, 0.01: 4.0, 0.1: 16.0}
-    rows = _trainings(MODELS[0], 0, losses, logits)
-    assert not rates.trains(rows[0])
-    assert rates.boundary(rows) == 0.1
-    assert prediction.threshold(rows) == pytest.approx(8.0)
 
 
 def test_what_diverged_inside_warm_up_is_predicted_to_fail():

@@ -240,18 +240,6 @@ def test_harm_is_over_the_level_before_and_recovery_when_the_running_median_is_b
     assert found is not None and lasts - series.MEDIAN // 2 <= found <= lasts
 
 
-def test_what_begins_late_is_waited_for_and_what_stays_never_recovers():
-    losses = _noise(deviation=0.001)
-    losses[INJECTED + 8 : INJECTED + 40] += 0.4
-    assert series.recovery(_series(losses)) in range(40 - series.MEDIAN // 2, 41)
-    losses[INJECTED + 8 :] = 2.4
-    assert series.recovery(_series(losses)) is None
-    calm = np.linspace(2.1, 2.0, ALL)
-    assert series.recovery(_series(calm)) == 0
-    losses[INJECTED + 3 :] = np.nan
-    assert series.recovery(_series(losses)) is series.harm(_series(losses)) is None
-
-
 # Reports -----------------------------------------------------------------------------------------
 
 
