@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", metavar="ID", help="only this run, and no report")
     parser.add_argument("--jobs", type=int, help="runs at once (default: what fits)")
     parser.add_argument("--data_dir", help="sets data.dir, for sweeps that need data")
-    parser.add_argument("--runs_dir", type=Path, default=Path("runs/experiments"))
+    parser.add_argument("--runs_dir", default="runs/experiments")
     parser.add_argument("--executor", choices=EXECUTORS, default="local", help="where runs go")
     parser.add_argument("--options", help="of sbatch, launch.sh tpu or SkyPilot")
     parser.add_argument("--bucket", help="gs://BUCKET/FOLDER for work directories (tpu, skypilot)")
@@ -245,6 +245,8 @@ def _data_dir(place: str, executor: str) -> str:
 
 def _path(name: str | Path) -> Path:
     """The path that a flag names, where ~ is a home. Raises ValueError where there is none."""
+    if not str(name):
+        raise ValueError("an empty name of a folder: give one, as --runs_dir=runs/experiments")
     try:
         return Path(name).expanduser()
     except RuntimeError as error:

@@ -71,6 +71,7 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
         (f"{STATEFUL} {DECODER} {MIXED}", r"stateful=True .* no data.mixture: .* to False or \(\)"),
         (f"{STATEFUL} {ENCODER}", "stateful=True .*'decoder_only' .*got 'encoder_only' and 'lstm'"),
         (f"{STATEFUL} {DECODER} model.recurrence=lstmn", "stateful=True .*or 'gru', got .*'lstmn'"),
+        ("model.family=recurrent model.num_layers=1001", "num_layers=1001 .*more than 1000"),
         ("model.d_model=9", "model.d_model=9 .*model.num_heads=2.*model.head_dim"),
         (f"{LEARNED} model.max_length=15", "data.row_target_length = 16 .*model.max_length=15"),
         (f"{LEARNED} model.max_length=20", "decode.extra_length, = 58 .*model.max_length=20"),

@@ -52,7 +52,7 @@ def _set(*texts):
         ("data.prefix='say \"it\": '", 'say "it": '),
         ('data.prefix="it\'s: "', "it's: "),
         (r"data.prefix=\u00e9é\t\\n", "éé\t\\n"),
-        ("data.prefix=日本 \U0001f600\udc80", "日本 \U0001f600\udc80"),
+        ("data.dir=日本 \U0001f600\udc80", "日本 \U0001f600\udc80"),
         # What is none stands for itself.
         (r"data.prefix=a\x", r"a\x"),
         ("data.prefix=a\\", "a\\"),
@@ -82,6 +82,7 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
         (f"optimizer.learning_rate={'9' * 400}", ["optimizer.learning_rate=999", "finite number"]),
         ("optimizer.learning_rate=1e39", ["optimizer.learning_rate=1e+39", "at most 3.4e+38"]),
         (f"{'x' * 5000}=1", ["there is no config key xxx", "... (5,000 characters)"]),
+        ("data.prefix=\udc80", ["data.prefix='\\udc80'", "text in UTF-8"]),
     ],
 )
 def test_a_bad_override_is_refused_with_key_value_and_remedy(text, parts):

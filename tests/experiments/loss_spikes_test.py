@@ -12,7 +12,7 @@ from experiments.harness import results
 from experiments.loss_spikes import measure, report, series, sweep
 from tests.defaults import optimizer_settings
 from tests.experiments import tiny
-from tests.experiments.harness.runs import finished, parabola, trainings
+from tests.experiments.harness.runs import finished
 from transformer_jax.models.family import Role
 from transformer_jax.training.update_rules import OPTIMIZERS
 
@@ -309,13 +309,3 @@ def test_when_curvature_ratio_and_loss_pass_their_limits():
     assert row["curvature_at"] == min(step for step in read if step > odd)
     assert _curved(odd + 5)[1]["curvature_at"] is None
     assert _curved(odd - 5)[1] == {"before": None}
-
-
-def test_the_best_rate_is_what_the_conditions_are_a_multiple_of(tmp_path, undrawn):
-    (run,) = sweep.rates(quick=False)
-    rows = trainings(2 * [parabola(-7.4, sweep.RATES)])
-    text = report.report([finished(run, rows)], tmp_path)
-    summary = results.read_json(tmp_path / "summary.json")
-    assert summary["best rate"] == pytest.approx(2**-7.4, rel=1e-4)
-    assert "end of the grid" not in text
-    assert "3 times the best" in report.multiple(3 * 2**-7.4, summary)

@@ -37,7 +37,8 @@ def values(key: str, *, small: bool) -> st.SearchStrategy[Any]:
         steps = (-1, 0, 1) if kind is int else (-1e-3, 0.0, 1e-3)
         others = ([] if small else _LARGE) if kind is int else _EXTREME
         typical = st.sampled_from(_INTS if kind is int else _FLOATS)
-        wrong |= st.sampled_from([kind(end) + step for end in ends for step in steps] + others)
+        edges = [kind(end) + step for end in ends for step in steps] + others
+        wrong |= st.sampled_from(edges) if edges else st.nothing()
         wrong |= st.nothing() if kind is int else st.floats(width=32)
     elif kind is str:
         typical = st.sampled_from(names or _TEXTS)

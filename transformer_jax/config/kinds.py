@@ -48,7 +48,12 @@ ROWS = {
     "data.parts": (("reverse", 1.0, "data.source_language=de", "data.target_language=en"),),
 }
 # The keys whose texts have a form, and what is of that form; "" is free.
-FORMS = {"mesh.topology": (r"(\d+x)?[a-z0-9]+-\d+", "a TPU's accelerator type, as 'v5e-16'")}
+_UTF_8 = r"[^\ud800-\udfff]*", "a text in UTF-8"  # which names of files need not be
+FORMS = {
+    "mesh.topology": (r"(\d+x)?[a-z0-9]+-\d+", "a TPU's accelerator type, as 'v5e-16'"),
+    "data.prefix": _UTF_8,
+    "data.document_separator": _UTF_8,
+}
 _OPEN = {"data.parts": 2}  # the rows that have any number of texts behind so many items
 _MAX_FLOAT32 = 3.4e38
 _EXPECTED = {

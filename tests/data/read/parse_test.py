@@ -175,6 +175,14 @@ def test_named_fields_of_objects(tmp_path, ending):
         read(reader, TEXTS, TEXTS, path, "body")
 
 
+def test_pages_of_parquet_that_are_broken_are_told_with_their_file(tmp_path):
+    path, plain = tmp_path / "f", {"compression": "none", "use_dictionary": False}
+    parquet.write_table(pyarrow.table({"text": ["a b"]}), path, **plain)
+    path.write_bytes(path.read_bytes().replace(b"\3\0\0\0a b", b"\4\0\0\0a b"))
+    with pytest.raises(ValueError, match="f: not a whole Parquet file"):
+        read(parse.read_parquet, TEXTS, TEXTS, path, "text")
+
+
 @pytest.mark.parametrize("ending", ["json", "parquet"])
 def test_numbers_come_as_lists_of_whatever_depth(tmp_path, ending):
     values = {"given": [[[1.5, 2], [3, 4]], [[0.25, -1]]], "asked": [7, 1e-3]}

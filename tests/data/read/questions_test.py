@@ -72,6 +72,8 @@ def test_a_mistake_in_fairytaleqa_is_named_with_its_place(tmp_path):
     header = "question,cor_section,answer1,answer4\n"
     with pytest.raises(ValueError, match="expected one 'answer4' among its columns question"):
         read(questions.read_fairytaleqa, fairytales(tmp_path, "question,cor_section,answer1\n"))
+    with pytest.raises(ValueError, match="fox-questions.csv:0: new-line character"):
+        read(questions.read_fairytaleqa, fairytales(tmp_path, f"\r{header}a,1,b,\n"))
     path = fairytales(tmp_path, f"{header}Who?,1,a,\n")
     (tmp_path / "section-stories/val/fox-story.csv").unlink()
     with pytest.raises(FileNotFoundError, match="fox-story.csv"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.parquet as parquet
 from absl import logging
 
@@ -259,7 +260,7 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
     """
     try:
         file = parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:
+    except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
     with file:
         names = file.schema_arrow.names
@@ -277,7 +278,7 @@ def _rows(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Itera
     try:
         for batch in file.iter_batches(_READ, columns=list(fields)):
             yield from batch.to_pylist()
-    except OSError as error:
+    except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
 
 

@@ -122,10 +122,12 @@ def _table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str
     """The rows of a CSV file, all as wide as its header, by its names, and where each ends."""
     lines = (f"{line}\n" for line in read_lines(path))
     rows = csv.DictReader(lines, strict=True)
-    names = rows.fieldnames or ()
-    if wrong := [column for column in columns if list(names).count(column) != 1]:
-        raise ValueError(f"{path}: expected one {wrong[0]!r} among its columns {', '.join(names)}")
     try:
+        names = rows.fieldnames or ()
+        if wrong := [column for column in columns if list(names).count(column) != 1]:
+            raise ValueError(
+                f"{path}: expected one {wrong[0]!r} among its columns {', '.join(names)}"
+            )
         for row in rows:
             if None in row or None in row.values():
                 raise csv.Error(f"expected {len(names)} columns, as in the header")

@@ -288,7 +288,9 @@ def find_files(
         raise ValueError(f"data.source={source!r} needs data.dir, the folder of its files")
     folder = Path(dir).expanduser()
     if not folder.is_dir():
-        raise FileNotFoundError(f"data.dir={dir!r}: there is no such folder")
+        raise FileNotFoundError(
+            f"data.dir={dir!r}: there is no such folder (a row of data.mixture names its own)"
+        )
     endings = reader.endings(settings)
     return [paths for split in splits for paths in _match(folder, split, endings)]
 

@@ -55,6 +55,7 @@ RECURRENCES = {
 
 # What each setting is a key of.
 CHOICES: dict[str, Collection[str]] = {**settings.CHOICES, "recurrence": RECURRENCES}
+_MOST_LAYERS = 1_000  # of a stack; compiling as many takes hours
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,8 +65,8 @@ class RecurrentConfig(ModelConfig):
     `d_model` is the width of each layer's state as well.
 
     Raises:
-      ValueError: a recurrence, a head or carried states that do not fit the architecture, or an
-        odd width of an encoder alone.
+      ValueError: a recurrence, a head or carried states that do not fit the architecture, an odd
+        width of an encoder alone, or more layers than can be compiled.
     """
 
     recurrence: str
@@ -78,6 +79,12 @@ class RecurrentConfig(ModelConfig):
 
     def __post_init__(self):
         check_head(self)
+        deepest = max(self.num_encoder_layers, self.num_decoder_layers)
+        if deepest > _MOST_LAYERS:
+            raise ValueError(
+                f"model.num_layers={deepest} (or that of one stack) is more than {_MOST_LAYERS}: "
+                "recurrent layers are compiled one by one"
+            )
         if self.architecture not in self.row.architectures:
             fitting = [
                 name for name, row in RECURRENCES.items() if self.architecture in row.architectures
