@@ -55,6 +55,7 @@ def _set(*texts):
         ("data.dir=日本 \U0001f600\udc80", "日本 \U0001f600\udc80"),
         # What is none stands for itself.
         (r"data.prefix=a\x", r"a\x"),
+        (r"data.prefix=\8", r"\8"),
         ("data.prefix=a\\", "a\\"),
         ("data.prefix='tis", "'tis"),
         ("model.residual='admin'", "admin"),

@@ -3,6 +3,7 @@
 import ast
 import math
 import re
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -86,6 +87,12 @@ def parse(kind: Kind, text: str) -> object:
 
     It is written as in Python; the quotation marks around a text may be left out.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of "\8", which is no escape and stays as it is
+        return _parsed(kind, text)
+
+
+def _parsed(kind: Kind, text: str) -> object:
     if kind.may_be_none and text == "None":
         return None
     if kind.type is str:

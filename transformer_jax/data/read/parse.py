@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -284,10 +285,12 @@ def _rows(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Itera
 
 def _python(line: str) -> Any:
     """What a line of Python stands for that looks like a dict; None: it does not, or nothing."""
-    try:
-        return ast.literal_eval(line) if line.startswith("{") else None
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of "\8", which is no escape and stays as it is
+        try:
+            return ast.literal_eval(line) if line.startswith("{") else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
 
 
 def _row(given: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -> Row:
