@@ -65,6 +65,7 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
         ("data.max_target_length=1", "data.max_target_length=1"),
         ("data.train=()", "data.train is empty"),
         ("data.validation=()", "data.validation is empty.*data.validation_size"),
+        ("data.test=('',)", r"data.test=\('',\) has an empty name"),
         ("data.validation_size=3", "data.validation_size=3 .*data.validation="),
         (f"{LABELLED} data.text_feature=a data.label_feature=a", "text_feature and .*both 'a'"),
         (f"{DECODER} model.memory_length=7 {MIXED}", "memory_length=7 .* no data.mixture"),

@@ -318,7 +318,7 @@ def check_command_lines(case, process, folder, trained):
     parts = [part for text in arguments for part in text.lstrip("-").split("=", 1)]
     names = ["--", "required", "~NAME", *(f"flag '{text[2:]}'" for text in arguments)]
     names += [text for text in [*arguments, *parts] if len(text) > 1 or not text.isascii()]
-    names += [str(folder)] if "" in parts else []  # which is the current one
+    names += [str(folder), "unrecognized arguments: "] if "" in parts else []
     wrong = fault(ending, names)
     assert not wrong, wrong + shown(arguments, ending, case.module)
     assert ending.status == 0 or command_line.files(workdir) == before, shown(arguments, ending)

@@ -55,7 +55,6 @@ def test_a_language_model_comes_within_0_08_nats_of_the_grammars_entropy(cache, 
     sentences = validation.examples["text"]
     tokens = sum(len(text.split()) + 1 for text in sentences)  # words, and eos
     entropy = len(sentences) * grammar.entropy() / tokens
-    print(f"{entropy:.4f} nats per token of the grammar, {results['validation/loss']:.4f} measured")
     # It is below the entropy by chance alone: no two sentences of the corpus are alike.
     assert entropy - 0.01 < results["validation/loss"] < entropy + 0.08
 
@@ -69,5 +68,4 @@ def test_a_head_of_the_quickstarts_model_looks_from_the_pronoun_at_the_noun_of_i
         found = weights_of_it(run, lab.trained(run, tmp_path), run.data.split("test"))
     right, other = np.moveaxis(found[CROSS], -1, 0)
     share = np.mean(right > other, axis=0)
-    print(f"share of the sentences, by layer and head: {share}")
     assert np.max(share) >= 0.95

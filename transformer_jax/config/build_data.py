@@ -181,6 +181,8 @@ def _check(config: Config, task: Task) -> None:
 def _check_splits(config: Config, task: Task) -> None:
     """Checks that there is something to train, validate and test with."""
     data = config.data
+    if unnamed := [split for split in SPLITS if "" in data[split]]:
+        raise ValueError(f"data.{unnamed[0]}={data[unnamed[0]]} has an empty name: leave it out")
     _check_mixture(config)
     if "data.parts" in task.settings and data.parts:
         _check_parts(config)

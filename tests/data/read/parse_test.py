@@ -178,9 +178,11 @@ def test_named_fields_of_objects(tmp_path, ending):
 def test_pages_of_parquet_that_are_broken_are_told_with_their_file(tmp_path):
     path, plain = tmp_path / "f", {"compression": "none", "use_dictionary": False}
     parquet.write_table(pyarrow.table({"text": ["a b"]}), path, **plain)
-    path.write_bytes(path.read_bytes().replace(b"\3\0\0\0a b", b"\4\0\0\0a b"))
-    with pytest.raises(ValueError, match="f: not a whole Parquet file"):
-        read(parse.read_parquet, TEXTS, TEXTS, path, "text")
+    data = path.read_bytes()
+    for broken in (b"\4\0\0\0a b", b"\3\0\0\0\xffxx"):  # another length, no UTF-8
+        path.write_bytes(data.replace(b"\3\0\0\0a b", broken))
+        with pytest.raises(ValueError, match="f: not a whole Parquet file"):
+            read(parse.read_parquet, TEXTS, TEXTS, path, "text")
 
 
 @pytest.mark.parametrize("ending", ["json", "parquet"])

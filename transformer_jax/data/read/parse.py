@@ -279,7 +279,7 @@ def _rows(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Itera
     try:
         for batch in file.iter_batches(_READ, columns=list(fields)):
             yield from batch.to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
 
 
