@@ -102,6 +102,7 @@ def test_room_is_made_by_deleting_what_was_longest_not_used(tmp_path):
         (tmp_path / name).write_bytes(bytes(100))
         os.utime(tmp_path / name, (1000 + number, 500))
     os.utime(tmp_path / "a", (2000, 500))  # written first, and read last
+    (tmp_path / "empty").touch()  # which JAX would never write again
     make_room(tmp_path, 400)
     assert {path.name for path in tmp_path.iterdir()} == set("abcd")
     make_room(tmp_path, 399)

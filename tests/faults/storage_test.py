@@ -283,8 +283,7 @@ def wrong(name, damage, expected, found, logged):
         if found.made == expected or (named and "is passed over" in told):  # for an older one
             return None
         print(f"OTHER {name} {damage}: {'told' if named else 'not told'}")
-        # What a deleted file alone knew is lost, and texts that anyone may edit have no sums and no
-        # version: a key more is one value more. Samples have no form either.
+        # What was deleted is lost; what anyone may edit has no sums and versions, samples no form.
         editable = name.startswith("run/") and not name.startswith("run/checkpoints/")
         formless = set() if name.endswith(".txt") else {"pickled"}
         unseen = {"deleted"} | (set(DAMAGES) - formless if editable else set())

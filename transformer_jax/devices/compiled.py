@@ -64,6 +64,7 @@ def make_room(folder: Path, most: int) -> None:
     """Deletes the files of a folder that were longest not used, until the others fit into `most`.
 
     JAX can do this too, but after a process was killed while it wrote a file, it keeps no other.
+    Empty ones, which a full disk may leave, are deleted too: JAX would never write them again.
 
     most: bytes.
     """
@@ -72,7 +73,7 @@ def make_room(folder: Path, most: int) -> None:
     total = 0
     for path, status in files:
         total += status.st_size
-        if total > most:
+        if total > most or not status.st_size:
             path.unlink(missing_ok=True)
 
 
