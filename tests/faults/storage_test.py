@@ -282,7 +282,6 @@ def wrong(name, damage, expected, found, logged):
     if found.status == 0:
         if found.made == expected or (named and "is passed over" in told):  # for an older one
             return None
-        print(f"OTHER {name} {damage}: {'told' if named else 'not told'}")
         # What was deleted is lost; what anyone may edit has no sums and versions, samples no form.
         editable = name.startswith("run/") and not name.startswith("run/checkpoints/")
         formless = set() if name.endswith(".txt") else {"pickled"}
@@ -432,6 +431,8 @@ def test_stale_locks_and_a_clock_that_goes_back_change_nothing(
 @pytest.mark.parametrize("damage", [*DAMAGES, "deleted"])
 def test_damaged_programs_are_compiled_again(sound, tmp_path, damage):
     """In a process, since XLA would crash it; all of them at once."""
+    if sound.name == "catalogue":
+        pytest.skip("no other process knows its set")
     environment = {name: os.environ[name] for name in os.environ if "CACHE_DIR" not in name}
     command = [sys.executable, "-m", "transformer_jax.main", *COMMANDS["begin"].split()]
     copy = tmp_path / "copy"

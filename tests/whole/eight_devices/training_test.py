@@ -13,13 +13,12 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 
-# Every mesh of several axes, and every shape, each with a scheme of its own. The recurrent models
-# meet a mesh of one axis, and the memory accumulates gradients.
+# Every mesh of several axes, and every shape, each with a scheme of its own
 SCHEMES = {"encoder_decoder": "admin", "encoder_only": "post_ln", "decoder_only": "pre_ln"}
 CASES = [
     ("tensor and data", "encoder_decoder", False),
     ("fsdp, tensor and sequence", "encoder_decoder", False),
-    # In chunks, on a mesh that shards rows, length and vocabulary
+    # In chunks, where rows and vocabulary are sharded, and with or without the length
     ("fsdp, tensor and sequence", "encoder_only", True),
     ("data, fsdp and tensor", "decoder_only", True),
 ]
