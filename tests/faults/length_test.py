@@ -103,8 +103,8 @@ def test_five_thousand_runs_take_ten_times_as_long_as_five_hundred(
         started = time.process_time()
         assert command.main(several) == 0
         seconds.append(time.process_time() - started)
-    print(f"{command.__name__}: seconds {seconds}, {before}, {held()}")
-    assert held()[1:3] == before[1:3]
+    after = held()
+    assert after.handles <= before.handles and after.threads <= before.threads
     assert seconds[1] < 2 * 10 * seconds[0]
 
 
