@@ -150,8 +150,8 @@ def check_settings(case, process, folder, trained):
         with short_of_compiling(see):
             ending = call(*arguments)
         assert mode != "train" or bool(runs) == (ending.status == 0), shown(arguments, ending)
-    # Of two keys that do not go together the one that was there may be named.
-    wrong = fault(ending, [*changes, *drawn_settings.KINDS, "~"], workdir)
+    keys = [key for key in drawn_settings.KINDS if "." in key]  # it may name one that was there
+    wrong = fault(ending, [*changes, *keys, "~"], workdir)
     assert not wrong, wrong + shown(arguments, ending)
 
 

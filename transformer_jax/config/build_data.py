@@ -97,6 +97,9 @@ def _part(config: Config, name: str, weight: float, *changes: str) -> Part:
             )
         kind = Kind(type(values[key]), False)
         values[key] = kinds.check(key, kind, kinds.parse(kind, value))
+    for split in SPLITS:
+        if "" in (names := values[f"data.{split}"]):
+            raise ValueError(f"data.{split}={names} has an empty name: leave it out")
     metrics = values["evaluate.metrics"]
     if unknown := [metric for metric in metrics if metric not in METRICS]:
         raise ValueError(
@@ -181,8 +184,6 @@ def _check(config: Config, task: Task) -> None:
 def _check_splits(config: Config, task: Task) -> None:
     """Checks that there is something to train, validate and test with."""
     data = config.data
-    if unnamed := [split for split in SPLITS if "" in data[split]]:
-        raise ValueError(f"data.{unnamed[0]}={data[unnamed[0]]} has an empty name: leave it out")
     _check_mixture(config)
     if "data.parts" in task.settings and data.parts:
         _check_parts(config)

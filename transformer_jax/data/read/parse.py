@@ -252,6 +252,10 @@ def read_json(columns: Sequence[str], path: Path, *fields: str, skip_bad: bool) 
     return parsed(path, parse, skip_bad)
 
 
+# What PyArrow raises of a file, and Python of texts in it that are no UTF-8
+_BROKEN = (OSError, ValueError, pyarrow.ArrowException)
+
+
 def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: bool) -> Iterator[Row]:
     """The named columns of a Parquet file, as `read_json` has those of objects.
 
@@ -261,7 +265,7 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
     """
     try:
         file = parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
+    except _BROKEN as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
     with file:
         names = file.schema_arrow.names
@@ -279,7 +283,7 @@ def _rows(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Itera
     try:
         for batch in file.iter_batches(_READ, columns=list(fields)):
             yield from batch.to_pylist()
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+    except _BROKEN as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
 
 
