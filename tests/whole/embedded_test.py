@@ -1,4 +1,4 @@
-"""The configs of the embedded corpus come near the best possible scores in half their steps."""
+"""The configs of the embedded corpus reach the best possible scores, in about half their steps."""
 
 import json
 from pathlib import Path
@@ -34,34 +34,33 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def _train(name, cache, workdir):
-    """In half the steps: the whole runs take minutes, and their scores stand in the configs."""
-    changes = {"data.cache_dir": str(cache)}
-    steps = load(str(CONFIGS / f"{name}.py"), changes).train.steps // 2
-    config = load(str(CONFIGS / f"{name}.py"), changes | {"train.steps": steps})
+def _train(name, cache, workdir, steps):
+    """In fewer steps: the whole runs take minutes, and their scores stand in the configs."""
+    changes = {"data.cache_dir": str(cache), "train.steps": steps}
+    config = load(str(CONFIGS / f"{name}.py"), changes)
     assert train(config, workdir) == 0
     return config, json.loads((workdir / "results.json").read_text())
 
 
 def test_a_classifier_finds_the_noun_of_it_in_triples_that_it_never_saw(cache, tmp_path):
-    _, results = _train("classify", cache, tmp_path)
+    _, results = _train("classify", cache, tmp_path, steps=150)
     assert results["test/accuracy"] >= 0.99
 
 
-def test_a_language_model_comes_within_0_08_nats_of_the_grammars_entropy(cache, tmp_path):
+def test_a_language_model_comes_within_0_05_nats_of_the_grammars_entropy(cache, tmp_path):
     """All sentences that are not held out are equally likely, so each has `entropy` nats."""
-    config, results = _train("language_model", cache, tmp_path)
+    config, results = _train("language_model", cache, tmp_path, steps=400)
     validation = build(config, tmp_path).data.split("validation")
     sentences = validation.examples["text"]
     tokens = sum(len(text.split()) + 1 for text in sentences)  # words, and eos
     entropy = len(sentences) * grammar.entropy() / tokens
     # It is below the entropy by chance alone: no two sentences of the corpus are alike.
-    assert entropy - 0.01 < results["validation/loss"] < entropy + 0.08
+    assert entropy - 0.01 < results["validation/loss"] < entropy + 0.05
 
 
 def test_a_head_of_the_quickstarts_model_looks_from_the_pronoun_at_the_noun_of_it(cache, tmp_path):
     """All sentences of test have two nouns in a triple that training lacks. Guessing is 0.5."""
-    config, results = _train("quickstart", cache, tmp_path)
+    config, results = _train("quickstart", cache, tmp_path, steps=275)
     assert results["test/pronoun_accuracy"] >= 0.99
     run = build(config, tmp_path)
     with mesh.use(run.mesh):
