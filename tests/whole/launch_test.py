@@ -22,10 +22,14 @@ REPOSITORY = Path(__file__).parents[2]
 # its packages.
 PYTHON = f"""#!/usr/bin/env bash
 case "$*" in
-    "-c import ensurepip") exit "${{NO_ENSUREPIP:-0}}" ;;
-    "-m venv --clear "*)
+    "-c import pip") [[ "${{WITHOUT:-}}" != pip ]] ;;
+    "-m venv --clear --without-pip "*)
         rm -rf "${{@: -1}}" && mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
-    *"-m pip "*) printf '%s\\n' "${{@: -1}}" >>"$PIP_CALLS"; eval "${{PIP_DOES:-}}" ;;
+    "-m pip --python "*" pip") [[ "${{WITHOUT:-}}" != index ]] && touch "${{4%python}}pip" ;;
+    "-m ensurepip") touch "${{0%python}}pip" && echo its own >>"$PIP_CALLS" ;;
+    *"-m pip "*)
+        [[ -e "${{0%python}}pip" ]] && printf '%s\\n' "${{@: -1}}" >>"$PIP_CALLS" || exit
+        eval "${{PIP_DOES:-}}" ;;
     *"-m transformer_jax.main "* | *"-m transformer_jax.tools.reports."* | \
     *"-m experiments.run "* | *"-m tensorboard.main "*)
         printf '%s\\n' "$JAX_PLATFORMS" "$PWD" "${{@:4}}" ${{SHOWN:+"${{!SHOWN}}"}} ;;
@@ -95,9 +99,13 @@ def clone(tmp_path: Path) -> Clone:
     ("command", "environment", "installed"),
     [
         ("", {}, [""]),
-        # pip comes from outside
-        ("inspect", {"PYTHONDONTWRITEBYTECODE": "1", "NO_ENSUREPIP": "1"}, ["pip", ""]),
-        ("evaluate '--workdir=runs/a b' --config.model.residual=admin --split=", {}, [""]),
+        # The newest pip cannot be had
+        ("inspect", {"PYTHONDONTWRITEBYTECODE": "1", "WITHOUT": "pip"}, ["its own", ""]),
+        (
+            "evaluate '--workdir=runs/a b' --config.x=y --split=",
+            {"WITHOUT": "index"},
+            ["its own", ""],
+        ),
         ("preflight --config.mesh.topology=v5e-16", {}, ["[preflight]"]),
         ("experiment gradients --quick", {}, [""]),
         ("report 'runs/a b' runs/c --output=x", {}, [""]),

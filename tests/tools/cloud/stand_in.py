@@ -106,7 +106,7 @@ mkdir -p "$CLOUD/objects/${@: -2:1}" && ln -s "$CLOUD/objects/${@: -2:1}" "${@: 
 # Makes an environment out of a copy of itself; as the job, a run or a sweep, it runs $JOB.
 PYTHON = f"""#!/usr/bin/env bash
 case "$*" in
-    "-c import ensurepip") ;;
+    "-c import pip" | "-m pip --python "*) ;;
     "-m venv --clear "*)
         rm -rf "${{@: -1}}" && mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
     *"-m pip "*) eval "${{PIP_DOES-}}" ;;
