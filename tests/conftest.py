@@ -29,8 +29,9 @@ if jax.__version_info__ < (0, 11):  # later ones have the new emitters alone, an
 
 
 def pytest_collection_modifyitems(items):
-    """Puts whole runs first: they take longest, and both of xdist's workers shall end together."""
-    items.sort(key=lambda item: "whole" not in item.path.parts)
+    """Whole runs first, then files of long tests alone: so both of xdist's workers end together."""
+    short = {item.path for item in items if not item.get_closest_marker("long")}
+    items.sort(key=lambda item: ("whole" not in item.path.parts, item.path in short))
 
 
 @pytest.fixture(scope="session", autouse=True)
