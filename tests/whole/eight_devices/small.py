@@ -12,6 +12,7 @@ from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.devices.mesh import AXES
+from transformer_jax.models.recurrent.config import RECURRENCES
 from transformer_jax.run import Run
 from transformer_jax.training.state import State
 
@@ -74,7 +75,9 @@ class Small:
         model = {"architecture": self.shape, "vocab_size": SIZES["vocab_size"], "num_layers": 2}
         model |= {"d_model": SIZES["d_model"], "dropout_rate": 0.1, "embedding_dropout_rate": 0.0}
         if self.recurrence:
-            model |= {"family": "recurrent", "recurrence": self.recurrence, "num_layers": 3}
+            model |= {"family": "recurrent", "recurrence": self.recurrence}
+            # As few decoder layers as have all that there is
+            model |= {"num_decoder_layers": RECURRENCES[self.recurrence].residual_from or 2}
         else:
             # ReLU has a kink: where one device's rounding falls left of it and the mesh's right
             # of it, a unit has a gradient in one of the two, and Adam makes a step of it.

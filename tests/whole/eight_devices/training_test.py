@@ -28,6 +28,7 @@ STEPS = 6
 
 
 first = functools.cache(Small.first)
+step_on = functools.cache(lambda run, mesh: run.on(mesh).train_step())
 
 
 def transformer(shape):
@@ -41,7 +42,7 @@ def trained(run: Small, mesh: str, steps=STEPS, forgets=False):
     """
     losses, on_mesh = [], run.on(small.MESHES[mesh])
     with sharding.use(on_mesh.mesh):
-        step = on_mesh.train_step()
+        step = step_on(run, small.MESHES[mesh])
         layout = train_state.layout(on_mesh.abstract_state())
         state = dataclasses.replace(first(run), rng=jax.random.key(1))
         state = jax.device_put(state, layout, may_alias=False)  # the step takes its state
