@@ -35,8 +35,7 @@ def cache(tmp_path_factory):
 
 
 def _train(name, cache, workdir, steps):
-    """In fewer steps, scored at the end alone: whole runs take minutes, and their scores stand in
-    the configs."""
+    """In fewer steps, scored at their end: the scores of whole runs stand in the configs."""
     changes = {"data.cache_dir": str(cache), "train.steps": steps, "train.evaluate_every": 0}
     config = load(str(CONFIGS / f"{name}.py"), changes)
     assert train(config, workdir) == 0

@@ -75,9 +75,8 @@ class Small:
         model = {"architecture": self.shape, "vocab_size": SIZES["vocab_size"], "num_layers": 2}
         model |= {"d_model": SIZES["d_model"], "dropout_rate": 0.1, "embedding_dropout_rate": 0.0}
         if self.recurrence:
-            model |= {"family": "recurrent", "recurrence": self.recurrence}
-            # As few decoder layers as have all that there is
-            model |= {"num_decoder_layers": RECURRENCES[self.recurrence].residual_from or 2}
+            layers = RECURRENCES[self.recurrence].residual_from or 2  # as few as have all there is
+            model |= {"family": "recurrent", "recurrence": self.recurrence, "num_layers": layers}
         else:
             # ReLU has a kink: where one device's rounding falls left of it and the mesh's right
             # of it, a unit has a gradient in one of the two, and Adam makes a step of it.
