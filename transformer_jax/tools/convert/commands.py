@@ -29,15 +29,6 @@ from transformer_jax.tools.convert import (
 )
 from transformer_jax.tools.convert.family import Family, Lengths, Settings
 
-# Which family has the equations of a model, by its shape and positions.
-_BY_MODEL = {
-    ("decoder_only", "learned"): "gpt2",
-    ("decoder_only", "rotary"): "llama",
-    ("encoder_only", "learned"): "bert",
-    ("encoder_decoder", "relative"): "t5",
-    ("encoder_decoder", "sinusoidal"): "marian",
-}
-
 
 def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) -> int:
     """Reads a folder that `save_pretrained` wrote into a new work directory, as its checkpoint 0.
@@ -128,15 +119,15 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         raise ValueError(f"--output={target} exists already: choose another")
     if folder == Path.cwd() or folder.is_mount():
         raise ValueError(f"--output={target} cannot be replaced: name a folder that is to be made")
-    name = _counterpart(config)
+    families = _counterparts(config)
     with opened(config, workdir, checkpoint) as (run, trained, _):
         ours, longest = run.model.config, run.data.settings.longest
+        family = min(families, key=lambda family: len(family.unfit(ours)))
         written = longest["source"] + run.decode.extra_length
-        lengths = Lengths(max(longest.values()), written)
+        read = max(longest[side] for side in run.task.recipe.sides)
         settings = {
-            "model_type": name,
-            "vocab_size": ours.vocab_size,
-            **FAMILIES[name].config(ours, lengths),
+            "model_type": family.name,
+            **family.config(ours, Lengths(read, written)),
             **special_tokens.named(run.data.special, ours.architecture),
         }
         if labels := run.data.labels:
@@ -144,22 +135,24 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
             settings["label2id"] = {label: number for number, label in enumerate(labels)}
         params = hosts.whole(trained.params)
         if hosts.is_first():
-            parts = tensors.written(params, FAMILIES[name], ours)
+            parts = tensors.written(params, family, ours)
             with _unfinished(folder) as unfinished:
                 safetensors.write(unfinished / safetensors.ONE_FILE, parts)
                 (unfinished / "config.json").write_text(json.dumps(settings, indent=1))
                 special_tokens.save(unfinished, run.data.tokenizer, settings, ours.architecture)
             told = special_tokens.unlike(folder, run.data.special, ours.architecture)
-            print("\n".join([f"{folder} holds the model of {workdir}, as a {name}.", *told]))
+            print("\n".join([f"{folder} holds the model of {workdir}, as a {family.name}.", *told]))
     return 0
 
 
-def _counterpart(config: Config) -> str:
-    """The family of theirs with the equations of a config's model. ValueError: there is none."""
-    model = config.model
-    name = _BY_MODEL.get((model.architecture, model.positions))
-    if name is None or model.family != "transformer":
-        known = ", ".join(f"{shape} with {positions}" for shape, positions in _BY_MODEL)
+def _counterparts(config: Config) -> list[Family]:
+    """The families of theirs that have a model's shape and positions. ValueError: there is none."""
+    model, shapes = config.model, {}
+    for family in FAMILIES.values():
+        shape = family.ours["architecture"], family.ours["positions"]
+        shapes.setdefault(shape, []).append(family)
+    if (model.architecture, model.positions) not in shapes or model.family != "transformer":
+        known = ", ".join(f"{shape} with {positions}" for shape, positions in shapes)
         raise ValueError(
             f"model.family={model.family!r}, model.architecture={model.architecture!r} with "
             f"model.positions={model.positions!r} has no counterpart there, only a transformer of "
@@ -170,7 +163,7 @@ def _counterpart(config: Config) -> str:
             f"model.parameterization={model.parameterization!r} has multipliers, which have no "
             "counterpart there, only 'standard'"
         )
-    return name
+    return shapes[model.architecture, model.positions]
 
 
 def _read(

@@ -1,17 +1,18 @@
-"""What a family of Hugging Face's models is: its settings, and where its tensors go in ours."""
+"""What a family of Hugging Face's models is: settings that are read both ways, and its tensors."""
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
+from transformer_jax.models.layers.heads import HEADS
+from transformer_jax.models.layers.settings import ARCHITECTURES
+from transformer_jax.models.transformer.config import TransformerConfig, stacks
+from transformer_jax.tools.convert.rows import Row
 from transformer_jax.tools.convert.safetensors import Tensor
-
-# One layer's tensors, or those that no layer has.
-Arrays = Sequence[np.ndarray]
 
 # Keys of config.json, of any family, that do not change what a model computes of ids (patterns).
 _IDLE = """_* architectures attn_implementation bad_words_ids chunk_size_feed_forward do_sample
@@ -26,29 +27,20 @@ _IDLE = """_* architectures attn_implementation bad_words_ids chunk_size_feed_fo
 _USUAL = dict(
     add_cross_attention=False, is_causal=True, is_decoder=False, tie_encoder_decoder=False
 )
-
-# What our model is in all families that do not name it.
-_PLAIN = dict(
-    attention_score="scaled_dot_product", embedding_norm=False, logits_bias=False, qk_norm=False
-)
-
-
-class Row(NamedTuple):
-    """Tensors of theirs that become parameters of ours.
-
-    Attributes:
-      theirs: names; "{}" stands for the number of a layer, from 0.
-      ours: paths; those of layers are stacked along the first axis.
-      read: their tensors (of one layer) -> ours.
-      write: ours -> theirs.
-      stack: whose layers "{}" counts.
-    """
-
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
-    read: Callable[..., Arrays]
-    write: Callable[..., Arrays]
-    stack: str | None = None
+# Activations by the names that they have in any family.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "swish",
+    "swish": "swish",
+}
+# Settings by dotted key or by name, theirs or ours.
+Values = dict[str, Any]
+_NEEDED = object()
+# Which text a stack reads.
+_SIDES = {"encoder": "source", "decoder": "target"}
 
 
 class Lengths(NamedTuple):
@@ -58,17 +50,66 @@ class Lengths(NamedTuple):
     written: int
 
 
+class Setting(NamedTuple):
+    """One line: what both call it, read from their config.json and written into it.
+
+    Attributes:
+      theirs: its names there. The first one counts, any other one says the same or is left out.
+      ours: keys of `config.model` that all have the value; "length" is the most tokens of a text.
+      default: what it means that theirs is left out; a function makes it of our settings in the
+        lines before. Without one it has to be there.
+      values: their value -> ours, where these differ; for others there is no counterpart. Of
+        several with one meaning the first is written.
+    """
+
+    theirs: str
+    ours: str
+    default: Any = _NEEDED
+    values: Mapping[Any, Any] | None = None
+
+    def read(self, theirs: "Settings", ours: Values) -> Any:
+        """Our value. Raises ValueError where there is none, or theirs contradict each other."""
+        name, *others = self.theirs.split()
+        default = self.default(ours) if callable(self.default) else self.default
+        value = theirs.need(name) if default is _NEEDED else theirs.get(name, default)
+        for other in others:
+            theirs.refuse(other, value)
+        return value if self.values is None else theirs.choose(name, self.values, default)
+
+    def written(self, ours: Values) -> Values:
+        """Their settings."""
+        value = ours[self.ours.split()[0]]
+        if self.values is not None:
+            value = next(theirs for theirs, own in self.values.items() if own == value)
+        return dict.fromkeys(self.theirs.split(), value)
+
+
+# The sizes, by the names that most families have for them.
+SIZES = (
+    Setting("hidden_size", "d_model"),
+    Setting("num_hidden_layers", "num_layers"),
+    Setting("num_attention_heads", "num_heads"),
+    Setting("intermediate_size", "d_ff"),
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
     """One `model_type`.
 
     Attributes:
       name: the `model_type`.
-      settings: their config.json -> ours, by dotted key. Raises ValueError for a setting that
-        has no counterpart.
-      config: (our model of this architecture and these positions, lengths of texts) -> their
-        config.json but for what all have alike. Raises ValueError where it is none of the family's.
+      heads: our heads -> their class and our task. A checkpoint of another class is read as that
+        of the first.
+      ours: what our models of this family are, by key of `config.model`; what is neither here nor
+        in `both` nor of `also` is as in `_usual`.
+      theirs: what theirs are, where config.json says so.
+      both: what either may choose.
       rows: our model -> all of its parameters.
+      read: (their settings, ours by then, which has the "head" too) -> more of ours, for what takes
+        more than a line. Raises ValueError for what has no counterpart.
+      write: (our settings, lengths of texts) -> more of their config.json.
+      also: our settings -> by key, the values that have a counterpart.
       left: glob patterns of tensors that hold nothing, such as masks.
       optional: a pattern of our parameters that a checkpoint may lack, all of them together.
       unread: those of heads and the like that have no counterpart here.
@@ -80,9 +121,14 @@ class Family:
     """
 
     name: str
-    settings: Callable[["Settings"], dict[str, Any]]
-    config: Callable[[TransformerConfig, Lengths], dict[str, Any]]
-    rows: Callable[[TransformerConfig], tuple[Row, ...]]
+    heads: Mapping[str, tuple[str, str]]
+    ours: Mapping[str, Any]
+    both: tuple[Setting, ...]
+    rows: Callable[[TransformerConfig], list[Row]]
+    theirs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    read: Callable[["Settings", Values], Values] = lambda theirs, ours: {}
+    write: Callable[[Values, Lengths], Values] = lambda ours, lengths: {}
+    also: Callable[[Values], dict[str, tuple[Any, ...]]] = lambda ours: {}
     left: tuple[str, ...] = ()
     optional: str = ""
     unread: tuple[str, ...] = ()
@@ -90,6 +136,89 @@ class Family:
     aliases: tuple[tuple[str, str], ...] = ()
     prefix: str = ""
     idle: tuple[str, ...] = ()
+
+    def settings(self, theirs: "Settings") -> Values:
+        """Our settings of their config.json, by dotted key.
+
+        Raises ValueError for a setting that has no counterpart.
+        """
+        kind = (theirs.get("architectures") or [""])[0]
+        heads = [head for head, (name, _) in self.heads.items() if name == kind]
+        head = heads[0] if heads else next(iter(self.heads))
+        for name, value in self.theirs.items():
+            theirs.refuse(name, value)
+        ours = {**self.ours, "head": head}
+        for line in self.both:
+            ours |= dict.fromkeys(line.ours.split(), line.read(theirs, ours))
+        ours |= self.read(theirs, ours)
+        length = ours.pop("length", None) or ours["max_length"]
+        sides = [_SIDES[stack] for stack in ARCHITECTURES[ours["architecture"]]]
+        lengths = {f"data.{k}_{side}_length": length for k in ("max", "row") for side in sides}
+        task = {"task.name": self.heads[ours.pop("head")][1]}
+        return task | {f"model.{name}": value for name, value in ours.items()} | lengths
+
+    def unfit(self, config: TransformerConfig) -> dict[str, tuple[Any, ...]]:
+        """The settings by which our model is none of the family's, each with what would do."""
+        ours = _effective(config)
+        fitting: dict[str, tuple[Any, ...]] = {"head": tuple(self.heads)}
+        fitting |= {name: (value,) for name, value in (_usual(config) | dict(self.ours)).items()}
+        for line in self.both:
+            first, *others = line.ours.split()
+            fitting[first] = (ours.get(first),)  # any
+            if line.values is not None:
+                fitting[first] = tuple(dict.fromkeys(line.values.values()))
+            fitting |= {name: (ours[first],) for name in others}
+        fitting |= self.also(ours)
+        residual = fitting.pop("residual")
+        fitting |= {f"{stack}_residual": residual for stack in stacks(config)}
+        return {name: found for name, found in fitting.items() if ours.get(name) not in found}
+
+    def config(self, config: TransformerConfig, lengths: Lengths) -> Values:
+        """Their config.json of our model, but for what all have alike.
+
+        Raises ValueError where it is none of the family's.
+        """
+        if unfit := self.unfit(config):
+            found = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in unfit)
+            wanted = ", ".join(" or ".join(map(repr, values)) for values in unfit.values())
+            raise ValueError(f"{found} has no counterpart there, only {wanted}")
+        ours = _effective(config) | {"length": lengths.read}
+        found = {"architectures": [self.heads[config.head][0]], **self.theirs}
+        for line in self.both:
+            found |= line.written(ours)
+        return found | self.write(ours, lengths)
+
+
+def _usual(config: TransformerConfig) -> Values:
+    """What our model is in all families that do not name it."""
+    return dict(
+        attention_score="scaled_dot_product",
+        bias=True,
+        embedding_norm=False,
+        feed_forward_dropout_rate=0.0,
+        head_dim=config.d_model // config.num_heads,
+        logits_bias=False,
+        norm="layer_norm",
+        num_kv_heads=config.num_heads,
+        qk_norm=False,
+        tied_embeddings="all",
+    )
+
+
+def _effective(config: TransformerConfig) -> Values:
+    """Our model's settings, where those that change nothing in it have their usual value."""
+    ours = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    ours["num_kv_heads"] = config.kv_heads
+    head, own = HEADS[config.head], stacks(config)
+    if len(own) == 1:
+        ours["num_layers"] = ours[f"num_{own[0]}_layers"]
+        logits = head.labels or TIED_EMBEDDINGS[config.tied_embeddings].logits
+        ours["tied_embeddings"] = "all" if logits else "none"
+    if own == ("encoder",):
+        ours["logits_bias"] = False
+    if not head.pooled:
+        ours["pooling"] = "first"
+    return ours
 
 
 class Settings:
@@ -103,9 +232,12 @@ class Settings:
         self._asked: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A setting that may be left out."""
+        """A setting that may be left out. Raises ValueError where a number is none."""
         self._asked.add(name)
         value = self._values.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(default, float) and value is not None and not number:
+            raise ValueError(f"{self._name}: {name}={value!r} is not a number")
         return default if value is None else value
 
     def need(self, name: str) -> Any:
@@ -127,13 +259,6 @@ class Settings:
     def refuse(self, name: str, value: Any) -> None:
         """Raises ValueError unless a setting has this value, or is left out."""
         self.choose(name, {value: None}, value)
-
-    def number(self, name: str, default: float) -> float:
-        """A number that may be left out. Raises ValueError where it is none."""
-        value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{self._name}: {name}={value!r} is not a number")
-        return float(value)
 
     def part(self, name: str) -> "Settings":
         """The settings of an object in them, none where it is left out."""
@@ -183,93 +308,3 @@ class Settings:
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Whether a name is one of these glob patterns'."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def as_it_is(theirs: str, ours: str, stack: str | None = None) -> Row:
-    """A tensor that both have in one layout."""
-    return Row((theirs,), (ours,), lambda x: (x,), lambda x: (x,), stack)
-
-
-def turned(theirs: str, ours: str, stack: str | None = None) -> Row:
-    """A matrix that they have as (outputs, inputs)."""
-    return Row((theirs,), (ours,), lambda x: (x.T,), lambda x: (x.T,), stack)
-
-
-def inward(theirs: str, ours: str, stack: str, head_dim: int) -> Row:
-    """A matrix (H K, D) of theirs that is (D, H, K) here."""
-    return Row(
-        (theirs,),
-        (ours,),
-        lambda x: (x.T.reshape(x.shape[1], -1, head_dim),),
-        lambda x: (x.reshape(x.shape[0], -1).T,),
-        stack,
-    )
-
-
-def by_head(theirs: str, ours: str, stack: str, head_dim: int) -> Row:
-    """A vector (H K) of theirs that is (H, K) here."""
-    return Row(
-        (theirs,), (ours,), lambda x: (x.reshape(-1, head_dim),), lambda x: (x.reshape(-1),), stack
-    )
-
-
-def outward(theirs: str, ours: str, stack: str, head_dim: int) -> Row:
-    """A matrix (D, H K) of theirs that is (H, K, D) here."""
-    return Row(
-        (theirs,),
-        (ours,),
-        lambda x: (x.T.reshape(-1, head_dim, x.shape[0]),),
-        lambda x: (x.reshape(-1, x.shape[-1]).T,),
-        stack,
-    )
-
-
-def dropped(theirs: str, stack: str, size: int) -> Row:
-    """A bias of keys: the softmax cancels it, so that we have none. Zeros are written."""
-    return Row((theirs,), (), lambda x: (), lambda: (np.zeros(size, np.float32),), stack)
-
-
-def norm(theirs: str, ours: str, stack: str | None = None, *, bias: bool = True) -> list[Row]:
-    """Scale and bias of a norm."""
-    rows = [as_it_is(f"{theirs}.weight", f"{ours}/scale", stack)]
-    return rows + [as_it_is(f"{theirs}.bias", f"{ours}/bias", stack)] * bias
-
-
-def attention(
-    theirs: Mapping[str, str], ours: str, stack: str, config: TransformerConfig
-) -> list[Row]:
-    """An attention of separate matrices. theirs: names of query, key, value and output."""
-    size = config.head_dim
-    rows = [
-        inward(f"{theirs[name]}.weight", f"{ours}/{name}", stack, size)
-        for name in ("query", "key", "value")
-    ]
-    rows.append(outward(f"{theirs['output']}.weight", f"{ours}/output", stack, size))
-    if config.bias:
-        rows += [
-            by_head(f"{theirs[name]}.bias", f"{ours}/{name}_bias", stack, size)
-            for name in ("query", "value")
-        ]
-        rows.append(dropped(f"{theirs['key']}.bias", stack, config.kv_heads * size))
-        rows.append(as_it_is(f"{theirs['output']}.bias", f"{ours}/output_bias", stack))
-    return rows
-
-
-def linear(theirs: str, ours: str, stack: str | None, *, bias: bool) -> list[Row]:
-    """A matrix (outputs, inputs) of theirs, and its bias."""
-    rows = [turned(f"{theirs}.weight", ours, stack)]
-    return rows + [as_it_is(f"{theirs}.bias", f"{ours}_bias", stack)] * bias
-
-
-def lengths(most: int, *sides: str) -> dict[str, int]:
-    """Our settings for texts of at most so many tokens."""
-    return {f"data.{kind}_{side}_length": most for kind in ("max", "row") for side in sides}
-
-
-def check(config: TransformerConfig, **values: Any) -> None:
-    """Raises ValueError where our model differs from these values and the others of `_PLAIN`."""
-    values = _PLAIN | values
-    if differing := [name for name, value in values.items() if getattr(config, name) != value]:
-        found = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in differing)
-        wanted = ", ".join(f"{values[name]!r}" for name in differing)
-        raise ValueError(f"{found} has no counterpart there, only {wanted}")

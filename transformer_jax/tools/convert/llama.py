@@ -1,114 +1,77 @@
 """Llama (Touvron et al. 2023) and what has its equations: rotary, gated, grouped, no biases."""
 
-from typing import Any
-
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert import family
+from transformer_jax.tools.convert import rows
+from transformer_jax.tools.convert.family import SIZES, Family, Lengths, Setting, Settings, Values
 
 _TABLE = "model.embed_tokens.weight"
+_LAYER = {
+    "self_attention": [f"self_attn.{name}_proj" for name in "qkvo"],
+    "self_attention_residual/pre_norm": "input_layernorm",
+    "feed_forward/gate": "mlp.gate_proj",
+    "feed_forward/up": "mlp.up_proj",
+    "feed_forward/down": "mlp.down_proj",
+    "feed_forward_residual/pre_norm": "post_attention_layernorm",
+}
 
 
-def _settings(theirs: family.Settings) -> dict[str, Any]:
-    # A bias of keys would be turned with them, so that no softmax cancels it.
-    theirs.refuse("attention_bias", False)
-    theirs.refuse("mlp_bias", False)
-    theirs.refuse("hidden_act", "silu")
-    theirs.refuse("rope_interleaved", False)
+def _rotary(theirs: Settings, ours: Values) -> Values:
     # Releases before 5 have scaling apart, which counts where both are there.
     rope = theirs.part("rope_scaling" if theirs.get("rope_scaling") else "rope_parameters")
     rope.refuse("rope_type", "default")
     rope.refuse("type", "default")
-    theta = rope.number("rope_theta", theirs.number("rope_theta", 10_000.0))
+    theta = rope.get("rope_theta", theirs.get("rope_theta", 10_000.0))
     rope.check_known(())
-    tied = theirs.choose("tie_word_embeddings", {True: True, False: False}, False)
-    num_heads = theirs.need("num_attention_heads")
-    positions = theirs.need("max_position_embeddings")
-    return {
-        "task.name": "causal_lm",
-        "model.architecture": "decoder_only",
-        "model.residual": "pre_ln",
-        "model.norm": "rms_norm",
-        "model.norm_epsilon": theirs.get("rms_norm_eps", 1e-6),
-        "model.bias": False,
-        "model.num_layers": theirs.need("num_hidden_layers"),
-        "model.d_model": theirs.need("hidden_size"),
-        "model.num_heads": num_heads,
-        "model.num_kv_heads": theirs.get("num_key_value_heads", num_heads),
-        "model.head_dim": theirs.get("head_dim"),
-        "model.d_ff": theirs.need("intermediate_size"),
-        "model.activation": "swiglu",
-        "model.positions": "rotary",
-        "model.rotary_base": theta,
-        "model.embedding_scale": 1.0,
-        "model.tied_embeddings": "all" if tied else "none",
-        "model.vocab_size": theirs.need("vocab_size"),
-        "model.dropout_rate": 0.0,
-        "model.embedding_dropout_rate": 0.0,
-        "model.attention_dropout_rate": theirs.get("attention_dropout", 0.0),
-        **family.lengths(positions, "target"),
-    }
+    return {"rotary_base": theta}
 
 
-def _config(ours: TransformerConfig, lengths: family.Lengths) -> dict[str, Any]:
-    del lengths
-    family.check(
-        ours,
-        decoder_residual="pre_ln",
+def _write_rotary(ours: Values, lengths: Lengths) -> Values:
+    """In both spellings: of releases from 5 on, and of those before."""
+    base = {"rope_theta": ours["rotary_base"]}
+    return {"rope_parameters": {"rope_type": "default", **base}, **base}
+
+
+def _rows(config: TransformerConfig) -> list[rows.Row]:
+    found = [
+        rows.as_it_is(_TABLE, "embedding/table"),
+        *rows.norm("model.norm", "decoder_norm", config),
+        *rows.layers("model.layers.{}", "decoder", config, _LAYER),
+    ]
+    if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
+        found += rows.linear("lm_head", "logits/kernel", bias=False)
+    return found
+
+
+LLAMA = Family(
+    name="llama",
+    heads={"tokens": ("LlamaForCausalLM", "causal_lm")},
+    ours=dict(
+        architecture="decoder_only",
+        residual="pre_ln",
         norm="rms_norm",
         bias=False,
         activation="swiglu",
+        positions="rotary",
+        embedding_scale=1.0,
         dropout_rate=0.0,
         embedding_dropout_rate=0.0,
-        feed_forward_dropout_rate=0.0,
-        embedding_scale=1.0,
-    )
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": ours.d_model,
-        "num_hidden_layers": ours.num_decoder_layers,
-        "num_attention_heads": ours.num_heads,
-        "num_key_value_heads": ours.kv_heads,
-        "head_dim": ours.head_dim,
-        "intermediate_size": ours.d_ff,
-        "hidden_act": "silu",
-        "rms_norm_eps": ours.norm_epsilon,
-        # Both spellings: of releases from 5 on, and of those before.
-        "rope_parameters": {"rope_type": "default", "rope_theta": ours.rotary_base},
-        "rope_theta": ours.rotary_base,
-        "max_position_embeddings": ours.context_length or 2048,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "attention_dropout": ours.attention_dropout_rate,
-        "tie_word_embeddings": TIED_EMBEDDINGS[ours.tied_embeddings].logits,
-    }
-
-
-def _rows(config: TransformerConfig) -> tuple[family.Row, ...]:
-    layer, stack = "model.layers.{}", "decoder"
-    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
-    names = {name: f"{layer}.self_attn.{theirs}" for name, theirs in names.items()}
-    rows = [
-        family.as_it_is(_TABLE, "embedding/table"),
-        *family.attention(names, "decoder/self_attention", stack, config),
-        *family.norm("model.norm", "decoder_norm", bias=False),
-    ]
-    for name in ("gate", "up", "down"):
-        ours = f"decoder/feed_forward/{name}"
-        rows += family.linear(f"{layer}.mlp.{name}_proj", ours, stack, bias=False)
-    for kind, name in {"self_attention": "input", "feed_forward": "post_attention"}.items():
-        ours = f"decoder/{kind}_residual/pre_norm"
-        rows += family.norm(f"{layer}.{name}_layernorm", ours, stack, bias=False)
-    if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-        rows.append(family.turned("lm_head.weight", "logits/kernel"))
-    return tuple(rows)
-
-
-LLAMA = family.Family(
-    name="llama",
-    settings=_settings,
-    config=_config,
+    ),
+    # A bias of keys would be turned with them, so that no softmax cancels it.
+    theirs=dict(attention_bias=False, mlp_bias=False, hidden_act="silu", rope_interleaved=False),
+    both=(
+        Setting("vocab_size", "vocab_size"),
+        Setting("max_position_embeddings", "length"),
+        *SIZES,
+        Setting("num_key_value_heads", "num_kv_heads", lambda ours: ours["num_heads"]),
+        Setting("head_dim", "head_dim", None),
+        Setting("rms_norm_eps", "norm_epsilon", 1e-6),
+        Setting("attention_dropout", "attention_dropout_rate", 0.0),
+        Setting("tie_word_embeddings", "tied_embeddings", False, {True: "all", False: "none"}),
+    ),
     rows=_rows,
+    read=_rotary,
+    write=_write_rotary,
     left=("model.layers.*.self_attn.rotary_emb.inv_freq",),
     copies=(("lm_head.weight", _TABLE),),
     prefix="model.",

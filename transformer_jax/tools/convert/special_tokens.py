@@ -11,13 +11,7 @@ from transformer_jax.tools.convert.safetensors import read_json
 _FILES = "config.json", "generation_config.json", TOKENIZER_CONFIG
 # What a tokenizer_config.json may leave unsaid: BERT's class of tokenizers has these by default.
 _BY_DEFAULT = {
-    "bert": {
-        "pad_token": "[PAD]",
-        "sep_token": "[SEP]",
-        "cls_token": "[CLS]",
-        "unk_token": "[UNK]",
-        "mask_token": "[MASK]",
-    },
+    "bert": {f"{kind}_token": f"[{kind.upper()}]" for kind in ("pad", "sep", "cls", "unk", "mask")},
     "gpt2": dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
 }
 # What export takes over of a tokenizer_config.json; tokenizer.json has the rest.

@@ -11,7 +11,8 @@ from jaxtyping import PyTree
 
 from transformer_jax.checkpoint import arrays
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert.family import Family, Row, matches
+from transformer_jax.tools.convert.family import Family, matches
+from transformer_jax.tools.convert.rows import Row
 from transformer_jax.tools.convert.safetensors import Tensor
 
 _SHOWN = 4  # names in a message
@@ -99,16 +100,16 @@ def written(
     """Their tensors, as `safetensors.write` takes them: each is made when it is asked for."""
     ours, found = arrays.flat(params), {}
     for row in family.rows(config):
+        shapes = _shapes(row, ours)
         for layer, theirs in enumerate(_names(row, config)):
-            shapes = _shapes(row, {path: ours[path].shape for path in row.ours})
-            for number, (name, shape) in enumerate(zip(theirs, shapes, strict=True)):
+            for number, name in enumerate(theirs):
 
                 def make(row: Row = row, layer: int = layer, number: int = number) -> np.ndarray:
                     leaves = (ours[path] for path in row.ours)
                     own = [np.asarray(x if row.stack is None else x[layer]) for x in leaves]
                     return row.write(*own)[number]
 
-                found[name] = shape, make
+                found[name] = shapes[number], make
     return found
 
 
@@ -121,9 +122,8 @@ def _check(
 ) -> None:
     expected = {}
     for row in rows:
-        shapes = _shapes(row, {path: ours[path].shape for path in row.ours})
         for names in _names(row, config):
-            expected |= zip(names, shapes, strict=True)
+            expected |= zip(names, _shapes(row, ours), strict=True)
     missing = [name for name in expected if name not in tensors]
     known = (*family.left, *family.unread, *(name for name, _ in family.copies))
     left = [name for name in tensors if name not in expected and not matches(name, known)]
@@ -159,11 +159,10 @@ def _names(row: Row, config: TransformerConfig) -> Iterator[tuple[str, ...]]:
         yield tuple(name.format(layer) for name in row.theirs)
 
 
-def _shapes(row: Row, ours: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The shapes of a row's tensors of one layer, by those of ours."""
-    whole = [shape if row.stack is None else shape[1:] for shape in ours.values()]
-    empty = [np.broadcast_to(np.float32(0), shape) for shape in whole]
-    return [x.shape for x in row.write(*empty)]
+def _shapes(row: Row, ours: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """The shapes of a row's tensors of one layer, by our parameters or their shapes."""
+    shapes = [ours[path].shape[0 if row.stack is None else 1 :] for path in row.ours]
+    return [x.shape for x in row.write(*(np.broadcast_to(np.float32(0), s) for s in shapes))]
 
 
 def _placed(x: np.ndarray, sharding: Sharding) -> jax.Array:

@@ -1,0 +1,128 @@
+"""How tensors of theirs become parameters of ours and back: rows that are read both ways."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_jax.models.layers.norm import NORMS
+from transformer_jax.models.transformer.config import TransformerConfig
+
+# One layer's tensors, or those that no layer has.
+Arrays = Sequence[np.ndarray]
+View = Callable[[np.ndarray], np.ndarray]
+
+
+class Row(NamedTuple):
+    """Tensors of theirs that become parameters of ours.
+
+    Attributes:
+      theirs: names; "{}" stands for the number of a layer, from 0.
+      ours: paths; those of layers are stacked along the first axis.
+      read: their tensors (of one layer) -> ours.
+      write: ours -> theirs.
+      stack: whose layers "{}" counts.
+    """
+
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    read: Callable[..., Arrays]
+    write: Callable[..., Arrays]
+    stack: str | None = None
+
+
+def one(theirs: str, ours: str, read: View, write: View, stack: str | None = None) -> Row:
+    """A tensor that is one parameter in another layout."""
+    return Row((theirs,), (ours,), lambda x: (read(x),), lambda x: (write(x),), stack)
+
+
+def as_it_is(theirs: str, ours: str, stack: str | None = None) -> Row:
+    """A tensor that both have in one layout."""
+    return one(theirs, ours, lambda x: x, lambda x: x, stack)
+
+
+def linear(
+    theirs: str,
+    ours: str,
+    stack: str | None = None,
+    *,
+    bias: bool = True,
+    inputs: tuple[int, ...] = (),
+    outputs: tuple[int, ...] = (),
+) -> list[Row]:
+    """A matrix (outputs, inputs) of theirs, and its bias.
+
+    inputs, outputs: their axes here, such as (H, K), where there are several.
+    """
+
+    def read(x):
+        return x.T.reshape(inputs + x.shape[1:] * (not inputs) + (outputs or x.shape[:1]))
+
+    def write(x):
+        return x.reshape(-1, math.prod(outputs or x.shape[-1:])).T
+
+    rows = [one(f"{theirs}.weight", ours, read, write, stack)]
+    split = one(
+        f"{theirs}.bias", f"{ours}_bias", lambda x: x.reshape(outputs or -1), np.ravel, stack
+    )
+    return [*rows, split] if bias else rows
+
+
+def norm(theirs: str, ours: str, config: TransformerConfig, stack: str | None = None) -> list[Row]:
+    """Scale and bias of a norm."""
+    rows = [as_it_is(f"{theirs}.weight", f"{ours}/scale", stack)]
+    bias = NORMS[config.norm].centred
+    return rows + [as_it_is(f"{theirs}.bias", f"{ours}/bias", stack)] * bias
+
+
+def attention(theirs: Sequence[str], ours: str, config: TransformerConfig, stack: str) -> list[Row]:
+    """An attention of separate matrices. theirs: the names of query, key, value and output."""
+    (query, key, value, output), bias = theirs, config.bias
+    heads, kv_heads = ((number, config.head_dim) for number in (config.num_heads, config.kv_heads))
+    rows = [
+        *linear(query, f"{ours}/query", stack, bias=bias, outputs=heads),
+        *linear(key, f"{ours}/key", stack, bias=False, outputs=kv_heads),
+        *linear(value, f"{ours}/value", stack, bias=bias, outputs=kv_heads),
+        *linear(output, f"{ours}/output", stack, bias=bias, inputs=heads),
+    ]
+    if bias:
+        # The softmax cancels a bias of keys, so that we have none. Zeros are written.
+        zeros = np.zeros(math.prod(kv_heads), np.float32)
+        rows.append(Row((f"{key}.bias",), (), lambda x: (), lambda: (zeros,), stack))
+    return rows
+
+
+def fairseq(stack: str, norms: str) -> dict[str, str | list[str]]:
+    """The names of a layer, for `layers`, in families that come of fairseq, as BART's.
+
+    norms: "pre_norm" or "post_norm".
+    """
+    names: dict[str, str | list[str]] = {"feed_forward/up": "fc1", "feed_forward/down": "fc2"}
+    kinds = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
+    for kind, name in [*kinds.items()][: 2 if stack == "decoder" else 1]:
+        names[kind] = [f"{name}.{part}_proj" for part in ("q", "k", "v", "out")]
+        names[f"{kind}_residual/{norms}"] = f"{name}_layer_norm"
+    return names | {f"feed_forward_residual/{norms}": "final_layer_norm"}
+
+
+def layers(
+    theirs: str, stack: str, config: TransformerConfig, names: Mapping[str, str | Sequence[str]]
+) -> list[Row]:
+    """The rows of every layer of a stack.
+
+    Args:
+      theirs: what a layer is called, with "{}" for its number.
+      names: what a layer has here, a module or a matrix -> its name there; of an attention the
+        names of query, key, value and output.
+    """
+    rows = []
+    for own, name in names.items():
+        ours = f"{stack}/{own}"
+        if not isinstance(name, str):
+            rows += attention([f"{theirs}.{part}" for part in name], ours, config, stack)
+        elif own.endswith("_norm"):
+            rows += norm(f"{theirs}.{name}", ours, config, stack)
+        else:
+            rows += linear(f"{theirs}.{name}", ours, stack, bias=config.bias)
+    return rows
