@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from configs.default import Config
+from experiments.admin_initialization import fold as admin
 from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.inspection.observed import in_order, observe, output_change
@@ -18,7 +19,6 @@ from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer import schemes
 from transformer_jax.models.transformer.config import depth
 from transformer_jax.run import Run
-from transformer_jax.tools.convert import fold as admin
 
 RANDOM, GRADIENT = 1e-4, 1e-3  # sizes of the steps; Adam's first is its learning rate
 DRAWS = 5  # of random steps

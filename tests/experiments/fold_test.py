@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from experiments.admin_initialization.fold import fold
 from tests.models import reference, tiny
-from transformer_jax.tools.convert.fold import fold
 
 
 def trained(config):
