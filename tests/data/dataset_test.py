@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.datasets import LABELS, PROMPTS, SENTENCES, SPLITS, dataset, make_settings, rows_of
+from tests.data.datasets import (
+    LABELS,
+    PROMPTS,
+    SENTENCES,
+    SPLITS,
+    TOKENIZED,
+    dataset,
+    make_settings,
+    rows_of,
+)
 from transformer_jax.data.prepare import prepare
 from transformer_jax.data.prepare.summary import likely_mistakes
 from transformer_jax.data.prepare.tokenizer import UNK_ID, train_tokenizer
@@ -25,7 +34,7 @@ def _train(data):
     return concatenate(data.settings.pieces("train"))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TOKENIZED)
 def test_a_split_has_every_example_once_by_its_number(folder, task):
     data, recipe = dataset(folder, task), TASKS[task].recipe
     own = [name for name, column in recipe.columns.items() if column.along is None]
@@ -128,7 +137,7 @@ def test_long_examples_are_left_out_of_training_and_counted_in_a_warning(folder,
     assert f"train: {long} of 13 examples" in caplog.text and "left out" in caplog.text
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TOKENIZED)
 def test_every_split_is_counted_whether_it_has_been_read_or_not(folder, task):
     """And once: what training has read is not read again."""
     found = dataset(folder, task).summaries()
@@ -155,7 +164,7 @@ def test_training_data_of_empty_lines_is_refused(folder):
         data.train_streams()
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TOKENIZED)
 def test_prompts_come_by_their_numbers_and_a_warning_counts_those_that_are_too_long(
     folder, caplog, task
 ):
@@ -168,7 +177,7 @@ def test_prompts_come_by_their_numbers_and_a_warning_counts_those_that_are_too_l
     assert "1 lines are too long" in caplog.text
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TOKENIZED)
 def test_a_prefix_stands_before_prompts_where_it_does_before_what_is_trained_on(folder, task):
     plain = dataset(folder, task)
     source = dataclasses.replace(plain.settings.source, prefix="c c ")
@@ -179,7 +188,7 @@ def test_a_prefix_stands_before_prompts_where_it_does_before_what_is_trained_on(
 
 def test_prompts_that_fit_are_not_cut(folder, caplog):
     """The longest that training would take."""
-    for task in TASKS:
+    for task in TOKENIZED:
         length = 7 if task in ("causal_lm", "translation") else 6
         dataset(folder, task).prompts([" ".join("a" * length)])
     assert not caplog.text
@@ -213,7 +222,7 @@ def test_unigram_entropy_is_that_of_an_epoch_of_batches(folder, task):
 
 def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):
     """By another process as well: all that it knows is in the cache."""
-    for task in TASKS:
+    for task in TOKENIZED:
         first = dataset(folder, task)
         batch, scored = next(first.train_streams()), first.split("test")
         summaries = first.summaries()

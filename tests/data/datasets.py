@@ -7,10 +7,18 @@ from typing import Any
 from tests.data.toy import source_settings
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare.recipe import NumberedBatch, Recipe
-from transformer_jax.data.read.sources import LABELLED, NUMBERS, PAIRS, TAGGED, TEXTS
+from transformer_jax.data.read.sources import (
+    LABELLED,
+    NUMBERS,
+    PAIRS,
+    PICTURES,
+    TAGGED,
+    TEXTS,
+)
 from transformer_jax.data.settings import DataSettings
 from transformer_jax.tasks import TASKS
 
+TOKENIZED = [name for name, task in TASKS.items() if task.recipe.tokenized]
 SPLITS = {"train": ("train",), "validation": ("validation",), "test": ("test",)}
 # The source of the columns that a task reads, and the folder with its files.
 SOURCE_OF = {
@@ -19,6 +27,7 @@ SOURCE_OF = {
     LABELLED: ("labelled", "labelled"),
     TAGGED: ("conll", "tagged"),
     NUMBERS: ("json", "numbers"),
+    PICTURES: ("digits", "digits"),
 }
 
 _WORDS = "a b c d e f g h".split()
@@ -66,6 +75,7 @@ def make_settings(folder: Path, task: str | Recipe, **changes: Any) -> DataSetti
         tokenizer_train_bytes=10**6,
         workers=1,
         model_vocab_size=None,
+        images=None,
         mask_rate=0.3,
         mean_span_length=3.0,
         longest={"source": 8, "target": 8},

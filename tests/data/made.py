@@ -19,7 +19,7 @@ def make_arrays(
     limits: Limits,
 ) -> TokenArrays:
     """The token arrays of these examples; their files stay open, and nobody else sees them."""
-    plan = Plan(tokenizer=tokenizer, recipe=recipe, labels=labels, limits=limits, keeps_texts=False)
+    plan = Plan(encoder=tokenizer, recipe=recipe, labels=labels, limits=limits, keeps_texts=False)
     with tempfile.TemporaryDirectory() as folder:
         return prepared(
             plan, lambda: iter(pieces), Path(folder) / "set", workers=1, what="", total=None

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.data.datasets import LABELS, SPLITS, dataset, rows_of
+from tests.data.datasets import LABELS, SPLITS, TOKENIZED, dataset, rows_of
 from transformer_jax.data import dataset as dataset_file
 from transformer_jax.data.prepare.tokenizer import UNK_ID
-from transformer_jax.tasks import TASKS
 
 
 def test_a_tokenizer_is_trained_on_the_training_split_alone(folder):
@@ -17,7 +16,7 @@ def test_a_tokenizer_is_trained_on_the_training_split_alone(folder):
     def knows(data, word):
         return UNK_ID not in data.tokenizer.encode([word])[0]
 
-    for task in TASKS:
+    for task in TOKENIZED:
         data = dataset(folder, task)
         assert knows(data, "train") and knows(data, "e") and not knows(data, "test")
     assert knows(dataset(folder), "TRAIN")

@@ -58,8 +58,8 @@ TINY = command_line.CONFIG | {
     **{f"data.{split}": (split,) for split in SPLITS},
 }
 RECURRENCES = {"encoder_decoder": "rnnsearch", "encoder_only": "lstm", "decoder_only": "lstm"}
-# The configs of small models, of every task and family
-BASES = [f"{task}.{family}" for task in TASKS for family in FAMILIES]
+# The configs of small models, of every task over tokens and family
+BASES = [f"{task}.{family}" for task in datasets.TOKENIZED for family in FAMILIES]
 
 
 @pytest.fixture(scope="module")

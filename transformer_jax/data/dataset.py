@@ -19,10 +19,10 @@ from absl import logging
 from jaxtyping import Bool
 
 from transformer_jax.data.cache import build_once, fingerprint
-from transformer_jax.data.prepare import prepare
+from transformer_jax.data.prepare import pictures, prepare
 from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
 from transformer_jax.data.prepare.recipe import Drawing, Form, NumberedBatch
-from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise
+from transformer_jax.data.prepare.summary import Summary, check_train, lost, report, summarise
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
     TOKENIZERS,
@@ -34,6 +34,7 @@ from transformer_jax.data.prepare.tokenizer import (
 )
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import Examples, as_text, concatenate, listed, sample
+from transformer_jax.data.read.images import ImageSettings
 from transformer_jax.data.serve.batches import eval_batches, prompt_batches
 from transformer_jax.data.serve.continuous_rows import contiguous_batches, contiguous_streams
 from transformer_jax.data.serve.streams import TrainStreams, shuffled_streams
@@ -147,19 +148,24 @@ class Dataset:
         return [as_text(value) for column in columns for value in column]
 
     @property
-    def _encoder(self) -> Tokenizer | None:
-        """What the recipe encodes with; None where it is not tokenized."""
+    def _own(self) -> Tokenizer | None:
+        """The tokenizer; None where the recipe has none."""
         return self.tokenizer if self.settings.recipe.tokenized else None
+
+    @property
+    def _encoder(self) -> Tokenizer | ImageSettings | None:
+        """What the recipe encodes with."""
+        return self._own if self.settings.recipe.tokenized else self.settings.images
 
     @property
     def tokenizer_fingerprint(self) -> str:
         """What tells the tokenizer from others; "none" where there is none."""
-        return self._encoder.fingerprint if self._encoder else "none"
+        return self._own.fingerprint if self._own else "none"
 
     @property
     def vocab_size(self) -> int:
         """How many ids the tokenizer has; 0 where there is none."""
-        return self._encoder.vocab_size if self._encoder else 0
+        return self._own.vocab_size if self._own else 0
 
     @functools.cached_property
     def special(self) -> SpecialIds:
@@ -310,7 +316,7 @@ class Dataset:
 
     def warn_of_unknown_words(self, lines: Sequence[str]) -> None:
         """Warns where the tokenizer, if there is one, lacks words of lines that came in by hand."""
-        if (tokenizer := self._encoder) is None:
+        if (tokenizer := self._own) is None:
             return
         # An "<unk>" in the text itself, as WikiText-2 has them, is a word like any other.
         words = [word for line in lines for word in line.split(" ") if word not in ("", "<unk>")]
@@ -334,6 +340,26 @@ class Dataset:
             split: summarise(self._tokens(split), self.settings.recipe, self.special)
             for split in filter(self.has, SPLITS)
         }
+
+    def report(self, rows: int) -> str:
+        """The counts of every split and what looks like a mistake, for people to read.
+
+        rows: of training data that are packed to see how full they are. Of images it says where
+        nine of them lie as they are trained on, as a file of PNG.
+        """
+        lines = [report(self.summaries())]
+        if self.settings.packing:
+            share = self.share_of_tokens(rows)
+            lines.append(f"Places of training rows that hold a token: {share:.1%}")
+        for split in ("validation", "test"):
+            if self.has(split) and (shared := self.in_train(split).sum()):
+                lines.append(f"{split}: {shared:,} examples are in train too, word for word")
+        if (images := self.settings.images) is not None:
+            sheet, (arrays, *_) = self.settings.cache / "contact_sheet.png", self._tokens("train")
+            corrupt = self._made(self.settings.recipe.corrupt, training=True)
+            sheet.write_bytes(pictures.contact_sheet(arrays, corrupt, images))
+            lines.append(f"Images as they are trained on: {sheet}")
+        return "\n".join(lines)
 
     def check(self) -> None:
         """Reads all files, and compares their content with what was prepared of them.
@@ -380,16 +406,17 @@ class Dataset:
                 check_train(summary)
             if summary.too_long:
                 logging.warning(
-                    "%s: %d of %d examples have more tokens than %s allows and are %s",
+                    "%s: %d of %d examples have more %s than %s allows and are %s",
                     split,
                     summary.too_long,
                     summary.examples,
+                    "tokens" if self.settings.recipe.tokenized else "places",
                     " or ".join(f"data.max_{side}_length" for side in self.settings.recipe.sides),
                     "left out" if split == "train" else "cut off",
                 )
-            if split != "train" and self.settings.recipe.reads == sources.PAIRS and self._encoder:
+            if split != "train" and self.settings.recipe.reads == sources.PAIRS and self._own:
                 targets = [one for arrays in sets for one in arrays.texts()["target"]]
-                if line := lost([listed(target)[0] for target in targets], self._encoder):
+                if line := lost([listed(target)[0] for target in targets], self._own):
                     logging.warning("%s: %s", split, line)
             self._prepared[split] = sets
         return self._prepared[split]
@@ -397,7 +424,7 @@ class Dataset:
     def _prepare(self, split: str, part: Set) -> TokenArrays:
         settings, trained_on = self.settings, split == "train"
         plan = prepare.Plan(
-            tokenizer=self._encoder,
+            encoder=self._encoder,
             recipe=settings.recipe,
             labels=self.labels,
             limits=settings.limits("drop" if trained_on else "truncate"),

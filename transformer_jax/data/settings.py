@@ -8,6 +8,7 @@ from typing import Any
 from transformer_jax.data.prepare.recipe import Limits, Recipe, Side, TooLong
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import Examples, SourceSettings, hold_out, share
+from transformer_jax.data.read.images import ImageSettings
 from transformer_jax.data.serve.mixture import counts_of
 
 SPLITS = ("train", "validation", "test")
@@ -77,6 +78,7 @@ class DataSettings:
       mask_rate: fraction of the tokens that are hidden, where the recipe hides some.
       mean_span_length: tokens of a span that is hidden, where the recipe hides spans.
       tokenizer_train_bytes: of text that a tokenizer is trained on at most.
+      images: how images become rows of patches; None where the recipe reads none.
       workers: processes that tokenise at most.
       model_vocab_size: tokens that the model has (None: the tokenizer's).
       longest: most places of an example, by its side; a place holds a token.
@@ -102,6 +104,7 @@ class DataSettings:
     tokenizer_kind: str
     tokenizer_vocab_size: int
     tokenizer_train_bytes: int
+    images: ImageSettings | None
     workers: int
     model_vocab_size: int | None
     mask_rate: float
@@ -138,7 +141,11 @@ class DataSettings:
     def row_settings(self) -> dict[str, int]:
         """Places of a training row by the keys that say so, as {"data.row_source_length": 256}."""
         kind = "row" if self.packing else "max"
-        return {f"data.{kind}_{side}_length": self.rows[side] for side in self.recipe.sides}
+        rows = {f"data.{kind}_{side}_length": self.rows[side] for side in self.recipe.sides}
+        if self.images and not self.packing:
+            del rows["data.max_source_length"]
+            rows["data.image_size in patches"] = self.rows["source"]
+        return rows
 
     @property
     def cache(self) -> Path:

@@ -42,7 +42,7 @@ RECIPE = Recipe(
     prompt=_encode,
 )
 LIMITS = Limits(5, 6, "drop")
-PLAN = Plan(tokenizer=BYTES, recipe=RECIPE, labels=(), limits=LIMITS, keeps_texts=True)
+PLAN = Plan(encoder=BYTES, recipe=RECIPE, labels=(), limits=LIMITS, keeps_texts=True)
 # Sixty examples in pieces of two, so that there is something to interrupt.
 MANY = {"source": [f"{n:02}" for n in range(60)], "target": ["x" * (n % 7) for n in range(60)]}
 

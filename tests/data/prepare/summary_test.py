@@ -19,6 +19,7 @@ PLAIN = Summary(
     pieces=None,
     lengths={"source": (5, 8, 1200)},
     unknown=0.01,
+    sizes={},
     labels={"no": 60, "yes": 40},
     content="",
 )
@@ -53,6 +54,7 @@ def test_pairs_are_counted_by_side():
         pieces=None,
         lengths={"source": (2, 5, 5), "target": (2, 3, 3)},  # of the five that are left, with eos
         unknown=1 / 13,  # eos is no text
+        sizes={},
         labels={},
         content="",
         long_characters=18,

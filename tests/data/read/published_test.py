@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transformer_jax.data.read import parse, questions
+from transformer_jax.data.read import boxes, parse, questions
 from transformer_jax.data.read.open_file import read_documents
 from transformer_jax.data.read.sources import PAIRS
 
@@ -90,3 +90,17 @@ def test_dialogsum(split, count):
     rows = list(parse.read_json(PAIRS, path, "dialogue", "summary*", skip_bad=False))
     assert len(rows) == count
     assert all(isinstance(target, list) == (split == "test") for _, target in rows)
+
+
+def test_blood_cells():
+    """BCCD, of which two cells have no area by their files."""
+    lists = Path(os.environ.get("TRANSFORMER_JAX_DATA", ""), "bccd/BCCD/ImageSets/Main")
+    if not lists.exists():
+        pytest.skip("TRANSFORMER_JAX_DATA names no folder with bccd")
+    rows = [row for name in ("trainval", "test")
+            for row in boxes.read_voc(lists / f"{name}.txt", skip_bad=False)]  # fmt: skip
+    found = dict(zip(boxes.BOXED, map(list, zip(*rows, strict=True)), strict=True))
+    assert len(rows) == 364 and all(size == [480, 640] for size in found["size"])
+    assert sum(map(len, found["boxes"])) == 4888
+    assert boxes.left_out(found) == {"boxes without area": 2, "crowds": 0}
+    assert {name for own in found["labels"] for name in own} == {"RBC", "WBC", "Platelets"}

@@ -65,6 +65,7 @@ class Counts:
         labels: how often each label occurs.
         too_long: examples that were longer than the limits, and so left out or truncated.
         long_characters, long_tokens: those of their texts, and what is left of their tokens.
+        left_out: how much in the examples nothing is made of, and what that is.
         content: SHA-256 of the examples.
     """
 
@@ -76,6 +77,7 @@ class Counts:
     content: str
     long_characters: int = 0
     long_tokens: int = 0
+    left_out: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,10 +173,11 @@ def summed(counts: Iterable[Int64[np.ndarray, " _"]]) -> Int64[np.ndarray, " mos
 def total(parts: Iterable[Counts]) -> Counts:
     """The counts of all parts together; labels that occur most come first."""
     parts = list(parts)
-    empty, labels = Counter[str](), Counter[str]()
+    empty, labels, left_out = Counter[str](), Counter[str](), Counter[str]()
     for part in parts:
         empty.update(part.empty)
         labels.update(part.labels)
+        left_out.update(part.left_out)
     return Counts(
         examples=sum(part.examples for part in parts),
         characters=sum(part.characters for part in parts),
@@ -184,4 +187,5 @@ def total(parts: Iterable[Counts]) -> Counts:
         content=fingerprint(*(part.content for part in parts)),
         long_characters=sum(part.long_characters for part in parts),
         long_tokens=sum(part.long_tokens for part in parts),
+        left_out=dict(left_out),
     )

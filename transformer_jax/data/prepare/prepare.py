@@ -27,7 +27,8 @@ from transformer_jax.data.prepare.arrays import Counts, FileArray, TokenArrays
 from transformer_jax.data.prepare.recipe import Column, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.worker import Worker
-from transformer_jax.data.read.examples import Examples, listed
+from transformer_jax.data.read.examples import Examples, Picture, identified, listed
+from transformer_jax.data.read.images import ImageSettings
 from transformer_jax.process import machine, progress
 from transformer_jax.runs.workdir import write_atomically
 
@@ -44,11 +45,12 @@ Made = tuple[dict[str, bytes], Counts]
 class Plan:
     """What makes token arrays of examples.
 
-    tokenizer: None where the recipe is not tokenized. keeps_texts: whether the set holds the
-    examples themselves too, to be scored against.
+    encoder: the tokenizer, or the settings of images; None where the recipe needs neither.
+    keeps_texts: whether the set holds the examples themselves too, to be scored against; of images
+    their names.
     """
 
-    tokenizer: Tokenizer | None
+    encoder: Tokenizer | ImageSettings | None
     recipe: Recipe
     labels: tuple[str, ...]
     limits: Limits
@@ -56,8 +58,11 @@ class Plan:
 
     def made_by(self) -> list[Any]:
         """What decides the arrays besides the examples."""
-        tokenizer = self.tokenizer.fingerprint if self.tokenizer else ""
-        named = [_FORMAT, tokenizer, self.recipe.name, self.labels, self.limits._asdict()]
+        encoder = self.encoder.fingerprint if self.encoder else ""
+        limits = self.limits
+        if self.recipe.reads_images:  # of which no patch is cut
+            limits = limits._replace(source=0)
+        named = [_FORMAT, encoder, self.recipe.name, self.labels, limits._asdict()]
         columns = self.recipe.stored.items()
         shaped = [(name, column) for name, column in columns if not column.is_plain]
         return named + [[name, column.shape, column.dtype] for name, column in shaped]
@@ -65,9 +70,9 @@ class Plan:
     @property
     def ids_dtype(self) -> str:
         """The dtype in which files hold token ids and labels."""
-        if self.tokenizer is None:
+        if not isinstance(self.encoder, Tokenizer):
             return "<i4"
-        return "<u2" if max(self.tokenizer.vocab_size, 1 + len(self.labels)) <= 2**16 else "<i4"
+        return "<u2" if max(self.encoder.vocab_size, 1 + len(self.labels)) <= 2**16 else "<i4"
 
 
 def prepared(
@@ -199,20 +204,18 @@ def _text_names(folder: Path) -> list[str]:
 def _made(plan: Plan, piece: Examples) -> Made:
     """What becomes of a piece."""
     recipe = plan.recipe
-    rows, too_long = recipe.encode(piece, plan.tokenizer, plan.labels, plan.limits)
+    rows, too_long = recipe.encode(piece, plan.encoder, plan.labels, plan.limits)
     files = {}
     for name, column in recipe.stored.items():
         files[name] = _bytes(rows[name], name, column, plan.ids_dtype)
         files[f"{name}_lengths"] = _lengths(rows[name])
     examples = list(zip(*piece.values(), strict=True))
     if plan.keeps_texts:
-        lines = [
-            json.dumps(dict(zip(piece, example, strict=True)), ensure_ascii=False).encode() + b"\n"
-            for example in examples
-        ]
+        lines = [_line(dict(zip(piece, example, strict=True))) for example in examples]
         files |= {arrays.TEXTS: b"".join(lines), f"{arrays.TEXTS}_lengths": _lengths(lines)}
     files[arrays.HASHES] = b"".join(
-        hashlib.blake2b(repr(example).encode(), digest_size=8).digest() for example in examples
+        hashlib.blake2b(repr(tuple(map(identified, example))).encode(), digest_size=8).digest()
+        for example in examples
     )
     texts = [name for name in recipe.reads if name != recipe.labels]
     labels = piece[recipe.labels] if recipe.labels else []
@@ -227,13 +230,20 @@ def _made(plan: Plan, piece: Examples) -> Made:
         content=_digest(piece, recipe),
         long_characters=sum(_characters(piece[name][n]) for name in texts for n in too_long),
         long_tokens=sum(len(rows[name][n]) for name in leading for n in cut),
+        left_out=recipe.left_out(piece) if recipe.left_out else {},
     )
     return files, counts
 
 
+def _line(example: dict[str, Any]) -> bytes:
+    """An example as it is kept: a line of JSON, images by their names."""
+    text = json.dumps(example, ensure_ascii=False, default=lambda picture: picture.name)
+    return text.encode() + b"\n"
+
+
 def _digest(piece: Examples, recipe: Recipe) -> str:
     """SHA-256 of what a recipe reads of a piece."""
-    return fingerprint({name: piece[name] for name in recipe.reads})
+    return fingerprint({name: list(map(identified, piece[name])) for name in recipe.reads})
 
 
 def _bytes(rows: Sequence[Any], name: str, column: Column, ids: str) -> bytes:
@@ -252,10 +262,11 @@ def _lengths(rows: Sequence[Any]) -> bytes:
 
 
 def _characters(value: Any) -> int:
-    """The characters of a text, of a number as Python writes it, or of all in a list."""
+    """The characters of a text, of a number as Python writes it, or of all in a list; the bytes of
+    an image."""
     if isinstance(value, list):
         return sum(map(_characters, value))
-    return len(value if isinstance(value, str) else str(value))
+    return len(value if isinstance(value, str | Picture) else str(value))
 
 
 def _is_empty(value: str | list[Any]) -> bool:

@@ -112,9 +112,10 @@ class Drawing(NamedTuple):
 Draw = Callable[[Batch, np.random.Generator], Batch]
 # What makes the columns of a batch from an example, drawn anew every epoch.
 Corrupt = Callable[[Mapping[str, Any], np.random.Generator], dict[str, Any]]
-# (examples, tokenizer or None where the recipe is not tokenized, labels, limits) -> encoding
+# (examples, encoder, labels, limits) -> encoding. What encodes is the tokenizer, the ImageSettings
+# of a recipe that reads images, or None.
 Encode = Callable[[Examples, Any, Labels, Limits], Encoding]
-# (lines, tokenizer or None, labels, limits) -> encoding, one row a line
+# (lines, encoder, labels, limits) -> encoding, one row a line
 Prompt = Callable[[Sequence[str], Any, Labels, Limits], Encoding]
 
 
@@ -132,14 +133,14 @@ class Recipe:
         prompt: lines that came in by hand to rows, as the model reads them.
         tokenized: whether `encode` and `prompt` need a tokenizer. Otherwise none is made, and the
             columns are numbers of any kind.
-        draw: (tokenizer, drawing) -> what is drawn for each batch; None: nothing.
-        corrupt: (tokenizer, drawing) -> what makes the columns of each example; None: `encode`
-            does.
+        draw: (encoder, drawing) -> what is drawn for each batch; None: nothing.
+        corrupt: (encoder, drawing) -> what makes the columns of each example; None: `encode` does.
         encoded: what `encode` makes, where `corrupt` changes it ({}: the columns).
         drawn: the columns that `draw` adds, along the first.
         extra_tokens: special tokens that the tokenizer needs besides the usual ones.
         labels: the column of `reads` whose values are labels, one or a list an example.
         documents: whether an example is a text that may be cut anywhere.
+        left_out: examples -> how much in them nothing is made of, and what that is; None: nothing.
         predicted: the column whose tokens the model learns to predict; None: it predicts labels or
             numbers.
     """
@@ -157,7 +158,13 @@ class Recipe:
     extra_tokens: tuple[str, ...] = ()
     labels: str | None = None
     documents: bool = False
+    left_out: Callable[[Examples], dict[str, int]] | None = None
     predicted: str | None = None
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether it reads images, which `pictures` makes rows of patches of."""
+        return "image" in self.reads
 
     @property
     def stored(self) -> dict[str, Column]:

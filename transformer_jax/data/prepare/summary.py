@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int, Int64
 
 from transformer_jax.data.prepare.arrays import Counts, TokenArrays, summed, total
 from transformer_jax.data.prepare.recipe import Recipe
@@ -32,12 +32,15 @@ class Summary(Counts):
         lengths: tokens (or other places) of an example or a piece by side: median, 90 % quantile
             and longest. Special tokens count, examples that were left out do not.
         unknown: fraction of <unk> among the tokens of the texts.
+        sizes: rows and columns of the smallest, the median and the largest image, as files have
+            them and as they are kept; {} where there are no images.
     """
 
     tokens: int | None
     pieces: int | None
     lengths: dict[str, tuple[int, ...]]
     unknown: float
+    sizes: dict[str, list[tuple[int, int]]]
 
 
 def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) -> Summary:
@@ -53,6 +56,13 @@ def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) 
         column.side: _quantiles(summed(arrays.lengths[name] for arrays in sets))
         for name, column in own.items()
     }
+    sizes = {}
+    if recipe.reads_images:
+        found = np.concatenate([arrays.columns["size"][:] for arrays in sets]).reshape(-1, 4)
+        sizes = {"in files": _sizes(found[:, 2:]), "as kept": _sizes(found[:, :2])}
+        (patch,), (channels,) = recipe.columns["inputs"].shape, recipe.stored["pixels"].shape
+        patches = found[:, 0] * found[:, 1] * channels // patch
+        lengths["source"] = _quantiles(np.bincount(patches))
     tokens = int(ids.sum())
     return Summary(
         **vars(total(arrays.counts for arrays in sets)),
@@ -60,7 +70,15 @@ def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) 
         pieces=sum(map(len, sets)) if recipe.documents else None,
         lengths=lengths,
         unknown=unknown / max(tokens - silent, 1),
+        sizes=sizes,
     )
+
+
+def _sizes(sides: Int[np.ndarray, "N 2"]) -> list[tuple[int, int]]:
+    """The smallest, the median and the largest, by their area."""
+    order = np.argsort(sides.prod(axis=1), kind="stable")
+    chosen = sides[order[[0, (len(order) - 1) // 2, -1]]]
+    return [(int(rows), int(columns)) for rows, columns in chosen]
 
 
 def _quantiles(lengths: Int64[np.ndarray, " longest+1"]) -> tuple[int, ...]:
@@ -116,6 +134,7 @@ def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str
     """
     cells = {"examples": f"{summary.examples:,}"}
     cells |= {f"empty {column}": f"{count:,}" for column, count in summary.empty.items()}
+    cells |= {name: f"{count:,}" for name, count in summary.left_out.items()}
     if summary.pieces is None:
         share = f" ({summary.too_long / summary.examples:.1%})" if summary.too_long else ""
         cells["too long"] = f"{summary.too_long:,}{share}"
@@ -128,9 +147,14 @@ def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str
         characters = summary.characters - summary.long_characters
         known = summary.long_characters or not summary.too_long
         cells["characters a token"] = f"{characters / tokens:.2f}" if known else "-"
+    for where, sides in summary.sizes.items():
+        name = f"rows x columns {where}: smallest / median / largest"
+        cells[name] = " / ".join(f"{rows}x{columns}" for rows, columns in sides)
     what = "places" if summary.tokens is None else "tokens"
     for side, quantiles in summary.lengths.items():
-        name = f"{side} {what}: median / 90 % / longest"
+        of_images = {"source": "patches", "target": "boxes"} if summary.sizes else {}
+        own = of_images.get(side, what)
+        name = f"{side} {own}: median / 90 % / longest"
         cells[name] = " / ".join(f"{length:,}" for length in quantiles)
     if summary.tokens is not None:
         cells["<unk>"] = f"{summary.unknown:.1%}"
@@ -152,6 +176,8 @@ def likely_mistakes(summaries: Mapping[str, Summary]) -> list[str]:
             for column, count in summary.empty.items()
             if count > summary.examples / 2
         ]
+        if left_out := [f"{count:,} {what}" for what, count in summary.left_out.items() if count]:
+            lines.append(f"{split}: {' and '.join(left_out)} are left out")
         if summary.unknown > _MUCH_UNKNOWN:
             lines.append(
                 f"{split}: {summary.unknown:.0%} of the tokens are <unk>, so scores say little: "

@@ -17,7 +17,7 @@ from tensorflow_datasets.core.download import extractor
 from tensorflow_datasets.core.download.util import DownloadError
 
 from transformer_jax.data.cache import damage, fingerprint, locked
-from transformer_jax.data.read.examples import Examples, SourceSettings
+from transformer_jax.data.read.examples import Examples, Picture, SourceSettings
 from transformer_jax.data.read.features import BLOCK, KEYS, built_once, columns_of
 from transformer_jax.runs import manifest
 
@@ -26,6 +26,8 @@ extractor.tf = types.SimpleNamespace(
     compat=types.SimpleNamespace(as_text=str),
     io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
 )
+
+_PICTURES = 256  # images read at a time
 
 Builder = tfds.core.DatasetBuilder
 
@@ -49,7 +51,7 @@ def read(
     names = [getattr(settings, KEYS[column]) for column in columns]
     for column, name in zip(columns, names, strict=True):
         _check_feature(builder, column, name)
-    blocks = read_builder(builder, splits, names)
+    blocks = read_builder(builder, splits, names, pictures=columns[0] == "image")
     if columns[-1] in ("label", "tags"):
         name, feature = names[-1], _features(builder)[names[-1]]
         # Names in place of the numbers of classes.
@@ -76,6 +78,8 @@ def _check_feature(builder: Builder, column: str, name: str) -> None:
         )
     feature = features[name]
     is_list = column in ("words", "tags") and isinstance(feature, tfds.features.Sequence)
+    if column == "image" and isinstance(feature, tfds.features.Image):
+        return
     item: Any = feature.feature if is_list else feature
     is_class = isinstance(item, tfds.features.ClassLabel) or (
         isinstance(item, tfds.features.Tensor)
@@ -128,14 +132,19 @@ def find_builder(settings: SourceSettings) -> Builder:
 
 
 def read_builder(
-    builder: Builder, splits: Sequence[str], features: Sequence[str]
+    builder: Builder, splits: Sequence[str], features: Sequence[str], *, pictures: bool = False
 ) -> Iterator[Examples]:
-    """Yields these features of the splits in blocks; the set is prepared where it is not yet."""
+    """Yields these features of the splits in blocks; the set is prepared where it is not yet.
+
+    pictures: whether the first feature is images, which stay encoded.
+    """
     folder = Path(builder.data_path)
     if not folder.is_dir():
         with locked(folder.parent):
             if not folder.is_dir():  # another process may have prepared it in the meantime
                 _prepare(builder, folder)
+    if pictures:
+        return _pictures(folder, splits, *features)
     # TFDS takes so long to decode an example that what it has decoded is kept, in the set's folder.
     columns = folder / "columns" / fingerprint(splits, features)
     return built_once(columns, lambda: _decode(folder, splits, features))
@@ -143,6 +152,26 @@ def read_builder(
 
 def _decode(folder: Path, splits: Sequence[str], features: Sequence[str]) -> Iterator[Examples]:
     """These features of a prepared set, in blocks."""
+    for _, _, records in _records(folder, splits, BLOCK, None):
+        yield {name: [_plain(record[name]) for record in records] for name in features}
+
+
+def _pictures(folder: Path, splits: Sequence[str], image: str, label: str) -> Iterator[Examples]:
+    """The images of a prepared set and their labels, in blocks."""
+    encoded = {image: tfds.decode.SkipDecoding()}
+    for split, start, records in _records(folder, splits, _PICTURES, encoded):
+        names = (f"{folder.name}:{split}:{start + number}" for number in range(len(records)))
+        pairs = zip(names, records, strict=True)
+        yield {
+            image: [Picture(name, bytes(record[image])) for name, record in pairs],
+            label: [_plain(record[label]) for record in records],
+        }
+
+
+def _records(
+    folder: Path, splits: Sequence[str], size: int, decoders: Any
+) -> Iterator[tuple[str, int, Sequence[Any]]]:
+    """So many records at a time of a prepared set, with their split and the first one's number."""
     _check_whole(folder)
     # As it lies on the disk: another process may have prepared it since its builder was made.
     builder = tfds.builder_from_directory(folder)
@@ -150,10 +179,9 @@ def _decode(folder: Path, splits: Sequence[str], features: Sequence[str]) -> Ite
         if not builder.info.splits[split].num_examples:
             raise ValueError(f"{builder.info.full_name}: split {split!r} has no example")
         # pyright does not see the parameters through TFDS's decorators.
-        source = builder.as_data_source(split=split)  # pyright: ignore[reportCallIssue]
-        for start in range(0, len(source), BLOCK):
-            records = source.__getitems__(range(start, min(start + BLOCK, len(source))))
-            yield {name: [_plain(record[name]) for record in records] for name in features}
+        source = builder.as_data_source(split, decoders=decoders)  # pyright: ignore
+        for start in range(0, len(source), size):
+            yield split, start, source.__getitems__(range(start, min(start + size, len(source))))
 
 
 def _check_whole(folder: Path) -> None:

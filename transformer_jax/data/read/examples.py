@@ -3,12 +3,30 @@
 import bisect
 import collections
 import dataclasses
+import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 Examples = dict[str, list]
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """An image as its file has it.
+
+    Attributes:
+        name: what messages and results call it.
+        data: the bytes of the file, in any format that Pillow reads.
+    """
+
+    name: str
+    data: bytes
+
+    def __len__(self) -> int:
+        return len(self.data)
+
 
 _MOST = 16_384  # examples of a piece
 _MOST_CHARACTERS = 2**22  # about, of a piece: what bounds the memory that one takes
@@ -43,6 +61,11 @@ class SourceSettings:
     document_separator: str
     skip_bad_lines: bool
     cache_dir: str
+
+
+def identified(value: Any) -> Any:
+    """What stands for a value where examples are compared: of an image a hash of its bytes."""
+    return hashlib.sha256(value.data).hexdigest() if isinstance(value, Picture) else value
 
 
 def words(value: str | list[str]) -> list[str]:

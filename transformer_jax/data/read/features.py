@@ -15,6 +15,7 @@ KEYS = {
     "label": "label_feature",
     "words": "text_feature",
     "tags": "label_feature",
+    "image": "text_feature",
     "features": "text_feature",
     "values": "label_feature",
 }
@@ -52,17 +53,17 @@ def columns_of(
     pairs = list(zip(columns, names, strict=True))
     renamed = ({column: block[name] for column, name in pairs} for block in blocks)
     if "label" in columns:
-        return _labelled(renamed)
+        return _labelled(renamed, columns[0])
     return _tagged(renamed) if "tags" in columns else renamed
 
 
-def _labelled(blocks: Iterable[Examples]) -> Iterator[Examples]:
+def _labelled(blocks: Iterable[Examples], given: str) -> Iterator[Examples]:
     none = True
     for block in blocks:
-        texts = [text for text, label in zip(block["text"], block["label"], strict=True) if label]
+        texts = [text for text, label in zip(block[given], block["label"], strict=True) if label]
         if texts:
             none = False
-            yield {"text": texts, "label": [label for label in block["label"] if label]}
+            yield {given: texts, "label": [label for label in block["label"] if label]}
     if none:
         raise ValueError(
             "data.label_feature: no example has a label; does data.train, data.validation or "

@@ -263,23 +263,29 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
         ValueError: the file is none of Parquet, or not whole, it lacks a column, or a value is not
             what `columns` say.
     """
+    with opened_parquet(path, fields) as file:
+        rows = enumerate(parquet_rows(path, file, fields), start=1)
+        yield from checked(path, rows, lambda row: _row(row, columns, fields), skip_bad)
+
+
+def opened_parquet(path: Path, fields: Sequence[str]) -> parquet.ParquetFile:
+    """A Parquet file that has these columns. Raises ValueError as `read_parquet`."""
     try:
         file = parquet.ParquetFile(path)
     except _BROKEN as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
-    with file:
-        names = file.schema_arrow.names
-        counts = {name: names.count(name) or names.count(name.split(".")[0]) for name in fields}
-        if wrong := [name for name, count in counts.items() if count != 1]:
-            raise ValueError(
-                f"{path}: expected one {wrong[0]!r} among its columns {', '.join(names)}"
-            )
-        rows = _rows(path, file, fields)
-        numbered = enumerate(rows, start=1)
-        yield from checked(path, numbered, lambda row: _row(row, columns, fields), skip_bad)
+    names = file.schema_arrow.names
+    counts = {name: names.count(name) or names.count(name.split(".")[0]) for name in fields}
+    if wrong := [name for name, count in counts.items() if count != 1]:
+        file.close()
+        raise ValueError(f"{path}: expected one {wrong[0]!r} among its columns {', '.join(names)}")
+    return file
 
 
-def _rows(path: Path, file: parquet.ParquetFile, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+def parquet_rows(
+    path: Path, file: parquet.ParquetFile, fields: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file. Raises ValueError where it is not whole."""
     try:
         for batch in file.iter_batches(_READ, columns=list(fields)):
             yield from batch.to_pylist()
@@ -308,7 +314,7 @@ def _row(given: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -
 def _cell(row: dict[str, Any], column: str, name: str) -> Any:
     """A field as a column wants it."""
     if column in NUMBERS:
-        value = _value(row, name)
+        value = value_of(row, name)
         _check_numbers(value, name)
         return value if isinstance(value, list) else [value]
     value = _field(row, name)
@@ -330,7 +336,7 @@ def _field(row: dict[str, Any], name: str) -> str | list[str]:
         values = [_field(row, one) for one in names]
         texts = [value for value in values if isinstance(value, str)]
         return texts if len(texts) > 1 else values[0]
-    value = _value(row, name)
+    value = value_of(row, name)
     if isinstance(value, str):
         return whole(value)
     if isinstance(value, int):
@@ -342,7 +348,8 @@ def _field(row: dict[str, Any], name: str) -> str | list[str]:
     return [whole(str(item)) for item in value]
 
 
-def _value(row: dict[str, Any], name: str) -> Any:
+def value_of(row: dict[str, Any], name: str) -> Any:
+    """A field of an object, or of those in it. Raises ValueError where there is none."""
     inner = row
     for part in [name] if name in row else name.split("."):
         if not isinstance(inner, dict) or part not in inner:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from transformer_jax.data.corpora import bigram, grammar
-from transformer_jax.data.read import embedded, open_file, parse, questions
+from transformer_jax.data.corpora import bigram, grammar, scenes
+from transformer_jax.data.read import boxes, embedded, open_file, parse, pictures, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, as_text, gathered
 from transformer_jax.data.read.features import KEYS
 from transformer_jax.data.read.open_file import find
@@ -73,6 +73,9 @@ TEXTS: Columns = ("text",)
 LABELLED: Columns = ("text", "label")
 TAGGED: Columns = ("words", "tags")
 NUMBERS: Columns = parse.NUMBERS
+# Images are `Picture`s.
+PICTURES: Columns = ("image", "label")
+BOXED: Columns = boxes.BOXED
 
 
 def _languages(settings: SourceSettings) -> tuple[str, ...]:
@@ -134,6 +137,15 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
             lambda settings: sorted(bigram.SPLITS.items()),
         )
     },
+    # Generated pictures of objects, as many as a split names.
+    "scenes": {
+        columns: Generated(boxes.read_scenes, lambda settings: scenes.VERSION, ("name",))
+        for columns in (PICTURES, BOXED)
+    },
+    # Images with boxes, in COCO's JSON.
+    "coco": {BOXED: Files(boxes.read_coco, beside=boxes.coco_images)},
+    # Images with boxes, in Pascal VOC's folders.
+    "voc": {BOXED: Files(boxes.read_voc, beside=boxes.voc_files)},
     # A set of TFDS's catalogue.
     "tfds": {
         columns: Generated(
@@ -141,8 +153,12 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
             lambda settings: _catalogue().version(settings),
             ("name", *_named(columns)),
         )
-        for columns in _TEXTUAL
+        for columns in (*_TEXTUAL, PICTURES)
     },
+    # Images in folders of their labels.
+    "folder": {PICTURES: Files(pictures.read_folder, beside=pictures.files_of)},
+    # Handwritten digits of 8x8 pixels, which scikit-learn brings along.
+    "digits": {PICTURES: Generated(pictures.read_digits, lambda _: pictures.DIGITS_VERSION)},
     # Two parallel files, a sentence a line; for language models plain text.
     "text": {
         PAIRS: Files(parse.read_pair, shaping=_named(PAIRS), endings=_languages),
@@ -174,7 +190,7 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     # A JSON object, or a dict of Python, a line.
     "json": _objects(parse.read_json),
     # Columns of Parquet.
-    "parquet": _objects(parse.read_parquet),
+    "parquet": {**_objects(parse.read_parquet), PICTURES: Files(pictures.read_parquet, _LABEL)},
 }
 
 

@@ -1,0 +1,234 @@
+"""Images: what files become, where boxes are after all that is done to images, and patches."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from transformer_jax.data.read import images
+from transformer_jax.data.read.examples import Picture
+from transformer_jax.data.read.images import AUGMENTATIONS, FITS, NO_BOXES, ImageSettings
+from transformer_jax.data.read.pictures import netpbm
+
+RNG = np.random.default_rng(0)
+COLOURS = RNG.integers(0, 256, (12, 20, 3), dtype=np.uint8)
+
+
+def settings(**changes):
+    own: dict[str, Any] = dict(size=(32, 48), fit="stretch", channels=3, augment=())
+    own |= dict(patch_size=4, prefix_tokens=0)
+    return ImageSettings(**(own | changes))
+
+
+def file_of(image, format="PNG", **more):
+    buffer = io.BytesIO()
+    image.save(buffer, format, **more)
+    return Picture("a picture", buffer.getvalue())
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1", "CMYK"])
+def test_every_mode_becomes_grey_or_rgb(mode, channels):
+    image = Image.fromarray(COLOURS).convert(mode)
+    found = images.decode(file_of(image, "TIFF" if mode == "CMYK" else "PNG"), channels)
+    expected = np.asarray(image.convert("L" if channels == 1 else "RGB")).reshape(12, 20, channels)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("format", ["PNG", "TIFF"])
+def test_sixteen_bits_become_eight(format):
+    grey = COLOURS[..., 0].astype(np.uint16)
+    found = images.decode(file_of(Image.fromarray(grey * 257), format), 3)
+    np.testing.assert_array_equal(found, np.repeat(grey[..., None], 3, axis=-1))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_turned_as_its_exif_says(orientation):
+    """EXIF 2.3: which sides of what is seen row 0 and column 0 of the file are."""
+    seen = COLOURS
+    stored = {
+        1: seen,
+        2: seen[:, ::-1],
+        3: seen[::-1, ::-1],
+        4: seen[::-1],
+        5: seen.swapaxes(0, 1),
+        6: np.rot90(seen, 1),
+        7: seen[::-1, ::-1].swapaxes(0, 1),
+        8: np.rot90(seen, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = Image.fromarray(np.ascontiguousarray(stored))
+    np.testing.assert_array_equal(images.decode(file_of(image, exif=exif), 3), seen)
+
+
+def test_a_file_that_is_no_image_is_named_with_the_reason(monkeypatch):
+    image = Image.fromarray(COLOURS)
+    whole = file_of(image).data
+    frames = {"save_all": True, "append_images": [Image.fromarray(255 - COLOURS)]}
+    wrong = {
+        "it is empty": b"",
+        "a format that Pillow reads": b"no image",
+        "truncated": whole[: len(whole) // 2],
+        "2 frames": file_of(image, "GIF", **frames).data,
+        "floating point": file_of(Image.fromarray(COLOURS[..., 0] / np.float32(3)), "TIFF").data,
+    }
+    for reason, data in wrong.items():
+        with pytest.raises(ValueError, match=rf"^some/file\.png: .*{reason}"):
+            images.decode(Picture("some/file.png", data), 3)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", COLOURS.size // 3 - 1)
+    with pytest.raises(ValueError, match="a picture: .*exceeds limit"):
+        images.decode(file_of(image), 3)
+
+
+def test_a_damaged_byte_gives_an_image_or_one_message():
+    for format in ("PNG", "JPEG", "GIF", "TIFF", "BMP"):
+        whole = file_of(Image.fromarray(COLOURS), format).data
+        for _ in range(40):
+            data = bytearray(whole)
+            data[RNG.integers(len(data))] = RNG.integers(256)
+            try:
+                assert images.decode(Picture("x", bytes(data)), 3).shape[2] == 3
+            except ValueError as error:
+                assert str(error).startswith("x: ")
+
+
+# What is done to images, and where their boxes are then
+
+
+def lit(rows, columns, box):
+    """A black image whose pixels in a box of pixels, x0, y0, x1, y1, are white."""
+    pixels = np.zeros((rows, columns, 3), np.uint8)
+    x0, y0, x1, y1 = box
+    pixels[y0:y1, x0:x1] = 255
+    return pixels, np.array([box]) / [columns, rows, columns, rows]
+
+
+def assert_lit(pixels, boxes, within):
+    """The white pixels are those of the box, up to so many pixels, or none where it is gone."""
+    rows, columns, _ = pixels.shape
+    box = images.clipped(boxes)[0] * [columns, rows, columns, rows]
+    ys, xs = np.nonzero(pixels[..., 0] > max(np.mean(pixels), pixels.max() / 2))
+    if not len(xs):
+        assert min(box[2:] - box[:2]) <= within
+        return
+    found = [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]
+    np.testing.assert_allclose(box, found, atol=within)
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_boxes_are_fitted_with_their_image(fit):
+    for rows, columns in ((24, 48), (90, 31), (64, 96), (200, 300)):
+        pixels, boxes = lit(rows, columns, (columns // 4, rows // 3, columns // 2, rows * 3 // 4))
+        found, inside = images.fitted(pixels, boxes, settings(fit=fit))
+        assert_lit(found, inside, 1)
+        height, width, _ = found.shape
+        assert height % 4 == width % 4 == 0 and height <= 32 and width <= 48
+        if fit == "inside":
+            assert height == 32 or width == 48
+            assert abs(height - rows * min(32 / rows, 48 / columns)) <= 2
+        else:
+            assert (height, width) == (32, 48)
+        if fit != "stretch":  # nothing is squeezed, but for what whole patches need
+            (x0, y0, x1, y1), old = inside[0], boxes[0]
+            before = (old[2] - old[0]) * columns / ((old[3] - old[1]) * rows)
+            assert (x1 - x0) * width / ((y1 - y0) * height) == pytest.approx(before, rel=0.2)
+
+
+@pytest.mark.parametrize("names", [*zip(AUGMENTATIONS), tuple(AUGMENTATIONS)], ids="-".join)
+def test_boxes_move_with_their_pixels(names):
+    pixels, boxes = lit(40, 64, (10, 8, 31, 20))
+    found = set()
+    for seed in range(40):
+        changed, moved = images.augmented(pixels, boxes, names, np.random.default_rng(seed))
+        again, _ = images.augmented(pixels, boxes, names, np.random.default_rng(seed))
+        np.testing.assert_array_equal(changed, again)
+        assert changed.shape == pixels.shape and changed.dtype == np.uint8
+        assert_lit(changed, moved, 2 if "crop" in names else 0)
+        found.add(changed.tobytes())
+    assert len(found) == 2 if names == ("flip",) else len(found) > 20
+
+
+def test_what_is_drawn_keeps_to_its_bounds():
+    """A shift by an eighth at most, a crop of 8 % at least and of no strange aspect."""
+    pixels, box = np.zeros((40, 64, 1), np.uint8), np.array([[0.0, 0.0, 1.0, 1.0]])
+    shifts, crops = (
+        np.concatenate(
+            [
+                images.augmented(pixels, box, [name], np.random.default_rng(seed))[1]
+                for seed in range(200)
+            ]
+        )
+        for name in ("shift", "crop")
+    )
+    assert np.abs(shifts[:, :2]).max() == 1 / 8
+    assert set(np.round(shifts[:, 0] * 64)) == set(range(-8, 9))
+    seen = 1 / (crops[:, 2:] - crops[:, :2])  # the share of columns and of rows
+    areas, aspects = seen.prod(axis=1), seen[:, 0] * 64 / (seen[:, 1] * 40)
+    assert 0.08 <= areas.min() < 0.15 and 0.7 < areas.max() <= 1
+    assert 3 / 4 <= aspects.min() < 0.85 and 1.2 < aspects.max() <= 4 / 3
+
+
+def test_colours_change_by_the_factors_that_are_drawn():
+    pixels = RNG.integers(60, 120, (8, 8, 3)).astype(np.uint8)
+    found, _ = images.augmented(pixels, NO_BOXES, ["colour"], np.random.default_rng(3))
+    brightness, contrast, saturation = np.random.default_rng(3).uniform(0.6, 1.4, 3)
+    expected = pixels * brightness
+    grey = expected @ [0.299, 0.587, 0.114]
+    expected = grey.mean() + contrast * (expected - grey.mean())
+    grey = (expected @ [0.299, 0.587, 0.114])[..., None]
+    expected = np.clip(grey + saturation * (expected - grey), 0, 255)
+    assert np.abs(found - expected).max() <= 0.51
+
+
+# Patches
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_patches_are_blocks_of_pixels_where_the_grid_says(channels):
+    pixels = COLOURS[..., :channels]
+    found, places = images.patches(pixels, 4), images.grid(3, 5)
+    assert found.shape == (15, 16 * channels)
+    for patch, (row, column, rows, columns) in zip(found, places, strict=True):
+        block = pixels[4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+        np.testing.assert_array_equal(patch, block.reshape(-1))
+        assert (rows, columns) == (3, 5)
+    assert len({tuple(place) for place in places}) == 15
+    np.testing.assert_array_equal(images.joined(found, places, settings(channels=channels)), pixels)
+
+
+def test_a_sheet_shows_every_image_at_its_place():
+    shown = [np.full((8, 8, 1), number, np.uint8) for number in range(7)]
+    sheet = images.decode(Picture("sheet", images.png(images.tiled(shown))), 1)
+    assert set(np.unique(sheet)) == {*range(7), 255}
+    np.testing.assert_array_equal(images.decode(netpbm("x", COLOURS), 3), COLOURS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": (30, 48)}, r"data.image_size=\(30, 48\).*model.patch_size=4"),
+        ({"size": (32,)}, "data.image_size"),
+        ({"size": (0, 4)}, "data.image_size"),
+        ({"channels": 2}, "data.channels=2"),
+    ],
+)
+def test_settings_that_make_no_patches_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        settings(**changes)
+
+
+def test_what_is_kept_depends_on_the_patch_only_where_the_size_does():
+    def same(**changes):
+        return (
+            settings(**changes).fingerprint == settings(**(changes | {"patch_size": 8})).fingerprint
+        )
+
+    assert same() and same(fit="cover") and not same(fit="inside")
+    assert settings(augment=("flip",)).fingerprint == settings().fingerprint
+    assert settings(channels=1).fingerprint != settings().fingerprint

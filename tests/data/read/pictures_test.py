@@ -1,0 +1,165 @@
+"""Sources of labelled images yield what their files hold, and say what is wrong with them."""
+
+import io
+import json
+import logging
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from tests.data import drawn_images
+from tests.data.toy import source_settings
+from transformer_jax.data.read import images, sources
+from transformer_jax.data.read.sources import PICTURES
+
+
+def read(source, folder, split, **changes):
+    """The pixels and the label of each image, in grey, and their names."""
+    settings = source_settings(source, folder, **changes)
+    rows = []
+    for piece in sources.read(settings, PICTURES, (split,)):
+        rows += zip(piece["image"], piece["label"], strict=True)
+    return [(images.decode(p, 1)[..., 0], label) for p, label in rows], [p.name for p, _ in rows]
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for (pixels, label), (values, name) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(pixels, values)
+        assert label == name
+
+
+def png(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def drawn(split):
+    """All images of a split by their numbers."""
+    return [
+        (drawn_images.pixels(split, n), drawn_images.label(n))
+        for n in range(drawn_images.COUNTS[split])
+    ]
+
+
+def test_a_folder_has_its_labels_as_folders(tmp_path):
+    folder = drawn_images.write(tmp_path)
+    (folder / "test" / ".hidden").mkdir()
+    (folder / "test" / "dark" / ".DS_Store").write_bytes(b"nothing")
+    found, names = read("folder", folder, "test")
+    expected = [pair for label in drawn_images.LABELS for pair in drawn("test") if pair[1] == label]
+    assert_same(found, expected)
+    assert names[0] == str(folder / "test" / "bright" / "000.png")
+    settings = source_settings("folder", folder)
+    before = sources.version(settings, PICTURES, ("test",))
+    (folder / "test" / "dark" / "new.png").write_bytes(png(np.zeros((4, 4), np.uint8)))
+    assert sources.version(settings, PICTURES, ("test",)) != before
+    (folder / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty: expected a folder for each label"):
+        read("folder", folder, "empty")
+
+
+def test_broken_images_are_left_out_and_counted_where_that_is_allowed(tmp_path, caplog):
+    folder = drawn_images.write(tmp_path)
+    (folder / "test" / "dark" / "001.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"dark/001\.png: .*empty"):
+        read("folder", folder, "test")
+    with caplog.at_level(logging.WARNING):
+        found, _ = read("folder", folder, "test", skip_bad_lines=True)
+    assert len(found) == drawn_images.COUNTS["test"] - 1
+    assert "1 lines of test are left out" in caplog.text and "001.png" in caplog.text
+
+
+def test_digits_are_divided_once_into_all_of_them(tmp_path):
+    from sklearn.datasets import load_digits
+
+    parts = {split: read("digits", tmp_path, split) for split in drawn_images.COUNTS}
+    assert [len(names) for _, names in parts.values()] == [1257, 180, 360]
+    names = [name for _, own in parts.values() for name in own]
+    assert len(set(names)) == 1797
+    values, labels = load_digits(return_X_y=True)
+    for found, own in parts.values():
+        for (pixels, label), name in list(zip(found, own, strict=True))[::50]:
+            number = int(name.rpartition(":")[2])
+            assert label == str(labels[number])
+            assert np.abs(pixels / 255 - values[number].reshape(8, 8) / 16).max() < 1 / 500
+        assert {label for _, label in found} == set("0123456789")
+    with pytest.raises(ValueError, match="no split 'dev': train, validation, test"):
+        read("digits", tmp_path, "dev")
+
+
+def parquet(path, values, labels, names=None, kind=None):
+    table = pyarrow.table({"image": pyarrow.array(values, kind), "label": labels})
+    if names:
+        features = {"label": {"names": names, "_type": "ClassLabel"}}
+        own = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": own})
+    pyarrow.parquet.write_table(table, path)
+
+
+FIELDS = {"text_feature": "image", "label_feature": "label"}
+
+
+def test_parquet_has_bytes_or_hugging_faces_struct(tmp_path):
+    encoded = [png(pixels) for pixels, _ in drawn("test")]
+    structs = [{"bytes": data, "path": f"{n}.png"} for n, data in enumerate(encoded)]
+    numbers = [drawn_images.LABELS.index(label) for _, label in drawn("test")]
+    parquet(tmp_path / "structs", structs, numbers, drawn_images.LABELS)
+    parquet(tmp_path / "bytes", encoded, [label for _, label in drawn("test")])
+    for name in ("structs", "bytes"):
+        assert_same(read("parquet", tmp_path, name, **FIELDS)[0], drawn("test"))
+    parquet(tmp_path / "numbers", encoded, numbers)
+    found, names = read("parquet", tmp_path, "numbers", **FIELDS)
+    assert [label for _, label in found] == list(map(str, numbers))
+    assert names[1] == f"{tmp_path / 'numbers'}:2"
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "names", "message"),
+    [
+        (["text"], [0], None, "w:1: the field 'image' holds 'text', not the bytes"),
+        ([{"path": "x"}], [0], None, "w:1: the field 'image' holds None, not the bytes"),
+        ([b"x"], [-1], ["a", "b"], "w:1: the field 'label' holds no label"),
+        ([b"x"], [0.5], None, "w:1: the field 'label' holds no label"),
+    ],
+)
+def test_what_is_no_image_or_label_in_parquet_is_refused(tmp_path, values, labels, names, message):
+    parquet(tmp_path / "w", values, labels, names)
+    with pytest.raises(ValueError, match=message):
+        read("parquet", tmp_path, "w", **FIELDS)
+
+
+class ToyImages(tfds.core.GeneratorBasedBuilder):
+    """The drawn images. TFDS knows it as "toy_images"."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {
+            "image": tfds.features.Image(shape=(None, None, 1), encoding_format="png"),
+            "label": tfds.features.ClassLabel(names=list(drawn_images.LABELS)),
+        }
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples(split) for split in ("train", "test")}
+
+    def _generate_examples(self, split):
+        for number, (pixels, label) in enumerate(drawn(split)):
+            yield f"{number:03}", {"image": io.BytesIO(png(pixels)), "label": label}
+
+
+def test_tfds_has_images_as_they_are_encoded(tmp_path):
+    """In the order that its preparation has made."""
+    own = {"name": "toy_images", **FIELDS}
+    found, names = read("tfds", tmp_path, "test[:4]", **own)
+    expected = {pixels.tobytes(): label for pixels, label in drawn("test")}
+    assert [expected[pixels.tobytes()] for pixels, _ in found] == [label for _, label in found]
+    assert len(set(names)) == len(found) == 4 and names[0].endswith("test[:4]:0")
+    with pytest.raises(ValueError, match="feature of .* is ClassLabel.*'image' cannot be read"):
+        read("tfds", tmp_path, "test", **(own | {"text_feature": "label"}))

@@ -1,0 +1,119 @@
+"""From images to rows of patches: what the tasks that read images share.
+
+`encode` keeps pixels of a fitted size, once; `corrupt` makes patches of them, so that augmentation
+is drawn anew every epoch and the size of patches may change without another preparation.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.data.prepare.arrays import TokenArrays
+from transformer_jax.data.prepare.recipe import Column, Corrupt, Recipe
+from transformer_jax.data.read import images
+from transformer_jax.data.read.examples import Picture
+from transformer_jax.data.read.images import NO_BOXES, Boxes, ImageSettings, Pixels
+from transformer_jax.data.read.pictures import from_file
+
+_TILES = 9  # images of a contact sheet
+# What is kept of an image: its pixels by rows; its rows and columns, and those of its file. Shapes
+# are those of RGB and of patches of 16: `sized` gives those of a run.
+KEPT = {"pixels": Column("source", shape=(3,), dtype="uint8"), "size": Column("source")}
+# What a batch has of it: patches, and of each its row, column, and the rows and columns of the
+# image, all 0 at places before the patches.
+PATCHES = {
+    "inputs": Column("source", shape=(768,), dtype="uint8"),
+    "grid": Column("source", along="inputs", shape=(4,)),
+}
+
+# What boxes of batches count shares of an image's sides in.
+UNIT = 2**16 - 1
+
+
+def sized(recipe: Recipe, settings: ImageSettings) -> Recipe:
+    """The recipe with the shapes that its columns of images have with these settings."""
+    shapes = {"inputs": (settings.patch_bytes,), "pixels": (settings.channels,)}
+
+    def own(columns: Mapping[str, Column]) -> dict[str, Column]:
+        return {
+            name: dataclasses.replace(column, shape=shapes.get(name, column.shape))
+            for name, column in columns.items()
+        }
+
+    return dataclasses.replace(recipe, columns=own(recipe.columns), encoded=own(recipe.encoded))
+
+
+def kept(
+    pictures: Sequence[Picture], boxes: Sequence[Boxes], settings: ImageSettings
+) -> tuple[dict[str, list[Any]], list[Boxes]]:
+    """The columns KEPT of encoded images, and their boxes in them. Raises as `images.decode`."""
+    columns: dict[str, list[Any]] = {name: [] for name in KEPT}
+    inside = []
+    for picture, own in zip(pictures, boxes, strict=True):
+        whole = images.decode(picture, settings.channels)
+        pixels, own = images.fitted(whole, own, settings)
+        columns["pixels"].append(pixels.reshape(-1, settings.channels))
+        columns["size"].append([*pixels.shape[:2], *whole.shape[:2]])
+        inside.append(own)
+    return columns, inside
+
+
+def patched(pixels: Pixels, settings: ImageSettings) -> dict[str, np.ndarray]:
+    """The columns PATCHES of an image."""
+    patch, (rows, columns, _) = settings.patch_size, pixels.shape
+    found = {
+        "inputs": images.patches(pixels, patch),
+        "grid": images.grid(rows // patch, columns // patch),
+    }
+    before = settings.prefix_tokens
+    return {
+        name: np.concatenate([np.zeros((before, own.shape[1]), own.dtype), own])
+        for name, own in found.items()
+    }
+
+
+def prompted(lines: Sequence[str], settings: ImageSettings) -> dict[str, list[np.ndarray]]:
+    """The columns PATCHES of images, a path a line.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: as `images.decode`.
+    """
+    rows = []
+    for line in lines:
+        whole = images.decode(from_file(Path(line).expanduser()), settings.channels)
+        rows.append(patched(images.fitted(whole, NO_BOXES, settings)[0], settings))
+    return {name: [row[name] for row in rows] for name in PATCHES}
+
+
+@dataclasses.dataclass(frozen=True)
+class Patching:
+    """What makes the columns PATCHES of KEPT ones; a task's `corrupt` adds its own columns.
+
+    training: whether images are augmented.
+    """
+
+    images: ImageSettings
+    training: bool
+
+    def drawn(
+        self, example: Mapping[str, Any], rng: np.random.Generator, boxes: Boxes = NO_BOXES
+    ) -> tuple[dict[str, np.ndarray], Boxes]:
+        """The columns PATCHES of an example, and its boxes, which may lie beyond the image."""
+        rows, columns = example["size"][:2]
+        pixels = example["pixels"].reshape(rows, columns, -1)
+        if self.training:
+            pixels, boxes = images.augmented(pixels, boxes, self.images.augment, rng)
+        return patched(pixels, self.images), boxes
+
+
+def contact_sheet(arrays: TokenArrays, corrupt: Corrupt, settings: ImageSettings) -> bytes:
+    """Nine images of a split as `corrupt` makes them, with their boxes, as a file of PNG."""
+    numbers = range(min(_TILES, len(arrays)))
+    rows = [corrupt(arrays[number], np.random.default_rng(number)) for number in numbers]
+    shown = [images.joined(row["inputs"], row["grid"], settings) for row in rows]
+    boxes = [row.get("boxes", NO_BOXES) / UNIT for row in rows]
+    return images.png(images.tiled(list(map(images.outlined, shown, boxes))))

@@ -1,0 +1,113 @@
+"""Readers of labelled images: folders, columns of Parquet, and scikit-learn's digits."""
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.data.read.examples import Examples, Picture, SourceSettings
+from transformer_jax.data.read.images import decode
+from transformer_jax.data.read.parse import checked, opened_parquet, parquet_rows, value_of
+
+Row = tuple[Picture, str]
+
+# Of the 1,797 digits in an order that is fixed: those trained on, of validation, and of the test.
+_DIGITS = {"train": range(1257), "validation": range(1257, 1437), "test": range(1437, 1797)}
+DIGITS_VERSION = 1
+
+
+def from_file(path: Path) -> Picture:
+    """The image in a file. Raises OSError where it cannot be read."""
+    return Picture(str(path), path.read_bytes())
+
+
+def netpbm(name: str, pixels: np.ndarray) -> Picture:
+    """Generated pixels (H, W) or (H, W, 3) as a file in the simplest of formats."""
+    kind, (rows, columns) = 5 if pixels.ndim == 2 else 6, pixels.shape[:2]
+    return Picture(name, f"P{kind} {columns} {rows} 255\n".encode() + pixels.tobytes())
+
+
+def files_of(folder: Path) -> tuple[Path, ...]:
+    """The files LABEL/FILE of a folder in alphabetical order, but for those with a leading dot."""
+    found = sorted(path for path in folder.glob("[!.]*/[!.]*") if not path.is_dir())
+    return tuple(found)
+
+
+def read_folder(folder: Path, *, skip_bad: bool) -> Iterator[Row]:
+    """The images of a folder LABEL/FILE, with their labels. Raises ValueError where it has none."""
+    files = files_of(folder)
+    if not files:
+        raise ValueError(f"{folder}: expected a folder for each label, with its images")
+    rows = enumerate(files, start=1)
+    read = functools.partial(_usable, lambda path: (from_file(path), path.parent.name), skip_bad)
+    yield from checked(folder, rows, read, skip_bad)
+
+
+def read_parquet(path: Path, image: str, label: str, *, skip_bad: bool) -> Iterator[Row]:
+    """Images in a column of Parquet, as bytes or as Hugging Face's struct of bytes and path.
+
+    Numbers of labels become the names that Hugging Face's metadata has for them.
+
+    Raises:
+        ValueError: as `parse.read_parquet`, or a row without the bytes of an image or a label.
+    """
+    with opened_parquet(path, (image, label)) as file:
+        names = _names(file.schema_arrow.metadata or {}, label)
+        rows = parquet_rows(path, file, (image, label))
+
+        def read(numbered: tuple[int, dict[str, Any]]) -> Row:
+            number, row = numbered
+            value, found = value_of(row, image), value_of(row, label)
+            data, own = value, f"{path}:{number}"
+            if isinstance(value, dict):
+                data, own = value.get("bytes"), f"{own} ({value.get('path')})"
+            if not isinstance(data, bytes):
+                raise ValueError(f"the field {image!r} holds {data!r:.50}, not the bytes of a file")
+            if isinstance(found, int) and names:
+                found = names[found] if 0 <= found < len(names) else None
+            if not isinstance(found, int | str) or found == "":
+                raise ValueError(f"the field {label!r} holds no label")
+            return Picture(own, data), str(found)
+
+        usable = functools.partial(_usable, read, skip_bad)
+        numbered = ((number, (number, row)) for number, row in enumerate(rows, start=1))
+        yield from checked(path, numbered, usable, skip_bad)
+
+
+def _names(metadata: dict[bytes, bytes], label: str) -> Sequence[str]:
+    """The names of a column's numbers, where Hugging Face's datasets has written them."""
+    try:
+        return json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
+    except (KeyError, TypeError, ValueError):
+        return ()
+
+
+def _usable(read: Callable[[Any], Row], skip_bad: bool, given: Any) -> Row:
+    """What is read. Where bad ones are skipped, it is looked at whether it can be decoded."""
+    picture, label = read(given)
+    if skip_bad:
+        decode(picture, 3)
+    return picture, label
+
+
+def read_digits(
+    settings: SourceSettings, splits: Sequence[str], columns: Sequence[str]
+) -> Iterator[Examples]:
+    """Scikit-learn's handwritten digits, 1,797 of 8x8 pixels in 17 greys.
+
+    Raises ValueError where there is no such split.
+    """
+    from sklearn.datasets import load_digits  # only here, since it takes long
+
+    values, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    for split in splits:
+        if split not in _DIGITS:
+            raise ValueError(f"data.source='digits' has no split {split!r}: {', '.join(_DIGITS)}")
+        numbers = order[_DIGITS[split]]
+        greys = np.round(values[numbers].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+        pictures = [netpbm(f"digits:{n}", own) for n, own in zip(numbers, greys, strict=True)]
+        yield dict(zip(columns, (pictures, [str(labels[n]) for n in numbers]), strict=True))
