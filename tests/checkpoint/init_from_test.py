@@ -20,11 +20,12 @@ from tests.checkpoint.states import (
 from tests.models import tiny
 from transformer_jax.checkpoint import init_from as init_from_file
 from transformer_jax.checkpoint.checkpoints import Checkpoints
-from transformer_jax.checkpoint.init_from import InitReport, format_report
+from transformer_jax.checkpoint.init_from import Grid, InitReport, format_report, resample
 
 init_from = functools.partial(
     init_from_file.init_from,
     before=Path("none"),
+    config={},
     tokenizer=ORIGIN.tokenizer,
     labels=ORIGIN.labels,
     token_paths={"embedding/table"},
@@ -124,6 +125,19 @@ def test_init_from_nothing_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "checkpoints" / "1"):
         with pytest.raises(FileNotFoundError, match="whole"):
             init_from(path, make_state(1).params)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (9, 5), (3, 14), (7, 6)])
+def test_learned_positions_of_images_are_resampled_as_by_torch(rows, columns):
+    torch = pytest.importorskip("torch")
+    table = np.random.default_rng(0).normal(size=(2 + 7 * 6, 5))
+    found = resample(table, Grid(2, 7, 6), Grid(2, rows, columns), 2 + rows * columns + 3)
+    grid = torch.from_numpy(table[2:].reshape(1, 7, 6, 5)).permute(0, 3, 1, 2)
+    expected = torch.nn.functional.interpolate(grid, (rows, columns), mode="bicubic")
+    expected = expected.permute(0, 2, 3, 1).reshape(-1, 5).numpy()
+    np.testing.assert_array_equal(found[:2], table[:2])
+    np.testing.assert_allclose(found[2:-3], expected, atol=1e-12)
+    assert not found[-3:].any()
 
 
 # Schemes that train factors, and what they are with all of them at 1.

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.defaults import loss_settings
 from tests.inspection.seen import (
     LOSS,
     POST_LN,
@@ -30,7 +31,6 @@ from transformer_jax.inspection.observed import (
 from transformer_jax.inspection.steps import update
 from transformer_jax.models.transformer import initialisation
 from transformer_jax.tasks import TASKS
-from transformer_jax.training.cross_entropy import LossSettings
 
 
 @pytest.mark.parametrize(("number", "shape"), list(enumerate(tiny.SHAPES)))
@@ -45,7 +45,7 @@ def test_training_can_log_the_diagnostics_of_every_shape(number, shape):
         "decoder_only": "causal_lm",
         "masked_tokens": "masked_lm",
     }.get(shape, "tagging")
-    loss = TASKS[task].bound_loss(LossSettings(0.0, 0.0))
+    loss = TASKS[task].bound_loss(loss_settings(0.0))
     diagnose = functools.partial(diagnostics.diagnose, make(config), loss, tiny.roles(config))
     found = jax.eval_shape(diagnose, params, params, batch)
     expected = {}

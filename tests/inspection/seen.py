@@ -4,16 +4,16 @@ import functools
 
 import jax
 
+from tests.defaults import loss_settings
 from tests.models import tiny
 from transformer_jax.inspection.observed import observe, output_gradient_norms
 from transformer_jax.models.family import Outputs
 from transformer_jax.tasks import TASKS
-from transformer_jax.training.cross_entropy import LossSettings
 
 POST_LN = tiny.config("post_ln")
 ADMIN = tiny.config("admin", architecture="decoder_only", norm="rms_norm")
 PRE_LN = tiny.config("pre_ln", architecture="decoder_only")
-LOSS = TASKS["translation"].bound_loss(LossSettings(0.1, 0.0))
+LOSS = TASKS["translation"].bound_loss(loss_settings())
 
 
 def make(config):

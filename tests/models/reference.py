@@ -55,6 +55,41 @@ def forward(
     return [_tokens(params, side, h, config) for h in x]
 
 
+def tell(
+    params: dict, batch: dict, config, shortcut: Shortcut | None = None
+) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+    """Logits (N, C+1) and boxes (N, 4) of every image of the batch, by each layer of the decoder.
+
+    A layer's own come from a decoder that ends with it.
+    """
+    params = _float64(params)
+    shortcut = shortcut or _trained_shortcut(params, config)
+    encoded = _encode(params, "source_", batch, config, shortcut)
+    table, lengths = params["queries"]["table"], [len(x) for x in encoded]
+    x, offsets = [table] * len(encoded), None
+    if config.positions_in == "attention":
+        x = [np.zeros_like(table)] * len(encoded)
+        places = [_places(params, "source_", length, config) for length in lengths]
+        offsets = [table] * len(encoded), places
+    layers = []
+    for number in range(1, config.num_decoder_layers + 1):
+        own = params | {"decoder": _first(params["decoder"], number)}
+        found = _stack("decoder", own, x, config, shortcut, False, encoded, offsets=offsets)
+        layers.append([_told(params["box_head"], h) for h in found])
+    return layers
+
+
+def _first(tree: dict, layers: int) -> dict:
+    return {k: _first(v, layers) if isinstance(v, dict) else v[:layers] for k, v in tree.items()}
+
+
+def _told(weights: dict, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    logits = x @ weights["labels"] + weights["labels_bias"]
+    for name in ("first", "second"):
+        x = np.maximum(x @ weights[name] + weights[f"{name}_bias"], 0.0)
+    return logits, 1 / (1 + np.exp(-(x @ weights["boxes"] + weights["boxes_bias"])))
+
+
 def embed(params: dict, batch: dict, config) -> list[np.ndarray]:
     """The vector (D,) of every text, by an encoder-only model."""
     params = _float64(params)
@@ -66,18 +101,25 @@ def admin_omegas(params: dict, batch: dict, config) -> dict[str, dict[str, np.nd
     """omega of every sublayer, (L,) per kind, profiled in one pass (Liu et al. 2020, Admin).
 
     omega_1 = 1 and omega_{i+1}^2 = Var[omega_i x_{i-1}] + Var[f_i(x_{i-1})], in execution order and
-    one chain per stack; the variance is over all elements of all real tokens.
+    one chain per stack; the variance is over all elements of all real tokens. Where it is 0, omega
+    stays.
     """
-    following: dict[str, float] = {}
+    following: dict[str, float] = {}  # anew with each pass through a stack
     omegas: dict[str, dict[str, list[float]]] = {}
 
     def profile(stack, layer, sublayer, inputs, branches):
-        omega = following.get(stack, 1.0)
+        omega = 1.0 if (layer, sublayer) == (0, "self_attention") else following[stack]
         omegas.setdefault(stack, {}).setdefault(sublayer, []).append(omega)
-        following[stack] = math.sqrt(np.var(omega * inputs) + np.var(branches))
+        following[stack] = math.sqrt(np.var(omega * inputs) + np.var(branches)) or omega
         return np.full(inputs.shape[-1], omega)
 
-    forward(params, batch, config, profile)
+    if config.architecture == "encoder_set":
+        tell(params, batch, config, profile)
+        # Each layer's decoder begins anew, so that the last one's omegas come last.
+        last = config.num_decoder_layers
+        omegas["decoder"] = {k: v[-last:] for k, v in omegas["decoder"].items()}
+    else:
+        forward(params, batch, config, profile)
     return {s: {k: np.array(v) for k, v in by_name.items()} for s, by_name in omegas.items()}
 
 
@@ -99,15 +141,24 @@ def _layers(stack: dict) -> list[dict]:
 def _encode(params, side, batch, config, shortcut):
     texts = by_example(batch, "inputs", batch["inputs"])
     x = [_embed(params, "encoder", side, ids, config) for ids in texts]
-    return _stack("encoder", params, x, config, shortcut)
+    offsets = None
+    if config.positions_in == "attention":
+        offsets = ([_places(params, side, len(ids), config) for ids in texts],) * 2
+    return _stack("encoder", params, x, config, shortcut, offsets=offsets)
 
 
 def _residual(config, stack: str) -> str:
     return config.encoder_residual if stack == "encoder" else config.decoder_residual
 
 
-def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None, first_seen=None):
-    """What leaves a stack, example by example; between sublayers they stand below each other."""
+def _stack(
+    stack, params, xs, config, shortcut, causal=False, encoded=None, first_seen=None, offsets=None
+):
+    """What leaves a stack, example by example; between sublayers they stand below each other.
+
+    offsets: what is added to queries, and to keys of what is encoded, in attention.
+    """
+    own_offsets, their_offsets = offsets or ([0.0] * len(xs),) * 2
     ends = np.cumsum([len(x) for x in xs])[:-1]
     residual = _residual(config, stack)
     inner = residual == "sub_ln"
@@ -118,11 +169,15 @@ def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None, firs
 
         def attend(x, w=w):
             weights = w["self_attention"] | params.get(f"{stack}_bias", {})
-            return [_attention(weights, h, h, config, causal, True, inner, first_seen) for h in x]
+            return [
+                _attention(weights, h, h, config, causal, True, inner, first_seen, (own, own))
+                for h, own in zip(x, own_offsets, strict=True)
+            ]
 
         def look(x, w=w):
-            pairs = zip(x, encoded or [], strict=True)
-            return [_attention(w["cross_attention"], h, e, config) for h, e in pairs]
+            offsets = zip(own_offsets, their_offsets, strict=True)
+            rows = zip(x, encoded or [], offsets, strict=True)
+            return [_attention(w["cross_attention"], h, e, config, offsets=o) for h, e, o in rows]
 
         def feed_forward(x, w=w):
             return [_feed_forward(w["feed_forward"], h, config, inner) for h in x]
@@ -139,7 +194,8 @@ def _stack(stack, params, xs, config, shortcut, causal=False, encoded=None, firs
             own = w.get(f"{kind}_residual", {})
             at = Sublayer(stack, layer, kind, len(branches), config, own, below, shortcut)
             x = SUBLAYERS[residual](at, x, f)
-    if residual in FINAL_NORM:
+    of_set = stack == "decoder" and config.architecture == "encoder_set"
+    if residual in FINAL_NORM or (of_set and residual != "residual_dual"):
         x = _normalise(params[f"{stack}_norm"], x, config)
     elif residual == "residual_dual":
         x = x + _normalise(params[f"{stack}_norm"], bottom + sum(added), config)
@@ -301,15 +357,19 @@ def sinusoid(length: int, d_model: int) -> np.ndarray:
 
 def _embed(params, stack, side, ids, config):
     table = _table(params, side)
-    d_model = table.shape[1]
-    x = math.sqrt(d_model) * table[ids]
-    if config.positions == "learned":
-        x = x + params[f"{side}positions"]["table"][: len(ids)]
-    elif config.positions == "sinusoidal":
-        x = x + sinusoid(len(ids), d_model)
+    x = math.sqrt(table.shape[1]) * table[ids]
+    if config.positions_in == "stream":
+        x = x + _places(params, side, len(ids), config)
     if config.embedding_norm or _residual(config, stack) == "peri_ln":
         x = _normalise(params[f"{side}positions"]["norm"], x, config)
     return x
+
+
+def _places(params, side, length, config):
+    """What is added to so many tokens, or to the queries and keys of these."""
+    if config.positions == "learned":
+        return params[f"{side}positions"]["table"][:length]
+    return sinusoid(length, config.d_model) if config.positions == "sinusoidal" else 0.0
 
 
 def _normalise(weights: dict, x: np.ndarray, config) -> np.ndarray:
@@ -368,18 +428,27 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def _attention(
-    weights, queries, keys, config, causal=False, positioned=False, inner=False, first_seen=None
+    weights,
+    queries,
+    keys,
+    config,
+    causal=False,
+    positioned=False,
+    inner=False,
+    first_seen=None,
+    offsets=(0.0, 0.0),
 ):
     """softmax(scores) v, head by head and query by query.
 
     positioned: whether rotary or relative positions, if that is what there is, have a part.
     inner: a norm over all heads' outputs before the last product. first_seen: as of `forward`.
+    offsets: what is added to queries and keys, and not to values.
     """
     num_heads, head_dim = weights["query"].shape[1:]
     heads = np.zeros((len(queries), num_heads, head_dim))
     for head in range(num_heads):
-        q = queries @ weights["query"][:, head] + weights["query_bias"][head]
-        k = keys @ weights["key"][:, head]
+        q = (queries + offsets[0]) @ weights["query"][:, head] + weights["query_bias"][head]
+        k = (keys + offsets[1]) @ weights["key"][:, head]
         if config.qk_norm:
             q = _normalise(weights["query_norm"], q, config)
             k = _normalise(weights["key_norm"], k, config)

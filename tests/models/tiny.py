@@ -38,8 +38,11 @@ SIZES: dict[str, Any] = dict(
     max_length=12,
     dropout_rate=0.0,
     embedding_dropout_rate=0.0,
+    inputs="tokens",
+    grid=(0, 0),
     head="tokens",
     num_labels=0,
+    num_queries=5,
     context_length=None,
 )
 SOURCE_LENGTH, TARGET_LENGTH = 9, 8
@@ -55,13 +58,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tags": dict(architecture="encoder_only", head="tags", num_labels=5),
 }
 HEADS = ("masked_tokens", "mean_classes", "first_classes", "tags")
-POSITIONS = tuple(positions.POSITIONS)
+# But for those by rows and columns, which are of images.
+POSITIONS = tuple(name for name, row in positions.POSITIONS.items() if not row.places)
 
 
 def with_positions(choices: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The choices with kinds of positions, which take turns; an additive score has no products that
     some of them add to."""
-    kinds = itertools.cycle(positions.POSITIONS.items())
+    kinds = itertools.cycle((name, positions.POSITIONS[name]) for name in POSITIONS)
     for own in choices:
         additive = own.get("attention_score") == "additive"
         yield own | {"positions": next(k for k, row in kinds if not (additive and row.distances))}
@@ -83,13 +87,17 @@ def config(residual: Any = "post_ln", **changes: Any) -> TransformerConfig:
     own: dict[str, Any] = dict(encoder_residual=residual, decoder_residual=residual)
     if changes.get("architecture") == "encoder_only":
         own["head"] = "masked_tokens"
+    if changes.get("architecture") == "encoder_set":
+        own |= dict(head="boxes", num_labels=3)
     return settings(TransformerConfig, "model", **(SIZES | own | changes))
 
 
 def recurrent(recurrence: str, architecture: str = "", **changes: Any) -> RecurrentConfig:
     """A tiny recurrent model, of its first architecture unless one is named."""
     architecture = architecture or RECURRENCES[recurrence].architectures[0]
-    names = "vocab_size bos_id d_model dropout_rate embedding_dropout_rate head num_labels"
+    names = (
+        "vocab_size bos_id inputs grid d_model dropout_rate embedding_dropout_rate head num_labels"
+    )
     sizes = {name: SIZES[name] for name in names.split()}
     layers = RECURRENCES[recurrence].residual_from or 2  # as few as have all that there is
     own: dict[str, Any] = dict(num_encoder_layers=layers, num_decoder_layers=layers)
@@ -130,12 +138,14 @@ def stacks(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
         "encoder_decoder": {"encoder": plain, "decoder": (*cross, "feed_forward")},
         "encoder_only": {"encoder": plain},
         "decoder_only": {"decoder": plain},
+        "encoder_set": {"encoder": plain, "decoder": (*cross, "feed_forward")},
     }[config.architecture]
 
 
 def read_by(config: Any, batch: dict) -> dict:
     """The part of a batch that a shape is given: inputs, targets or both."""
-    sides = {"encoder_only": ("inputs",), "decoder_only": ("targets",)}
+    sides = {key: ("inputs",) for key in ("encoder_only", "encoder_set")}
+    sides["decoder_only"] = ("targets",)
     wanted = sides.get(config.architecture, ("inputs", "targets"))
     return {name: value for name, value in batch.items() if name.startswith(wanted)}
 

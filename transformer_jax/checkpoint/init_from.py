@@ -3,20 +3,22 @@
 import collections
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from transformer_jax.checkpoint import arrays
 from transformer_jax.checkpoint.checkpoints import Checkpoints, evaluated, fault, origin
 from transformer_jax.process import hosts
 from transformer_jax.runs.workdir import CHECKPOINTS, INIT_FROM, reading
 
+_STEM, _TABLE = "embedding/stem/", "positions/table"  # parameters of models that read patches
 _SHOWN = 4  # parameters of each kind that the report names
 
 
@@ -25,6 +27,7 @@ class InitReport(NamedTuple):
 
     taken: in both, with one shape. new: in the model alone, or not taken. left: in the checkpoint,
     each with the reason why it was not taken. ones: of the new ones, factors that start at 1.
+    resampled: of the taken ones, the table of learned positions of images of another size.
     """
 
     checkpoint: str
@@ -32,6 +35,15 @@ class InitReport(NamedTuple):
     new: tuple[str, ...]
     left: dict[str, str]
     ones: tuple[str, ...] = ()
+    resampled: tuple[str, ...] = ()
+
+
+class Grid(NamedTuple):
+    """Where the learned positions of images are: vectors before the patches, rows and columns."""
+
+    before: int
+    rows: int
+    columns: int
 
 
 def init_from(
@@ -39,6 +51,7 @@ def init_from(
     params: PyTree,
     *,
     before: Path,
+    config: Mapping[str, Any],
     tokenizer: str,
     labels: Sequence[str],
     token_paths: Collection[str],
@@ -49,6 +62,7 @@ def init_from(
 
     path: a work directory, whose newest checkpoint counts, or the folder of a checkpoint.
     before: the init_from.json of an earlier start, whose checkpoint is taken again if it is there.
+    config: this run's, as its config.json has it.
     tokenizer: the fingerprint of this run's.
     token_paths: the parameters that mean something only together with the tokenizer, such as the
       embedding.
@@ -58,7 +72,8 @@ def init_from(
 
     A leaf is taken where path and shape are equal; it gets the dtype and sharding of the one that
     it replaces. Those of `token_paths` and `label_paths` are taken only where that run has the same
-    tokenizer and `labels`: as many others give the same shapes.
+    tokenizer and `labels`: as many others give the same shapes. The table of learned positions of
+    images is resampled where these have other patches.
 
     Raises:
       FileNotFoundError: when there is no whole checkpoint.
@@ -70,8 +85,11 @@ def init_from(
     saved = arrays.saved(folder)
     name = evaluated(saved)
     ours, theirs = arrays.flat(params), arrays.flat(saved[name])
-    left = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
     their = origin(folder)
+    left = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
+    grids = _grids(their.config, theirs, config, ours)
+    if grids is not None:
+        left.pop(_TABLE, None)
     for differs, paths, reason in (
         (their.tokenizer != tokenizer, token_paths, "it is of another tokenizer"),
         (their.labels != tuple(labels), label_paths, "it is of other labels"),
@@ -85,7 +103,13 @@ def init_from(
             f"no parameter of {folder} is one of this model's, for its architecture and sizes "
             "differ: " + "; ".join(reasons[:4])
         )
-    wanted = arrays.map_paths(lambda path, leaf: leaf if path in taken else None, params)
+
+    def wanted_as(path: str, leaf: jax.Array) -> Any:
+        if grids is not None and path == _TABLE:
+            return jax.ShapeDtypeStruct(theirs[path].shape, theirs[path].dtype)
+        return leaf if path in taken else None
+
+    wanted = arrays.map_paths(wanted_as, params)
     found = arrays.flat(arrays.load(folder, {name: wanted})[name])
 
     stacks = {path.partition("/")[0] for path in taken}
@@ -95,9 +119,15 @@ def init_from(
     def replace(path: str, leaf: jax.Array) -> jax.Array:
         if path in ones:
             return jnp.ones_like(leaf)
+        if grids is not None and path == _TABLE:
+            table = resample(np.asarray(found[path], np.float64), *grids, len(leaf))
+            cut = table.astype(leaf.dtype)
+            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda at: cut[at])
         return found[path].astype(leaf.dtype) if path in found else leaf
 
-    return arrays.map_paths(replace, params), InitReport(str(folder), taken, new, left, ones)
+    resampled = () if grids is None else (_TABLE,)
+    report = InitReport(str(folder), taken, new, left, ones, resampled)
+    return arrays.map_paths(replace, params), report
 
 
 def format_report(report: InitReport) -> str:
@@ -105,7 +135,7 @@ def format_report(report: InitReport) -> str:
 
     Where fewer than half of the parameters were taken, the last line warns of that.
     """
-    checkpoint, taken, new, left, ones = report
+    checkpoint, taken, new, left, ones, resampled = report
     total = len(taken) + len(new)
     modules = collections.Counter(path.partition("/")[0] for path in taken)
     lines = [
@@ -115,6 +145,7 @@ def format_report(report: InitReport) -> str:
     ]
     lines += _some("new", [path for path in new if path not in left and path not in ones])
     lines += _some("at 1", [f"{path}: it was not there, and at 1 changes nothing" for path in ones])
+    lines += _some("taken", [f"{path}: for another size of images" for path in resampled])
     lines += _some("left", [f"{path}: {reason}" for path, reason in left.items()])
     if 2 * len(taken) < total:
         lines.append(
@@ -130,6 +161,58 @@ def _some(kind: str, entries: Sequence[str]) -> list[str]:
     left_out = len(entries) - _SHOWN
     more = [f"... and {left_out} more, see {INIT_FROM}"] if left_out > 0 else []
     return [f"  {kind:6} {entry}" for entry in [*entries[:_SHOWN], *more]]
+
+
+def _grids(
+    their: Mapping[str, Any], theirs: Mapping[str, Any], our: Mapping[str, Any], ours: Any
+) -> tuple[Grid, Grid] | None:
+    """The patches before and now, where a table of learned positions has to be resampled.
+
+    their, our: configs. theirs, ours: parameters by path.
+    """
+    for parameters in (theirs, ours):
+        if _TABLE not in parameters or not any(path.startswith(_STEM) for path in parameters):
+            return None
+    before, after = map(_grid, (their, our))
+    fits = before.before == after.before and theirs[_TABLE].shape[1] == ours[_TABLE].shape[1]
+    return (before, after) if fits and before != after else None
+
+
+def _grid(config: Mapping[str, Any]) -> Grid:
+    data, model = config["data"], config["model"]
+    rows, columns = (side // model["patch_size"] for side in data["image_size"])
+    return Grid(model["prefix_tokens"], rows, columns)
+
+
+def resample(
+    table: Float[np.ndarray, "N D"], before: Grid, after: Grid, length: int
+) -> Float[np.ndarray, "M D"]:
+    """The vectors of learned positions for a grid of patches of another size, then zeros.
+
+    Bicubic with a = -0.75, half-pixel centres and no smoothing, as of Hugging Face and PyTorch.
+
+    length: M, what is read and more.
+    """
+    patches = table[before.before :][: before.rows * before.columns]
+    grid = patches.reshape(before.rows, before.columns, -1)
+    rows, columns = _cubic(before.rows, after.rows), _cubic(before.columns, after.columns)
+    found = np.einsum("Rr,Cc,rcD->RCD", rows, columns, grid).reshape(-1, table.shape[1])
+    whole = np.concatenate([table[: before.before], found])
+    return np.pad(whole, ((0, length - len(whole)), (0, 0)))
+
+
+def _cubic(before: int, after: int) -> Float[np.ndarray, "after before"]:
+    """The weight of each place of a row for each place of a row of another length."""
+    a, centres = -0.75, (np.arange(after) + 0.5) * before / after - 0.5
+    left = np.floor(centres).astype(int)
+    weights = np.zeros((after, before))
+    for tap in range(-1, 3):
+        x = np.abs(centres - (left + tap))
+        near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+        far = a * (x**3 - 5 * x**2 + 8 * x - 4)
+        weight = np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+        np.add.at(weights, (np.arange(after), np.clip(left + tap, 0, before - 1)), weight)
+    return weights
 
 
 def _earlier(before: Path, source: Path) -> str | None:

@@ -6,7 +6,7 @@ dimension that does not divide stays whole.
 
 import math
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -33,8 +33,11 @@ RULES: dict[str, tuple[str, ...]] = {
     "gates": (),
     "state": (),
     "labels": (),
+    "coordinates": (),
     "layers": (),
     "positions": (),
+    "pixels": (),
+    "channels": (),
 }
 
 
@@ -165,6 +168,23 @@ def constrain(x: Shaped[Array, "..."], *axes: str | None) -> Shaped[Array, "..."
         return x
     axes = (*axes, *[None] * (x.ndim - len(axes)))
     return jax.lax.with_sharding_constraint(x, spec(mesh, axes, x.shape))
+
+
+def each_by_its_rows(
+    function: Callable[[Shaped[Array, "..."]], Shaped[Array, "..."]],
+    x: Shaped[Array, "..."],
+    axis: int,
+) -> Shaped[Array, "..."]:
+    """function(x), where each device of the mesh in use computes the rows of the batch that it has.
+
+    So a loop of as many turns as its rows need waits for no other device. axis: where the rows
+    are, in x and in what becomes of it.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return function(x)
+    rows = spec(mesh, (*[None] * axis, "batch"), x.shape[: axis + 1])
+    return jax.shard_map(function, in_specs=rows, out_specs=rows, check_vma=False)(x)
 
 
 def shards(axis: str, size: int) -> int:

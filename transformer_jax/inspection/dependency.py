@@ -73,8 +73,9 @@ def own_dependency(
         branches = jax.vmap(functools.partial(_post_norm, config))(
             sublayers, branches[:, None], whole[:, None]
         )[:, 0]
-    real = observed.real
-    return jnp.sqrt(variances(branches, real) / variances(observed.outputs, real))
+    own, whole = (variances(x, observed.real) for x in (branches, observed.outputs))
+    # 0 where a decoder of sets, which starts from zeros, has added nothing yet
+    return jnp.sqrt(own / jnp.maximum(whole, jnp.finfo(whole.dtype).tiny))
 
 
 def shortcut_variance(

@@ -44,10 +44,10 @@ def seconds_at_peak(run: Run) -> float | None:
 
 
 def product_flops(traced: Any) -> float:
-    """Multiplications and additions of all matrix products of `jax.jit(function).trace(...)`.
+    """Multiplications and additions of all products and convolutions of what was traced.
 
-    Or of a jaxpr. XLA's own count leaves out that loops repeat. A loop that ends by a condition
-    counts once.
+    That is `jax.jit(function).trace(...)`, or a jaxpr. XLA's own count leaves out that loops
+    repeat. A loop that ends by a condition counts once.
     """
     total = 0.0
     for equation in getattr(traced, "jaxpr", traced).eqns:
@@ -57,6 +57,12 @@ def product_flops(traced: Any) -> float:
             left = equation.invars[0].aval.shape
             summed = math.prod(left[axis] for axis in contracted)
             total += 2 * summed * equation.outvars[0].aval.size
+        elif name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            outputs = kernel[parameters["dimension_numbers"].rhs_spec[0]]
+            # What a backward pass puts between its inputs is multiplied by nobody.
+            zeros = math.prod(parameters["lhs_dilation"])
+            total += 2 * equation.outvars[0].aval.size * math.prod(kernel) / outputs / zeros
         inner = jax.tree.leaves(list(parameters.values()))
         parts = [product_flops(leaf) for leaf in inner if hasattr(leaf, "eqns")]
         # Only one of a condition's branches is taken.

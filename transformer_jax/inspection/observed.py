@@ -14,7 +14,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.models.family import Batch, Model, Outputs, Params
-from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks
+from transformer_jax.models.transformer.config import (
+    TransformerConfig,
+    depth,
+    stacks,
+    tells_set,
+)
 from transformer_jax.models.transformer.residual import variance
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.training.losses import Loss
@@ -83,7 +88,10 @@ def observe(
 
 
 def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch) -> Observed:
-    side = "inputs" if stack == "encoder" else "targets"
+    if tells_set(config, stack):
+        segments = jnp.ones(shown[f"{stack}_output"].shape[:2], jnp.int32)  # a query each
+    else:
+        segments = batch["inputs_segment_ids" if stack == "encoder" else "targets_segment_ids"]
     attentions: dict[Kind, Any] = {
         kind: shown[stack][kind] for kind in depth(config, stack).kinds if kind != "feed_forward"
     }
@@ -96,7 +104,7 @@ def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch)
         branches=in_order(config, stack, shown, "branch"),
         outputs=in_order(config, stack, shown, "output"),
         final=shown[f"{stack}_output"],
-        segments=batch[f"{side}_segment_ids"],
+        segments=segments,
         entropy=of_queries("entropy"),
         largest_logit=of_queries("largest_logit"),
         query_norm=of_queries("query_size"),

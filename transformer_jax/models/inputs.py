@@ -11,6 +11,7 @@ import flax.linen as nn
 
 from transformer_jax.models.family import Batch
 from transformer_jax.models.layers.embeddings import TokenTable
+from transformer_jax.models.layers.stems import PatchEmbedding
 from transformer_jax.models.stacks import Vectors
 
 
@@ -31,4 +32,13 @@ def _look_up(table: TokenTable, batch: Batch) -> Vectors:
     return Vectors(x, batch["inputs_segment_ids"], batch["inputs_positions"])
 
 
-INPUTS = {"tokens": Input(TokenTable, _look_up)}
+def _embed_patches(embedding: PatchEmbedding, batch: Batch) -> Vectors:
+    segments, positions = batch["inputs_segment_ids"], batch["inputs_positions"]
+    x = embedding(batch["inputs"], batch["grid"], segments, positions)
+    return Vectors(x, segments, positions, batch["grid"])
+
+
+INPUTS = {
+    "tokens": Input(TokenTable, _look_up),
+    "patches": Input(PatchEmbedding, _embed_patches),
+}

@@ -1,4 +1,4 @@
-"""The architectures, once for all families: encoder-decoder, encoder-only, decoder-only.
+"""The architectures, once for all families: encoder-decoder, encoder-only, decoder-only, sets.
 
 A model is made of a config, which says what its embeddings and its head are, and of the stacks that
 its family offers (see `stacks`).
@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.family import Batch, Outputs
 from transformer_jax.models.inputs import INPUTS
 from transformer_jax.models.layers.embeddings import (
@@ -25,6 +26,7 @@ from transformer_jax.models.layers.embeddings import (
 from transformer_jax.models.layers.heads import HEADS, POOLINGS
 from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.observe import observe, sums_of
+from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.memory import Memory
 from transformer_jax.models.stacks import Place, Prompts, Stacks, Vectors
 
@@ -68,12 +70,12 @@ class Writer(nn.Module):
         if memory is not None:
             tokens, past = memory.before(tokens, segments, positions)
         inputs = Vectors(self.table.embed(tokens), segments, positions)
-        x, hidden = self.decoder(inputs, encoded, past, deterministic=deterministic)
+        decoded, hidden = self.decoder(inputs, encoded, past, deterministic=deterministic)
         if past is not None and self.is_mutable_collection("memory"):
             after = Memory.after(past, hidden, batch["targets"], segments)
             for name, value in after._asdict().items():
                 self.put_variable("memory", name, value)
-        return Outputs(self._next_tokens(x), sums_of(self))
+        return Outputs(self._next_tokens(decoded.x), sums_of(self))
 
     def _encoded(self, batch: Batch, deterministic: bool) -> Vectors | None:
         """What the decoder looks at, if anything."""
@@ -211,10 +213,65 @@ class DecoderOnly(Writer):
         return tokens[:, -1], Context(own, Prompts(padding, jnp.int32(width - 1))), cache
 
 
+class Queries(nn.Module):
+    """A learned vector for each element that may be told, drawn from N(0, 1).
+
+    They are the positions of a decoder that starts from zeros (Carion et al. 2020, 2005.12872,
+    appendix A.3 and code) or, with `positions_in="stream"`, what enters it.
+    """
+
+    config: Any
+
+    @nn.compact
+    def __call__(self, rows: int) -> Vectors:
+        """The same of each row."""
+        config, axes = self.config, ("positions", "embed")
+        init, size = nn.initializers.normal(1.0), (config.num_queries, config.d_model)
+        table = parameter(self, "table", init, size, axes, matrix=(1, 1), role="embedding")
+        x = constrain(jnp.broadcast_to(table[None], (rows, *size)), "batch")
+        ones = jnp.ones((rows, config.num_queries), jnp.int32)
+        vectors = Vectors(x, segments=ones, positions=jnp.zeros_like(ones))  # in no order
+        if config.positions_in == "stream":
+            return vectors
+        return vectors._replace(x=jnp.zeros_like(x), offsets=x)
+
+
+class EncoderSet(nn.Module):
+    """An encoder, and a decoder that tells the elements of a set at once (Carion et al. 2020)."""
+
+    config: Any
+    stacks: Stacks
+
+    def setup(self):
+        config, head = self.config, HEADS[self.config.head]
+        self.source = INPUTS[config.inputs].module(config, name="embedding")
+        self.queries = Queries(config)
+        stacks = self.stacks(config)
+        self.encoder, self.decoder = stacks["encoder"], stacks["decoder"]
+        self.head = head.module(config, name=head.name)
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> Any:
+        """What `outputs` says."""
+        return self.outputs(batch, deterministic=deterministic).arrays()
+
+    def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
+        """What the head says of each query, by each of the decoder's layers.
+
+        `batch` holds `inputs` (B, S, ...) with `_segment_ids`, `_positions` and what else their
+        kind has. A row has one set: its inputs are of one segment.
+        """
+        encoded = _encode(self, batch, deterministic)
+        queries = self.queries(len(batch["inputs"]))
+        decoded, by_layer = self.decoder(queries, encoded, deterministic=deterministic)
+        observe(self, decoder_output=decoded.x)
+        return Outputs(self.head(by_layer), sums_of(self))
+
+
 _SHAPES = {
     "encoder_decoder": EncoderDecoder,
     "encoder_only": EncoderOnly,
     "decoder_only": DecoderOnly,
+    "encoder_set": EncoderSet,
 }
 
 
@@ -235,9 +292,9 @@ def _set_up_logits(model: Any, bias: bool = True) -> None:
 def _encode(model: Any, batch: Batch, deterministic: bool) -> Vectors:
     """What the model's encoder makes of the inputs, each text seeing itself alone."""
     inputs = INPUTS[model.config.inputs].read(model.source, batch)
-    x, _ = model.encoder(inputs, deterministic=deterministic)
-    observe(model, encoder_output=x)
-    return inputs._replace(x=x)
+    encoded, _ = model.encoder(inputs, deterministic=deterministic)
+    observe(model, encoder_output=encoded.x)
+    return encoded
 
 
 def _logits(model: Any, x: Float[Array, "B T D"]) -> Unprojected:

@@ -15,11 +15,17 @@ class Vectors(NamedTuple):
     Attributes:
       segments: the number of each token's text in its row, from 1; 0 is padding.
       positions: of each token in its text, from 0; below 0 in the padding before a prompt.
+      grid: of patches, their row and column, and the rows and columns of their image; all 0 at the
+        places before them. None: they are no patches.
+      offsets: what says where they stand, and is added to what queries and keys are made from in
+        every attention. None: x says it.
     """
 
     x: Float[Array, "B T D"]
     segments: Int[Array, "B T"]
     positions: Int[Array, "B T"]
+    grid: Int[Array, "B T 4"] | None = None
+    offsets: Float[Array, "B T D"] | None = None
 
 
 class Past(NamedTuple):
@@ -110,8 +116,9 @@ class Cache(NamedTuple):
 class Layers(Protocol):
     """The layers of one stack, modules of their model.
 
-    In an encoder all tokens of a text see each other. In a decoder no token sees a later one, and
-    it may look at an encoder's output; only a decoder has `start` and `step`.
+    In an encoder all tokens of a text see each other, and so in a decoder that tells a set. In any
+    other decoder no token sees a later one, and it has `start` and `step`. Decoders may look at an
+    encoder's output.
     """
 
     def __call__(
@@ -121,11 +128,12 @@ class Layers(Protocol):
         past: Past | None = None,
         *,
         deterministic: bool,
-    ) -> tuple[Float[Array, "B T C"], Any]:
+    ) -> tuple[Vectors, Any]:
         """All tokens of rows at once.
 
-        Returns the vectors that leave the stack, and of a decoder that is given a past what each
-        layer has read last (L, B, M, D).
+        Returns the vectors that leave the stack (B, T, C), and of a decoder that is given a past
+        what each layer has read last (L, B, M, D); of one that tells a set, what would leave the
+        stack after each layer (L, B, T, D).
         """
         ...
 

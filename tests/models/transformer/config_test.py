@@ -13,20 +13,22 @@ from transformer_jax.models.transformer.config import ARCHITECTURES
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_head_stands_on_the_last_stack_of_its_kind_alone(architecture, head):
-    on_decoder = architecture != "encoder_only"
-    if on_decoder == (head == "tokens"):
+    stands_on = {"tokens": ("encoder_decoder", "decoder_only"), "boxes": ("encoder_set",)}
+    fitting = stands_on.get(head, ("encoder_only",))
+    if architecture in fitting:
         assert tiny.config(architecture=architecture, head=head, num_labels=3).head == head
         return
-    fitting = "'encoder_decoder' or 'decoder_only'" if head == "tokens" else "'encoder_only'"
-    with pytest.raises(ValueError, match=f"'{head}' needs .*={fitting}, got '{architecture}'"):
+    others = " or ".join(map(repr, fitting))
+    with pytest.raises(ValueError, match=f"'{head}' needs .*={others}, got '{architecture}'"):
         tiny.config(architecture=architecture, head=head, num_labels=3)
 
 
 @pytest.mark.parametrize("head", [name for name, row in HEADS.items() if row.labels])
 def test_labels_need_a_number(head):
+    architecture = "encoder_set" if HEADS[head].unordered else "encoder_only"
     with pytest.raises(ValueError, match=f"'{head}' needs at least one label, got 0"):
-        tiny.config(architecture="encoder_only", head=head, num_labels=0)
-    tiny.config(architecture="encoder_only", head=head, num_labels=1)
+        tiny.config(architecture=architecture, head=head, num_labels=0)
+    tiny.config(architecture=architecture, head=head, num_labels=1)
 
 
 CUDNN = dict(attention_kernel="cudnn", dtype="bfloat16")

@@ -57,6 +57,17 @@ SCORES = {
 }
 
 
+class Offsets(NamedTuple):
+    """Vectors that say where tokens stand, for attention alone: values are made without them.
+
+    They are added to what queries, and to what keys are made from (Carion et al. 2020, 2005.12872,
+    appendix A.3).
+    """
+
+    queries: Float[Array, "B T D"]
+    keys: Float[Array, "B S D"]
+
+
 class Slots(NamedTuple):
     """Keys and values of one layer in the order in which a step reads them: no copy is made.
 
@@ -141,11 +152,20 @@ class Attention(nn.Module):
             self.norm_of_heads = norm(axis="heads", name="inner_norm")
 
     def keys_values(
-        self, x: Float[Array, "B S D"], rotation: Rotation | None = None
+        self,
+        x: Float[Array, "B S D"],
+        rotation: Rotation | None = None,
+        offsets: Float[Array, "B S D"] | None = None,
     ) -> tuple[Float[Array, "B S G K"], Float[Array, "B S G K"]]:
-        """What queries will look at, in the compute dtype; keys are turned by their positions."""
+        """What queries will look at, in the compute dtype; keys are turned by their positions.
+
+        offsets: what is added to x before keys are made of it.
+        """
+        placed = None if offsets is None else (x + offsets).astype(self.dtype)
         x = x.astype(self.dtype)
-        keys = product("BSD,DGK->BSGK", x, self.key.astype(self.dtype))
+        keys = product(
+            "BSD,DGK->BSGK", x if placed is None else placed, self.key.astype(self.dtype)
+        )
         if self.config.qk_norm:
             keys = self.key_norm(keys).astype(self.dtype)
         keys = rotate(keys, rotation)
@@ -163,6 +183,7 @@ class Attention(nn.Module):
         mask: Bool[Array, "#B #T S"] | Segments,
         rotation: Rotation | None = None,
         bias: Float[Array, "1 H T S"] | Distances | None = None,
+        offsets: Offsets | None = None,
         *,
         deterministic: bool,
     ) -> Float[Array, "B T D"]:
@@ -173,9 +194,10 @@ class Attention(nn.Module):
             that reads these. Such a kernel shows nothing to diagnostics.
           rotation: of queries and keys, where positions are rotary.
           bias: what is added to the scores, or what it follows from, where positions are relative.
+          offsets: where positions are added here, and not to what enters the stack.
         """
-        keys_values = self.keys_values(source, rotation)
-        queries = self._queries(x, rotation)
+        keys_values = self.keys_values(source, rotation, offsets and offsets.keys)
+        queries = self._queries(x if offsets is None else x + offsets.queries, rotation)
         weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
         keys, values = map(self._for_queries, keys_values)
         attend = KERNELS[self.config.attention_kernel].attend

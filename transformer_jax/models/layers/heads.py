@@ -1,5 +1,6 @@
-"""What stands on a stack: logits of tokens or of labels, and vectors of whole texts."""
+"""What stands on a stack: logits of tokens or of labels, boxes, and vectors of whole texts."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,7 @@ from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import RoleName, parameter, times
 from transformer_jax.models.layers.product import product
 
+_XAVIER = nn.initializers.xavier_uniform()
 # The projection to the logits of tokens, by a token table or a kernel of its own.
 Project = Callable[[Float[Array, "B T D"]], Unprojected]
 
@@ -43,20 +45,65 @@ class LabelHead(nn.Module):
     """Logits of the labels, C of them, at every token: x W + b after dropout.
 
     Behind BERT's pooler, another tanh(x W + b), where classes are pooled by "pooler".
+
+    Attributes:
+      kernel_init: what W is drawn from.
     """
 
     config: Any
+    kernel_init: nn.initializers.Initializer = _XAVIER
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
     ) -> Unprojected:
         config = self.config
-        if config.head == "classes" and config.pooling == "pooler":
+        if HEADS[config.head].pooled and config.pooling == "pooler":
             x = jnp.tanh(_transformed(self, x))
         x = Dropout(config.dropout_rate, name="dropout")(x, deterministic=deterministic)
-        kernel, bias = _affine(self, "labels", x.shape[-1], config.num_labels, "labels", "output")
+        size = x.shape[-1], config.num_labels
+        kernel, bias = _affine(self, "labels", *size, "labels", "output", self.kernel_init)
         return Unprojected(scaled(config, x), kernel.T, bias)
+
+
+class Boxes(NamedTuple):
+    """What each layer of a decoder says of each of N queries.
+
+    Attributes:
+      logits: of the classes, and at last of none of them.
+      boxes: centre x and y, width and height, as shares of the image's sides.
+    """
+
+    logits: Float[Array, "L B N C+1"]
+    boxes: Float[Array, "L B N 4"]
+
+
+class BoxHead(nn.Module):
+    """A class and a box for each query, by one matrix and by three with ReLU and a sigmoid.
+
+    The heads of DETR (Carion et al. 2020, 2005.12872, section 3.2, and its code), drawn as PyTorch
+    draws: kernels and biases from U(-n^-1/2, n^-1/2) for n inputs.
+    """
+
+    config: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "L B N D"]) -> Boxes:
+        config, width = self.config, x.shape[-1]
+        logits = self._product(x, "labels", config.num_labels + 1, "labels", "output")
+        for name in ("first", "second"):
+            x = jax.nn.relu(self._product(x, name, width, "embed_out", "hidden"))
+        return Boxes(logits, jax.nn.sigmoid(self._product(x, "boxes", 4, "coordinates", "output")))
+
+    def _product(
+        self, x: Float[Array, "L B N D"], name: str, size: int, axis: str, role: RoleName
+    ) -> Float[Array, "L B N E"]:
+        """x W + b in float32, times the multiplier of its role."""
+        config, width = self.config, x.shape[-1]
+        kernel, bias = _affine(self, name, width, size, axis, role, *[_uniform(width)] * 2)
+        kernel = times(getattr(config.multipliers, role), kernel).astype(config.compute_dtype)
+        found = product("LBND,DE->LBNE", x.astype(config.compute_dtype), kernel, jnp.float32)
+        return found + bias[None, None, None]
 
 
 class Head(NamedTuple):
@@ -64,12 +111,13 @@ class Head(NamedTuple):
 
     Attributes:
       stack: the kind of stack that it stands on.
-      module: config -> an encoder's head, called as (x, project, deterministic). A decoder has
-        `project` alone.
+      module: config -> an encoder's head, called as (x, project, deterministic), or that of a set,
+        called with what each layer leaves. Another decoder has `project` alone.
       name: the module's, and so its parameters'.
       labels: whether its outputs are labels, and not the tokens of the vocabulary. Then its matrix
         is the model's output, otherwise one more hidden matrix.
       pooled: whether it reads, at each token, what stands for the whole text.
+      unordered: whether it tells the elements of a set.
     """
 
     stack: Literal["encoder", "decoder"]
@@ -77,13 +125,23 @@ class Head(NamedTuple):
     name: str | None = None
     labels: bool = False
     pooled: bool = False
+    unordered: bool = False
 
 
 HEADS = {
     "tokens": Head("decoder"),
     "masked_tokens": Head("encoder", MaskedTokenHead, "token_head"),
     "classes": Head("encoder", LabelHead, "label_head", labels=True, pooled=True),
+    # Starts at 0, as in Dosovitskiy et al. 2021's code.
+    "image_classes": Head(
+        "encoder",
+        functools.partial(LabelHead, kernel_init=nn.initializers.zeros),
+        "label_head",
+        labels=True,
+        pooled=True,
+    ),
     "tags": Head("encoder", LabelHead, "label_head", labels=True),
+    "boxes": Head("decoder", BoxHead, "box_head", labels=True, unordered=True),
 }
 
 
@@ -96,14 +154,26 @@ def _transformed(module: nn.Module, x: Float[Array, "B T D"]) -> Float[Array, "B
     return product("BTD,DE->BTE", x, kernel, jnp.float32) + shift[None, None]
 
 
+def _uniform(inputs: int) -> nn.initializers.Initializer:
+    """Draws from U(-n^-1/2, n^-1/2)."""
+    bound = inputs**-0.5
+    return lambda key, shape: jax.random.uniform(key, shape, jnp.float32, -bound, bound)
+
+
 def _affine(
-    module: nn.Module, name: str, width: int, size: int, axis: str, role: RoleName
+    module: nn.Module,
+    name: str,
+    width: int,
+    size: int,
+    axis: str,
+    role: RoleName,
+    init: nn.initializers.Initializer = _XAVIER,
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros,
 ) -> tuple[Float[Array, "D E"], Float[Array, "E"]]:
     """The parameters W and b of x W + b."""
-    init = nn.initializers.xavier_uniform()
-    axes, zeros = ("embed", axis), nn.initializers.zeros
-    kernel = parameter(module, name, init, (width, size), axes, matrix=(1, 1), role=role)
-    return kernel, parameter(module, f"{name}_bias", zeros, (size,), (axis,), role="vector")
+    shape, axes = (width, size), ("embed", axis)
+    kernel = parameter(module, name, init, shape, axes, matrix=(1, 1), role=role)
+    return kernel, parameter(module, f"{name}_bias", bias_init, (size,), (axis,), role="vector")
 
 
 def _mean(x, mask, positions):

@@ -38,6 +38,56 @@ def sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     return table
 
 
+# (the module of positions, grid, D) -> the vectors that are added by the places of patches, zeros
+# where there is none; the module has their parameters, if any.
+Places = Callable[[nn.Module, Int[Array, "B T 4"], int], Float[Array, "B T D"]]
+_SIDE = 50  # rows, and columns, of "learned_2d" (Carion et al. 2020, code)
+
+
+def sincos_2d(module: nn.Module, grid: Int[Array, "B T 4"], d_model: int) -> Float[Array, "B T D"]:
+    """[sin xw, cos xw, sin yw, cos yw], w_i = 10000^(-i / (D/4 - 1)), of column x and row y.
+
+    That of Beyer et al. 2022 (2205.01580), from their code.
+    """
+    count = d_model // 4
+    frequencies = 10000.0 ** (-jnp.arange(count) / max(count - 1, 1))
+    angles = grid[..., 1::-1, None] * frequencies[None, None, None]
+    return _of_patches(jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1), grid)
+
+
+def sine_2d(module: nn.Module, grid: Int[Array, "B T 4"], d_model: int) -> Float[Array, "B T D"]:
+    """Sine and cosine in turn of y w and then of x w, w_i = 10000^(-4 floor(i/2) / D), i < D/2.
+
+    Rows y and columns x count from 1, as shares of all times 2 pi (Carion et al. 2020, code).
+    """
+    count = d_model // 4
+    frequencies = 10000.0 ** (-2 * jnp.arange(count) / (d_model // 2))
+    shares = 2 * math.pi * (grid[..., :2] + 1) / (grid[..., 2:] + 1e-6)
+    angles = shares[..., None] * frequencies[None, None, None]
+    return _of_patches(jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1), grid)
+
+
+def learned_2d(module: nn.Module, grid: Int[Array, "B T 4"], d_model: int) -> Float[Array, "B T D"]:
+    """Half a vector of each column, then one of each row, drawn from U(0, 1) (Carion et al. 2020).
+
+    The order of the halves is that of their code.
+    """
+    init, size = nn.initializers.uniform(1.0), (_SIDE, d_model // 2)
+    axes = ("positions", "embed")
+    halves = [
+        look_up(parameter(module, name, init, size, axes, matrix=(1, 1), role="embedding"), places)
+        for name, places in (("columns", grid[..., 1]), ("rows", grid[..., 0]))
+    ]
+    return _of_patches(jnp.stack(halves, axis=-2), grid)
+
+
+def _of_patches(
+    halves: Float[Array, "B T 2 *half"], grid: Int[Array, "B T 4"]
+) -> Float[Array, "B T D"]:
+    """Both halves of each patch's vector, and zeros where there is no patch."""
+    return jnp.where(grid[..., 2:3] > 0, halves.reshape(*grid.shape[:2], -1), 0.0)
+
+
 def rotation(positions: Int[Array, "B T"], head_dim: int, base: float = 10000.0) -> Rotation:
     """Angles t / base^(2i/K) of position t and pair i (Su et al. 2021, 2104.09864, eq. 15)."""
     frequencies = base ** (-jnp.arange(0, head_dim, 2) / head_dim)
@@ -51,25 +101,37 @@ class PositionKind:
 
     Attributes:
       vectors: (length, D) -> the constant vectors that are added to embeddings.
+      places: the vectors that are added to those of patches, by row and column.
+      most: rows, and columns, of patches at most; None: any number.
       learned: whether trained vectors are added, from a table that bounds the length of rows.
       rotation: (positions, K, base) -> what turns queries and keys.
       bias: (config, causal, name=) -> the module of what self-attention adds to its scores, by
         head and distance; it is called with so many queries, so many keys, and the place of the
         first query among these. `causal`: whether nobody sees keys after a query.
       distances: whether that is made of products, with vectors of the distances (`Distances`).
-      even: the size that has to be even.
+      even: the size that has to be even, or a multiple of `of`.
     """
 
     vectors: Callable[[int, int], Float[np.ndarray, "T D"]] | None = None
+    places: Places | None = None
+    most: int | None = None
     learned: bool = False
     rotation: Callable[[Int[Array, "B T"], int, float], Rotation] | None = None
     bias: Callable[..., nn.Module] | None = None
     distances: bool = False
     even: Literal["d_model", "head_dim"] | None = None
+    of: int = 2
+
+    @property
+    def added(self) -> bool:
+        """Whether there is a vector for each position."""
+        return bool(self.vectors or self.places or self.learned)
 
 
 class Positions(nn.Module):
     """Adds a vector for each position where there is one, then drops entries of the sum.
+
+    With `positions_in="attention"` the vectors are returned instead, for every attention to add.
 
     Attributes:
       config: a `TransformerConfig`.
@@ -85,15 +147,32 @@ class Positions(nn.Module):
         self,
         x: Float[Array, "B T D"],
         positions: Int[Array, "B T"],
+        grid: Int[Array, "B T 4"] | None = None,
         *,
         length: int,
         deterministic: bool,
-    ) -> Float[Array, "B T D"]:
-        """length: a bound of the positions, which is the row's or the cache's length.
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
+        """What enters the stack, and the vectors that attention is to add.
 
-        Raises ValueError where that is more than the rows of a learned table.
+        length: a bound of the positions, which is the row's or the cache's length. Raises
+        ValueError where that is more than the rows of a learned table.
         """
-        config, row, d_model = self.config, POSITIONS[self.config.positions], x.shape[-1]
+        config, vectors = self.config, self._vectors(positions, grid, length, x.shape[-1])
+        if vectors is not None and config.positions_in == "stream":
+            x, vectors = x + vectors, None
+        if self.normed:
+            x = Norm(config.norm, config.norm_epsilon, name="norm")(x)
+        dropout = Dropout(config.embedding_dropout_rate, name="dropout")
+        return dropout(x, deterministic=deterministic), vectors
+
+    def _vectors(
+        self,
+        positions: Int[Array, "B T"],
+        grid: Int[Array, "B T 4"] | None,
+        length: int,
+        d_model: int,
+    ) -> Float[Array, "B T D"] | None:
+        config, row = self.config, POSITIONS[self.config.positions]
         if row.learned:
             if length > config.max_length:
                 raise ValueError(
@@ -103,7 +182,7 @@ class Positions(nn.Module):
             init, size = nn.initializers.normal(0.02), (config.max_length, d_model)
             axes = ("positions", "embed")
             table = parameter(self, "table", init, size, axes, matrix=(1, 1), role="embedding")
-            x = x + look_up(table, positions)
+            return look_up(table, positions)
         if row.vectors:
             check_constant(
                 "the table of positions",
@@ -111,11 +190,11 @@ class Positions(nn.Module):
                 f"Lower model.d_model={d_model}, or the lengths in data that make rows of "
                 f"{length} tokens",
             )
-            x = x + jnp.asarray(row.vectors(length, d_model))[positions]
-        if self.normed:
-            x = Norm(config.norm, config.norm_epsilon, name="norm")(x)
-        dropout = Dropout(config.embedding_dropout_rate, name="dropout")
-        return dropout(x, deterministic=deterministic)
+            return jnp.asarray(row.vectors(length, d_model))[positions]
+        if row.places:
+            assert grid is not None  # the config has patches
+            return row.places(self, grid, d_model)
+        return None
 
 
 def rotate(x: Float[Array, "B T H K"], rotation: Rotation | None) -> Float[Array, "B T H K"]:
@@ -244,7 +323,13 @@ def skew(x: Float[Array, "*H T N"]) -> Float[Array, "*H T S"]:
 POSITIONS = {
     "sinusoidal": PositionKind(vectors=sinusoids, even="d_model"),
     "learned": PositionKind(learned=True),
+    "sincos_2d": PositionKind(places=sincos_2d, even="d_model", of=4),
+    "sine_2d": PositionKind(places=sine_2d, even="d_model", of=4),
+    "learned_2d": PositionKind(places=learned_2d, most=_SIDE, even="d_model"),
     "rotary": PositionKind(rotation=rotation, even="head_dim"),
     "relative": PositionKind(bias=RelativeBias),
     "distance": PositionKind(bias=DistanceVectors, distances=True, even="d_model"),
 }
+# Where the vectors of positions are added: to what enters a stack, or, in every attention, to what
+# its queries and keys are made from.
+POSITIONS_IN = ("stream", "attention")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.layers.heads import HEADS, POOLINGS
 from transformer_jax.models.layers.stack import REMAT
+from transformer_jax.models.layers.stems import STEMS
 
 Stack = Literal["encoder", "decoder"]
 
@@ -17,7 +18,10 @@ ARCHITECTURES: dict[str, tuple[Stack, ...]] = {
     "encoder_decoder": ("encoder", "decoder"),
     "encoder_only": ("encoder",),
     "decoder_only": ("decoder",),
+    "encoder_set": ("encoder", "decoder"),
 }
+# Those whose decoder tells the elements of a set: all at once, and in no order.
+UNORDERED = ("encoder_set",)
 DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
 # What each setting of all families is a key of.
 CHOICES: dict[str, Collection[str]] = {
@@ -25,6 +29,7 @@ CHOICES: dict[str, Collection[str]] = {
     "head": HEADS,
     "pooling": POOLINGS,
     "tied_embeddings": TIED_EMBEDDINGS,
+    "stem": STEMS,
     "dtype": DTYPES,
     "remat": REMAT,
 }
@@ -42,14 +47,25 @@ class Multipliers(NamedTuple):
 class ModelConfig:
     """Sizes and choices that models of all families have, and what a family may do without.
 
-    What comes from the data and the task (`vocab_size`, `bos_id`, `head`, `num_labels`) is put in
-    by `build`. `d_model` is the width of embeddings and of what leaves a stack. `dtype` is what
-    products are computed in: parameters, logits and what runs through the layers stay float32.
+    What comes from the data and the task (`vocab_size`, `bos_id`, `inputs`, `head`, `num_labels`,
+    `grid`) is put in by `build`: `inputs` is a key of `INPUTS`, and `grid` the rows and columns of
+    patches of the largest image, (0, 0) where there are none. `d_model` is the width of embeddings
+    and of what leaves a stack. `dtype` is what products are computed in: parameters, logits and
+    what runs through the layers stay float32.
     """
 
     architecture: str
     vocab_size: int
     bos_id: int
+    inputs: str
+    stem: str
+    patch_size: int
+    resnet_depths: tuple[int, ...]
+    resnet_width: int
+    prefix_tokens: int
+    pixel_mean: tuple[float, ...]
+    pixel_std: tuple[float, ...]
+    grid: tuple[int, int]
     num_encoder_layers: int
     num_decoder_layers: int
     d_model: int
@@ -64,8 +80,7 @@ class ModelConfig:
     dtype: str
     remat: str
 
-    # A key of `INPUTS`; and the names of the sums that layers add to the outputs.
-    inputs = "tokens"
+    # The names of the sums that layers add to the outputs.
     sums = ()
     # A bound of rows in tokens, and measurements on the first batch.
     longest_row = None
@@ -92,7 +107,11 @@ class ModelConfig:
 def check_head(config: Any) -> None:
     """Raises ValueError where the head does not fit the architecture, or has no labels."""
     head = HEADS[config.head]
-    fitting = [name for name, own in ARCHITECTURES.items() if own[-1] == head.stack]
+    fitting = [
+        name
+        for name, own in ARCHITECTURES.items()
+        if own[-1] == head.stack and head.unordered == (name in UNORDERED)
+    ]
     if config.architecture not in fitting:
         raise ValueError(
             f"the head {config.head!r} needs model.architecture="

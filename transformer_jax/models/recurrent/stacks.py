@@ -64,9 +64,7 @@ class Encoder(nn.Module):
         self.layers = layers
         self.dropout = Dropout(config.dropout_rate)
 
-    def __call__(
-        self, inputs: Vectors, *, deterministic: bool
-    ) -> tuple[Float[Array, "B S C"], None]:
+    def __call__(self, inputs: Vectors, *, deterministic: bool) -> tuple[Vectors, None]:
         """See `stacks.Layers`."""
         segments, starts = inputs.segments, inputs.positions == 0
         ends = jnp.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (0, 1)], constant_values=True)
@@ -78,7 +76,7 @@ class Encoder(nn.Module):
                 out, *_ = layer(x, starts)
             out = self.dropout(out, deterministic=deterministic)
             x = x + out if self.config.adds_input(number) else out
-        return x, None
+        return inputs._replace(x=x), None
 
 
 class Decoder(nn.Module):
@@ -114,7 +112,7 @@ class Decoder(nn.Module):
         past: Past | None = None,
         *,
         deterministic: bool,
-    ) -> tuple[Float[Array, "B T D"], Any]:
+    ) -> tuple[Vectors, Any]:
         """See `stacks.Layers`. Without a past it returns the states at the end as a `Cache`.
 
         States start anew where positions are 0 or less.
@@ -135,7 +133,7 @@ class Decoder(nn.Module):
 
         x = self.entry(inputs.x, deterministic=deterministic)
         x, cache = self._layers(x, contexts, advance, deterministic)
-        return x, cache if past is None else _packed(cache.layers)
+        return inputs._replace(x=x), cache if past is None else _packed(cache.layers)
 
     def start(
         self, rows: int, room: int, encoded: Vectors | None, prompt: Vectors | None

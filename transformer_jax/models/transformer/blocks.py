@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.models.layers.attention import Attention, Slots
+from transformer_jax.models.layers.attention import Attention, Offsets, Slots
 from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import POSITIONS, Rotation
@@ -18,6 +18,7 @@ from transformer_jax.models.transformer.config import (
     TransformerConfig,
     depth,
     scheme,
+    tells_set,
 )
 from transformer_jax.models.transformer.residual import Carry, ResidualSublayer, Scales
 from transformer_jax.models.transformer.schemes import Kind, Stack
@@ -28,16 +29,19 @@ class WholeRows:
     """What all layers see of whole rows: which keys their queries see, positions, real tokens.
 
     bias: of self-attention, where positions are relative.
-    encoded, cross_mask: the encoder's output (B, S, D) and which of its tokens a query sees
-    (B, T, S), for a decoder that has an encoder.
+    offsets: of self-attention, where positions are added there.
+    encoded, cross_mask, cross_offsets: the encoder's output (B, S, D), which of its tokens a query
+    sees (B, T, S), and the offsets of cross-attention, for a decoder that has an encoder.
     """
 
     mask: Bool[Array, "#B T T"] | Segments
     rotation: Rotation | None
     bias: Any
+    offsets: Offsets | None
     real: Bool[Array, "B T"]
     encoded: Any
     cross_mask: Any
+    cross_offsets: Offsets | None
     deterministic: bool = struct.field(pytree_node=False)
 
 
@@ -71,8 +75,8 @@ class Block(nn.Module):
 
     def __call__(
         self, carry: Carry, layer: tuple[Scales, Any], shared: WholeRows
-    ) -> tuple[Carry, Any]:
-        """All positions at once, and what the layer's memory becomes.
+    ) -> tuple[Carry, tuple[Any, Carry | None]]:
+        """All positions at once, what the layer's memory becomes, and for a set what it leaves.
 
         layer: its own scales, and what its self-attention read of the tokens before these rows (B,
         M, D) or None, which ride through the scan.
@@ -92,16 +96,21 @@ class Block(nn.Module):
                 shared.mask,
                 shared.rotation,
                 shared.bias,
+                shared.offsets,
                 deterministic=deterministic,
             )
 
         def look(h):
             return self.cross_attention(
-                h, shared.encoded, shared.cross_mask, deterministic=deterministic
+                h,
+                shared.encoded,
+                shared.cross_mask,
+                offsets=shared.cross_offsets,
+                deterministic=deterministic,
             )
 
         carry = self._sublayers(carry, scales, attend, look, shared.real, deterministic)
-        return carry, memory
+        return carry, (memory, carry if tells_set(self.config, self.stack) else None)
 
     def context(self, encoded: Float[Array, "B S D"]) -> Slots:
         """This layer's keys and values of the encoder's output, made once for each sentence."""

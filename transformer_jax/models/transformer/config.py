@@ -10,9 +10,10 @@ from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.norm import NORMS
-from transformer_jax.models.layers.positions import POSITIONS
+from transformer_jax.models.layers.positions import POSITIONS, POSITIONS_IN
 from transformer_jax.models.layers.settings import (
     ARCHITECTURES,
+    UNORDERED,
     ModelConfig,
     Multipliers,
     check_head,
@@ -36,6 +37,7 @@ CHOICES: dict[str, Collection[str]] = {
     "activation": ACTIVATIONS,
     "norm": NORMS,
     "positions": POSITIONS,
+    "positions_in": POSITIONS_IN,
     "attention_kernel": KERNELS,
 }
 
@@ -49,7 +51,7 @@ class TransformerConfig(ModelConfig):
     all.
 
     Raises:
-      ValueError: an odd size that positions need even, a kernel that cannot do what is asked, a
+      ValueError: a size that does not fit positions, a kernel that cannot do what is asked, a
         head that does not fit the architecture, or a parameterisation without its base sizes or
         with tied embeddings that it steps differently.
     """
@@ -73,6 +75,8 @@ class TransformerConfig(ModelConfig):
     bias: bool
     num_kv_heads: int | None
     positions: str
+    positions_in: str
+    num_queries: int
     rotary_base: float
     max_length: int
     max_distance: int | None
@@ -90,16 +94,51 @@ class TransformerConfig(ModelConfig):
                 f"model.num_kv_heads={self.num_kv_heads} does not divide model.num_heads="
                 f"{self.num_heads}: each key and value head serves equally many queries"
             )
-        even = POSITIONS[self.positions].even
-        if even and getattr(self, even) % 2:
-            raise ValueError(
-                f"{self.positions} positions need an even model.{even}, got {getattr(self, even)} "
-                "(model.head_dim is by default model.d_model / model.num_heads)"
-            )
+        self._check_positions()
+        self._check_positions_in()
         self._check_memory()
         self._check_kernel()
         check_head(self)
         self._check_parameterization()
+
+    def _check_positions(self) -> None:
+        row = POSITIONS[self.positions]
+        if row.even and getattr(self, row.even) % row.of:
+            what = "an even" if row.of == 2 else f"a multiple of {row.of} as"
+            raise ValueError(
+                f"{self.positions} positions need {what} model.{row.even}, got "
+                f"{getattr(self, row.even)} (model.head_dim is by default model.d_model / "
+                "model.num_heads)"
+            )
+        if row.places and self.grid == (0, 0):
+            raise ValueError(
+                f"model.positions={self.positions!r} are rows and columns of images, which the "
+                "task does not read: set it to one of "
+                f"{', '.join(name for name, other in POSITIONS.items() if not other.places)}"
+            )
+        if row.most is not None and max(self.grid) > row.most:
+            raise ValueError(
+                f"model.positions={self.positions!r} knows {row.most} rows and columns, and the "
+                f"images have {self.grid} patches: lower data.image_size, or raise "
+                "model.patch_size"
+            )
+
+    def _check_positions_in(self) -> None:
+        row, (*_, last) = POSITIONS[self.positions], stacks(self)
+        if self.positions_in == "stream" and (row.added or self.architecture not in UNORDERED):
+            return
+        if not row.added:
+            fitting = " or ".join(repr(name) for name, other in POSITIONS.items() if other.added)
+            raise ValueError(
+                f"model.positions={self.positions!r} has no vectors, which model.positions_in="
+                f"{self.positions_in!r} of model.architecture={self.architecture!r} adds: set it "
+                f"to {fitting}"
+            )
+        if last == "decoder" and self.architecture not in UNORDERED:
+            raise ValueError(
+                f"model.positions_in={self.positions_in!r} is for models that do not write, got "
+                f"model.architecture={self.architecture!r}: set it to 'stream'"
+            )
 
     def _check_memory(self) -> None:
         fitting = [name for name, row in POSITIONS.items() if row.bias]
@@ -219,6 +258,11 @@ class TransformerConfig(ModelConfig):
 def stacks(config: TransformerConfig) -> tuple[Stack, ...]:
     """The stacks of the model, in the order in which they run."""
     return ARCHITECTURES[config.architecture]
+
+
+def tells_set(config: TransformerConfig, stack: Stack) -> bool:
+    """Whether a stack tells the elements of a set: all at once, and after each layer."""
+    return stack == "decoder" and config.architecture in UNORDERED
 
 
 def side_of(config: TransformerConfig, stack: Stack) -> str:

@@ -167,7 +167,8 @@ def _at_base(box: Boxed, role: RoleName, width: float) -> float:
     """The deviation that is drawn at the base width, over the one that is drawn at this."""
     if box.matrix is None:
         return 1.0
-    if role == "embedding":  # N(0, 1 / width) of tokens, N(0, 0.02^2) of places
+    # N(0, 1 / width) of tokens, one deviation at all widths of places
+    if role == "embedding" and "pixels" not in box.names:
         return width**0.5 if "vocab" in box.names else 1.0
     # Xavier's: over the root of inputs and outputs
     sides, at_base = 0.0, 0.0

@@ -111,7 +111,8 @@ class ResidualSublayer(nn.Module):
 
         Admin's profiling (Liu et al. 2020, section 4.2, in its sequential form) runs while
         parameters are made: this sublayer's omega is what the sublayers before it measured, and
-        the next is sqrt(Var[omega x] + Var[branch]) over the entries of real tokens.
+        the next is sqrt(Var[omega x] + Var[branch]) over the entries of real tokens. It stays where
+        that is 0, as after the first self-attention of a decoder whose stream starts from zeros.
         """
         config, row = self.config, scheme(self.config, self.stack)
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)
@@ -136,7 +137,8 @@ class ResidualSublayer(nn.Module):
             skip = TrainedScale("omega", x.shape[-1:], name="shortcut")(skip)
         shortcut = _scaled(skip, x)
         if row.profiled and self.is_mutable_collection("params"):
-            omega = jnp.sqrt(variance(shortcut, real) + variance(branch, real))
+            total = variance(shortcut, real) + variance(branch, real)
+            omega = jnp.where(total > 0, jnp.sqrt(total), omega)
         if row.layer_shortcut and self.index == len(depth(config, self.stack).kinds) - 1:
             shortcut = shortcut + kept
         out = keep(shortcut + branch, "stream")

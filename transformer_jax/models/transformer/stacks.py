@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.family import Params
-from transformer_jax.models.layers.attention import Slots
+from transformer_jax.models.layers.attention import Offsets, Slots
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
@@ -22,6 +22,7 @@ from transformer_jax.models.transformer.config import (
     scheme,
     side_of,
     stacks,
+    tells_set,
 )
 from transformer_jax.models.transformer.residual import Carry, Scales, finish
 from transformer_jax.models.transformer.schemes import Stack
@@ -43,7 +44,7 @@ class Layers:
 
     It is made in the `setup` of a model, and is no module itself: its parts are modules of that
     model, whose parameters are "encoder/...", "encoder_bias/...", "encoder_norm/..." and
-    "source_positions/..." or "positions/...".
+    "source_positions/..." or "positions/...". Of a set none stands anywhere but by what is given.
     """
 
     def __init__(self, config: TransformerConfig, stack: Stack):
@@ -51,14 +52,19 @@ class Layers:
         self.config, self.row = config, row
         self.stack: Stack = stack
         normed, name = config.embedding_norm or row.embedding_norm, side_of(config, stack)
-        self.positions = Positions(config, normed, name=f"{name}positions")
+        self.ordered = not tells_set(config, stack)
+        self.positions = None
+        if self.ordered:
+            self.positions = Positions(config, normed, name=f"{name}positions")
         self.bias: Callable[..., Any] = lambda queries, keys, first: None
-        if bias := POSITIONS[config.positions].bias:
+        bias = POSITIONS[config.positions].bias
+        if bias and self.ordered:
             self.bias = bias(config, stack == "decoder", name=f"{stack}_bias")
         layers = repeated(Block, depth(config, stack).layers, config.remat)
         self.layers = layers(config, stack, name=stack)
         self.norm = None
-        if row.ends_in_norm:
+        # A set is told after each layer, by vectors of one norm (Carion et al. 2020, code).
+        if row.ends_in_norm or not self.ordered:
             self.norm = Norm(config.norm, config.norm_epsilon, name=f"{stack}_norm")
 
     def __call__(
@@ -68,26 +74,40 @@ class Layers:
         past: Past | None = None,
         *,
         deterministic: bool,
-    ) -> tuple[Float[Array, "B T D"], Any]:
+    ) -> tuple[Vectors, Any]:
         """See `stacks.Layers`."""
-        x, segments, positions = inputs
+        x, segments, positions, grid, offsets = inputs
         length, keys, hidden = segments.shape[1], segments, None
         if past is not None:
             keys = jnp.concatenate([past.segments, segments], axis=1)
             hidden = jnp.swapaxes(past.hidden, 0, 1)
-        x = self.positions(x, positions, length=length, deterministic=deterministic)
+        if self.positions is not None:
+            x, offsets = self.positions(
+                x, positions, grid, length=length, deterministic=deterministic
+            )
+        cross_offsets = None
+        if encoded is not None and encoded.offsets is not None and offsets is not None:
+            cross_offsets = Offsets(offsets, encoded.offsets)
         shared = WholeRows(
-            mask=self._mask(segments, keys, causal=self.stack == "decoder"),
+            mask=self._mask(segments, keys, causal=self.stack == "decoder" and self.ordered),
             rotation=self._rotation(positions),
             bias=self.bias(length, keys.shape[1], keys.shape[1] - length),
+            offsets=None if offsets is None else Offsets(offsets, offsets),
             real=segments > 0,
             deterministic=deterministic,
             encoded=encoded.x if encoded else None,
             cross_mask=self._mask(segments, encoded.segments, causal=False) if encoded else None,
+            cross_offsets=cross_offsets,
         )
         layers = Scales.of(self.config, self.stack), hidden
-        carry, hidden = self.layers(Carry.start(self.config, self.stack, x), layers, shared)
-        return finish(self.row, self.norm, carry), hidden
+        start = Carry.start(self.config, self.stack, x)
+        carry, (hidden, after) = self.layers(start, layers, shared)
+        if after is None:
+            x = finish(self.row, self.norm, carry)
+        else:
+            hidden = finish(self.row, self.norm, after)
+            x = hidden[-1]
+        return inputs._replace(x=x, offsets=offsets), hidden
 
     def start(
         self, rows: int, room: int, encoded: Vectors | None, prompt: Vectors | None
@@ -117,7 +137,8 @@ class Layers:
         positions = place.positions(rows, count)
         # Slots outnumber learned positions where a short prompt stands in a wide row.
         bound = length if place.prompts is None else min(length, config.longest_row or length)
-        x = self.positions(x, positions, length=bound, deterministic=True)
+        assert self.positions is not None  # a set is not told step by step
+        x, _ = self.positions(x, positions, length=bound, deterministic=True)
         seen, hypotheses = place.seen(rows, count, length, config.context_length), 1
         if place.ancestors is not None:
             hypotheses = place.ancestors.shape[1]
@@ -150,7 +171,9 @@ class Layers:
     def _rotation(self, positions: Int[Array, "B T"]) -> Rotation | None:
         """What turns queries and keys, if anything."""
         turn, config = POSITIONS[self.config.positions].rotation, self.config
-        return turn(positions, config.head_dim, config.rotary_base) if turn else None
+        if turn is None or not self.ordered:
+            return None
+        return turn(positions, config.head_dim, config.rotary_base)
 
     def _own(self, stacked: Params, number: int) -> Params:
         """The parameters of one layer, apart from the others, matrices in the compute dtype.

@@ -1,0 +1,131 @@
+"""Models that tell a set, against a slow forward pass: queries, and positions in attention."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.defaults import loss_settings
+from tests.models import reference, tiny
+from transformer_jax.models.family import with_memory
+from transformer_jax.models.transformer import initialisation
+from transformer_jax.training import detection
+from transformer_jax.training.losses import Loss
+
+SIZES = dict(architecture="encoder_set", num_encoder_layers=1, num_decoder_layers=2)
+# A scheme of each kind of sublayer, and the one with a second stream
+EQUATIONS = {own: name for name, own in reversed(reference.SUBLAYERS.items())}
+EQUATIONS = [*EQUATIONS.values(), "residual_dual"]
+WHERE = (
+    dict(positions_in="attention"),
+    dict(positions_in="attention", positions="learned"),
+    dict(positions_in="stream", positions="learned", embedding_norm=True),
+)
+
+
+def batch():
+    """Images of tokens, one a row, of different lengths."""
+    return tiny.pack([[pair] for pair in tiny.sentences((4, 1), (9, 3), (6, 2))])
+
+
+@functools.cache
+def tell(config):
+    model = tiny.model(config)
+    return jax.jit(lambda params, batch: model.apply({"params": params}, batch, deterministic=True))
+
+
+def cases():
+    wheres = itertools.cycle(WHERE)
+    return [(tiny.config(residual, **SIZES, **next(wheres)),) for residual in tiny.SCHEMES]
+
+
+@pytest.mark.parametrize("config", tiny.every_second_long(cases()), ids=tiny.SCHEMES)
+def test_boxes_equal_those_of_a_slow_forward_pass(config):
+    """Of every layer; images of the batch do not see each other, nor padding."""
+    params = tiny.random_parameters(config, deviation=0.2)
+    told = tell(config)(params, tiny.read_by(config, batch()))
+    expected = reference.tell(params, batch(), config)
+    assert told.logits.shape == (2, 3, config.num_queries, config.num_labels + 1)
+    for layer, images in enumerate(expected):
+        for image, (logits, boxes) in enumerate(images):
+            close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+            close(told.logits[layer, image], logits)
+            close(told.boxes[layer, image], boxes)
+
+
+def test_a_slow_pass_whose_values_have_positions_differs(monkeypatch):
+    """So the comparison tells where positions are added."""
+    config = tiny.config("pre_ln", **SIZES, positions_in="attention")
+    params = tiny.random_parameters(config, deviation=0.2)
+    attention = reference._attention
+
+    def on_values(weights, queries, keys, *others, offsets=(0.0, 0.0), **more):
+        *others, last = others if len(others) > 5 else (*others, offsets)
+        return attention(weights, queries + last[0], keys + last[1], *others, **more)
+
+    monkeypatch.setattr(reference, "_attention", on_values)
+    told = tell(config)(params, tiny.read_by(config, batch()))
+    ((logits, _), *_), *_ = reference.tell(params, batch(), config)
+    assert np.abs(told.logits[0, 0] - logits).max() > 0.01
+
+
+def test_queries_are_told_in_no_order():
+    config = tiny.config("post_ln", **SIZES, positions_in="attention")
+    params, order = tiny.random_parameters(config), np.array([3, 0, 4, 2, 1])
+    told = tell(config)(params, tiny.read_by(config, batch()))
+    queries = {"queries": {"table": params["queries"]["table"][order]}}
+    moved = tell(config)(params | queries, tiny.read_by(config, batch()))
+    jax.tree.map(lambda a, b: tiny.assert_close(a[:, :, order], b), told, moved)
+
+
+def test_omega_starts_from_1_where_the_stream_is_zero():
+    """The first self-attention of the decoder adds nothing to zeros, and has no variance."""
+    config = tiny.config("admin", **SIZES, positions_in="attention")
+    draw = functools.partial(initialisation.initialise, tiny.model(config))
+    params = tiny.nn.unbox(jax.jit(draw)(jax.random.key(0), tiny.read_by(config, batch())))
+    expected = reference.admin_omegas(params, batch(), config)
+    for stack, sublayers in tiny.stacks(config).items():
+        for name in sublayers:
+            omega = params[stack][f"{name}_residual"]["shortcut"]["omega"]
+            np.testing.assert_allclose(omega[:, 0], expected[stack][name], rtol=1e-5, err_msg=name)
+    assert np.all(params["decoder"]["cross_attention_residual"]["shortcut"]["omega"][0] == 1)
+
+
+def trained_on():
+    """Images of tokens with boxes, and a loss of them."""
+    images, rng = batch(), np.random.default_rng(0)
+    images["targets"] = images["targets"] % 2 + 1
+    images["boxes"] = rng.integers(20_000, 40_000, (3, tiny.TARGET_LENGTH, 4), dtype=np.int32)
+    loss = Loss(detection.set_loss, detection.totals, detection.means, loss_settings())
+    cut = {name: rows[:, :3] for name, rows in images.items() if name[:3] in ("tar", "box")}
+    return images | cut, loss
+
+
+@pytest.mark.parametrize("residual", EQUATIONS)
+@pytest.mark.long
+def test_schemes_train_from_zeros_on(residual, monkeypatch):
+    """20 steps, from a decoder of zeros on: the loss falls, and all stays finite."""
+    # Which query tells which box does not matter here, and takes half of the time to compile.
+    queries = jnp.broadcast_to(jnp.arange(3)[None, None], (2, 3, 3))
+    monkeypatch.setattr(detection, "match", lambda *given: queries)
+    config = tiny.config(residual, **SIZES, positions_in="attention", num_labels=2)
+    model, (images, loss) = tiny.model(config), trained_on()
+    draw = functools.partial(initialisation.initialise, model)
+    params = tiny.nn.unbox(jax.jit(draw)(jax.random.key(0), images))
+    for path, leaf in tiny.flat(params).items():
+        assert not path.endswith("omega") or np.all(np.isfinite(leaf) & (leaf > 0)), path
+
+    def step(params, _):
+        def mean(params):
+            total, weight, _ = loss(with_memory(model, params, images, None, ())[0], images)
+            return total / weight
+
+        value, gradient = jax.value_and_grad(mean)(params)
+        return jax.tree.map(lambda p, g: p - 2e-3 * jnp.sign(g), params, gradient), value
+
+    trained, losses = jax.jit(lambda params: jax.lax.scan(step, params, length=20))(params)
+    assert losses[-1] < losses[0]
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(trained))
