@@ -38,13 +38,18 @@ def get_config(arg: str = "") -> Config:
     # None: what the architecture is for, "translation" (encoder_decoder), "masked_lm"
     # (encoder_only) or "causal_lm" (decoder_only). An encoder_decoder model also does
     # "text_to_text" (answers to texts) and "span_corruption" (what sentinels stand for), an
-    # encoder_only model "classification" (one label a text) and "tagging" (one label a word).
+    # encoder_only model "classification" (one label a text), "tagging" (one label a word) and
+    # "image_classification", an encoder_set model "detection".
     task.name = config_dict.placeholder(str)
     # Of the tokens, which are to be predicted ("masked_lm" and "span_corruption" only).
     task.mask_rate = 0.15
     task.mean_span_length = 3.0  # tokens that a sentinel stands for ("span_corruption" only)
     task.label_smoothing = 0.1  # probability spread evenly over all outcomes, 0 to 1
     task.z_loss = 0.0  # weight of log(Z)^2, which keeps logits from drifting (0: off)
+    # Of "detection": weights of class, L1 and GIoU, in the loss and where boxes are matched.
+    task.box_weights = (1.0, 5.0, 2.0)
+    task.no_object_weight = 0.1  # of the class of queries that are matched with no box
+    task.auxiliary_losses = True  # whether every layer of the decoder has a loss, or the last alone
 
     config.optimizer = optimizer = config_dict.ConfigDict()
     # "muon": for the matrices of attention and feed-forward sublayers, "adamw" for all else.
@@ -137,10 +142,14 @@ def _data() -> Config:
     # two parallel files, a sentence a line (for language models plain text files); "scan": files of
     # the SCAN task; "tsv": tab-separated columns; "labelled": lines "LABEL sentence"; "conll": a
     # word and its tag a line; "conllu": CoNLL-U; "json": a JSON object a line; "parquet": Parquet;
-    # "babi", "squad" (also XQuAD), "fairytaleqa": questions in the formats of these sets.
+    # "babi", "squad" (also XQuAD), "fairytaleqa": questions in the formats of these sets. Of
+    # images "folder": files in data.dir/SPLIT/LABEL; "digits": scikit-learn's, of 8x8 pixels; and
+    # "parquet" and "tfds"; with boxes "scenes": generated; "coco": COCO's JSON; "voc": Pascal VOC's
+    # folders.
     data.source = "embedded"
     data.dir = ""  # folder of the data set's own files (of the sources that read files)
-    data.name = ""  # of the catalogue, as "wmt14_translate/de-en" ("tfds" only)
+    # In the catalogue, as "wmt14_translate/de-en" ("tfds"); "shapes" or "digits" ("scenes").
+    data.name = ""
     data.cache_dir = "~/.cache/transformer_jax"  # prepared data sets, tokens, compiled programs
     data.source_language = "en"  # the suffix of text files, a feature or a field of others
     data.target_language = "de"  # likewise
@@ -188,6 +197,13 @@ def _data() -> Config:
     data.packing = True  # several short examples share a row; otherwise one each, padded
     data.row_source_length = 256  # tokens of one packed row
     data.row_target_length = 256  # likewise, of targets
+    # Rows and columns of pixels that images are fitted to, multiples of model.patch_size.
+    data.image_size = (224, 224)
+    data.image_fit = "stretch"  # "inside": its aspect kept; "cover": cut at the longer side too
+    data.channels = 3  # of images (1: grey)
+    # What is done to images of training by chance, in this order: "flip" (half of them), "shift"
+    # (by up to 1/8 of each side), "crop" (8 to 100 % of the area, resized back), "colour".
+    data.augment = ()
     data.batch_size = 64  # rows of one global batch; a multiple of data.streams
     # The number of streams that the order of the data is divided into. It is part of what a run is,
     # so that any number of devices sees the same batches.
@@ -235,6 +251,20 @@ def _model() -> Config:
     model.rotary_base = 10_000.0  # of the wavelengths ("rotary" only)
     model.max_length = 1024  # rows of the table of learned positions ("learned" only)
     model.max_distance = config_dict.placeholder(int)  # larger ones count as it ("distance" only)
+    # Whose vectors are added to what enters a stack ("stream"), or in every "attention" to what its
+    # queries and keys are made from (of models that do not write).
+    model.positions_in = "stream"
+    # Learned vectors of "encoder_set", which can tell as many boxes (None: data.max_target_length).
+    model.num_queries = config_dict.placeholder(int)
+    # What makes a vector of each patch of an image: "patches" a matrix, "conv" convolutions that
+    # look beyond it, "resnet" and "resnet_basic" networks that are imported.
+    model.stem = "patches"
+    model.patch_size = 16  # rows, and columns, of pixels
+    model.resnet_depths = (3, 4, 6, 3)  # blocks of each stage ("resnet", "resnet_basic")
+    model.resnet_width = 64  # channels of the first convolution ("resnet", "resnet_basic")
+    model.prefix_tokens = 1  # learned vectors before the patches: a class token, and registers
+    model.pixel_mean = (0.5,)  # of values in 0 to 1; one of all channels, or one of each
+    model.pixel_std = (0.5,)  # that the difference to the mean is divided by; likewise
     # Tokens before a row whose states its tokens see, as in Transformer-XL (0: none). Then rows of
     # training and scoring go on in the text where those of the batch before ended.
     model.memory_length = 0

@@ -9,6 +9,7 @@ import optax
 
 from configs import default
 from transformer_jax.training import optimizer
+from transformer_jax.training.cross_entropy import LossSettings
 from transformer_jax.training.step import TrainSettings
 from transformer_jax.training.update_rules import OptimizerSettings
 
@@ -46,6 +47,14 @@ def train_settings(**changes: Any) -> TrainSettings:
 def optimizer_settings(**changes: Any) -> OptimizerSettings:
     """Of a training of 20 steps, by the width of the default."""
     return settings(OptimizerSettings, "optimizer", **({"steps": 20, "width": 512} | changes))
+
+
+def loss_settings(
+    label_smoothing: float = 0.1, z_loss: float = 0.0, **changes: Any
+) -> LossSettings:
+    """Of text, unless other things are changed."""
+    changes |= {"label_smoothing": label_smoothing, "z_loss": z_loss}
+    return settings(LossSettings, "task", **changes)
 
 
 def make_optimizer(

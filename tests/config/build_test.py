@@ -28,6 +28,10 @@ TINY = SMALL | {
     "data.batch_size": 4,
     "data.streams": 2,
     "evaluate.batch_size": 3,
+    # Of images: five places each.
+    "data.image_size": (8, 8),
+    "data.channels": 1,
+    "model.patch_size": 4,
 }
 
 
@@ -220,9 +224,9 @@ def test_only_the_sides_that_the_model_reads_have_to_fit(folder):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "detection"])
 def test_a_model_of_any_family_answers_what_the_task_asks(folder, task, family):
-    """Logits of all tokens or labels."""
+    """Logits of all tokens or labels; sets are told by Transformers alone."""
     changes = {"model.family": family}
     if family == "recurrent":
         changes["model.recurrence"] = RECURRENCES[next(iter(TASKS[task].heads))]

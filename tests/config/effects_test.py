@@ -7,6 +7,7 @@ import pytest
 from configs import default
 from transformer_jax.config import effects
 from transformer_jax.config.load import flatten, load
+from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.tasks import TASKS
 
 DEFAULT = default.__file__
@@ -171,8 +172,9 @@ def test_a_config_of_the_repository_sets_nothing_without_effect(path):
 @pytest.mark.parametrize("task", TASKS)
 def test_rows_name_keys_that_there_are(task):
     keys = flatten(default.get_config()).keys()
+    source = next(name for name, rows in SOURCES.items() if TASKS[task].recipe.reads in rows)
     for architecture in TASKS[task].heads:
-        settings = {"task.name": task, "model.architecture": architecture}
+        settings = {"task.name": task, "model.architecture": architecture, "data.source": source}
         for choice in effects._choices(load(DEFAULT, settings)):
             assert choice.value in choice.readers
             assert set().union(*choice.readers.values()) <= keys, choice.name

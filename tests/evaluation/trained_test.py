@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.defaults import loss_settings
 from tests.evaluation.fakes import Function
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.tasks.tokens import labels, likeliest_labels
-from transformer_jax.training.cross_entropy import LossSettings
 from transformer_jax.training.losses import Loss, means_of_tokens
 
 CLASSES = "wxyz"
@@ -111,7 +111,7 @@ def distance(outputs, batch, settings):
     return total, weight, {"loss": (total, weight), "token_loss": (2 * total, weight)}
 
 
-LOSS = Loss(distance, None, means_of_tokens, LossSettings(0.0, 0.0))
+LOSS = Loss(distance, None, means_of_tokens, loss_settings(0.0))
 
 
 def test_evaluation_does_not_depend_on_how_batches_are_cut():

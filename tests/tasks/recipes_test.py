@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.data.datasets import TOKENIZED
 from tests.data.made import make_arrays
 from tests.training.reference import SETTINGS
 from transformer_jax.data.prepare.recipe import Drawing, Limits
@@ -59,7 +60,7 @@ def prompt(task, lines, limits=ROOMY):
     return recipe.prompt(lines, BYTES, labels_of(recipe), limits)
 
 
-# What every row of TASKS owes to data, training and evaluation
+# What every task over tokens owes to data, training and evaluation
 
 
 def made(recipe, limits=ROOMY):
@@ -98,7 +99,7 @@ def few_bins(monkeypatch):
 
 
 @pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TOKENIZED)
 def test_training_batches_are_as_announced(task, packing, few_bins):
     recipe = TASKS[task].recipe
     expected = {
@@ -110,7 +111,7 @@ def test_training_batches_are_as_announced(task, packing, few_bins):
         assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TOKENIZED)
 def test_padding_weighs_nothing_in_the_loss(task):
     """Neither at the end of a row nor in a row without an example; everything else may count."""
     row = TASKS[task]
@@ -148,7 +149,7 @@ def test_padding_weighs_nothing_in_the_loss(task):
 
 # Drawn anew for each epoch of training, and once for an evaluation
 
-DRAWN = [name for name, task in TASKS.items() if task.recipe.draw or task.recipe.corrupt]
+DRAWN = [name for name in TOKENIZED if TASKS[name].recipe.draw or TASKS[name].recipe.corrupt]
 LONG = {"text": [f"{n} the cat sat on the mat"[: 20 + n % 7] for n in range(8)]}
 
 
@@ -186,7 +187,7 @@ def test_each_epoch_and_seed_draws_anew_and_evaluation_always_the_same(task):
     assert evaluated(8) == evaluated(3) and len(evaluated(8)) == len(LONG["text"])
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TOKENIZED)
 def test_pieces_change_nothing(task):
     recipe = TASKS[task].recipe
     at_once = made(recipe)

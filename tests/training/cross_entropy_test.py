@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.defaults import loss_settings
 from tests.training.reference import SETTINGS, V, make_case, reference
 from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.training import cross_entropy as losses
-from transformer_jax.training.cross_entropy import LossSettings, cross_entropy
+from transformer_jax.training.cross_entropy import cross_entropy
 
 compiled = jax.jit(cross_entropy, static_argnums=3)
 
@@ -19,7 +20,7 @@ compiled = jax.jit(cross_entropy, static_argnums=3)
 def test_equals_the_reference(settings):
     logits, targets, weights = make_case()
     targets[0, 0] = np.argmax(logits[0, 0])  # at least one is right
-    sums = compiled(logits, targets, weights, LossSettings(*settings))
+    sums = compiled(logits, targets, weights, loss_settings(*settings))
     expected = reference(logits, targets, weights, *settings)
     assert sums.keys() == expected.keys()
     for name, value in expected.items():
@@ -45,7 +46,7 @@ def test_gradient_equals_automatic_differentiation():
 def test_large_logits_stay_finite():
     logits = np.full((1, 1, V), -1e4, np.float32)
     logits[0, 0, 2] = 1e4
-    sums = compiled(logits, np.array([[2]]), np.ones((1, 1)), LossSettings(0.0, 0.0))
+    sums = compiled(logits, np.array([[2]]), np.ones((1, 1)), loss_settings(0.0))
     assert sums == {"loss": 0.0, "token_loss": 0.0, "accuracy": 1.0}
 
 
@@ -135,7 +136,7 @@ def test_tokens_without_a_weight_are_computed_in_no_more_than_their_chunk(monkey
 
     def loss(x):
         outputs = Unprojected(x, random(V, D))
-        return cross_entropy(outputs, targets, weights, LossSettings(0.1, 0.0))["loss"]
+        return cross_entropy(outputs, targets, weights, loss_settings(0.1))["loss"]
 
     # A chunk holds 4 tokens, which are the chosen ones.
     x = jnp.where(weights[..., None] > 0, random(losses.CHUNKS, 4, D), jnp.nan)
@@ -151,7 +152,7 @@ def test_large_logits_are_never_held_whole():
     targets, weights = jnp.zeros((rows, length), jnp.int32), jnp.ones((rows, length))
 
     def loss(outputs):
-        return cross_entropy(outputs, targets, weights, LossSettings(0.1, 0.0))["loss"]
+        return cross_entropy(outputs, targets, weights, loss_settings(0.1))["loss"]
 
     found: Any = jax.jit(jax.grad(loss)).lower(outputs).compile().memory_analysis()
     assert found.temp_size_in_bytes < 4 * rows * length * vocab_size / 2

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.training.cross_entropy import METRICS, LossSettings
+from tests.defaults import loss_settings
+from transformer_jax.training.cross_entropy import METRICS
 
 B, T, V = 2, 5, 7
-SETTINGS = LossSettings(label_smoothing=0.1, z_loss=0.01)
+SETTINGS = loss_settings(0.1, 0.01)
 
 
 def make_case(seed=0) -> tuple[Any, Any, Any]:

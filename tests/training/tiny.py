@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tests.defaults import optimizer_settings, train_settings
+from tests.defaults import loss_settings, optimizer_settings, train_settings
 from transformer_jax.devices.mesh import make_mesh
 from transformer_jax.models.family import Outputs, Role
 from transformer_jax.training import cross_entropy, losses, optimizer, state, step
 from transformer_jax.training.schedule import make_schedule
 
 B, T, V, D = 4, 6, 9, 5
-SETTINGS = cross_entropy.LossSettings(label_smoothing=0.1, z_loss=0.0)
+SETTINGS = loss_settings()
 
 
 def make_loss(function, totals=None):

@@ -76,6 +76,7 @@ def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) 
             run.checkpoint.init_from,
             drawn.params,
             before=workdir / INIT_FROM,
+            config=run.as_json,
             tokenizer=run.data.tokenizer_fingerprint,
             labels=run.data.labels,
             token_paths={path for path, role in roles if "vocab" in role.axes},

@@ -41,15 +41,18 @@ _BY_INTERVAL = {
         optimizer.learning_rate optimizer.final_learning_rate optimizer.warmup_steps
         optimizer.burn_in_steps optimizer.decay_steps optimizer.stable_steps optimizer.epsilon
         optimizer.weight_decay optimizer.clip_norm task.z_loss train.evaluate_every
-        train.diagnostics_every train.sharpness_every checkpoint.every
+        train.diagnostics_every train.sharpness_every checkpoint.every model.prefix_tokens
+        task.no_object_weight
     """,
+    Interval(1, 1024): "model.patch_size",
     Interval(0, hint=" (0: all tokens)"): "decode.top_k",
     Interval(1): """
         data.max_source_length data.max_target_length data.row_source_length
         data.row_target_length data.batch_size data.streams data.workers data.tokenizer.train_bytes
         model.num_layers model.num_encoder_layers model.num_decoder_layers model.d_model model.d_ff
         model.num_heads model.num_kv_heads model.head_dim model.vocab_size model.max_length
-        model.max_distance model.base_width model.base_depth
+        model.max_distance model.num_queries model.base_width model.base_depth data.channels
+        model.resnet_width
         task.mean_span_length train.steps train.accumulation_steps train.log_every
         checkpoint.keep_last checkpoint.average_last evaluate.batch_size
         decode.beam_size decode.num_samples

@@ -27,6 +27,8 @@ from transformer_jax.devices.mesh import AXES, make_mesh, use
 from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family
+from transformer_jax.models.layers.settings import UNORDERED
+from transformer_jax.models.layers.stems import STEMS
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.process import machine
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
@@ -75,6 +77,8 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     # Once with the least sizes, so that a mistake in the model does not wait for the data.
     model_config = _model_config(config, family, task, data.settings)
     model_config.check_platform(mesh.devices.flat[0].platform)
+    if data.settings.images:
+        _check_stem(config, data.settings)
     _check_rows(data.settings, decode, task, model_config.longest_row)
     _check_inspected(train, config.model.family)
     optimizer = optimizer_settings(config)
@@ -97,7 +101,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         data=data,
         family=family,
         model=family.model(model_config),
-        loss=task.bound_loss(LossSettings(config.task.label_smoothing, config.task.z_loss)),
+        loss=task.bound_loss(_loss_settings(config)),
         optimizer=optimizer,
         schedule=schedule,
         transform=transform,
@@ -142,6 +146,29 @@ def optimizer_settings(config: Config) -> OptimizerSettings:
     return OptimizerSettings(**config.optimizer, steps=config.train.steps, width=width)
 
 
+def _loss_settings(config: Config) -> LossSettings:
+    """What of `config.task` losses read. Raises ValueError where weights of boxes are none."""
+    names = [field.name for field in dataclasses.fields(LossSettings)]
+    settings = LossSettings(**{name: config.task[name] for name in names})
+    if len(settings.box_weights) != 3 or min(settings.box_weights) < 0:
+        raise ValueError(
+            f"task.box_weights={settings.box_weights} is not three numbers that are at least 0: of "
+            "class, L1 and GIoU"
+        )
+    return settings
+
+
+def _queries(config: Config, data: DataSettings) -> int:
+    """How many queries a model of sets has. Raises ValueError where boxes outnumber them."""
+    number, boxes = config.model.num_queries, data.longest["target"]
+    if number is not None and number < boxes and config.model.architecture in UNORDERED:
+        raise ValueError(
+            f"model.num_queries={number} cannot tell the boxes of an image, which are up to "
+            f"data.max_target_length={boxes}: raise the one or lower the other"
+        )
+    return boxes if number is None else number
+
+
 def head_dim(d_model: int, num_heads: int) -> int:
     """The size of heads that share the model's width.
 
@@ -171,8 +198,11 @@ def _model_config(config: Config, family: Family, task: Task, data: DataSettings
     settings |= {
         "vocab_size": settings["vocab_size"] or 4,
         "bos_id": BOS_ID,
+        "inputs": task.inputs,
+        "grid": data.images.grid if data.images else (0, 0),
         "head": task.heads[settings["architecture"]],
         "num_labels": 1,
+        "num_queries": _queries(config, data),
         "context_length": _context_length(config, data),
     }
     return family.config(**{name: settings[name] for name in names})
@@ -223,6 +253,19 @@ def _check_mesh(data: DataSettings, train: TrainSettings, mesh: Mesh) -> None:
             raise ValueError(
                 f"{name}={length} tokens cannot be dealt out evenly to mesh.sequence="
                 f"{mesh.shape['sequence']} devices: make them a multiple"
+            )
+
+
+def _check_stem(config: Config, data: DataSettings) -> None:
+    """Checks that a stem which looks beyond a patch sees whole images, each in a row of its own."""
+    shared = {"data.packing": data.packing, "mesh.sequence": config.mesh.sequence != 1}
+    for key, value in shared.items():
+        if STEMS[config.model.stem].whole and value:
+            section, _, name = key.partition(".")
+            raise ValueError(
+                f"model.stem={config.model.stem!r} needs a whole image in each row, and {key}="
+                f"{config[section][name]} puts several, or a part, in one: set it to "
+                f"{False if key == 'data.packing' else 1}"
             )
 
 

@@ -9,15 +9,20 @@ from configs.default import Config
 from transformer_jax.config import kinds
 from transformer_jax.config.kinds import Kind
 from transformer_jax.data.dataset import Dataset
+from transformer_jax.data.prepare import pictures
 from transformer_jax.data.prepare.recipe import SIDES, Side
 from transformer_jax.data.read.examples import SourceSettings
+from transformer_jax.data.read.images import ImageSettings
 from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.data.settings import SPLITS, DataSettings, Part
 from transformer_jax.evaluation.scores import METRICS
 from transformer_jax.models import FAMILIES
+from transformer_jax.models.layers.settings import UNORDERED
 from transformer_jax.runs.workdir import CONFIG, LABELS, TOKENIZER
 from transformer_jax.tasks.task import Task
 
+# What is read of images alone.
+IMAGES = ("image_size", "image_fit", "channels", "augment")
 _SOURCE = tuple(field.name for field in dataclasses.fields(SourceSettings))
 # What a row of data.parts may change.
 _OF_PARTS = (
@@ -42,15 +47,24 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
     tokenizer, mixture, parts = (data.pop(name) for name in ("tokenizer", "mixture", "parts"))
     longest: dict[Side, int] = {side: data.pop(f"max_{side}_length") for side in SIDES}
     packed: dict[Side, int] = {side: data.pop(f"row_{side}_length") for side in SIDES}
+    images = _images(config) if task.recipe.reads_images else None
+    if images is not None:
+        longest["source"] = images.places
+        if config.data.packing and packed["source"] < images.places:
+            raise ValueError(
+                f"data.row_source_length={packed['source']} cannot hold an image of data."
+                f"image_size={images.size}, which has {images.places} patches and prefix tokens"
+            )
     whole = _part(config, "", 1)
-    for name in (*SPLITS, *_SOURCE):
+    for name in (*SPLITS, *_SOURCE, *IMAGES):
         del data[name]
     settings = DataSettings(
         source=whole.source,
         mixture=tuple(_set(whole, *row) for row in mixture),
         parts=tuple(_part(config, *row) for row in parts) if "data.parts" in task.settings else (),
         metrics=whole.metrics,
-        recipe=task.recipe,
+        recipe=pictures.sized(task.recipe, images) if images else task.recipe,
+        images=images,
         splits=whole.splits,
         tokenizer_kind=tokenizer["kind"],
         tokenizer_vocab_size=tokenizer["vocab_size"],
@@ -69,6 +83,35 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
         **data,
     )
     return Dataset(settings)
+
+
+def _images(config: Config) -> ImageSettings:
+    """How images become rows of patches.
+
+    Raises ValueError as `ImageSettings`, where there is not a mean and a deviation of each channel,
+    or where learned positions would mean different places in different images.
+    """
+    data, model = config.data, config.model
+    for key, values in ("mean", model.pixel_mean), ("std", model.pixel_std):
+        if len(values) not in (1, data.channels) or (key == "std" and min(values) <= 0):
+            raise ValueError(
+                f"model.pixel_{key}={values} is not one number or data.channels={data.channels}"
+                f"{' that are more than 0' * (key == 'std')}"
+            )
+    if data.image_fit == "inside" and model.positions == "learned":
+        raise ValueError(
+            "model.positions='learned' counts patches by rows, and data.image_fit='inside' makes "
+            "images of several sizes: set the fit to 'stretch' or 'cover', or the positions to "
+            "'learned_2d'"
+        )
+    return ImageSettings(
+        size=data.image_size,
+        fit=data.image_fit,
+        channels=data.channels,
+        augment=data.augment,
+        patch_size=model.patch_size,
+        prefix_tokens=model.prefix_tokens,
+    )
 
 
 def _memory(config: Config) -> tuple[str, Any]:
@@ -152,6 +195,8 @@ def _check(config: Config, task: Task) -> None:
     least = 3 if task.recipe.tokenized else 1  # a token, and what stands before and behind it
     for side in task.recipe.sides:
         longest, row = data[f"max_{side}_length"], data[f"row_{side}_length"]
+        if side == "source" and task.recipe.reads_images:
+            continue  # whose patches are counted
         if longest < least:
             raise ValueError(f"data.max_{side}_length={longest} is not at least {least}")
         if data.packing and row < longest:
@@ -163,6 +208,11 @@ def _check(config: Config, task: Task) -> None:
         raise ValueError(
             f"data.text_feature and data.label_feature are both {data.text_feature!r}: a text "
             "cannot be its own label"
+        )
+    if data.packing and config.model.architecture in UNORDERED:
+        raise ValueError(
+            "data.packing=True puts several images into a row, and model.architecture="
+            f"{config.model.architecture!r} tells the boxes of one: set it to False"
         )
     micro_batches = config.train.accumulation_steps
     for key, parts in ("data.streams", data.streams), ("train.accumulation_steps", micro_batches):

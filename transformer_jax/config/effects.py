@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from configs import default
 from configs.default import Config
 from transformer_jax import tasks
+from transformer_jax.config import build_data
 from transformer_jax.config.kinds import Kind, parse, show
 from transformer_jax.config.load import changes, flatten
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
@@ -17,11 +18,13 @@ from transformer_jax.data.read.sources import PAIRS, SOURCES
 from transformer_jax.evaluation.decoder import METHODS
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.layers.positions import POSITIONS
-from transformer_jax.models.layers.settings import ARCHITECTURES
+from transformer_jax.models.layers.settings import ARCHITECTURES, UNORDERED
+from transformer_jax.models.layers.stems import STEMS
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task
+from transformer_jax.training.cross_entropy import METRICS
 from transformer_jax.training.schedule import SCHEDULES
 from transformer_jax.training.update_rules import OPTIMIZERS
 
@@ -160,6 +163,11 @@ def _reads(table: Mapping[str, Any]) -> dict[str, Collection[str]]:
 
 _DEFAULTS = default.get_config()
 _DECODE = [f"decode.{key}" for key in _DEFAULTS.decode]
+# What the tasks read that read images, and those that read tokens.
+_IMAGES = {f"data.{key}" for key in build_data.IMAGES} | {
+    f"model.{key}" for key in ("stem", "patch_size", "prefix_tokens", "pixel_mean", "pixel_std")
+}
+_TOKENS = {"model.vocab_size", "model.embedding_scale"}
 _TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
 # The keys that each value of a setting reads and not every other one does; True: any value but
 # none, 0 and ().
@@ -178,6 +186,7 @@ _READERS: Mapping[str, Mapping[Any, Collection[str]]] = {
         + ("model.rotary_base",) * (row.rotation is not None)
         for name, row in POSITIONS.items()
     },
+    "model.stem": _in("model", _reads(STEMS)),
     "model.residual": _in("model", _reads(SCHEMES)),
     "model.parameterization": _in("model", _reads(PARAMETERIZATIONS)),
     "model.family": {
@@ -186,7 +195,13 @@ _READERS: Mapping[str, Mapping[Any, Collection[str]]] = {
     },
     # An encoder alone also embeds, whatever it is trained for.
     "model.architecture": {
-        name: ["model.pooling" if stacks == ("encoder",) else "model.logits_bias"]
+        name: [
+            "model.num_queries"
+            if name in UNORDERED
+            else "model.pooling"
+            if stacks == ("encoder",)
+            else "model.logits_bias"
+        ]
         + [key for s in stacks for key in (f"model.num_{s}_layers", f"model.{s}_residual")]
         for name, stacks in ARCHITECTURES.items()
     },
@@ -207,9 +222,12 @@ def _sources(task: Task) -> dict[str, Collection[str]]:
 def _read_by(task: Task) -> set[str]:
     """The keys that this task reads and not every other one does."""
     recipe, decodes = task.recipe, task.limit is not None
-    lengths = [f"data.{kind}_{side}_length" for kind in ("max", "row") for side in recipe.sides]
+    lengths = {f"data.{kind}_{side}_length" for kind in ("max", "row") for side in recipe.sides}
     keys = {*lengths, *task.settings, *(_TOKENIZER if recipe.tokenized else ())}
+    keys |= _IMAGES if recipe.reads_images else _TOKENS
+    keys -= {"data.max_source_length"} if recipe.reads_images else set()
     keys |= {f"data.{key}" for reads in _sources(task).values() for key in reads}
     keys |= set(_DECODE) if decodes else set()
     keys |= {"evaluate.samples"} if task.results else set()
+    keys |= {"task.label_smoothing", "task.z_loss"} if task.metrics == METRICS else set()
     return keys | ({"model.tied_embeddings"} if recipe.labels is None else set())

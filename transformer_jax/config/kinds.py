@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.config.bounds import bounds
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
+from transformer_jax.data.read.images import AUGMENTATIONS, FITS
 from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.evaluation.decoder import METHODS
 from transformer_jax.evaluation.scores import BLEU_TOKENIZERS
@@ -25,6 +26,8 @@ from transformer_jax.training.update_rules import OPTIMIZERS
 CHOICES: Mapping[str, Collection[str]] = {
     "data.source": SOURCES,
     "data.tokenizer.kind": TOKENIZERS,
+    "data.image_fit": FITS,
+    "data.augment": AUGMENTATIONS,
     "task.name": TASKS,
     "decode.method": METHODS,
     "evaluate.checkpoint": ("last", "best"),
@@ -47,6 +50,14 @@ ROWS = {
     "optimizer.layer_warm_ups": (("decoder/*", 10, 12, 200),),
     "data.mixture": (("json", "~/web", "part-*.json", 3.0),),
     "data.parts": (("reverse", 1.0, "data.source_language=de", "data.target_language=en"),),
+}
+# The keys whose tuples hold numbers instead of texts, and of which kind.
+NUMBERS = {
+    "data.image_size": int,
+    "model.resnet_depths": int,
+    "model.pixel_mean": float,
+    "model.pixel_std": float,
+    "task.box_weights": float,
 }
 # The keys whose texts have a form, and what is of that form; "" is free.
 _UTF_8 = r"[^\ud800-\udfff]*", "a text in UTF-8"  # which names of files need not be
@@ -131,6 +142,7 @@ def check(key: str, kind: Kind, value: Any) -> Any:
     fitted = _fitted(key, kind.type, value)
     if fitted is None:
         rows = f"rows, as {ROWS[key]!r}" if key in ROWS else "texts, as ('train',)"
+        rows = "numbers, as (1, 2)" if key in NUMBERS else rows
         expected = _EXPECTED.get(kind.type, f"a tuple of {rows}")
         none = value is None or value == "None"
         unset = " or None" if kind.may_be_none else "; it cannot be None" if none else ""
@@ -149,7 +161,8 @@ def check(key: str, kind: Kind, value: Any) -> Any:
 def _fitted(key: str, kind: type, value: Any) -> Any:
     """The value in this type; None where it has another."""
     if kind is tuple and isinstance(value, tuple | list):
-        items = tuple(_row(key, item) if key in ROWS else _item(str, item) for item in value)
+        item_kind = NUMBERS.get(key, str)
+        items = tuple(_row(key, item) if key in ROWS else _item(item_kind, item) for item in value)
         return None if None in items else items
     # The text 'None' as a folder or a name is a slip of whoever meant to unset it.
     return None if value == "None" and key not in CHOICES else _item(kind, value)

@@ -3,6 +3,8 @@
 from transformer_jax.tasks import (
     causal_lm,
     classification,
+    detection,
+    image_classification,
     masked_lm,
     span_corruption,
     tagging,
@@ -12,6 +14,7 @@ from transformer_jax.tasks import (
 from transformer_jax.tasks.task import Task
 
 _ALL = (translation, masked_lm, causal_lm, classification, tagging, text_to_text, span_corruption)
+_ALL += (image_classification, detection)
 # The first task that fits an architecture is the architecture's own.
 TASKS: dict[str, Task] = {module.TASK.recipe.name: module.TASK for module in _ALL}
 

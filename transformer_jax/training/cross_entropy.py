@@ -1,7 +1,7 @@
 """Cross-entropy of logits, or of hidden vectors and a projection, in chunks of tokens."""
 
+import dataclasses
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +20,15 @@ LARGE = 2**24
 CHUNKS = 8
 
 
-class LossSettings(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class LossSettings:
     """What the config says of losses, `config.task`'s part of it."""
 
     label_smoothing: float
     z_loss: float
+    box_weights: tuple[float, float, float]  # of the class, of L1 and of GIoU
+    no_object_weight: float
+    auxiliary_losses: bool
 
 
 def cross_entropy(
@@ -58,7 +62,7 @@ def _plain(
     targets: Int[Array, "*B"],
     weights: Float[Array, "*B"],
 ) -> dict[str, Float[Array, ""]]:
-    label_smoothing, z_loss = settings
+    label_smoothing, z_loss = settings.label_smoothing, settings.z_loss
     log_z, target_logit, mean_logit, correct = _statistics(logits, targets)
     token_loss = log_z - target_logit
     loss = log_z - (1 - label_smoothing) * target_logit - label_smoothing * mean_logit

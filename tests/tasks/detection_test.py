@@ -1,0 +1,236 @@
+"""Boxes are read, trained on, scored and written; what is drawn of them stays at their objects."""
+
+import itertools
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs import default
+from tests.whole.command_line import records
+from transformer_jax.commands.generate import generate
+from transformer_jax.commands.train import train
+from transformer_jax.config.build import build
+from transformer_jax.config.load import load
+from transformer_jax.data.prepare.pictures import UNIT
+from transformer_jax.data.read import images
+from transformer_jax.tasks import TASKS, detection
+from transformer_jax.tools.show.inspect import inspect
+
+CHANGES = {
+    "data.source": "coco",
+    "data.train": ("train.json",),
+    "data.validation": ("test.json",),
+    "data.test": ("test.json",),
+    "data.image_size": (24, 32),
+    "data.channels": 1,
+    "data.packing": False,
+    "data.max_target_length": 3,
+    "data.batch_size": 8,
+    "data.streams": 4,
+    "data.workers": 1,
+    "evaluate.batch_size": 4,
+    "model.architecture": "encoder_set",
+    "model.num_queries": 4,
+    "model.residual": "pre_ln",
+    "model.num_layers": 1,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "model.stem": "conv",
+    "model.patch_size": 4,
+    "model.prefix_tokens": 0,
+    "model.positions": "sine_2d",
+    "model.positions_in": "attention",
+    "optimizer.name": "adamw",
+    "optimizer.schedule": "constant",
+    "optimizer.learning_rate": 3e-3,
+    "optimizer.warmup_steps": 1,
+    "train.steps": 40,
+    "train.log_every": 10,
+    "train.evaluate_every": 20,
+    "checkpoint.every": 10,
+}
+ROWS, COLUMNS = 48, 64
+COUNTS = {"train": 24, "test": 6}
+
+
+def objects(split, number):
+    """Bright and dark rectangles: none, one, two or three (in one image four), and a crowd."""
+    rng = np.random.default_rng([len(split), number])
+    count = 4 if (split, number) == ("train", 5) else number % 4
+    cells = rng.permutation(12)[:count]
+    boxes = [[16 * (c % 4) + 1, 16 * (c // 4) + 2, 13, 11 + number % 3] for c in cells.tolist()]
+    return [(box, ("bright", "dark")[n % 2]) for n, box in enumerate(boxes)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Images of 48 rows and 64 columns, and COCO's files of their boxes."""
+    folder = tmp_path_factory.mktemp("boxed")
+    for split, count in COUNTS.items():
+        listed, annotations = [], []
+        for image in range(count):
+            pixels = np.full((ROWS, COLUMNS), 120, np.uint8)
+            for (x, y, width, height), label in objects(split, image):
+                pixels[y : y + height, x : x + width] = {"bright": 250, "dark": 10}[label]
+                row = {"image_id": image, "bbox": [x, y, width, height]}
+                annotations.append(row | {"category_id": ("bright", "dark").index(label)})
+            if image == 1:
+                row = {"image_id": image, "category_id": 0, "bbox": [0, 0, 30, 30], "iscrowd": 1}
+                annotations += [row, row | {"bbox": [5, 5, 0, 4], "iscrowd": 0}]
+            (folder / split).mkdir(exist_ok=True)
+            Image.fromarray(pixels).save(folder / split / f"{image:03}.png")
+            listed.append({"id": image, "file_name": f"{split}/{image:03}.png"})
+        content = {
+            "images": [row | {"height": ROWS, "width": COLUMNS} for row in listed],
+            "annotations": [row | {"id": n} for n, row in enumerate(annotations)],
+            "categories": [{"id": n, "name": name} for n, name in enumerate(("bright", "dark"))],
+        }
+        (folder / f"{split}.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def config(folder):
+    """changes -> the config of a small run on these images."""
+    own = CHANGES | {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    return lambda **more: load(
+        default.__file__, own | {key.replace("__", "."): more[key] for key in more}
+    )
+
+
+@pytest.mark.long
+def test_boxes_are_trained_on_scored_and_written(config, folder, tmp_path):
+    whole = tmp_path / "whole"
+    assert train(config(), whole) == 0
+    first, *_, last = records(whole)
+    assert last["train/loss"] < first["train/loss"]
+    assert {"validation/ap50", "validation/ap50_any", "validation/giou_loss"} <= last.keys()
+    results = json.loads((whole / "results.json").read_text())
+    assert results["status"] == "finished"
+    assert results["validation/loss"] == pytest.approx(last["validation/loss"])
+    assert {"test/ap", "test/ap50/bright", "test/ap50/dark", "test/ar100"} <= results.keys()
+    assert "test/ap_large" not in results  # there are none
+
+    paths = [folder / "test" / "002.png", folder / "test" / "003.png"]
+    (tmp_path / "lines").write_text(f"{paths[0]}\n\n{paths[1]}\n")
+    assert generate(config(), whole, None, str(tmp_path / "lines"), str(tmp_path / "found")) == 0
+    one, blank, other = (tmp_path / "found").read_text().split("\n")[:3]
+    assert blank == ""
+    for path, line in zip(paths, (one, other), strict=True):
+        found = json.loads(line)
+        assert found["file"] == str(path)
+        assert len(found["boxes"]) == len(found["labels"]) == len(found["coco"])
+        assert all(row["image_id"] == int(path.stem) for row in found["coco"])
+
+
+@pytest.mark.long
+def test_a_loss_does_not_depend_on_how_many_images_are_scored_at_once(config):
+    """Nor on the rows that fill up the last batch."""
+    few, many = (build(config(evaluate__batch_size=size)) for size in (4, 6))
+    batch: Any = next(few.train_streams())
+    params = few.new_state(batch).params
+    one, other = (run.trained(params).losses(run.data.split("test")) for run in (few, many))
+    for name, value in one.items():
+        np.testing.assert_allclose(other[name], value, rtol=1e-5, err_msg=name)
+
+
+# From files to batches
+
+
+def rows_of(data, count=1):
+    for batch in itertools.islice(data.train_streams(), count):
+        for row in range(len(batch["inputs"])):
+            there = batch["inputs_segment_ids"][row] > 0
+            patches, grid = batch["inputs"][row][there], batch["grid"][row][there]
+            pixels = images.joined(patches, grid, data.settings.images)
+            real = batch["targets_segment_ids"][row] > 0
+            yield pixels[..., 0], batch["targets"][row][real], batch["boxes"][row][real] / UNIT
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(data__augment=("flip", "shift")),
+        dict(data__augment=("crop",)),
+        dict(data__image_fit="cover", data__image_size=(32, 16)),
+        dict(data__image_fit="inside", data__image_size=(64, 32)),
+    ],
+)
+def test_boxes_of_batches_lie_where_their_objects_are(config, changes):
+    """What is bright or dark is inside of a box of that label, and fills it; edges are blurred."""
+    data = build(config(**changes)).data
+    assert data.labels == ("bright", "dark")
+    seen = 0
+    for pixels, labels, boxes in rows_of(data, 3):
+        sides = np.array(pixels.shape[::-1])
+        outside = np.zeros(pixels.shape, bool)
+        outside[2:-2, 2:-2] = True  # at the edges is a breath of what is cut off
+        for label, box in zip(labels, boxes, strict=True):
+            low, high = (box[:2] - box[2:] / 2) * sides, (box[:2] + box[2:] / 2) * sides
+            x0, y0 = np.floor(low + 0.02).astype(int)
+            x1, y1 = np.ceil(high - 0.02).astype(int)
+            outside[max(y0 - 2, 0) : y1 + 2, max(x0 - 2, 0) : x1 + 2] = False
+            inner = pixels[y0 + 2 : y1 - 2, x0 + 2 : x1 - 2]
+            assert np.all(inner > 180 if label == 1 else inner < 60)
+            seen += inner.size > 2
+        beside = pixels[outside & (pixels > 0)]  # black is where nothing was before a shift
+        assert beside.size == 0 or np.all((beside > 100) & (beside < 140))
+    assert seen > 10
+
+
+def test_too_many_boxes_are_left_out_and_all_is_told(config, folder, capsys):
+    """An image of four boxes where three are learnt, one box without area, and a crowd."""
+    data = build(config()).data
+    summary = data.summaries()["train"]
+    assert (summary.examples, summary.too_long) == (24, 1)
+    assert summary.left_out == {"boxes without area": 1, "crowds": 1}
+    assert summary.empty["boxes"] == 6
+    assert summary.lengths["target"][-1] == 3
+    assert inspect(config(), None) == 0
+    shown = capsys.readouterr().out
+    assert "target boxes: median / 90 % / longest" in shown
+    assert "train: 1 boxes without area and 1 crowds are left out" in shown
+
+
+def test_a_recipe_can_be_sent_to_a_process():
+    assert pickle.loads(pickle.dumps(TASKS["detection"].recipe)).name == "detection"
+
+
+@pytest.mark.parametrize(
+    ("fit", "size"), [("stretch", (24, 32)), ("inside", (64, 32)), ("cover", (32, 16))]
+)
+def test_what_is_told_comes_back_to_the_pixels_of_the_file(config, fit, size):
+    """A box that was fitted to what the model sees, and is told as it was."""
+    run = build(config(data__image_fit=fit, data__image_size=size))
+    settings = run.data.settings.images
+    assert settings is not None
+    box, whole = np.array([[20.0, 10.0, 40.0, 30.0]]), np.zeros((ROWS, COLUMNS, 1), np.uint8)
+    _, seen = images.fitted(whole, box / [COLUMNS, ROWS, COLUMNS, ROWS], settings)
+    told = {"boxes": seen, "scores": np.ones(1), "classes": np.zeros(1, int)}
+    (found,) = detection._found(run.trained(None), told, (ROWS, COLUMNS))
+    np.testing.assert_allclose(found["bbox"], [20, 10, 20, 20])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(data__packing=True), "data.packing=True puts several images"),
+        (dict(model__num_queries=2), "num_queries=2 cannot tell .*data.max_target_length=3"),
+        (dict(task__box_weights=(1.0, 2.0)), "box_weights=.*three numbers"),
+        (dict(model__positions="rotary"), "positions='rotary' has no vectors"),
+        (
+            dict(model__architecture="encoder_decoder", model__positions="learned"),
+            "positions_in='attention' is for models",
+        ),
+        (dict(data__source="embedded"), "sources that do: scenes, coco, voc"),
+    ],
+)
+def test_what_sets_cannot_do_is_refused(config, changes, words):
+    with pytest.raises(ValueError, match=words):
+        build(config(**changes)).data.split("test")

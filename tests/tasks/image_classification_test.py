@@ -1,0 +1,263 @@
+"""Images are trained on, scored, named and embedded; what is drawn of them, and refused."""
+
+import itertools
+import json
+import logging
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs import default
+from tests.data import drawn_images
+from tests.tasks import small
+from tests.whole.command_line import records
+from transformer_jax.commands.train import train
+from transformer_jax.config.build import build
+from transformer_jax.config.load import CONFIGS, load
+from transformer_jax.data.read import images
+from transformer_jax.tasks import TASKS
+from transformer_jax.tools.show.inspect import inspect
+
+CHANGES = {
+    "data.source": "folder",
+    "data.image_size": (8, 12),
+    "data.channels": 1,
+    "data.augment": ("shift", "flip"),
+    "data.packing": False,
+    "data.batch_size": 16,
+    "data.workers": 1,
+    "evaluate.batch_size": 8,
+    "model.architecture": "encoder_only",
+    "model.residual": "pre_ln",
+    "model.num_layers": 1,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "model.patch_size": 4,
+    "model.pooling": "first",
+    "model.positions": "learned",
+    "task.name": "image_classification",
+    "optimizer.schedule": "constant",
+    "optimizer.learning_rate": 0.01,
+    "optimizer.warmup_steps": 1,
+    "train.steps": 40,
+    "train.log_every": 10,
+    "train.evaluate_every": 20,
+    "checkpoint.every": 10,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return drawn_images.write(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def config(folder):
+    """changes -> the config of a small run on the drawn images."""
+    own = CHANGES | {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    return lambda **more: load(
+        default.__file__, own | {key.replace("__", "."): more[key] for key in more}
+    )
+
+
+def test_what_a_model_says_of_images_is_scored_and_given_for_their_paths(config):
+    run = build(config())
+    params = small.initial(run)
+    # A head that starts at 0 says the same of all.
+    draw = np.random.default_rng(0).normal(size=params["label_head"]["labels"].shape)
+    assert not np.any(params["label_head"]["labels"])
+    params["label_head"]["labels"] = draw.astype(np.float32)
+    split = run.data.split("test")
+    scores, samples = small.score(run, params, split)
+    paths, expected = (split.examples[key] for key in ("image", "label"))
+    found = [label for (label,) in small.results(run, params, paths)]
+    assert small.results(run, params, [paths[2], "", paths[0]]) == [[found[2]], [""], [found[0]]]
+    right = [a == b for a, b in zip(found, expected, strict=True)]
+    assert scores["accuracy"] == pytest.approx(np.mean(right)) and scores["top5"] == 1
+    assert set(found) <= set(run.data.labels) and samples[0] == (paths[0], expected[0], found[0])
+    log_p = [
+        small.log_probabilities(run, params, batch)[row, 0]
+        for batch, numbers in split.batches
+        for row in range(len(numbers))
+    ]
+    numbers = np.concatenate([numbers for _, numbers in split.batches])
+    for number, row in zip(numbers, log_p, strict=True):
+        assert number < 0 or found[number] == run.data.labels[np.argmax(row)]
+    vectors = small.embed(run, params, paths)
+    assert vectors.shape == (len(paths), 16) and np.unique(vectors, axis=0).shape == vectors.shape
+    with pytest.raises(OSError, match="nowhere.png"):
+        small.results(run, params, ["nowhere.png"])
+
+
+@pytest.mark.long
+def test_a_killed_run_goes_on_and_another_goes_on_from_it_with_larger_images(
+    config, tmp_path, capsys
+):
+    """The learned positions of the second are resampled; all else is taken as it is."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    own = {"model__max_length": 7}
+    assert train(config(**own), whole) == 0
+    assert train(config(**own, train__steps=20), resumed) == train(config(**own), resumed) == 0
+    assert records(resumed) == records(whole)
+    results = json.loads((resumed / "results.json").read_text())
+    assert results["status"] == "finished" and results["test/accuracy"] > 0.8
+
+    larger = {"data__image_size": (16, 24), "model__max_length": 25}
+    second = config(**larger, checkpoint__init_from=str(whole), train__steps=1)
+    assert train(second, tmp_path / "second") == 0
+    assert "positions/table: for another size" in capsys.readouterr().out
+    report = json.loads((tmp_path / "second" / "init_from.json").read_text())
+    assert report["resampled"] == ["positions/table"] and not report["new"]
+
+
+@pytest.mark.long
+def test_vit_digits_is_a_third_of_the_way_after_sixty_steps(tmp_path):
+    """Which are larger and without shifts, since a test has no time for more."""
+    changes = {"train.steps": 60, "optimizer.warmup_steps": 20, "optimizer.learning_rate": 3e-3}
+    changes |= {"data.augment": (), "data.cache_dir": str(tmp_path)}
+    assert train(load(str(CONFIGS / "vit_digits.py"), changes), tmp_path / "run") == 0
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["test/accuracy"] > 1 / 3
+
+
+# Batches
+
+
+def batches_of(data, count):
+    return list(itertools.islice(data.train_streams(), count))
+
+
+def shown(data, batch, row):
+    return images.joined(batch["inputs"][row], batch["grid"][row], data.settings.images)
+
+
+def test_training_augments_anew_every_epoch_and_goes_on_bit_for_bit(config):
+    data = build(config(data__batch_size=24, data__streams=2)).data
+    streams = data.train_streams()
+    first, second = next(streams), next(streams)
+    state = streams.get_state()
+    rows = [{row.tobytes() for row in batch["inputs"]} for batch in (first, second)]
+    assert len(rows[0] & rows[1]) < 12  # two epochs of 24 images
+    resumed = data.train_streams()
+    resumed.set_state(state)
+    for _ in range(3):
+        one, other = next(streams), next(resumed)
+        for name, values in one.items():
+            np.testing.assert_array_equal(values, other[name])
+    still = build(config(data__augment=(), data__batch_size=24, data__streams=2)).data
+    first, second = batches_of(still, 2)
+    sorted_rows = [sorted(row.tobytes() for row in batch["inputs"]) for batch in (first, second)]
+    assert sorted_rows[0] == sorted_rows[1]
+
+
+def test_evaluation_draws_nothing_and_has_each_image_with_its_label(config, folder):
+    data = build(config(data__image_fit="cover", model__positions="sincos_2d")).data
+    split = data.split("test")
+    seen, settings = 0, data.settings.images
+    assert settings is not None
+    for batch, numbers in split.batches:
+        for row, number in enumerate(numbers):
+            if number < 0:
+                assert not batch["inputs_segment_ids"][row].any()
+                continue
+            name, label = (split.examples[key][number] for key in ("image", "label"))
+            pixels = np.asarray(Image.open(name))[..., None]
+            expected, _ = images.fitted(pixels, images.NO_BOXES, settings)
+            np.testing.assert_array_equal(shown(data, batch, row), expected)
+            assert data.labels[batch["labels"][row, 0] - 1] == label
+            assert not batch["labels"][row, 1:].any() and not batch["grid"][row, 0].any()
+            seen += 1
+    assert seen == drawn_images.COUNTS["test"]
+
+
+def test_images_of_several_sizes_share_rows(config):
+    changes = dict(data__image_fit="inside", data__packing=True, data__row_source_length=20)
+    changes |= dict(data__batch_size=4, data__streams=2)
+    data = build(config(**changes, model__positions="sine_2d")).data
+    sizes, images_seen = set(), 0
+    for batch in batches_of(data, 6):
+        assert {name: (v.shape, str(v.dtype)) for name, v in batch.items()} == {
+            name: (form.shape, form.dtype) for name, form in data.batch_shapes().items()
+        }
+        starts = (batch["inputs_positions"] == 0) & (batch["inputs_segment_ids"] > 0)
+        np.testing.assert_array_equal(batch["labels"] > 0, starts)
+        sizes |= {tuple(place[2:]) for row in batch["grid"] for place in row if place[2]}
+        images_seen += starts.sum()
+        for grid, segments in zip(batch["grid"], batch["inputs_segment_ids"], strict=True):
+            for segment in range(1, segments.max() + 1):
+                own = grid[segments == segment]
+                np.testing.assert_array_equal(own[1:], images.grid(*own[-1, 2:]))
+    assert len(sizes) > 1 and images_seen > 6 * 4
+
+
+def test_pixels_are_kept_once_whatever_is_drawn_and_however_patches_are(config, folder):
+    cache = folder / "cache" / "sets"
+    build(config()).data.train_streams()
+    before = {path.name for path in cache.iterdir()}
+    for changes in ({"data__augment": ()}, {"model__patch_size": 2}, {"model__prefix_tokens": 0}):
+        own = changes | {"model__positions": "sincos_2d", "model__pooling": "mean"}
+        build(config(**own)).data.train_streams()
+    assert {path.name for path in cache.iterdir()} == before
+    build(config(data__image_fit="cover")).data.train_streams()
+    assert {path.name for path in cache.iterdir()} != before
+
+
+def test_inspection_tells_sizes_and_shows_nine_images(config, capsys):
+    assert inspect(config(), None) == 0
+    out = capsys.readouterr().out
+    assert "8x10 / 8x14 / 12x14" in out and "8x12 / 8x12 / 8x12" in out and "label 'dark'" in out
+    *_, line = out.splitlines()
+    with Image.open(line.rpartition(" ")[2]) as sheet:
+        assert sheet.size[0] >= 3 * 12 and sheet.size[1] >= 3 * 8
+        assert len(np.unique(np.asarray(sheet))) > 50
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__image_size": (10, 12)}, "data.image_size=.10, 12. is not.*model.patch_size=4"),
+        ({"data__image_size": (8, 2**15)}, "data.image_size=.8, 32768. is not.*up to 16384"),
+        ({"data__channels": 2}, "data.channels=2 is not 1"),
+        ({"data__image_fit": "inside"}, "model.positions='learned'.*'learned_2d'"),
+        ({"model__stem": "conv", "data__packing": True}, "model.stem='conv'.*data.packing=True"),
+        ({"data__packing": True, "data__row_source_length": 6}, "data.row_source_length=6.* has 7"),
+        ({"model__pixel_mean": (0.5, 0.5)}, "model.pixel_mean=.0.5, 0.5. is not.*data.channels=1"),
+        ({"model__pixel_std": (0.0,)}, "model.pixel_std=.0.0,.*more than 0"),
+        ({"model__max_length": 6}, "data.image_size in patches = 7.*model.max_length=6"),
+        ({"model__positions": "sine_2d", "model__d_model": 18}, "a multiple of 4"),
+        (
+            {"model__positions": "learned_2d", "data__image_size": (8, 204)},
+            "model.positions='learned_2d' knows 50",
+        ),
+        ({"data__source": "tsv"}, "does not yield image and label.*folder, digits"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(config, changes, message):
+    with pytest.raises(ValueError, match=message):
+        build(config(**changes)).data.train_streams()
+
+
+def test_recipes_can_be_sent_to_processes():
+    """Which encode, where there is much of it."""
+    for task in TASKS.values():
+        assert pickle.loads(pickle.dumps(task.recipe)) == task.recipe
+
+
+def test_texts_have_no_rows_and_columns(config):
+    with pytest.raises(ValueError, match="model.positions='sincos_2d' are rows and columns"):
+        build(load(default.__file__, {"model.positions": "sincos_2d"}))
+
+
+def test_a_broken_file_ends_a_preparation_with_its_name(tmp_path, caplog):
+    folder = drawn_images.write(tmp_path)
+    (folder / "train" / "dark" / "001.png").write_bytes(b"no image")
+    changes = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    data = build(load(default.__file__, CHANGES | changes)).data
+    with pytest.raises(ValueError, match=r"train/dark/001\.png: expected a format"):
+        data.train_streams()
+    skipping = build(load(default.__file__, CHANGES | changes | {"data.skip_bad_lines": True})).data
+    with caplog.at_level(logging.WARNING):
+        summary = skipping.summaries()["train"]
+    assert summary.examples == drawn_images.COUNTS["train"] - 1 and "001.png" in caplog.text

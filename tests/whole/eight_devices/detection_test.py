@@ -1,0 +1,82 @@
+"""Boxes on a mesh of eight devices: matched by each device for its own images, and learnt alike."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+
+from configs import default
+from tests.tasks.detection_test import CHANGES
+from tests.whole.eight_devices import small
+from transformer_jax.config.build import build
+from transformer_jax.config.load import load
+from transformer_jax.devices import mesh as sharding
+from transformer_jax.devices.mesh import AXES, each_by_its_rows
+from transformer_jax.training.detection import assign
+
+
+def test_each_device_matches_its_own_images_without_a_word_to_others():
+    costs = np.random.default_rng(0).normal(size=(2, 16, 9, 4)).astype(np.float32)
+    every = jax.vmap(jax.vmap(assign))
+    mesh = sharding.make_mesh(small.MESHES["data, fsdp and tensor"], jax.devices())
+    with sharding.use(mesh):
+        layout = jax.NamedSharding(mesh, jax.P(None, ("data", "fsdp")))
+        placed = jax.device_put(costs, layout)
+        alone = jax.jit(functools.partial(each_by_its_rows, every, axis=1)).lower(placed).compile()
+        found = np.asarray(alone(placed))
+        together = jax.jit(every).lower(placed).compile()
+    for matrix, rows in zip(costs.reshape(-1, 9, 4), found.reshape(-1, 4), strict=True):
+        least = matrix[linear_sum_assignment(matrix)].sum()
+        np.testing.assert_allclose(matrix[rows, np.arange(4)].sum(), least, rtol=1e-5)
+    exchanges = "all-reduce(", "all-gather("
+    assert not any(word in alone.as_text() for word in exchanges)
+    assert any(word in together.as_text() for word in exchanges)
+
+
+def losses(folder, mesh, **changes):
+    """Of three steps on scenes."""
+    own = CHANGES | {
+        "data.source": "scenes",
+        "data.name": "shapes",
+        "data.train": ("train[:48]",),
+        "data.validation": ("validation[:8]",),
+        "data.test": (),
+        "data.image_size": (32, 32),
+        "data.max_target_length": 4,
+        "data.cache_dir": str(folder),
+        "model.dropout_rate": 0.0,  # which parts of a batch draw apart
+        "model.embedding_dropout_rate": 0.0,
+        **{f"mesh.{axis}": size for axis, size in zip(AXES, mesh, strict=True)},
+    }
+    run = build(load(default.__file__, own | changes))
+    with sharding.use(run.mesh):
+        batches = [sharding.place(run.mesh, b) for b in itertools.islice(run.train_streams(), 3)]
+        step, state, found = run.train_step(), run.new_state(batches[0]), []
+        for batch in batches:
+            state, metrics = step(state, batch)
+            found.append(float(metrics["loss"]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("scenes")
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    return losses(folder, small.ALONE)
+
+
+def test_losses_are_those_of_one_device(folder, alone):
+    found = losses(folder, small.MESHES["data, fsdp and tensor"])
+    assert alone[0] != alone[2]
+    np.testing.assert_allclose(found, alone, rtol=1e-4)
+
+
+def test_losses_do_not_depend_on_the_parts_of_a_batch(folder, alone):
+    found = losses(folder, small.ALONE, **{"train.accumulation_steps": 4})
+    np.testing.assert_allclose(found, alone, rtol=1e-4)
