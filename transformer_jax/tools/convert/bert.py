@@ -103,7 +103,7 @@ BERT = Family(
     ),
     rows=_rows,
     read=_pooling,
-    write=lambda ours, lengths: {"type_vocab_size": _TYPES},
+    write=lambda ours: {"type_vocab_size": _TYPES},
     also=lambda ours: {"pooling": ("first", "pooler")},
     left=("bert.embeddings.position_ids",),
     optional="token_head/*",

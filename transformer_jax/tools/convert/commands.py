@@ -18,16 +18,19 @@ from transformer_jax.commands.opening import lock, opened, save
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load, to_json
+from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.process import hosts, progress
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
+from transformer_jax.tasks import TASKS, choose
 from transformer_jax.tools.convert import (
     FAMILIES,
+    images,
     safetensors,
     sentences,
     special_tokens,
     tensors,
 )
-from transformer_jax.tools.convert.family import Family, Lengths, Settings
+from transformer_jax.tools.convert.family import Family, Settings
 
 
 def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) -> int:
@@ -50,7 +53,8 @@ def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) 
     family, settings, labels, found = _read(folder, chosen)
     config = load(default.__file__, settings)
     effects.check(config, changes)
-    tokenizer = special_tokens.tokenizer(folder)
+    pictures = "data.image_size" in settings
+    tokenizer = None if pictures else special_tokens.tokenizer(folder)
     if tokenizer is not None and tokenizer.vocab_size > config.model.vocab_size:
         raise ValueError(
             f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
@@ -70,24 +74,24 @@ def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) 
             tokenizer.save(workdir / TOKENIZER)
         if labels:
             save(workdir / LABELS, json.dumps(labels, ensure_ascii=False, indent=1))
+        fingerprint = tokenizer.fingerprint if tokenizer else restore.NO_TOKENIZER
+        if pictures:
+            fingerprint = run.data.tokenizer_fingerprint  # of a task that needs none
         imported = Origin(
-            config=run.as_json,
-            data=restore.IMPORTED,
-            tokenizer=restore.NO_TOKENIZER if tokenizer is None else tokenizer.fingerprint,
-            labels=labels,
+            config=run.as_json, data=restore.IMPORTED, tokenizer=fingerprint, labels=labels
         )
         with progress.phase("Saving the checkpoint"):
             checkpoints = run.checkpoints(workdir)
             checkpoints.save(0, {"params": params}, {}, imported, {}, scheduled=True, records=0)
             checkpoints.wait()
         save(workdir / CONFIG, to_json(config))  # last: with it the import is whole
-    if tokenizer is None:
+    if tokenizer is not None:
+        told += special_tokens.unlike(folder, tokenizer.special, config.model.architecture)
+    elif not pictures:
         told.append(
             f"{folder} has no {TOKENIZER}, so that no command can read texts or export the model: "
             f"{restore.GIVE_TOKENIZER}"
         )
-    else:
-        told += special_tokens.unlike(folder, tokenizer.special, config.model.architecture)
     print("\n".join([f"{workdir} holds the model of {folder}.", *told]))
     return 0
 
@@ -123,13 +127,15 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
     with opened(config, workdir, checkpoint) as (run, trained, _):
         ours, longest = run.model.config, run.data.settings.longest
         family = min(families, key=lambda family: len(family.unfit(ours)))
-        written = longest["source"] + run.decode.extra_length
-        read = max(longest[side] for side in run.task.recipe.sides)
-        settings = {
-            "model_type": family.name,
-            **family.config(ours, Lengths(read, written)),
-            **special_tokens.named(run.data.special, ours.architecture),
-        }
+        length = max(longest[side] for side in run.task.recipe.sides)
+        if POSITIONS[ours.positions].vectors:  # of which they have as many as decoding makes
+            length = max(length, longest["source"] + run.decode.extra_length)
+        settings = {"model_type": family.name, **family.config(ours, length)}
+        pictures, special = run.data.settings.images, run.data.special
+        if pictures is None:
+            settings |= special_tokens.named(special, ours.architecture)
+        else:
+            settings |= images.channels(pictures, settings)
         if labels := run.data.labels:
             settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
             settings["label2id"] = {label: number for number, label in enumerate(labels)}
@@ -139,19 +145,24 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
             with _unfinished(folder) as unfinished:
                 safetensors.write(unfinished / safetensors.ONE_FILE, parts)
                 (unfinished / "config.json").write_text(json.dumps(settings, indent=1))
-                special_tokens.save(unfinished, run.data.tokenizer, settings, ours.architecture)
-            told = special_tokens.unlike(folder, run.data.special, ours.architecture)
+                if pictures is None:
+                    special_tokens.save(unfinished, run.data.tokenizer, settings, ours.architecture)
+                else:
+                    images.save(unfinished, settings["architectures"][0], pictures, ours)
+            told = special_tokens.unlike(folder, special, ours.architecture) if not pictures else []
             print("\n".join([f"{folder} holds the model of {workdir}, as a {family.name}.", *told]))
     return 0
 
 
 def _counterparts(config: Config) -> list[Family]:
-    """The families of theirs that have a model's shape and positions. ValueError: there is none."""
+    """The families that have a model's shape, positions and head. ValueError: there is none."""
     model, shapes = config.model, {}
+    head = choose(config.task.name, model.architecture).heads[model.architecture]
     for family in FAMILIES.values():
         shape = family.ours["architecture"], family.ours["positions"]
-        shapes.setdefault(shape, []).append(family)
-    if (model.architecture, model.positions) not in shapes or model.family != "transformer":
+        shapes.setdefault(shape, []).extend([family] * (head in family.heads))
+    found = shapes.get((model.architecture, model.positions))
+    if not found or model.family != "transformer":
         known = ", ".join(f"{shape} with {positions}" for shape, positions in shapes)
         raise ValueError(
             f"model.family={model.family!r}, model.architecture={model.architecture!r} with "
@@ -163,7 +174,7 @@ def _counterparts(config: Config) -> list[Family]:
             f"model.parameterization={model.parameterization!r} has multipliers, which have no "
             "counterpart there, only 'standard'"
         )
-    return shapes[model.architecture, model.positions]
+    return found
 
 
 def _read(
@@ -191,10 +202,10 @@ def _read(
         if key.endswith("_layers") and isinstance(value, int) and value > max(len(found), 1000):
             raise ValueError(f"{path}: {value} layers, but the files hold {len(found)} tensors")
     theirs.check_known(family.idle)
-    if settings["task.name"] in ("classification", "tagging"):
+    if TASKS[settings["task.name"]].recipe.labels:
         if chosen:
             raise ValueError(f"{folder} has a head: leave out {', '.join(chosen)}")
-        return family, settings, theirs.labels("classifier.weight"), found
+        return family, settings, theirs.labels(*family.labels), found
     if "model.pooling" in settings:
         settings |= chosen or sentences.settings(folder, settings["data.max_source_length"])
     return family, settings, (), found

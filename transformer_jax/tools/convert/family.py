@@ -1,8 +1,10 @@
 """What a family of Hugging Face's models is: settings that are read both ways, and its tensors."""
 
+import collections
 import dataclasses
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +14,7 @@ from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.settings import ARCHITECTURES
 from transformer_jax.models.transformer.config import TransformerConfig, stacks
 from transformer_jax.tools.convert.rows import Row
-from transformer_jax.tools.convert.safetensors import Tensor
+from transformer_jax.tools.convert.safetensors import Tensor, read_json
 
 # Keys of config.json, of any family, that do not change what a model computes of ids (patterns).
 _IDLE = """_* architectures attn_implementation bad_words_ids chunk_size_feed_forward do_sample
@@ -41,13 +43,6 @@ Values = dict[str, Any]
 _NEEDED = object()
 # Which text a stack reads.
 _SIDES = {"encoder": "source", "decoder": "target"}
-
-
-class Lengths(NamedTuple):
-    """Most tokens of a text. read: of either side. written: of what decoding makes of a source."""
-
-    read: int
-    written: int
 
 
 class Setting(NamedTuple):
@@ -91,6 +86,17 @@ SIZES = (
     Setting("num_attention_heads", "num_heads"),
     Setting("intermediate_size", "d_ff"),
 )
+# What encoder-decoders that come of fairseq have.
+FAIRSEQ = (
+    Setting("d_model", "d_model"),
+    Setting("encoder_layers num_hidden_layers", "num_encoder_layers"),
+    Setting("decoder_layers", "num_decoder_layers"),
+    Setting("encoder_attention_heads decoder_attention_heads", "num_heads"),
+    Setting("encoder_ffn_dim decoder_ffn_dim", "d_ff"),
+    Setting("dropout", "dropout_rate embedding_dropout_rate", 0.1),
+    Setting("attention_dropout", "attention_dropout_rate", 0.0),
+    Setting("activation_dropout", "feed_forward_dropout_rate", 0.0),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,13 +114,15 @@ class Family:
       rows: our model -> all of its parameters.
       read: (their settings, ours by then, which has the "head" too) -> more of ours, for what takes
         more than a line. Raises ValueError for what has no counterpart.
-      write: (our settings, lengths of texts) -> more of their config.json.
+      write: our settings -> more of their config.json.
       also: our settings -> by key, the values that have a counterpart.
       left: glob patterns of tensors that hold nothing, such as masks.
       optional: a pattern of our parameters that a checkpoint may lack, all of them together.
       unread: those of heads and the like that have no counterpart here.
       copies: (a tensor that is in no row, the one in a row that it has to be equal to).
       aliases: (a name in the rows, another one that the tensor may have where that is missing).
+      renamed: the name of a tensor -> the one in the rows, where files have several.
+      labels: of `Settings.labels`.
       prefix: of the names of the bare model within one with a head; where no name has it, the
         checkpoint is a bare model.
       idle: patterns of keys of config.json, besides `_IDLE`, that do not change what it computes.
@@ -127,13 +135,15 @@ class Family:
     rows: Callable[[TransformerConfig], list[Row]]
     theirs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     read: Callable[["Settings", Values], Values] = lambda theirs, ours: {}
-    write: Callable[[Values, Lengths], Values] = lambda ours, lengths: {}
+    write: Callable[[Values], Values] = lambda ours: {}
     also: Callable[[Values], dict[str, tuple[Any, ...]]] = lambda ours: {}
     left: tuple[str, ...] = ()
     optional: str = ""
     unread: tuple[str, ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
+    renamed: Callable[[str], str] = lambda name: name
+    labels: tuple[Any, ...] = ("classifier.weight",)
     prefix: str = ""
     idle: tuple[str, ...] = ()
 
@@ -151,11 +161,12 @@ class Family:
         for line in self.both:
             ours |= dict.fromkeys(line.ours.split(), line.read(theirs, ours))
         ours |= self.read(theirs, ours)
-        length = ours.pop("length", None) or ours["max_length"]
-        sides = [_SIDES[stack] for stack in ARCHITECTURES[ours["architecture"]]]
-        lengths = {f"data.{k}_{side}_length": length for k in ("max", "row") for side in sides}
+        if "data.image_size" not in ours:
+            length = ours.pop("length", None) or ours["max_length"]
+            sides = [_SIDES[stack] for stack in ARCHITECTURES[ours["architecture"]]]
+            ours |= {f"data.{k}_{side}_length": length for k in ("max", "row") for side in sides}
         task = {"task.name": self.heads[ours.pop("head")][1]}
-        return task | {f"model.{name}": value for name, value in ours.items()} | lengths
+        return task | {name if "." in name else f"model.{name}": v for name, v in ours.items()}
 
     def unfit(self, config: TransformerConfig) -> dict[str, tuple[Any, ...]]:
         """The settings by which our model is none of the family's, each with what would do."""
@@ -173,20 +184,20 @@ class Family:
         fitting |= {f"{stack}_residual": residual for stack in stacks(config)}
         return {name: found for name, found in fitting.items() if ours.get(name) not in found}
 
-    def config(self, config: TransformerConfig, lengths: Lengths) -> Values:
+    def config(self, config: TransformerConfig, length: int) -> Values:
         """Their config.json of our model, but for what all have alike.
 
-        Raises ValueError where it is none of the family's.
+        length: the most tokens of a text. Raises ValueError where it is none of the family's.
         """
         if unfit := self.unfit(config):
             found = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in unfit)
             wanted = ", ".join(" or ".join(map(repr, values)) for values in unfit.values())
             raise ValueError(f"{found} has no counterpart there, only {wanted}")
-        ours = _effective(config) | {"length": lengths.read}
+        ours = _effective(config) | {"length": length}
         found = {"architectures": [self.heads[config.head][0]], **self.theirs}
         for line in self.both:
             found |= line.written(ours)
-        return found | self.write(ours, lengths)
+        return found | self.write(ours)
 
 
 def _usual(config: TransformerConfig) -> Values:
@@ -249,7 +260,8 @@ class Settings:
     def choose(self, name: str, table: Mapping[Any, Any], default: Any = None) -> Any:
         """What a setting's value means. Raises ValueError where it has no counterpart."""
         value = self.get(name, default)
-        if isinstance(value, dict | list) or value not in table:
+        value = tuple(value) if isinstance(value, list) else value
+        if value not in [*table]:
             known = ", ".join(map(repr, table))
             raise ValueError(
                 f"{self._name}: {name}={value!r} has no counterpart here, only {known}"
@@ -282,19 +294,41 @@ class Settings:
                     "model computes: remove it from the file if it does not"
                 )
 
-    def labels(self, kernel: str) -> tuple[str, ...]:
-        """The labels of a classifier by their numbers. Raises ValueError for other outputs."""
+    def labels(self, kernel: str, besides: int = 0, repeat: bool = False) -> tuple[str, ...]:
+        """The labels of a classifier by their numbers. Raises ValueError for other outputs.
+
+        besides: outputs of no label, the last ones. repeat: whether several labels may have one
+        name; then their numbers are put behind it.
+        """
         self.refuse("problem_type", "single_label_classification")
         weights, names = self.tensor(kernel), self.part("id2label")._values
-        count = len(names) if weights is None else len(weights)
+        count = len(names) if weights is None else len(weights) - besides
         names = names or {str(i): f"LABEL_{i}" for i in range(count)}
         found = tuple(str(names.get(str(i))) for i in range(count))
-        if len(names) != count or len({*found}) != count or count < 2:
+        if repeat:
+            times = collections.Counter(found)
+            found = tuple(f"{n} {i}" if times[n] > 1 else n for i, n in enumerate(found))
+        least = max(2 - besides, 1)
+        if len(names) != count or len({*found}) != count or count < least:
             raise ValueError(
                 f"{self._name}: id2label={dict(names)!r} does not name the {count} outputs of "
-                f"{kernel}; a classifier here has two or more, each with a name of its own"
+                f"{kernel}; a classifier here has {'two' if least > 1 else 'one'} or more, each "
+                "with a name of its own"
             )
         return found
+
+    def whole(self, name: str, *default: int) -> tuple[int, ...]:
+        """Whole numbers above 0, one or a list of them. Raises ValueError for anything else."""
+        value = self.get(name, [*default])
+        found = tuple(value) if isinstance(value, list) else (value,)
+        if not found or not all(type(number) is int and number > 0 for number in found):
+            raise ValueError(f"{self._name}: {name}={value!r} is not made of whole numbers above 0")
+        return found
+
+    def beside(self, name: str) -> "Settings":
+        """The settings in another file of the folder, none where there is no such file."""
+        path = Path(self._name).parent / name
+        return Settings(read_json(path) if path.is_file() else {}, str(path), self._tensors)
 
     def tensor(self, name: str) -> np.ndarray | None:
         """A tensor; None: there is none."""

@@ -3,7 +3,7 @@
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import rows
-from transformer_jax.tools.convert.family import SIZES, Family, Lengths, Setting, Settings, Values
+from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values
 
 _TABLE = "model.embed_tokens.weight"
 _LAYER = {
@@ -26,7 +26,7 @@ def _rotary(theirs: Settings, ours: Values) -> Values:
     return {"rotary_base": theta}
 
 
-def _write_rotary(ours: Values, lengths: Lengths) -> Values:
+def _write_rotary(ours: Values) -> Values:
     """In both spellings: of releases from 5 on, and of those before."""
     base = {"rope_theta": ours["rotary_base"]}
     return {"rope_parameters": {"rope_type": "default", **base}, **base}

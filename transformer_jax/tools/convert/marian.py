@@ -4,20 +4,12 @@ import numpy as np
 
 from transformer_jax.models.layers.positions import sinusoids
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert import rows
-from transformer_jax.tools.convert.family import (
-    ACTIVATIONS,
-    Family,
-    Lengths,
-    Setting,
-    Settings,
-    Values,
-)
+from transformer_jax.tools.convert import family, rows
 
 _POSITIONS = "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"
 
 
-def _read(theirs: Settings, ours: Values) -> Values:
+def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
     shared, tied = (
         theirs.choose(name, {True: True, False: False}, True)
         for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings")
@@ -33,9 +25,8 @@ def _read(theirs: Settings, ours: Values) -> Values:
     return {"tied_embeddings": "all" if shared else "decoder" if tied else "none"}
 
 
-def _write(ours: Values, lengths: Lengths) -> Values:
+def _write(ours: family.Values) -> family.Values:
     return {
-        "max_position_embeddings": max(lengths),
         "share_encoder_decoder_embeddings": ours["tied_embeddings"] == "all",
         "tie_word_embeddings": ours["tied_embeddings"] != "none",
     }
@@ -54,7 +45,7 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
     for stack in ("encoder", "decoder"):
         names = rows.fairseq(stack, "post_norm")
         found += rows.layers(f"model.{stack}.layers.{{}}", stack, config, names)
-    bias = rows.one("final_logits_bias", "logits_bias/bias", lambda x: x[0], lambda x: x[None])
+    bias = rows.first("final_logits_bias", "logits_bias/bias")
     return [bias, *(_with_sinusoids_apart(row, config.d_model) for row in found)]
 
 
@@ -84,7 +75,7 @@ _STREAM: dict[str, int] = dict.fromkeys("query key value up kernel".split(), 0)
 _STREAM |= dict.fromkeys("output output_bias down down_bias scale bias table".split(), -1)
 
 
-MARIAN = Family(
+MARIAN = family.Family(
     name="marian",
     heads={"tokens": ("MarianMTModel", "translation")},
     ours=dict(
@@ -96,18 +87,11 @@ MARIAN = Family(
     ),
     theirs=dict(normalize_embedding=False, normalize_before=False),
     both=(
-        Setting("vocab_size decoder_vocab_size", "vocab_size"),
-        Setting("max_position_embeddings", "length"),
-        Setting("d_model", "d_model"),
-        Setting("encoder_layers num_hidden_layers", "num_encoder_layers"),
-        Setting("decoder_layers", "num_decoder_layers"),
-        Setting("encoder_attention_heads decoder_attention_heads", "num_heads"),
-        Setting("encoder_ffn_dim decoder_ffn_dim", "d_ff"),
-        Setting("activation_function", "activation", "gelu", ACTIVATIONS),
-        Setting("scale_embedding", "embedding_scale", False, {True: None, False: 1.0}),
-        Setting("dropout", "dropout_rate embedding_dropout_rate", 0.1),
-        Setting("attention_dropout", "attention_dropout_rate", 0.0),
-        Setting("activation_dropout", "feed_forward_dropout_rate", 0.0),
+        family.Setting("vocab_size decoder_vocab_size", "vocab_size"),
+        family.Setting("max_position_embeddings", "length"),
+        *family.FAIRSEQ,
+        family.Setting("activation_function", "activation", "gelu", family.ACTIVATIONS),
+        family.Setting("scale_embedding", "embedding_scale", False, {True: None, False: 1.0}),
     ),
     rows=_rows,
     read=_read,

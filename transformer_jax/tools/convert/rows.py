@@ -42,6 +42,11 @@ def as_it_is(theirs: str, ours: str, stack: str | None = None) -> Row:
     return one(theirs, ours, lambda x: x, lambda x: x, stack)
 
 
+def first(theirs: str, ours: str) -> Row:
+    """The only one of a tensor along its first axis."""
+    return one(theirs, ours, lambda x: x[0], lambda x: x[None])
+
+
 def linear(
     theirs: str,
     ours: str,

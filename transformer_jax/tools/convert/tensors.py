@@ -26,7 +26,7 @@ def named(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         for old, new in _OLD.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
-        name = family.prefix + name if bare else name
+        name = family.renamed(family.prefix + name if bare else name)
         if name in found:
             raise ValueError(f"{tensor.path}: {name!r} is there under an old name too: remove one")
         found[name] = tensor

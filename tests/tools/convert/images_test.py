@@ -1,0 +1,366 @@
+"""Imported models of images compute what transformers computes, and exported ones load there."""
+
+import dataclasses
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs import default
+from transformer_jax.commands import restore
+from transformer_jax.config.build import built
+from transformer_jax.config.load import load
+from transformer_jax.models.layers import positions
+from transformer_jax.tools.convert import FAMILIES, commands, images, safetensors, tensors
+from transformer_jax.tools.convert.family import Settings
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.long
+
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
+LABELS = {0: "cat", 1: "dog", 2: "N/A", 3: "N/A"}
+NAMES = ("cat", "dog", "N/A 2", "N/A 3")
+VIT = dict(
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=48,
+    layer_norm_eps=0.01,
+    image_size=[16, 24],
+    patch_size=8,
+)
+DETR = dict(
+    d_model=32,
+    encoder_layers=2,
+    decoder_layers=3,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=48,
+    decoder_ffn_dim=48,
+    num_queries=6,
+    use_timm_backbone=False,
+)
+
+
+def resnet(kind, sizes):
+    depths = [1, 1, 2, 1]
+    return transformers.ResNetConfig(
+        embedding_size=8,
+        hidden_sizes=sizes,
+        depths=depths,
+        layer_type=kind,
+        out_features=["stage4"],
+    )
+
+
+BACKBONES = {
+    "bottleneck": lambda: resnet("bottleneck", [32, 64, 128, 256]),
+    "basic": lambda: resnet("basic", [8, 16, 32, 64]),
+}
+# Of images that are batched together: rows and columns.
+SIZES = {"vit": [(16, 24), (16, 24)], "detr": [(64, 96), (96, 64)]}
+
+
+def perturbed(model):
+    """The model with no bias of 0 and no scale of 1, which would hide lost and swapped ones."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if "running_var" in name:
+                tensor.uniform_(0.5, 1.5, generator=generator)
+            elif tensor.is_floating_point():
+                noise = torch.empty_like(tensor).normal_(generator=generator)
+                # Queries and keys so large that queries look at different places.
+                sharp = "query_position" in name or re.search(r"\.[qk]_proj\.weight", name)
+                size = 1.0 if sharp else 0.02 if tensor.ndim == 4 else 0.1
+                tensor.add_(size * noise)
+    return model.eval()
+
+
+def made(name):
+    """A random model: "vit", or "detr" with the kind of its backbone's blocks."""
+    torch.manual_seed(0)
+    if name == "vit":
+        config = transformers.ViTConfig(**VIT, id2label=LABELS)
+        return perturbed(transformers.ViTForImageClassification(config))
+    backbone = BACKBONES[name.split()[1]]()
+    config = transformers.DetrConfig(**DETR, backbone_config=backbone, id2label=LABELS)
+    return perturbed(transformers.DetrForObjectDetection(config))
+
+
+class Imported(NamedTuple):
+    """A model of theirs, its folder, the work directory of its import, and files of images."""
+
+    model: Any
+    theirs: Path
+    workdir: Path
+    files: list[str]
+    pixels: list[np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A function from the name of a model."""
+
+    @functools.cache
+    def run(name):
+        home = tmp_path_factory.mktemp("model")
+        model, draw = made(name), np.random.default_rng(0)
+        model.save_pretrained(home / "theirs")
+        kind = name.split()[0]
+        size = {"height": 16, "width": 24} if kind == "vit" else {"shortest_edge": 96}
+        size |= {} if kind == "vit" else {"longest_edge": 100}
+        settings = {"size": size, "image_mean": MEAN, "image_std": STD, "rescale_factor": 1 / 255}
+        (home / "theirs" / "preprocessor_config.json").write_text(json.dumps(settings))
+        assert commands.import_(home / "ours", str(home / "theirs")) == 0
+        pixels = [draw.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES[kind]]
+        files = [str(home / f"{number}.png") for number in range(len(pixels))]
+        for file, one in zip(files, pixels, strict=True):
+            Image.fromarray(one).save(file)
+        return Imported(model, home / "theirs", home / "ours", files, pixels)
+
+    return run
+
+
+def theirs(model, pixels):
+    """Logits, and boxes if there are any, of images in one batch."""
+    shape = [max(sides) for sides in zip(*(one.shape for one in pixels), strict=True)]
+    batch = np.zeros((len(pixels), *shape), np.float32)
+    mask = np.zeros(batch.shape[:3], np.int64)
+    for number, one in enumerate(pixels):
+        rows, columns, _ = one.shape
+        batch[number, :rows, :columns] = (one / 255 - MEAN) / STD
+        mask[number, :rows, :columns] = 1
+    values = torch.tensor(batch).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        if isinstance(model, transformers.ViTForImageClassification):
+            return [model(values).logits.numpy()]
+        told = model(values, pixel_mask=torch.tensor(mask))
+    return [told.logits.numpy(), told.pred_boxes.numpy()]
+
+
+def ours(one, changes=None):
+    """The same of an imported model, with other settings."""
+    config = load(str(one.workdir / "config.json"), changes or {})
+    with jax.default_matmul_precision("highest"), built(config, one.workdir) as run:
+        folder = run.checkpoints(one.workdir).find(0)
+        assert folder is not None
+        params = restore.load_parameters([folder], run.abstract_state().params)
+        batches: Any = run.data.prompts(one.files)
+        found: dict[int, Any] = {}
+        for batch, numbers in batches:
+            told = run.outputs(params, batch, None, ())[0].arrays()
+            boxes = run.task.recipe.name == "detection"
+            parts = [told.logits[-1], told.boxes[-1]] if boxes else [told[:, 0]]
+            for row, number in enumerate(numbers.tolist()):
+                found[number] = [np.asarray(part[row]) for part in parts]
+    rows = [found[number] for number in range(len(one.files))]
+    return [np.stack(part) for part in zip(*rows, strict=True)]
+
+
+def furthest(found, expected):
+    """The largest difference, as a share of the largest value."""
+    pairs = zip(found, expected, strict=True)
+    return max(np.abs(a - b).max() / np.abs(b).max() for a, b in pairs)
+
+
+MODELS = ["vit", "detr bottleneck", "detr basic"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_are_those_of_transformers(imported, name):
+    one = imported(name)
+    expected = theirs(one.model, one.pixels)
+    assert furthest(ours(one), expected) <= 1e-5
+    # Images and queries (of ViT: classes) differ by more than that.
+    assert min(np.ptp(part, axis=axis).max() for part in expected for axis in (0, 1)) > 5e-3
+
+
+def swapped(patch):
+    """Rows and columns of the places of patches in each other's stead."""
+
+    def places(module, grid, d_model):
+        return positions.sine_2d(module, grid[..., np.array([1, 0, 3, 2])], d_model)
+
+    row = dataclasses.replace(positions.POSITIONS["sine_2d"], places=places)
+    patch.setitem(positions.POSITIONS, "sine_2d", row)
+
+
+def padded_by_the_library(patch):
+    """What is padded at strides of 2 at the end alone."""
+    convolve = jax.lax.conv_general_dilated
+
+    def same(*arguments, padding, **more):
+        return convolve(*arguments, padding="SAME", **more)
+
+    patch.setattr(jax.lax, "conv_general_dilated", same)
+
+
+CONTROLS = [
+    ("vit", {"model.activation": "gelu_tanh"}),
+    ("vit", {"model.norm_epsilon": 1e-5}),
+    ("vit", {"model.pixel_mean": (0.5,)}),
+    ("vit", {"model.pooling": "mean"}),
+    ("detr bottleneck", {"model.norm_epsilon": 1e-3}),
+    ("detr bottleneck", {"model.positions_in": "stream"}),
+    ("detr bottleneck", {"model.positions": "sincos_2d"}),
+    ("detr bottleneck", swapped),
+    ("detr bottleneck", padded_by_the_library),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), CONTROLS)
+def test_and_not_by_chance(imported, monkeypatch, name, change):
+    one, changes = imported(name), change
+    if callable(change):
+        change(monkeypatch)
+        changes = None
+    assert furthest(ours(one, changes), theirs(one.model, one.pixels)) > 1e-4
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
+    one = imported(name)
+    config = load(str(one.workdir / "config.json"))
+    assert tuple(json.loads((one.workdir / "labels.json").read_text())) == NAMES
+    back = tmp_path / "theirs"
+    assert commands.export(config, one.workdir, None, str(back)) == 0
+    model, report = type(one.model).from_pretrained(back, output_loading_info=True)
+    assert not any(report.values()), report
+    assert tuple(model.config.id2label.values()) == NAMES
+    assert furthest(theirs(model.eval(), one.pixels), theirs(one.model, one.pixels)) <= 1e-5
+    found = transformers.AutoImageProcessor.from_pretrained(back)
+    assert list(found.image_mean) == MEAN and list(found.image_std) == STD
+    assert commands.import_(tmp_path / "ours", str(back)) == 0
+    before, after = (work / "config.json" for work in (one.workdir, tmp_path / "ours"))
+    assert before.read_text() == after.read_text()
+    again = one._replace(workdir=tmp_path / "ours")
+    # Of frozen norms not the bits come back: theirs are four numbers for each two of ours.
+    assert furthest(ours(again), ours(one)) <= (0 if name == "vit" else 1e-5)
+
+
+def as_timm_names_it(name):
+    """The name in timm's ResNet, as files of facebook/detr-resnet-50 have it."""
+    kinds = {"convolution": "conv", "normalization": "bn"}
+    name = re.sub(r"embedder\.embedder\.(\w+)\.", lambda found: f"{kinds[found[1]]}1.", name)
+    name = re.sub(
+        r"encoder\.stages\.(\d)\.layers\.(\d+)\.",
+        lambda found: f"layer{int(found[1]) + 1}.{found[2]}.",
+        name,
+    )
+    name = re.sub(
+        r"\.layer\.(\d)\.(\w+)\.",
+        lambda found: f".{kinds[found[2]]}{int(found[1]) + 1}.",
+        name,
+    )
+    return name.replace("shortcut.convolution", "downsample.0").replace(
+        "shortcut.normalization", "downsample.1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "expected", "fit"),
+    [
+        ({"size": 480, "max_size": 640}, (480, 640), "inside"),
+        ({"size": {"shortest_edge": 800, "longest_edge": 1333}}, (800, 1312), "inside"),
+        ({"size": {"height": 320, "width": 20}}, (320, 32), "stretch"),
+        ({"size": {"shortest_edge": "x"}}, "size: shortest_edge='x' is not made of", None),
+        ({"size": [1, 2]}, "size=.* is not an object", None),
+        ({"do_rescale": False}, "preprocessor_config.json: do_rescale=False has no", None),
+        ({"image_mean": 0.5}, (800, 1312), "inside"),
+    ],
+)
+def test_sizes_of_images_are_read_in_every_spelling(tmp_path, size, expected, fit):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(size))
+    theirs = Settings(DETR, str(tmp_path / "config.json"), {})
+    if fit is None:
+        with pytest.raises(ValueError, match=expected):
+            FAMILIES["detr"].settings(theirs)
+        return
+    found = FAMILIES["detr"].settings(theirs)
+    assert (found["data.image_size"], found["data.image_fit"]) == (expected, fit)
+    assert len(found["model.pixel_mean"]) == (1 if "image_mean" in size else 3)
+
+
+def test_names_of_timm_are_known(imported):
+    found = safetensors.find(imported("detr bottleneck").theirs)
+    renamed = {as_timm_names_it(name): tensor for name, tensor in found.items()}
+    kept = renamed.keys() & found.keys()
+    assert not [name for name in kept if name.startswith("model.backbone")]
+    assert "model.backbone.conv_encoder.model.layer4.0.downsample.1.running_var" in renamed
+    assert "model.backbone.conv_encoder.model.bn1.weight" in renamed
+    assert tensors.named(renamed, FAMILIES["detr"]) == found
+
+
+def test_one_mean_of_all_channels_is_written_for_each(tmp_path):
+    changes = {"task.name": "image_classification", "model.architecture": "encoder_only"}
+    config = load(default.__file__, changes | {"model.pixel_mean": (0.25,)})
+    (tmp_path / "labels.json").write_text('["a", "b"]')
+    with built(config, tmp_path) as run:
+        shown = run.data.settings.images
+        assert shown is not None
+        images.save(tmp_path, "ViTForImageClassification", shown, run.model.config)
+    found = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    assert list(found.image_mean) == [0.25] * 3 and list(found.image_std) == [0.5] * 3
+    assert dict(found.size) == {"height": 224, "width": 224}
+    assert images.channels(shown, {}) == {"num_channels": 3}
+    with pytest.raises(ValueError, match="data.channels=3 has no counterpart there, only 1"):
+        images.channels(shown, {"num_channels": 1})
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_a_network_that_is_named_alone_has_its_published_sizes(older):
+    own = {"use_timm_backbone": True, "backbone": "resnet101", "backbone_config": None}
+    own |= {"use_pretrained_backbone": True, "backbone_kwargs": {"in_chans": 3}}
+    own |= {"classifier_dropout": 0.0, "max_position_embeddings": 1024, "num_hidden_layers": 2}
+    if not older:
+        own = {"backbone_config": {"model_type": "timm_backbone", "backbone": "resnet101"}}
+    theirs = Settings(transformers.DetrConfig(**DETR).to_dict() | own, "config.json", {})
+    found = FAMILIES["detr"].settings(theirs)
+    theirs.check_known(FAMILIES["detr"].idle)
+    assert found["model.resnet_depths"] == (3, 4, 23, 3) and found["model.stem"] == "resnet"
+    assert found["model.patch_size"] == 32 and found["data.image_size"] == (800, 1312)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("vit", {"qkv_bias": False}, "qkv_bias=False has no counterpart"),
+        ("vit", {"patch_size": [8, 4]}, "patch_size=.* has no counterpart here, only squares"),
+        ("vit", {"image_size": "x"}, "image_size='x' is not made of whole numbers"),
+        ("detr", {"position_embedding_type": "learned"}, "position_embedding_type='learned'"),
+        ("detr", {"num_channels": 1}, "num_channels=1 has no counterpart"),
+        ("detr", {"auxiliary_loss": True}, "auxiliary_loss=True has no counterpart"),
+        ("detr", {"dilation": True}, "dilation=True has no counterpart"),
+        ("detr", {"decoder_ffn_dim": 7}, "decoder_ffn_dim=7 has no counterpart"),
+        ("detr", {"backbone": "resnet26"}, "backbone='resnet26' has no counterpart"),
+        *(
+            ("detr", {"backbone_config": {"model_type": "resnet"} | own}, words)
+            for own, words in (
+                ({"hidden_sizes": [64, 128, 256, 1024]}, "backbone_config: hidden_sizes="),
+                ({"downsample_in_bottleneck": True}, "downsample_in_bottleneck=True"),
+                ({"depths": [3, "x"]}, "depths=.* is not made of whole numbers above 0"),
+                ({"depths": []}, "depths=.* is not made of whole numbers above 0"),
+                ({"layer_type": "wide"}, "layer_type='wide' has no counterpart"),
+                ({"out_features": ["stage3"]}, "out_features=.*only the last stage"),
+                ({"out_features": 4}, "out_features=4 .*only the last stage"),
+                ({"kernel_size": 5}, "kernel_size=5 is not known here"),
+            )
+        ),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(kind, change, words):
+    values = VIT if kind == "vit" else DETR
+    with pytest.raises(ValueError, match=words):
+        theirs = Settings(values | change, "config.json", {})
+        FAMILIES[kind].settings(theirs)
+        theirs.check_known(FAMILIES[kind].idle)
