@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
+from tests.tools.pages.held import array
 from tests.whole.command_line import call
 from transformer_jax.data.prepare.tokenizer import SpecialIds, train_tokenizer
 from transformer_jax.inspection.attention import attention
 from transformer_jax.tools.pages import look
 from transformer_jax.tools.pages.look import chances, labels
-from transformer_jax.tools.pages.page import array, numbers, page
+from transformer_jax.tools.pages.page import numbers, page
 from transformer_jax.tools.pages.positions import by_distance, figures, similarity, turned
 
 WORKDIRS = Path(__file__).parents[2] / "whole/workdirs"

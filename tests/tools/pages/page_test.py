@@ -4,7 +4,8 @@ import re
 import numpy as np
 import pytest
 
-from transformer_jax.tools.pages.page import array, embedded, numbers, page
+from tests.tools.pages.held import array
+from transformer_jax.tools.pages.page import embedded, numbers, page
 
 # As a browser reads it: a script ends where the next end of one stands.
 SCRIPT = re.compile("(<script[^>]*>)(.*?)(</script)", re.DOTALL)

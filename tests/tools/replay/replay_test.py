@@ -10,15 +10,15 @@ import numpy as np
 import optax
 import pytest
 
+from tests.defaults import loss_settings
 from tests.models import tiny
 from tests.training.tiny import compiled_step, make_settings, make_states
 from transformer_jax.models.family import parameter_name, with_memory
 from transformer_jax.models.memory import shapes
 from transformer_jax.tasks import TASKS
 from transformer_jax.tools.replay import replay
-from transformer_jax.training.cross_entropy import LossSettings
 
-LOSS = TASKS["translation"].bound_loss(LossSettings(0.0, 0.0))
+LOSS = TASKS["translation"].bound_loss(loss_settings(0.0))
 SGD: optax.GradientTransformation = optax.sgd(0.1)
 MOST = float(np.finfo(np.float32).max)
 

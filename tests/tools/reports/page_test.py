@@ -7,8 +7,8 @@ import statistics
 import numpy as np
 import pytest
 
+from tests.tools.pages.held import array
 from tests.tools.reports.runs_made import NASTY, make, make_twenty, records
-from transformer_jax.tools.pages.page import array
 from transformer_jax.tools.reports import compare
 from transformer_jax.tools.reports import page as report
 from transformer_jax.tools.reports import records as work

@@ -7,18 +7,20 @@ from transformer_jax.commands.input_output import write
 from transformer_jax.commands.opening import opened_for_lines
 from transformer_jax.inspection import memory
 from transformer_jax.process import hosts
-from transformer_jax.tools.pages import look as look_page
+from transformer_jax.tools.pages import look as texts
+from transformer_jax.tools.pages import pictures
 
 
 def look(config: Config, workdir: Path, checkpoint: str | None, source: str, target: str) -> int:
     """Writes a page of where the model looks in each of a file's lines and what it makes of it.
 
     Raises:
-      ValueError: there are no lines.
+      ValueError: there are no lines, which a model of images may do without.
     """
     with opened_for_lines(config, workdir, checkpoint, source, target, memory.generate) as opened:
         run, trained, lines = opened
-        text = look_page.look(run, trained, lines, f"Attention of {workdir.name}")
+        shown = pictures if run.data.settings.images else texts
+        text = shown.look(run, trained, lines, f"Attention of {workdir.name}")
     write(target, text)
     if target != "-" and hosts.is_first():
         print(f"The page is {target} ({len(text.encode()) / 1e6:.1f} MB)")

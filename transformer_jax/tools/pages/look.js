@@ -1,7 +1,8 @@
 "use strict";
 // The attention page: which text, which kind of attention, which layer and head, which token.
 (() => {
-  const {texts, positions} = page.data;
+  const {texts, positions, boxes} = page.data;
+  const on_pictures = texts.some((text) => text.png);
   const MEAN = "mean"; // in the place of a head: the mean of its layer's
   const state = {text: 0, map: 0, layer: 0, head: 0, side: "query", token: 0};
   const place = (...children) => page.element("div", {class: "row"}, ...children);
@@ -37,7 +38,8 @@
   // What there is of each kind of attention.
   const attention = page.element("section", {},
     kinds, help, page.element("h2", {}, "All layers and heads"), grid,
-    page.element("p", {class: "quiet"}, "The colour grows with the square root of a weight."),
+    page.element("p", {class: "quiet"}, on_pictures ? pictures.note
+      : "The colour grows with the square root of a weight."),
     title,
     place(button("Previous layer", step("layer", -1)), button("Next layer", step("layer", 1)),
       button("Previous head", step("head", -1)), button("Next head", step("head", 1)),
@@ -59,18 +61,18 @@
   }
 
   // The map that is shown: its weights and where those of the head begin in them.
-  function shown() {
+  function shown(layer = state.layer, chosen = state.head) {
     const text = texts[state.text];
     const map = text.maps[state.map];
     const [layers, heads, rows, columns] = map.weights.shape;
     const values = weights(map);
     const size = rows * columns;
-    let start = (state.layer * heads + state.head) * size;
+    let start = (layer * heads + chosen) * size;
     let of_head = values;
-    if (state.head === MEAN) {
+    if (chosen === MEAN) {
       of_head = new Float32Array(size);
       for (let head = 0; head < heads; head++) {
-        const first = (state.layer * heads + head) * size;
+        const first = (layer * heads + head) * size;
         for (let i = 0; i < size; i++) of_head[i] += values[first + i] / heads;
       }
       start = 0;
@@ -104,10 +106,15 @@
     const [layers, heads] = maps[state.map].weights.shape;
     state.layer = within(state.layer, layers);
     if (state.head !== MEAN) state.head = within(state.head, heads);
+    const new_map = before.text !== state.text || before.map !== state.map || !grid.children.length;
+    if (on_pictures && new_map) {
+      Object.assign(state, {side: "query", token: texts[state.text].first[maps[state.map].rows]});
+    }
     const {rows, columns} = shown();
     state.token = within(state.token, state.side === "query" ? rows : columns);
-    const new_map = before.text !== state.text || before.map !== state.map || !grid.children.length;
-    if (new_map) drawKinds(), drawGrid(), drawTable(), chances();
+    const new_token = before.side !== state.side || before.token !== state.token;
+    if (new_map || (on_pictures && new_token)) drawGrid();
+    if (new_map) drawKinds(), drawTable(), chances();
     drawHead();
   }
 
@@ -119,19 +126,25 @@
   }
 
   function drawGrid() {
-    const {map, layers, heads, rows, columns} = shown();
-    const width = Math.max(28, Math.min(110, Math.floor(1200 / heads) - 8));
-    grid.style.gridTemplateColumns = `repeat(${heads}, ${width}px)`;
+    const now = shown();
+    const {text, map, layers, heads, rows, columns} = now;
+    // On a picture what the chosen token looks at, and at last the mean of a layer's heads.
+    const patches = onPatches(now);
+    const of_layer = [...Array(heads).keys(), ...(patches ? [MEAN] : [])];
+    const width = Math.max(28, Math.min(110, Math.floor(1200 / of_layer.length) - 8));
+    grid.style.gridTemplateColumns = `repeat(${of_layer.length}, ${width}px)`;
+    grid.style.setProperty("--picture", patches ? `url(${text.png})` : ""); // "": no such property
     const made = [];
     for (let layer = 0; layer < layers; layer++) {
-      for (let head = 0; head < heads; head++) {
-        const canvas = page.element("canvas", {"aria-hidden": "true"});
-        plots.draw(canvas, weights(map), rows, columns, (layer * heads + head) * rows * columns);
+      for (const head of of_layer) {
+        const canvas = patches ? pictures.over(text, given(shown(layer, head)))
+          : plots.draw(page.element("canvas", {"aria-hidden": "true"}), weights(map), rows, columns,
+            (layer * heads + head) * rows * columns);
         const one = button("", () => show({layer, head}),
-          {"aria-label": `Layer ${layer + 1}, head ${head + 1}`});
-        one.style.height = `${width}px`;
+          {"aria-label": `Layer ${layer + 1}, ${named(head)}`});
+        one.style.height = `${patches ? (width * text.grid[0]) / text.grid[1] : width}px`;
         one.append(canvas);
-        made.push(one);
+        made.push(Object.assign(one, {layer, head}));
       }
     }
     const focused = [...grid.children].indexOf(document.activeElement);
@@ -160,14 +173,26 @@
 
   function drawHead() {
     const now = shown();
-    const {map, heads} = now;
-    const head = state.head === MEAN ? "mean of heads" : `head ${state.head + 1}`;
-    title.textContent = `${map.name}: layer ${state.layer + 1}, ${head}`;
-    [...grid.children].forEach((one, number) => one.setAttribute("aria-pressed",
-      String(number === state.layer * heads + state.head && state.head !== MEAN)));
-    picture.replaceChildren(matrix(now));
+    title.textContent = `${now.map.name}: layer ${state.layer + 1}, ${named(state.head)}`;
+    for (const one of grid.children) one.setAttribute("aria-pressed",
+      String(one.layer === state.layer && one.head === state.head));
+    drawPicture(now);
     drawTokens(now);
   }
+
+  // The picture, if there is one, and a matrix where that shows more.
+  function drawPicture(now) {
+    const {text, map} = now;
+    const scene = text.png && pictures.scene(now, state, given(now), title.textContent, show);
+    picture.replaceChildren(...(scene ? [scene] : []),
+      ...(scene && map.columns === "inputs" ? [] : [matrix(now)]));
+  }
+
+  const named = (head) => (head === MEAN ? "mean of heads" : `head ${head + 1}`);
+
+  // Whether what the chosen token looks at, or what looks at it, is patches of a picture.
+  const onPatches = ({text, map}) =>
+    Boolean(text.png) && (state.side === "query" ? map.columns : map.rows) === "inputs";
 
   // What the chosen token gives, or is given, on the other side.
   const given = ({at, rows, columns}) => state.side === "query"
@@ -175,10 +200,14 @@
     : Array.from({length: rows}, (_, query) => at(query, state.token));
 
   function drawTokens(now) {
-    const {names} = now;
+    const {names, text, map} = now;
     const found = given(now);
     for (const [side, list] of [["query", queries], ["key", keys]]) {
-      const made = names[side].map((name, number) => {
+      // Patches are chosen on their picture.
+      const patches = text.png && (side === "query" ? map.rows : map.columns) === "inputs";
+      const listed = patches ? names[side].slice(0, text.before) : names[side];
+      list.previousSibling.hidden = !listed.length;
+      const made = listed.map((name, number) => {
         const chosen = side === state.side && number === state.token;
         const one = button(name, () => show({side, token: number}),
           {dir: "auto", "aria-pressed": String(chosen)});
@@ -187,7 +216,7 @@
       });
       const focused = [...list.children].indexOf(document.activeElement);
       list.replaceChildren(...made);
-      if (focused >= 0) made[side === state.side ? state.token : within(focused, made.length)].focus();
+      if (focused >= 0) made[side === state.side ? state.token : within(focused, made.length)]?.focus();
     }
     color(state.side, found);
     say(now);
@@ -199,12 +228,14 @@
     Object.assign(state, {side, token: number});
     color(side, given(shown()));
     say(shown());
+    if (on_pictures) drawPicture(shown());
     Object.assign(state, before);
   }
   for (const list of [queries, keys]) {
     list.addEventListener("mouseleave", () => {
       color(state.side, given(shown()));
       say(shown());
+      if (on_pictures) drawPicture(shown());
     });
   }
 
@@ -315,9 +346,18 @@
     tell(0)();
   }
 
+  function section(title, about, figures) {
+    document.querySelector("main").append(page.element("h2", {}, title), ...about,
+      page.element("div", {class: "figures"}, ...figures));
+  }
+  if (boxes) {
+    const about = "Centres in images of validation, of boxes that are small (grey, below a " +
+      "sixteenth of the image), wide (orange) and tall (blue).";
+    section("Where each query's boxes lie", [page.element("p", {class: "quiet"}, about)],
+      pictures.centres(boxes));
+  }
   if (positions.length) {
-    const figures = page.element("div", {class: "figures"}, ...positions.map(plots.figure));
-    document.querySelector("main").append(page.element("h2", {}, "Positions"), figures);
+    section("Positions", [], positions.map((one) => (one.tiles ? pictures : plots).figure(one)));
   }
   page.keys({
     ArrowLeft: step("head", -1), ArrowRight: step("head", 1),
@@ -328,5 +368,5 @@
   page.onTheme(() => {
     if (texts[state.text].maps.length) drawGrid(), drawHead();
   });
-  show({});
+  show({map: texts[0].boxes?.length ? texts[0].maps.length - 1 : 0}); // of a set its queries
 })();

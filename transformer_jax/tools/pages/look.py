@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
 import jax
@@ -98,13 +98,18 @@ def views(run: Run, trained: Trained, texts: Sequence[Text]) -> list[dict[str, A
     with progress.phase("Looking"):
         for text in texts:
             logits, looks = _observe(run, trained, text, longest, passed)
-            if not np.isfinite(logits).all():
-                raise ValueError(
-                    f"the model's logits of {text.line!r} are not finite, so that there is nothing "
-                    "to show: choose an earlier --checkpoint"
-                )
+            check_finite(logits, text.line)
             found.append(_view(run, _with_its_end(text, logits, run.data.special), logits, looks))
     return found
+
+
+def check_finite(logits: Any, line: str) -> None:
+    """Raises ValueError where what the model says of an input is no number."""
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(logits)):
+        raise ValueError(
+            f"the model's logits of {line!r} are not finite, so that there is nothing to show: "
+            "choose an earlier --checkpoint"
+        )
 
 
 def _with_its_end(text: Text, logits: Float[np.ndarray, "T V"], special: SpecialIds) -> Text:
@@ -148,9 +153,7 @@ def _observe(
     if not memory:
         logits, looks, _ = pass_over(ids, width)
         last = "inputs" if text.targets is None else "targets"
-        return logits[0, : len(ids[last])], {
-            place: _cut(found, ids, *_sides(place)) for place, found in looks.items()
-        }
+        return logits[0, : len(ids[last])], of_first(looks, ids)
     return _in_segments(run, ids["targets"], pass_over, memory)
 
 
@@ -161,8 +164,12 @@ def _sides(place: tuple[str, str]) -> tuple[str, str]:
     return queries, "inputs" if kind == "cross_attention" else queries
 
 
-def _cut(found: Looks, ids: dict[str, list[int]], queries: str, keys: str) -> Looks:
-    """The first row's real tokens."""
+def of_first(looks: dict[Any, Looks], ids: Mapping[str, Sized]) -> dict[Any, Looks]:
+    """Looks of the first row's real tokens, as many as `ids` has, without the axis of rows."""
+    return {place: _cut(found, ids, *_sides(place)) for place, found in looks.items()}
+
+
+def _cut(found: Looks, ids: Mapping[str, Sized], queries: str, keys: str) -> Looks:
     rows, columns = len(ids[queries]), len(ids[keys])
     largest = found.largest_logit
     return Looks(
@@ -214,29 +221,33 @@ def _view(
         # A decoder's query has read the token before the one that it writes.
         sides["targets"] = labels(tokenizer, [special.bos, *text.targets[:-1]])
         sides["written"] = labels(tokenizer, text.targets)
-    maps = []
-    for place, name in _NAMES.items():
-        if place not in looks:
-            continue
-        found, (rows, columns) = looks[place], _sides(place)
-        maps.append(
-            {
-                "name": name,
-                "rows": rows,
-                "columns": columns,
-                "weights": numbers(np.asarray(found.weights)),
-                "entropy": _rounded(np.mean(found.entropy, axis=-1)),
-                "largest_logit": None
-                if found.largest_logit is None
-                else _rounded(np.max(found.largest_logit, axis=-1)),
-            }
-        )
-    view = {"line": text.line, "maps": maps, "given": text.given, **sides}
+    view = {"line": text.line, "maps": maps(looks), "given": text.given, **sides}
     if text.targets is not None:
         view["chances"] = chances(tokenizer, logits, text.targets)
     if run.data.settings.contiguous:
         view["segment"] = _segment(run)
     return view
+
+
+def maps(looks: dict[Any, Looks]) -> list[dict[str, Any]]:
+    """What the page holds of each kind of attention, from looks without the axis of rows."""
+    found = []
+    for place, name in _NAMES.items():
+        if place not in looks:
+            continue
+        own, (rows, columns) = looks[place], _sides(place)
+        largest = own.largest_logit
+        found.append(
+            {
+                "name": name,
+                "rows": rows,
+                "columns": columns,
+                "weights": numbers(np.asarray(own.weights)),
+                "entropy": _rounded(np.mean(own.entropy, axis=-1)),
+                "largest_logit": None if largest is None else _rounded(np.max(largest, axis=-1)),
+            }
+        )
+    return found
 
 
 def _rounded(values: Float[np.ndarray, "L H"]) -> list[list[float]]:

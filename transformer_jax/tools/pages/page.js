@@ -17,7 +17,9 @@ const page = {
 
   // The values of what `numbers` of page.py wrote, as a Float32Array with a `shape`.
   numbers(encoded) {
-    const bytes = Uint8Array.from(atob(encoded.float32), (character) => character.charCodeAt(0));
+    const text = atob(encoded.float32);
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i); // may be 100 MB
     const values = new Float32Array(bytes.buffer);
     values.shape = encoded.shape;
     return values;

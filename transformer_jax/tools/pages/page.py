@@ -67,12 +67,6 @@ def numbers(array: np.ndarray) -> dict[str, Any]:
     return {"shape": list(values.shape), "float32": base64.b64encode(values.tobytes()).decode()}
 
 
-def array(encoded: dict[str, Any]) -> np.ndarray:
-    """The array of `numbers`."""
-    values = np.frombuffer(base64.b64decode(encoded["float32"]), "<f4")
-    return values.reshape(encoded["shape"])
-
-
 def file(name: str) -> str:
     """The text of a file in this folder."""
     return (importlib.resources.files("transformer_jax.tools.pages") / name).read_text("utf-8")

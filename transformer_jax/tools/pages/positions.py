@@ -1,13 +1,15 @@
 """What the page shows of how a model tells positions: pictures of tables, and similarities."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.data.read import images
 from transformer_jax.models.layers import positions
 from transformer_jax.models.layers.positions import POSITIONS
-from transformer_jax.models.transformer.config import TransformerConfig, stacks
+from transformer_jax.models.transformer.config import TransformerConfig, side_of, stacks
 from transformer_jax.tools.pages.page import numbers
 
 
@@ -18,7 +20,8 @@ def figures(config: Any, params: Any, length: int) -> list[dict[str, Any]]:
     """
     if not isinstance(config, TransformerConfig):
         return []
-    row, found = POSITIONS[config.positions], []
+    row = POSITIONS[config.positions]
+    found = _of_places(config, params) if row.added and config.grid != (0, 0) else []
     if row.vectors:
         vectors = row.vectors(max(length, 64), config.d_model)
         found += _of_vectors("Constant vectors (sinusoids)", vectors)
@@ -68,6 +71,21 @@ def _of_vectors(title: str, vectors: Any) -> list[dict[str, Any]]:
         _picture(f"{title}: cosine of two positions", cosines, "position", "position"),
         _curves(f"{title}: mean cosine by distance", {"cosine": by_distance(cosines)}, "distance"),
     ]
+
+
+def _of_places(config: TransformerConfig, params: Any) -> list[dict[str, Any]]:
+    """How alike each two patches of the largest image are (Dosovitskiy et al. 2021, figure 7)."""
+    grid = images.grid(*config.grid)[None]
+    at = config.prefix_tokens + np.arange(grid.shape[1])[None]
+    # There the vectors are told, and not added.
+    config = dataclasses.replace(config, positions_in="attention")
+    told: Any = positions.Positions(config, normed=False)
+    own = {"params": params.get(f"{side_of(config, 'encoder')}positions", {})}
+    x, length = np.zeros((*at.shape, config.d_model)), int(at[0, -1]) + 1
+    _, vectors = told.apply(own, x, at, grid, length=length, deterministic=True)
+    cosines = similarity(np.asarray(vectors[0], np.float64))
+    title = "Positions of patches: the cosine of each, at its place, with all"
+    return [_picture(title, cosines, "row", "column") | {"tiles": config.grid}]
 
 
 def _of_rotation(config: TransformerConfig, length: int) -> list[dict[str, Any]]:
