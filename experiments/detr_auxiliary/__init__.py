@@ -1,0 +1,1 @@
+"""What do losses of the layers below the last bring a DETR?"""

@@ -1,0 +1,1 @@
+"""Where do the norms of a DETR belong, and which residual schemes train it?"""

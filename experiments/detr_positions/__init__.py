@@ -1,0 +1,1 @@
+"""Where does a DETR have to be told the places of patches and queries?"""

@@ -1,0 +1,38 @@
+"""Whose the gradient of a DETR is, before training and after."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from configs.default import Config
+from experiments.harness import lab
+from transformer_jax.config import build
+from transformer_jax.devices.mesh import place
+from transformer_jax.models.family import Params
+
+_BIASES = ("value_bias", "output_bias")
+
+
+def measure(config: Config, workdir: Path) -> list[dict[str, Any]]:
+    """A row "before" and one "after": the norm of the gradient, and both biases' share of it."""
+    run = build.build(config, workdir)
+    batch = place(run.mesh, next(iter(run.data.train_streams())))
+    if run.task.totals is not None:
+        batch = batch | run.task.totals(batch)
+
+    @jax.jit
+    def squares(params: Params) -> tuple[Any, Any]:
+        gradient: Any = jax.grad(lambda own: lab.mean_loss(run, run.model, own, batch))(params)
+        first = gradient["decoder"]["self_attention"]
+        own = sum(jnp.sum(jnp.square(first[name][0])) for name in _BIASES)
+        return own, sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient))
+
+    drawn = lab.draw(run, jax.random.key(config.seed), batch)
+    rows = []
+    for when, params in (("before", drawn), ("after", lab.trained(run, workdir))):
+        if params is not None:
+            own, total = map(float, squares(params))
+            rows.append({"when": when, "norm": total**0.5, "share": own / total})
+    return rows

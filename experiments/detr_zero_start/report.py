@@ -1,0 +1,56 @@
+"""Shares of the gradient, and losses by start, norms and clipping."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.harness import figures, results
+from experiments.harness.results import Finished
+
+ARM = ("scheme", "start", "clip")
+
+
+def report(runs: Sequence[Finished], out: Path) -> str:
+    """Writes gradients.csv, losses.csv and the numbers; returns the text."""
+    gradients = results.rows(runs)
+    losses = [
+        {**run.labels, "status": run.results["status"], "loss": run.results.get("validation/loss")}
+        for run in runs
+    ]
+    results.write_csv(out / "gradients.csv", gradients)
+    results.write_csv(out / "losses.csv", losses)
+    by_arm = results.group(losses, *ARM)
+    logs = {
+        arm: [math.log(row["loss"]) for row in rows]
+        for arm, rows in by_arm.items()
+        if all(row["status"] == "finished" for row in rows)
+    }
+    deviation = results.pooled_deviation([*logs.values()])
+    lines, numbers = [], {}
+    for (*arm, clip), rows in by_arm.items():
+        line = {"scheme": figures.title(arm[0]), "start": arm[1], "clipped at": clip}
+        for when in ("before", "after"):
+            own = [
+                row
+                for row in gradients
+                if all(row[name] == rows[0][name] for name in ARM) and row["when"] == when
+            ]
+            line[f"norm {when}"] = results.interval(row["norm"] for row in own)
+            line[f"share {when}"] = results.interval(row["share"] for row in own)
+        line["loss"] = results.interval(row["loss"] for row in rows)
+        lines.append(line)
+        pair = [logs.get((*arm, value)) for value in (0.1, 1.0)]
+        if clip == 1.0 and None not in pair:
+            less = results.difference(*pair, deviation)
+            name = "/".join(arm)
+            numbers |= {f"clip/{name}": less.value, f"clip/{name}/half_width": less.half_width}
+            line["log of the loss, 0.1 less 1"] = f"{less:+.3f}"
+    results.write_summary(out, numbers)
+    return "\n\n".join(
+        [
+            "The norm of the gradient on one batch, and the share of its square that two biases of "
+            "the decoder's first self-attention have, before training and after; validation loss. "
+            "Medians over seeds, and their range.",
+            results.table(lines),
+        ]
+    )

@@ -1,0 +1,1 @@
+"""Which norms keep a Vision Transformer trainable at high learning rates?"""
