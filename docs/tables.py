@@ -309,6 +309,13 @@ _ADDITIONS = {
         "INPUTS",
         "the columns that it reads, its parameters, and which vectors belong together",
     ),
+    "a stem of patches": ("models.layers.stems", "STEMS", ""),
+    "a fit of images": ("data.read.images", "FITS", ""),
+    "an augmentation": (
+        "data.read.images",
+        "AUGMENTATIONS",
+        "what becomes of boxes, which a test looks for in the pixels",
+    ),
     "a norm": ("models.layers.norm", "NORMS", ""),
     "an activation": ("models.layers.feed_forward", "ACTIVATIONS", ""),
     "an optimizer": ("training.update_rules", "OPTIMIZERS", ""),
