@@ -184,10 +184,11 @@ def choices_table() -> str:
 
 def tasks_table() -> str:
     """The tasks: what each learns, on which architectures, from which columns."""
+    told = {name: _doc(f"transformer_jax.tasks.{name}").partition(": ")[2] for name in TASKS}
     rows = [
         (
             _code(name),
-            _doc(f"transformer_jax.tasks.{name}").partition(": ")[2].capitalize(),
+            told[name][:1].upper() + told[name][1:],
             ", ".join(f"{_code(shape)}: {_code(head)}" for shape, head in task.heads.items()),
             ", ".join(map(_code, task.recipe.reads)),
             ", ".join(map(_code, [*task.recipe.columns, *task.recipe.drawn])),
