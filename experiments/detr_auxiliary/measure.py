@@ -23,7 +23,7 @@ def measure(config: Config, workdir: Path, *, split: str) -> list[dict[str, Any]
 
         def predict(outputs: Outputs, batch: Batch, layer: int = layer) -> dict[str, Any]:
             to_there = jax.tree.map(lambda told: told[: layer + 1], outputs.values)
-            return run.task.predict(dataclasses.replace(outputs, values=to_there), batch)
+            return run.task.predict(outputs._replace(values=to_there), batch)
 
         task = dataclasses.replace(run.task, predict=predict)
         own = dataclasses.replace(run, task=task)

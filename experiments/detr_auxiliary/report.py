@@ -23,13 +23,13 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             line[f"layer {layer}"] = results.mean(cells[layers, auxiliary, layer]).value
         lines.append(line)
         if auxiliary == "no":
-            last = [cells[layers, with_them, layers] for with_them in ("yes", "no")]
+            with_them, without = (cells[layers, arm, layers] for arm in ("yes", "no"))
             name = f"with auxiliary losses less without, {layers} layers"
-            differences[name] = results.difference(*last, deviation)
+            differences[name] = results.difference(with_them, without, deviation)
         elif layers > 1:
-            ends = [cells[layers, "yes", layer] for layer in (layers, 1)]
+            last, first = (cells[layers, "yes", layer] for layer in (layers, 1))
             name = f"the last layer less the first, {layers} layers with auxiliary losses"
-            differences[name] = results.difference(*ends, deviation)
+            differences[name] = results.difference(last, first, deviation)
     numbers = {name: less.value for name, less in differences.items()}
     halves = {f"{name}/half_width": less.half_width for name, less in differences.items()}
     results.write_summary(out, numbers | halves)

@@ -39,9 +39,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             line[f"share {when}"] = results.interval(row["share"] for row in own)
         line["loss"] = results.interval(row["loss"] for row in rows)
         lines.append(line)
-        pair = [logs.get((*arm, value)) for value in (0.1, 1.0)]
-        if clip == 1.0 and None not in pair:
-            less = results.difference(*pair, deviation)
+        small, large = (logs.get((*arm, value)) for value in (0.1, 1.0))
+        if clip == 1.0 and small is not None and large is not None:
+            less = results.difference(small, large, deviation)
             name = "/".join(arm)
             numbers |= {f"clip/{name}": less.value, f"clip/{name}/half_width": less.half_width}
             line["log of the loss, 0.1 less 1"] = f"{less:+.3f}"

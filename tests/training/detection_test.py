@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,8 @@ def case(counts=(2, 0, 3, 1), images=B, seed=0):
     rng = np.random.default_rng(seed)
     rows = len(counts)
     told = Boxes(
-        rng.normal(size=(L, rows, N, C + 1)).astype(np.float32),
-        rng.uniform(0.1, 0.9, (L, rows, N, 4)).astype(np.float32),
+        jnp.array(rng.normal(size=(L, rows, N, C + 1)), jnp.float32),
+        jnp.array(rng.uniform(0.1, 0.9, (L, rows, N, 4)), jnp.float32),
     )
     real = np.arange(M) < np.array(counts)[:, None]
     batch = {
@@ -187,8 +188,10 @@ def test_equals_the_loss_of_transformers():
         classes = torch.tensor(batch["targets"][row][real] - 1, dtype=torch.int64)
         boxes = torch.tensor(batch["boxes"][row][real] / UNIT, dtype=torch.float32)
         labels.append({"class_labels": classes, "boxes": boxes})
-    settings = DetrConfig(num_labels=C, auxiliary_loss=True)
-    expected, *_ = ForObjectDetectionLoss(
+    make: Any = DetrConfig
+    settings = make(num_labels=C, auxiliary_loss=True)
+    theirs: Any = ForObjectDetectionLoss
+    expected, *_ = theirs(
         told.logits[-1], labels, "cpu", told.boxes[-1], settings, told.logits, told.boxes
     )
     loss, weight, _ = compiled(a_loss())(outputs, batch)

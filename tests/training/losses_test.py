@@ -44,7 +44,8 @@ def test_a_loss_is_that_of_the_chosen_places_alone(function, batch, targets, cho
 
     (total, (weight, sums)), gradient = jax.value_and_grad(loss, has_aux=True)(jnp.array(logits))
     assert weight == chosen.sum() > 0
-    expected = reference(logits, targets, chosen.astype(np.float32), *SETTINGS)
+    chosen = chosen.astype(np.float32)
+    expected = reference(logits, targets, chosen, SETTINGS.label_smoothing, SETTINGS.z_loss)
     assert sums.keys() == expected.keys() and sums["loss"] == (total, weight)
     for name, value in expected.items():
         np.testing.assert_allclose(sums[name][0], value, rtol=1e-5, err_msg=name)

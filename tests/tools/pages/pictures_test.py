@@ -118,7 +118,7 @@ def test_each_two_patches_are_compared_whatever_stands_before_them(kind):
     vector = {
         "learned": lambda row, column: own["table"][2 + 3 * row + column],
         "learned_2d": lambda row, column: [*own["columns"][column], *own["rows"][row]],
-    }.get(kind, lambda row, column: sines(kind, row, column, 2, 3, 16))
+    }.get(kind, lambda row, column: sines(kind, (row, column, 2, 3), 16))
     vectors = [vector(row, column) for row, column in np.ndindex(2, 3)]
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     first, *_ = figures(config, {"positions": own}, 0)

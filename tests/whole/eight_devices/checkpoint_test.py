@@ -93,6 +93,7 @@ def test_any_layout_restores_what_another_saved(folder, name):
         folder / "1",
         state(5, name)["params"],
         before=folder / "init_from.json",
+        config={},
         tokenizer=ORIGIN.tokenizer,
         labels=ORIGIN.labels,
         token_paths=(),

@@ -111,9 +111,10 @@ def _glyphs() -> dict[str, list[tuple[str, Mask]]]:
     """scikit-learn's 1,797 digits of 8 x 8 pixels: 80 % of them in train, 10 % in each other."""
     from sklearn.datasets import load_digits  # only here, since importing it takes long
 
-    data = load_digits()
-    order = np.random.default_rng(0).permutation(len(data.images))
-    glyphs = [(str(data.target[n]), _cut(data.images[n] / 16, _INK)) for n in order]
+    values, labels = load_digits(return_X_y=True)
+    images = values.reshape(-1, 8, 8) / 16
+    order = np.random.default_rng(0).permutation(len(images))
+    glyphs = [(str(labels[n]), _cut(images[n], _INK)) for n in order]
     first, second = round(0.8 * len(glyphs)), round(0.9 * len(glyphs))
     return {"train": glyphs[:first], "validation": glyphs[first:second], "test": glyphs[second:]}
 

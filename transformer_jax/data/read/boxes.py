@@ -21,7 +21,7 @@ from transformer_jax.data.read.pictures import from_file, netpbm
 # A picture, its rows and columns, its boxes, and the name of what each holds. A box is a list of
 # x0, y0, x1, y1 in pixels, from edge to edge and inside of the picture, the area by which scores
 # call it small or large, and 1 where it holds a crowd, or else 0.
-BOXED = ("image", "size", "boxes", "labels")
+BOXED: tuple[str, ...] = ("image", "size", "boxes", "labels")
 # The path of an image, its rows and columns (0: nobody knows), and its boxes, each with its name.
 Annotated = tuple[Path, Sequence[int], list[tuple[list[float], str]]]
 

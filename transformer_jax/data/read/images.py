@@ -171,7 +171,7 @@ def outlined(pixels: Pixels, boxes: Float[np.ndarray, "M 4"]) -> Pixels:
     boxes: centre x and y, width and height, as shares of its sides.
     """
     edges = np.zeros(pixels.shape[:2], bool)
-    rows, columns = edges.shape
+    rows, columns = pixels.shape[:2]
     for x, y, width, height in boxes * [columns, rows, columns, rows]:
         x0, y0 = int(round(x - width / 2)), int(round(y - height / 2))
         x1, y1 = max(x0, int(round(x + width / 2)) - 1), max(y0, int(round(y + height / 2)) - 1)
