@@ -126,6 +126,24 @@ def test_boxes_are_trained_on_scored_and_written(config, folder, tmp_path):
         assert found["file"] == str(path)
         assert len(found["boxes"]) == len(found["labels"]) == len(found["coco"])
         assert all(row["image_id"] == int(path.stem) for row in found["coco"])
+        assert [row["category_name"] for row in found["coco"]] == found["labels"]
+        names = json.loads((whole / "labels.json").read_text())
+        assert [names[row["category_id"]] for row in found["coco"]] == found["labels"]
+
+
+@pytest.mark.parametrize(("names", "found"), [(("bright",), ("bright",)), ((), None)])
+def test_one_class_is_enough_as_the_other_is_none(config, folder, names, found):
+    content = json.loads((folder / "test.json").read_text())
+    numbers = [row["id"] for row in content["categories"] if row["name"] in names]
+    rows = [row for row in content["annotations"] if row["category_id"] in numbers]
+    file = f"only_{len(names)}.json"
+    (folder / file).write_text(json.dumps(content | {"annotations": rows}))
+    own = config(data__train=(file,), data__validation=(file,), data__test=())
+    if found is None:
+        with pytest.raises(ValueError, match="it has no labels, so there is nothing to learn"):
+            build(own)
+    else:
+        assert build(own).data.labels == found
 
 
 @pytest.mark.long

@@ -98,7 +98,7 @@ def test_a_killed_run_goes_on_and_another_goes_on_from_it_with_larger_images(
 ):
     """The learned positions of the second are resampled; all else is taken as it is."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    own = {"model__max_length": 7}
+    own = {"model__max_length": 9}
     assert train(config(**own), whole) == 0
     assert train(config(**own, train__steps=20), resumed) == train(config(**own), resumed) == 0
     assert records(resumed) == records(whole)
@@ -111,6 +111,11 @@ def test_a_killed_run_goes_on_and_another_goes_on_from_it_with_larger_images(
     assert "positions/table: for another size" in capsys.readouterr().out
     report = json.loads((tmp_path / "second" / "init_from.json").read_text())
     assert report["resampled"] == ["positions/table"] and not report["new"]
+
+    shifted = {"model__prefix_tokens": 3, "checkpoint__init_from": str(whole), "train__steps": 1}
+    assert train(config(**own, **shifted), tmp_path / "third") == 0
+    report = json.loads((tmp_path / "third" / "init_from.json").read_text())
+    assert "other places stand before" in report["left"]["positions/table"]
 
 
 @pytest.mark.long

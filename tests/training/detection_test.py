@@ -124,6 +124,8 @@ def test_where_there_are_no_boxes_at_all_queries_learn_to_tell_none():
     gradient = mean(outputs.values)
     assert np.all(np.isfinite(gradient.logits)) and np.any(gradient.logits)
     assert not np.any(gradient.boxes)
+    nothing, *_ = a_loss(no_object_weight=0.0)(outputs, batch)
+    assert nothing == 0
 
 
 def test_parts_of_a_batch_add_up_to_the_whole():

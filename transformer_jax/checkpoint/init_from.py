@@ -18,7 +18,8 @@ from transformer_jax.checkpoint.checkpoints import Checkpoints, evaluated, fault
 from transformer_jax.process import hosts
 from transformer_jax.runs.workdir import CHECKPOINTS, INIT_FROM, reading
 
-_STEM, _TABLE = "embedding/stem/", "positions/table"  # parameters of models that read patches
+# Parameters of models that read patches: learned positions of an encoder alone, or of one of two.
+_STEM, _TABLES = "embedding/stem/", ("positions/table", "source_positions/table")
 _SHOWN = 4  # parameters of each kind that the report names
 
 
@@ -87,9 +88,14 @@ def init_from(
     ours, theirs = arrays.flat(params), arrays.flat(saved[name])
     their = origin(folder)
     left = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
-    grids = _grids(their.config, theirs, config, ours)
-    if grids is not None:
-        left.pop(_TABLE, None)
+    table, grids = _grids(their.config, theirs, config, ours)
+    resampled: tuple[str, ...] = ()
+    if grids and grids[0].before == grids[1].before:
+        if theirs[table].shape[1] == ours[table].shape[1]:
+            resampled = (table,)
+            left.pop(table, None)
+    elif grids:
+        left[table] = "other places stand before the patches of its images"
     for differs, paths, reason in (
         (their.tokenizer != tokenizer, token_paths, "it is of another tokenizer"),
         (their.labels != tuple(labels), label_paths, "it is of other labels"),
@@ -105,7 +111,7 @@ def init_from(
         )
 
     def wanted_as(path: str, leaf: jax.Array) -> Any:
-        if grids is not None and path == _TABLE:
+        if path in resampled:
             return jax.ShapeDtypeStruct(theirs[path].shape, theirs[path].dtype)
         return leaf if path in taken else None
 
@@ -119,13 +125,13 @@ def init_from(
     def replace(path: str, leaf: jax.Array) -> jax.Array:
         if path in ones:
             return jnp.ones_like(leaf)
-        if grids is not None and path == _TABLE:
-            table = resample(np.asarray(found[path], np.float64), *grids, len(leaf))
-            cut = table.astype(leaf.dtype)
+        if path in resampled:
+            before, after = grids
+            whole = resample(np.asarray(found[path], np.float64), before, after, len(leaf))
+            cut = whole.astype(leaf.dtype)
             return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda at: cut[at])
         return found[path].astype(leaf.dtype) if path in found else leaf
 
-    resampled = () if grids is None else (_TABLE,)
     report = InitReport(str(folder), taken, new, left, ones, resampled)
     return arrays.map_paths(replace, params), report
 
@@ -165,17 +171,16 @@ def _some(kind: str, entries: Sequence[str]) -> list[str]:
 
 def _grids(
     their: Mapping[str, Any], theirs: Mapping[str, Any], our: Mapping[str, Any], ours: Any
-) -> tuple[Grid, Grid] | None:
-    """The patches before and now, where a table of learned positions has to be resampled.
+) -> tuple[str, tuple[Grid, ...]]:
+    """The table of learned positions of patches, and these before and now; () where they agree.
 
     their, our: configs. theirs, ours: parameters by path.
     """
-    for parameters in (theirs, ours):
-        if _TABLE not in parameters or not any(path.startswith(_STEM) for path in parameters):
-            return None
-    before, after = map(_grid, (their, our))
-    fits = before.before == after.before and theirs[_TABLE].shape[1] == ours[_TABLE].shape[1]
-    return (before, after) if fits and before != after else None
+    for table in _TABLES:
+        if table in theirs and table in ours and any(path.startswith(_STEM) for path in theirs):
+            before, after = map(_grid, (their, our))
+            return table, (before, after) if before != after else ()
+    return "", ()
 
 
 def _grid(config: Mapping[str, Any]) -> Grid:

@@ -197,10 +197,13 @@ class Dataset:
                 with progress.phase(f"Reading the labels of the {split} split"):
                     for piece in settings.pieces(split):
                         labels.update(label for value in piece[column] for label in listed(value))
-            if len(labels) < 2:
+            if len(labels) < settings.recipe.fewest_labels:
+                told = (
+                    f"all labels of the data are {min(labels)!r}" if labels else "it has no labels"
+                )
                 raise ValueError(
-                    f"all labels of the data are {labels.pop()!r}, so there is nothing to learn: "
-                    f"are data.train and what data.source={source!r} reads the right ones?"
+                    f"{told}, so there is nothing to learn: are data.train and what "
+                    f"data.source={source!r} reads the right ones?"
                 )
             (temporary / LABELS).write_text(json.dumps(sorted(labels), ensure_ascii=False), "utf-8")
 

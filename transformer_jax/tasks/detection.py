@@ -48,9 +48,10 @@ def _encode(
         shown.append(picture)
         shares.append(np.array([boxes[n][:4] for n in learnt]).reshape(-1, 4) / _sides(size))
         try:
-            classes.append([label_number(names[n], numbers) for n in learnt])
+            own = [label_number(name, numbers) for name in names]
         except ValueError as error:
             raise ValueError(f"{picture.name}: {error}") from None
+        classes.append([own[n] for n in learnt])
     columns, inside = pictures.kept(shown, shares, settings)
     return columns | {"targets": classes, "boxes": inside}, too_long
 
@@ -169,18 +170,23 @@ def _object(trained: Trained, file: str, told: Mapping[str, Any]) -> dict[str, A
     """The boxes of a file with a score of `LEAST_SCORE` at least, in pixels, the surest first:
     {"file", "boxes": [[x0, y0, x1, y1]], "labels", "scores", "coco"}.
 
-    "coco" has the same as COCO's results do. An image's id is the number that its file is called
-    by, or else that name; a class's is its place among the run's labels, from 1.
+    "coco" has the same as COCO's results do, and names. An image's id is the number that its file
+    is called by, or else that name; a class's is its place among the run's labels, from 0, which is
+    COCO's own where these were imported with a model of COCO.
     """
     stem, size = Path(file).stem, images.size_of(from_file(Path(file).expanduser()))
     rows, number = _sure(_found(trained, told, size)), int(stem) if stem.isdecimal() else stem
+    labels = [trained.data.labels[row["category_id"]] for row in rows]
     corners = [[x, y, x + width, y + height] for x, y, width, height in (r["bbox"] for r in rows)]
     return {
         "file": file,
         "boxes": np.round(corners, 2).tolist(),
-        "labels": [trained.data.labels[row["category_id"]] for row in rows],
+        "labels": labels,
         "scores": [round(row["score"], 4) for row in rows],
-        "coco": [row | {"image_id": number, "category_id": row["category_id"] + 1} for row in rows],
+        "coco": [
+            row | {"image_id": number, "category_name": label}
+            for row, label in zip(rows, labels, strict=True)
+        ],
     }
 
 
@@ -204,6 +210,7 @@ TASK = Task(
         corrupt=_patching,
         encoded=pictures.KEPT | _BOXES | _SHARES,
         labels="labels",
+        fewest_labels=1,  # the other class is none
         left_out=left_out,
     ),
     inputs="patches",

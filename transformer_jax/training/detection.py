@@ -77,7 +77,7 @@ def set_loss(outputs: Outputs, batch: Batch, settings: LossSettings) -> losses.R
     all_images, all_boxes = batch["all_images"][0, 0], batch["all_boxes"][0, 0]
     all_empty = all_images * told.logits.shape[2] - all_boxes
     all_weights = all_boxes + settings.no_object_weight * all_empty
-    loss = of_classes / all_weights + of_boxes / jnp.maximum(all_boxes, 1)
+    loss = of_classes / jnp.maximum(all_weights, _LEAST) + of_boxes / jnp.maximum(all_boxes, 1)
 
     told_class = jnp.argmax(told.logits[-1], axis=-1)
     wrong = real & (jnp.take_along_axis(told_class, queries[-1], axis=-1) != classes)

@@ -186,6 +186,11 @@ def test_colours_change_by_the_factors_that_are_drawn():
     assert np.abs(found - expected).max() <= 0.51
 
 
+def test_a_box_at_the_far_edge_is_drawn_there():
+    drawn = images.outlined(np.zeros((8, 8, 1), np.uint8), np.array([[0.999, 0.999, 0.002, 0.002]]))
+    np.testing.assert_array_equal(np.argwhere(drawn), [[7, 7, 0]])
+
+
 # Patches
 
 

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from configs import default
+from tests.models import tiny
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
@@ -315,6 +316,14 @@ def test_one_mean_of_all_channels_is_written_for_each(tmp_path):
     assert images.channels(shown, {}) == {"num_channels": 3}
     with pytest.raises(ValueError, match="data.channels=3 has no counterpart there, only 1"):
         images.channels(shown, {"num_channels": 1})
+
+
+def test_positions_in_every_attention_are_no_vit():
+    changes = dict(inputs="patches", grid=(2, 3), prefix_tokens=1, positions="learned")
+    for place in ("stream", "attention"):
+        config = tiny.config("pre_ln", architecture="encoder_only", positions_in=place, **changes)
+        unfit = FAMILIES["vit"].unfit(config)
+        assert ("positions_in" in unfit) == (place == "attention")
 
 
 @pytest.mark.parametrize("older", [True, False])

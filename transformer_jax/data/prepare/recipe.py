@@ -139,6 +139,7 @@ class Recipe:
         drawn: the columns that `draw` adds, along the first.
         extra_tokens: special tokens that the tokenizer needs besides the usual ones.
         labels: the column of `reads` whose values are labels, one or a list an example.
+        fewest_labels: with which there is something to learn.
         documents: whether an example is a text that may be cut anywhere.
         left_out: examples -> how much in them nothing is made of, and what that is; None: nothing.
         predicted: the column whose tokens the model learns to predict; None: it predicts labels or
@@ -157,6 +158,7 @@ class Recipe:
     drawn: tuple[str, ...] = ()
     extra_tokens: tuple[str, ...] = ()
     labels: str | None = None
+    fewest_labels: int = 2
     documents: bool = False
     left_out: Callable[[Examples], dict[str, int]] | None = None
     predicted: str | None = None

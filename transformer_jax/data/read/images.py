@@ -173,7 +173,8 @@ def outlined(pixels: Pixels, boxes: Float[np.ndarray, "M 4"]) -> Pixels:
     edges = np.zeros(pixels.shape[:2], bool)
     rows, columns = pixels.shape[:2]
     for x, y, width, height in boxes * [columns, rows, columns, rows]:
-        x0, y0 = int(round(x - width / 2)), int(round(y - height / 2))
+        x0 = min(int(round(x - width / 2)), columns - 1)
+        y0 = min(int(round(y - height / 2)), rows - 1)
         x1, y1 = max(x0, int(round(x + width / 2)) - 1), max(y0, int(round(y + height / 2)) - 1)
         edges[[y0, y1], x0 : x1 + 1] = True
         edges[y0 : y1 + 1, [x0, x1]] = True

@@ -211,6 +211,7 @@ def _usual(config: TransformerConfig) -> Values:
         logits_bias=False,
         norm="layer_norm",
         num_kv_heads=config.num_heads,
+        positions_in="stream",
         qk_norm=False,
         tied_embeddings="all",
     )
