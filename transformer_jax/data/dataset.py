@@ -22,7 +22,7 @@ from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare import pictures, prepare
 from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
 from transformer_jax.data.prepare.recipe import Drawing, Form, NumberedBatch
-from transformer_jax.data.prepare.summary import Summary, check_train, lost, report, summarise
+from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
     TOKENIZERS,
@@ -344,25 +344,12 @@ class Dataset:
             for split in filter(self.has, SPLITS)
         }
 
-    def report(self, rows: int) -> str:
-        """The counts of every split and what looks like a mistake, for people to read.
-
-        rows: of training data that are packed to see how full they are. Of images it says where
-        nine of them lie as they are trained on, as a file of PNG.
-        """
-        lines = [report(self.summaries())]
-        if self.settings.packing:
-            share = self.share_of_tokens(rows)
-            lines.append(f"Places of training rows that hold a token: {share:.1%}")
-        for split in ("validation", "test"):
-            if self.has(split) and (shared := self.in_train(split).sum()):
-                lines.append(f"{split}: {shared:,} examples are in train too, word for word")
-        if (images := self.settings.images) is not None:
-            sheet, (arrays, *_) = self.settings.cache / "contact_sheet.png", self._tokens("train")
-            corrupt = self._made(self.settings.recipe.corrupt, training=True)
-            sheet.write_bytes(pictures.contact_sheet(arrays, corrupt, images))
-            lines.append(f"Images as they are trained on: {sheet}")
-        return "\n".join(lines)
+    def contact_sheet(self) -> bytes:
+        """Nine images of the training split as they are trained on, as a file of PNG."""
+        (arrays, *_), images = self._tokens("train"), self.settings.images
+        assert images is not None  # the recipe reads some
+        corrupt = self._made(self.settings.recipe.corrupt, training=True)
+        return pictures.contact_sheet(arrays, corrupt, images)
 
     def check(self) -> None:
         """Reads all files, and compares their content with what was prepared of them.

@@ -8,6 +8,7 @@ from configs.default import Config
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import difference, to_json
+from transformer_jax.data.prepare.summary import report
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import memory
 from transformer_jax.inspection.flops import product_flops
@@ -57,7 +58,18 @@ def _data(run: Run) -> str:
         run.data.settings.find_files()
     except (OSError, ValueError) as error:
         return f"Data: not at hand ({error})"
-    return run.data.report(_ROWS)
+    lines = [report(run.data.summaries())]
+    if run.data.settings.packing:
+        share = run.data.share_of_tokens(_ROWS)
+        lines.append(f"Places of training rows that hold a token: {share:.1%}")
+    for split in ("validation", "test"):
+        if run.data.has(split) and (shared := run.data.in_train(split).sum()):
+            lines.append(f"{split}: {shared:,} examples are in train too, word for word")
+    if run.data.settings.images:
+        sheet = run.data.settings.cache / "contact_sheet.png"
+        sheet.write_bytes(run.data.contact_sheet())
+        lines.append(f"Images as they are trained on: {sheet}")
+    return "\n".join(lines)
 
 
 def _share(role: Role, optimizer: str) -> str:
