@@ -112,7 +112,7 @@ def _placement(rows: Sequence[Row], out: Path) -> str:
     )
     return "\n\n".join(
         [
-            "### Placement\n\nEach arm at its best rate and warm-up, means over seeds.",
+            "### Placement\n\nEach arm at its best rate with warm-up, means over seeds.",
             results.table(lines),
             _table(differences),
             figures.save(
@@ -123,8 +123,9 @@ def _placement(rows: Sequence[Row], out: Path) -> str:
 
 
 def _best(rows: Sequence[Row]) -> list[Row]:
-    """The cell with the lowest mean loss of those that finished."""
-    cells = [cell for cell in results.group(rows, *CELL).values() if _finished(cell)]
+    """The cell with warm-up that has the lowest mean loss of those that finished."""
+    cells = results.group([row for row in rows if row["warmup"]], *CELL).values()
+    cells = [cell for cell in cells if _finished(cell)]
     return min(cells, key=lambda cell: results.mean(_logs(cell)).value)
 
 

@@ -13,7 +13,7 @@ ARMS = {
 
 def cpu(quick: bool) -> list[Run]:
     """The config's own training, cut to 1,500 steps."""
-    steps = 40 if quick else 1500
+    steps = 40 if quick else 1000
     return [
         Run(
             config="configs/detr_shapes.py",
