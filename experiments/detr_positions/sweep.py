@@ -12,7 +12,7 @@ ARMS = {
 
 
 def cpu(quick: bool) -> list[Run]:
-    """The config's own training, cut to 1,500 steps."""
+    """The config's own training, cut to 1,000 steps."""
     steps = 40 if quick else 1000
     return [
         Run(
