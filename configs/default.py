@@ -262,7 +262,8 @@ def _model() -> Config:
     model.patch_size = 16  # rows, and columns, of pixels
     model.resnet_depths = (3, 4, 6, 3)  # blocks of each stage ("resnet", "resnet_basic")
     model.resnet_width = 64  # channels of the first convolution ("resnet", "resnet_basic")
-    model.prefix_tokens = 1  # learned vectors before the patches: a class token, and registers
+    # Learned vectors before the patches: a class token, which pooling="first" reads, and registers.
+    model.prefix_tokens = 1
     model.pixel_mean = (0.5,)  # of values in 0 to 1; one of all channels, or one of each
     model.pixel_std = (0.5,)  # that the difference to the mean is divided by; likewise
     # Tokens before a row whose states its tokens see, as in Transformer-XL (0: none). Then rows of
@@ -271,7 +272,9 @@ def _model() -> Config:
     # Of a recurrent decoder alone: whether its states are carried from row to row. Then rows go on
     # likewise, and no gradient crosses from one to the next.
     model.stateful = False
-    model.pooling = "mean"  # what stands for a whole text ("classification" and `embed` only)
+    # What stands for a whole text or image (of classes of these, and of `embed`): the mean of all
+    # tokens or patches, or the first place.
+    model.pooling = "mean"
     # Which of the source's table, the target's table and the logits' kernel are one: all three, the
     # first two ("inputs"), the last two ("decoder"), or none.
     model.tied_embeddings = "all"

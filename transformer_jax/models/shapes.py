@@ -180,6 +180,8 @@ class EncoderOnly(nn.Module):
 
     def _pool(self, texts: Vectors) -> Float[Array, "B T D"]:
         mask = segment_mask(texts.segments, texts.segments)
+        if texts.grid is not None:  # what stands before the patches is no part of an image
+            mask &= texts.grid[:, None, :, 2] > 0
         return POOLINGS[self.config.pooling](texts.x, mask, texts.positions)
 
 

@@ -222,3 +222,17 @@ def test_images_of_several_sizes_packed_in_a_row_are_seen_as_if_alone(kind):
     starts = np.flatnonzero(packed["inputs_positions"][0] == 0)[:3]
     tiny.assert_close(together[0, starts], apart[:, 0])
     assert np.ptp(np.asarray(apart[:, 0]), axis=0).max() > 1e-2
+
+
+def test_the_mean_of_an_image_is_of_its_patches_alone():
+    own = config("patches", prefix_tokens=2, pooling="mean")
+    batch, _ = batch_of([(3, 4), (2, 3)], prefix=2)
+    model = tiny.model(own)
+    params = drawn(lambda key, batch: FAMILIES["transformer"].init(model, key, batch), batch)
+    apply = functools.partial(model.apply, method="embed", mutable=["intermediates"])
+    found, shown = jax.jit(apply)({"params": params}, batch)
+    encoded = np.asarray(shown["intermediates"]["encoder_output"])
+    for row, grid in enumerate(batch["grid"]):
+        patches = encoded[row, grid[:, 2] > 0]
+        tiny.assert_close(found[row, 0], patches.mean(axis=0))
+        assert np.abs(encoded[row, 0] - patches.mean(axis=0)).max() > 0.1

@@ -187,6 +187,6 @@ def _first(x, mask, positions):
 
 
 # What stands for a whole text, at each of its tokens: the mean over its tokens, or the first one,
-# which "pooler" lets a classifier see through one more layer.
-# (vectors (B, T, D), True for pairs of tokens of one text (B, T, T), positions (B, T)) -> (B, T, D)
+# which "pooler" lets a classifier see through one more layer. Of an image: over its patches alone.
+# (vectors (B, T, D), True where a key is of a query's mean (B, T, T), positions (B, T)) -> (B, T, D)
 POOLINGS = {"mean": _mean, "first": _first, "pooler": _first}
