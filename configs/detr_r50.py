@@ -7,7 +7,8 @@
 Not run yet: no time, no score; AP 42.0 is published for 500 epochs of COCO. That is more than this
 pipeline holds: the pixels of images are kept as they are fitted, 109 GB at 480x640. So it is for
 smaller sets that are fine-tuned on, and for what memory and time such a model needs
-(`./launch.sh preflight`). A ResNet without imported weights does not train: its norms are fixed.
+(`./launch.sh preflight`). `init_from` takes all but the matrix of classes, which starts anew: the
+imported one has 91 numbers, 11 of them of no class, and COCO's files name 80. A ResNet without imported weights does not train: its norms are fixed.
 Differences from the paper: matrices alone decay, the rate falls by a cosine, images are not cropped
 and have one size in training.
 """
@@ -16,7 +17,7 @@ from configs import default
 
 # The norms and the first convolutions stay as they are; the others make a tenth of the steps.
 _STEM = "embedding/stem"
-GROUPS = (
+_GROUPS = (
     (f"{_STEM}/*/scale", 0.0, 0.0),
     (f"{_STEM}/*/offset", 0.0, 0.0),
     (f"{_STEM}/entry/*", 0.0, 0.0),
@@ -64,7 +65,7 @@ def get_config(arg: str = "") -> default.Config:
     config.optimizer.epsilon = 1e-8
     config.optimizer.weight_decay = 1e-4
     config.optimizer.clip_norm = 0.1
-    config.optimizer.groups = GROUPS
+    config.optimizer.groups = _GROUPS
 
     config.train.steps = 10_000
     config.train.evaluate_every = 1000

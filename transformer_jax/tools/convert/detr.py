@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from configs import detr_r50
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import family, images, rows
 
@@ -20,9 +21,9 @@ _TIMM = {
 _KINDS = {"conv": "convolution", "0": "convolution", "bn": "normalization", "1": "normalization"}
 _EPSILON = 1e-5  # of the frozen norms
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation
-# Norms and the first convolutions stay as they are, the others make a tenth of the steps.
-_FACTORS = {"*/scale": 0.0, "*/offset": 0.0, "entry/*": 0.0, "stage_0*": 0.0, "stage_*": 0.1}
-_GROUPS = tuple((f"embedding/stem/{part}", factor, 0.0) for part, factor in _FACTORS.items())
+# How the paper steps each parameter.
+_OPTIMIZER = detr_r50.get_config().optimizer
+_STEPS = {f"optimizer.{key}": _OPTIMIZER[key] for key in ("name", "weight_decay", "groups")}
 
 
 def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
@@ -64,7 +65,7 @@ def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
         "data.image_fit": "stretch" if exact else "inside",
         "data.max_target_length": ours["num_queries"],
         "data.packing": False,
-        "optimizer.groups": _GROUPS,
+        **_STEPS,
         **images.read(theirs, *_IMAGENET),
     }
 
