@@ -199,7 +199,9 @@ def _data() -> Config:
     data.row_target_length = 256  # likewise, of targets
     # Rows and columns of pixels that images are fitted to, multiples of model.patch_size.
     data.image_size = (224, 224)
-    data.image_fit = "stretch"  # "inside": its aspect kept; "cover": cut at the longer side too
+    # "inside": its aspect kept, and the size as the image lies or stands; "cover": its aspect kept,
+    # cut at the longer side.
+    data.image_fit = "stretch"
     data.channels = 3  # of images (1: grey)
     # What is done to images of training by chance, in this order: "flip" (half of them), "shift"
     # (by up to 1/8 of each side), "crop" (8 to 100 % of the area, resized back), "colour".

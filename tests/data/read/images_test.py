@@ -128,10 +128,15 @@ def test_boxes_are_fitted_with_their_image(fit):
         found, inside = images.fitted(pixels, boxes, settings(fit=fit))
         assert_lit(found, inside, 1)
         height, width, _ = found.shape
-        assert height % 4 == width % 4 == 0 and height <= 32 and width <= 48
-        if fit == "inside":
-            assert height == 32 or width == 48
-            assert abs(height - rows * min(32 / rows, 48 / columns)) <= 2
+        assert height % 4 == width % 4 == 0
+        if fit == "inside":  # of an upright image the size is upright
+            size = (48, 32) if rows > columns else (32, 48)
+            assert height <= size[0] and width <= size[1] and size != (height, width)[::-1]
+            assert height == size[0] or width == size[1]
+            assert abs(height - rows * min(size[0] / rows, size[1] / columns)) <= 2
+            grid = settings(fit=fit).grid
+            assert height <= 4 * grid[0] and width <= 4 * grid[1]
+            assert height * width // 16 <= settings(fit=fit).places
         else:
             assert (height, width) == (32, 48)
         if fit != "stretch":  # nothing is squeezed, but for what whole patches need

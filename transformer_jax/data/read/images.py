@@ -24,7 +24,7 @@ Window = tuple[float, float, float, float]
 NO_BOXES: Boxes = np.zeros((0, 4))
 WHOLE: Window = (0.0, 0.0, 1.0, 1.0)
 _TURNED = 5  # EXIF's first orientation that exchanges rows and columns
-_FORMAT = 1  # counts the ways in which pixels have been made
+_FORMAT = 2  # counts the ways in which pixels have been made
 _MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
 _SEEN = 128  # rows or columns, at least about so many, of an image in a sheet
 _LARGEST = 2**14  # rows, and columns
@@ -71,14 +71,14 @@ class ImageSettings:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches, of the largest image."""
-        rows, columns = self.size
+        """Rows and columns of patches at most, of images of either orientation."""
+        rows, columns = (max(self.size),) * 2 if self.fit == "inside" else self.size
         return rows // self.patch_size, columns // self.patch_size
 
     @property
     def places(self) -> int:
         """Of the largest image: its patches, and those before them."""
-        return self.prefix_tokens + math.prod(self.grid)
+        return self.prefix_tokens + math.prod(self.size) // self.patch_size**2
 
     @property
     def patch_bytes(self) -> int:
@@ -259,7 +259,8 @@ def _stretch(rows, columns, size, patch_size):
 
 
 def _inside(rows, columns, size, patch_size):
-    scale = min(size[0] / rows, size[1] / columns) / patch_size
+    short, long = min(rows, columns), max(rows, columns)
+    scale = min(min(size) / short, max(size) / long) / patch_size
     sides = (max(1, round(side * scale)) * patch_size for side in (rows, columns))
     return WHOLE, tuple(sides)
 
@@ -273,7 +274,8 @@ def _cover(rows, columns, size, patch_size):
 
 FITS: dict[str, Fit] = {
     "stretch": _stretch,  # to the size, whatever the aspect
-    "inside": _inside,  # the aspect kept up to whole patches, as large as the size allows
+    # The aspect kept up to whole patches, as large as the size allows, lying or upright.
+    "inside": _inside,
     "cover": _cover,  # the aspect kept, cut at the longer side
 }
 
