@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import default
+from configs import default, detr_r50
 from tests.models import tiny
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
+from transformer_jax.data.read.images import FITS, NO_BOXES, ImageSettings, fitted
 from transformer_jax.models.layers import positions
 from transformer_jax.tools.convert import FAMILIES, commands, images, safetensors, tensors
 from transformer_jax.tools.convert.family import Settings
@@ -275,7 +276,9 @@ def as_timm_names_it(name):
         ({"size": {"shortest_edge": 800, "longest_edge": 1333}}, (800, 1312), "inside"),
         ({"size": {"height": 320, "width": 20}}, (320, 32), "stretch"),
         ({"size": {"shortest_edge": "x"}}, "size: shortest_edge='x' is not made of", None),
-        ({"size": [1, 2]}, "size=.* is not an object", None),
+        ({"size": [64, 96]}, (64, 96), "stretch"),
+        ({"size": [1, 2, 3]}, "size=.* is not rows and columns", None),
+        ({"size": {"max_height": 9}}, "size: max_height=9 is not known here", None),
         ({"do_rescale": False}, "preprocessor_config.json: do_rescale=False has no", None),
         ({"image_mean": 0.5}, (800, 1312), "inside"),
     ],
@@ -290,6 +293,74 @@ def test_sizes_of_images_are_read_in_every_spelling(tmp_path, size, expected, fi
     found = FAMILIES["detr"].settings(theirs)
     assert (found["data.image_size"], found["data.image_fit"]) == (expected, fit)
     assert len(found["model.pixel_mean"]) == (1 if "image_mean" in size else 3)
+
+
+def shown_as_there(folder, settings, pixels):
+    """An image as transformers' processor makes it of a file of settings: (H, W, 3)."""
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    processor = transformers.AutoImageProcessor.from_pretrained(folder)
+    values = processor(Image.fromarray(pixels), return_tensors="np")["pixel_values"]
+    return np.asarray(values)[0].transpose(1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"size": 32}, ""),
+        ({"size": {"height": 32, "width": 32}, "do_normalize": False}, ""),
+        ({"size": {"shortest_edge": 32}, "do_center_crop": True, "crop_size": 32}, ""),
+        ({"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": 32}, "crop_size=32"),
+        ({"size": 32, "resample": 0}, "resample=0 is not what is done here"),
+        ({"do_resize": False}, "do_resize=False is not what is done here"),
+    ],
+)
+def test_images_are_seen_as_there_or_it_is_said(tmp_path, caplog, own, words):
+    """Of a wide image; what is not warned of is the same but for rounding to bytes."""
+    rng = np.random.default_rng(0)
+    smooth = Image.fromarray(rng.integers(0, 256, (6, 9, 3), dtype=np.uint8)).resize((96, 64))
+    there = {"image_processor_type": "ViTImageProcessor", "image_mean": MEAN, "image_std": STD}
+    seen = shown_as_there(tmp_path, there | own, np.asarray(smooth))
+    theirs = Settings(VIT | {"image_size": 32}, str(tmp_path / "config.json"), {})
+    caplog.clear()
+    found = FAMILIES["vit"].settings(theirs)
+    fitting = ImageSettings(
+        size=found["data.image_size"],
+        fit=found["data.image_fit"],
+        channels=3,
+        augment=(),
+        patch_size=8,
+        prefix_tokens=1,
+    )
+    ours, _ = fitted(np.asarray(smooth), NO_BOXES, fitting)
+    ours = (ours / 255 - found["model.pixel_mean"]) / found["model.pixel_std"]
+    same = seen.shape == ours.shape and np.abs(seen - ours).max() < 0.03
+    assert same == (not words) and (words in caplog.text if words else not caplog.text)
+
+
+def test_what_is_one_size_there_is_one_here(tmp_path):
+    theirs = Settings(VIT | {"image_size": 32}, str(tmp_path / "config.json"), {})
+    for size in (48, {"shortest_edge": 32}):
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": size}))
+        with pytest.raises(ValueError, match=r"image_size=\(32, 32\) of config.json is one size"):
+            FAMILIES["vit"].settings(theirs)
+
+
+@pytest.mark.parametrize("shape", [(480, 640), (640, 480), (500, 1000), (1000, 500), (400, 400)])
+def test_a_detr_sees_either_orientation_as_large_as_there(shape):
+    """But for whole patches, 32 pixels a side, down to which the longest side is cut too."""
+    found = FAMILIES["detr"].settings(Settings(DETR, "config.json", {}))
+    own = FITS["inside"](*shape, found["data.image_size"], 32)[1]
+    processor = transformers.DetrImageProcessor()
+    image = Image.fromarray(np.zeros((*shape, 3), np.uint8))
+    there = processor(image, return_tensors="np")["pixel_values"].shape[2:]
+    assert max(abs(a - b) for a, b in zip(own, there, strict=True)) <= 32
+
+
+def test_a_detr_that_is_imported_steps_as_ours():
+    own = detr_r50.get_config().optimizer
+    found = FAMILIES["detr"].settings(Settings(DETR, "config.json", {}))
+    for key in ("name", "weight_decay", "groups"):
+        assert found[f"optimizer.{key}"] == own[key]
 
 
 def test_names_of_timm_are_known(imported):
@@ -316,6 +387,13 @@ def test_one_mean_of_all_channels_is_written_for_each(tmp_path):
     assert images.channels(shown, {}) == {"num_channels": 3}
     with pytest.raises(ValueError, match="data.channels=3 has no counterpart there, only 1"):
         images.channels(shown, {"num_channels": 1})
+    cover = dataclasses.replace(shown, fit="cover")
+    images.save(tmp_path, "ViTForImageClassification", cover, run.model.config)
+    found = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    assert found.do_center_crop and dict(found.crop_size) == {"height": 224, "width": 224}
+    for own, theirs in (((224, 32), {}), ((224, 224), {"num_queries": 9})):
+        with pytest.raises(ValueError, match="data.image_fit='cover' .* has no counterpart there"):
+            images.channels(dataclasses.replace(cover, size=own), theirs)
 
 
 def test_positions_in_every_attention_are_no_vit():

@@ -47,22 +47,15 @@ def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
     if not isinstance(features, list) or features[-1:] != [f"stage{len(depths)}"]:
         raise ValueError(f"out_features={features!r} has no counterpart here, only the last stage")
     own.check_known(("backbone", "features_only", "out_*", "stage_names", "use_*", "freeze_*"))
-    file, side = theirs.beside(images.FILE), 2 ** (len(depths) + 1)
-    exact = False
-    if isinstance(file.get("size"), int):
-        edges = file.whole("size") + file.whole("max_size", 1333)
-    else:
-        size = file.part("size")
-        exact = size.get("height") is not None
-        names = ("height", "width") if exact else ("shortest_edge", "longest_edge")
-        edges = size.whole(names[0], 800) + size.whole(names[1], 1333)
+    edges, fit = images.fitted(theirs, (800, 1333), "inside")
+    side = 2 ** (len(depths) + 1)
     return {
         "stem": stem,
         "resnet_depths": depths,
         "resnet_width": width,
         "patch_size": side,
         "data.image_size": tuple(max(edge // side, 1) * side for edge in edges),
-        "data.image_fit": "stretch" if exact else "inside",
+        "data.image_fit": fit,
         "data.max_target_length": ours["num_queries"],
         "data.packing": False,
         **_STEPS,
