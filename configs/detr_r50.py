@@ -6,11 +6,11 @@
 
 Not run yet: no time, no score; AP 42.0 is published for 500 epochs of COCO. That is more than this
 pipeline holds: the pixels of images are kept as they are fitted, 109 GB at 480x640. So it is for
-smaller sets that are fine-tuned on, and for what memory and time such a model needs
-(`./launch.sh preflight`). `init_from` takes all but the matrix of classes, which starts anew: the
-imported one has 91 numbers, 11 of them of no class, and COCO's files name 80. A ResNet without imported weights does not train: its norms are fixed.
-Differences from the paper: matrices alone decay, the rate falls by a cosine, images are not cropped
-and have one size in training.
+smaller sets that are fine-tuned on, and for what memory and time such a model needs (`./launch.sh
+preflight`). `init_from` takes all but the matrix of classes, which starts anew: the imported one
+has 91 numbers, 11 of them of no class, and COCO's files name 80. A ResNet without imported weights
+does not train: its norms are fixed. Differences from the paper: matrices alone decay, the rate
+falls by a cosine, images are not cropped and have one size in training.
 """
 
 from configs import default

@@ -25,7 +25,7 @@ def test_a_head_stands_on_the_last_stack_of_its_kind_alone(architecture, head):
 
 @pytest.mark.parametrize("head", [name for name, row in HEADS.items() if row.labels])
 def test_labels_need_a_number(head):
-    architecture = "encoder_set" if HEADS[head].unordered else "encoder_only"
+    (architecture,) = HEADS[head].architectures
     with pytest.raises(ValueError, match=f"'{head}' needs at least one label, got 0"):
         tiny.config(architecture=architecture, head=head, num_labels=0)
     tiny.config(architecture=architecture, head=head, num_labels=1)

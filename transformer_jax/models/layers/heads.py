@@ -2,20 +2,19 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer_jax.models.layers.affine import XAVIER, affine, weights
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.embeddings import Unprojected, scaled
 from transformer_jax.models.layers.norm import Norm
-from transformer_jax.models.layers.parameter import RoleName, parameter, times
-from transformer_jax.models.layers.product import product
+from transformer_jax.models.layers.parameter import RoleName, parameter
 
-_XAVIER = nn.initializers.xavier_uniform()
 # The projection to the logits of tokens, by a token table or a kernel of its own.
 Project = Callable[[Float[Array, "B T D"]], Unprojected]
 
@@ -51,7 +50,7 @@ class LabelHead(nn.Module):
     """
 
     config: Any
-    kernel_init: nn.initializers.Initializer = _XAVIER
+    kernel_init: nn.initializers.Initializer = XAVIER
 
     @nn.compact
     def __call__(
@@ -62,7 +61,9 @@ class LabelHead(nn.Module):
             x = jnp.tanh(_transformed(self, x))
         x = Dropout(config.dropout_rate, name="dropout")(x, deterministic=deterministic)
         size = x.shape[-1], config.num_labels
-        kernel, bias = _affine(self, "labels", *size, "labels", "output", self.kernel_init)
+        kernel, bias = weights(
+            self, "labels", size, ("embed", "labels"), "output", self.kernel_init
+        )
         return Unprojected(scaled(config, x), kernel.T, bias)
 
 
@@ -90,90 +91,62 @@ class BoxHead(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "L B N D"]) -> Boxes:
         config, width = self.config, x.shape[-1]
-        logits = self._product(x, "labels", config.num_labels + 1, "labels", "output")
-        for name in ("first", "second"):
-            x = jax.nn.relu(self._product(x, name, width, "embed_out", "hidden"))
-        return Boxes(logits, jax.nn.sigmoid(self._product(x, "boxes", 4, "coordinates", "output")))
 
-    def _product(
-        self, x: Float[Array, "L B N D"], name: str, size: int, axis: str, role: RoleName
-    ) -> Float[Array, "L B N E"]:
-        """x W + b in float32, times the multiplier of its role."""
-        config, width = self.config, x.shape[-1]
-        kernel, bias = _affine(self, name, width, size, axis, role, *[_uniform(width)] * 2)
-        kernel = times(getattr(config.multipliers, role), kernel).astype(config.compute_dtype)
-        found = product("LBND,DE->LBNE", x.astype(config.compute_dtype), kernel, jnp.float32)
-        return found + bias[None, None, None]
+        def layer(name: str, x: Array, size: int, axis: str, role: RoleName) -> Array:
+            return affine(self, name, x, size, ("embed", axis), role, *[_uniform(width)] * 2)
+
+        logits = layer("labels", x, config.num_labels + 1, "labels", "output")
+        for name in ("first", "second"):
+            x = jax.nn.relu(layer(name, x, width, "embed_out", "hidden"))
+        return Boxes(logits, jax.nn.sigmoid(layer("boxes", x, 4, "coordinates", "output")))
 
 
 class Head(NamedTuple):
     """One row.
 
     Attributes:
-      stack: the kind of stack that it stands on.
+      architectures: those that it stands on.
       module: config -> an encoder's head, called as (x, project, deterministic), or that of a set,
         called with what each layer leaves. Another decoder has `project` alone.
       name: the module's, and so its parameters'.
       labels: whether its outputs are labels, and not the tokens of the vocabulary. Then its matrix
         is the model's output, otherwise one more hidden matrix.
       pooled: whether it reads, at each token, what stands for the whole text.
-      unordered: whether it tells the elements of a set.
     """
 
-    stack: Literal["encoder", "decoder"]
+    architectures: tuple[str, ...]
     module: Any = None
     name: str | None = None
     labels: bool = False
     pooled: bool = False
-    unordered: bool = False
 
 
 HEADS = {
-    "tokens": Head("decoder"),
-    "masked_tokens": Head("encoder", MaskedTokenHead, "token_head"),
-    "classes": Head("encoder", LabelHead, "label_head", labels=True, pooled=True),
+    "tokens": Head(("encoder_decoder", "decoder_only")),
+    "masked_tokens": Head(("encoder_only",), MaskedTokenHead, "token_head"),
+    "classes": Head(("encoder_only",), LabelHead, "label_head", labels=True, pooled=True),
     # Starts at 0, as in Dosovitskiy et al. 2021's code.
     "image_classes": Head(
-        "encoder",
+        ("encoder_only",),
         functools.partial(LabelHead, kernel_init=nn.initializers.zeros),
         "label_head",
         labels=True,
         pooled=True,
     ),
-    "tags": Head("encoder", LabelHead, "label_head", labels=True),
-    "boxes": Head("decoder", BoxHead, "box_head", labels=True, unordered=True),
+    "tags": Head(("encoder_only",), LabelHead, "label_head", labels=True),
+    "boxes": Head(("encoder_set",), BoxHead, "box_head", labels=True),
 }
 
 
 def _transformed(module: nn.Module, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
     """x W + b in float32, by one more hidden matrix."""
-    config, width = module.config, x.shape[-1]
-    kernel, shift = _affine(module, "transform", width, width, "embed_out", "hidden")
-    kernel = times(config.multipliers.hidden, kernel)
-    x, kernel = x.astype(config.compute_dtype), kernel.astype(config.compute_dtype)
-    return product("BTD,DE->BTE", x, kernel, jnp.float32) + shift[None, None]
+    return affine(module, "transform", x, x.shape[-1], ("embed", "embed_out"), "hidden")
 
 
 def _uniform(inputs: int) -> nn.initializers.Initializer:
     """Draws from U(-n^-1/2, n^-1/2)."""
     bound = inputs**-0.5
     return lambda key, shape: jax.random.uniform(key, shape, jnp.float32, -bound, bound)
-
-
-def _affine(
-    module: nn.Module,
-    name: str,
-    width: int,
-    size: int,
-    axis: str,
-    role: RoleName,
-    init: nn.initializers.Initializer = _XAVIER,
-    bias_init: nn.initializers.Initializer = nn.initializers.zeros,
-) -> tuple[Float[Array, "D E"], Float[Array, "E"]]:
-    """The parameters W and b of x W + b."""
-    shape, axes = (width, size), ("embed", axis)
-    kernel = parameter(module, name, init, shape, axes, matrix=(1, 1), role=role)
-    return kernel, parameter(module, f"{name}_bias", bias_init, (size,), (axis,), role="vector")
 
 
 def _mean(x, mask, positions):
@@ -188,5 +161,5 @@ def _first(x, mask, positions):
 
 # What stands for a whole text, at each of its tokens: the mean over its tokens, or the first one,
 # which "pooler" lets a classifier see through one more layer. Of an image: over its patches alone.
-# (vectors (B, T, D), True where a key is of a query's mean (B, T, T), positions (B, T)) -> (B, T, D)
+# (vectors (B, T, D), True for pairs of tokens of one text, positions (B, T)) -> (B, T, D)
 POOLINGS = {"mean": _mean, "first": _first, "pooler": _first}

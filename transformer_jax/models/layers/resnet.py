@@ -7,9 +7,9 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer_jax.models.layers.affine import ZEROS, convolution
 from transformer_jax.models.layers.parameter import parameter
 
 
@@ -17,30 +17,21 @@ class Convolution(nn.Module):
     """A convolution without bias, then what such a norm does: y scale + offset.
 
     scale = w (variance + epsilon)^-0.5 and offset = b - mean scale are no part of the kernel, whose
-    steps they would change; `optimizer.groups` keeps them as they are. side: of the kernel, odd.
+    steps they would change; `optimizer.groups` keeps them as they are. size: as of `convolution`.
     """
 
     config: Any
-    channels: int
-    side: int
+    size: tuple[int, int]
     stride: int = 1
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
-        dtype, size, axes = self.config.compute_dtype, (self.channels,), ("embed",)
-        init, shape = nn.initializers.he_normal(), (self.side, self.side, x.shape[-1], *size)
-        inputs = ("pixels", "pixels", "embed_out")
-        kernel = parameter(self, "kernel", init, shape, inputs + axes, matrix=(3, 1), role="hidden")
-        scale = parameter(self, "scale", nn.initializers.ones, size, axes, role="vector")
-        offset = parameter(self, "offset", nn.initializers.zeros, size, axes, role="vector")
-        x = jax.lax.conv_general_dilated(
-            x.astype(dtype),
-            kernel.astype(dtype),
-            window_strides=(self.stride, self.stride),
-            padding=[(self.side // 2, self.side // 2)] * 2,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-        return x.astype(jnp.float32) * scale[None, None, None] + offset[None, None, None]
+        def vector(name, init):
+            own = parameter(self, name, init, self.size[:1], ("embed",), role="vector")
+            return own[None, None, None]
+
+        x = convolution(self, "kernel", x, self.size, self.stride)
+        return x * vector("scale", nn.initializers.ones) + vector("offset", ZEROS)
 
 
 class Block(nn.Module):
@@ -54,12 +45,13 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
         channels, stride, narrow = self.channels, self.stride, self.channels // 4
-        sizes = [(channels, 3, stride), (channels, 3, 1)]
+        sizes = [((channels, 3), stride), ((channels, 3), 1)]
         if self.bottleneck:
-            sizes = [(narrow, 1, 1), (narrow, 3, stride), (channels, 1, 1)]
-        y = Convolution(self.config, *sizes[0], name="conv_0")(x)
-        for number, size in enumerate(sizes[1:], start=1):
-            y = Convolution(self.config, *size, name=f"conv_{number}")(jax.nn.relu(y))
+            sizes = [((narrow, 1), 1), ((narrow, 3), stride), ((channels, 1), 1)]
+        y = x
+        for number, size in enumerate(sizes):
+            y = Convolution(self.config, *size, name=f"conv_{number}")(y)
+            y = jax.nn.relu(y) if number + 1 < len(sizes) else y
         if stride > 1 or x.shape[-1] != channels:
-            x = Convolution(self.config, channels, 1, stride, name="shortcut")(x)
+            x = Convolution(self.config, (channels, 1), stride, name="shortcut")(x)
         return jax.nn.relu(x + y)

@@ -107,15 +107,10 @@ class ModelConfig:
 def check_head(config: Any) -> None:
     """Raises ValueError where the head does not fit the architecture, or has no labels."""
     head = HEADS[config.head]
-    fitting = [
-        name
-        for name, own in ARCHITECTURES.items()
-        if own[-1] == head.stack and head.unordered == (name in UNORDERED)
-    ]
-    if config.architecture not in fitting:
+    if config.architecture not in head.architectures:
         raise ValueError(
             f"the head {config.head!r} needs model.architecture="
-            f"{' or '.join(map(repr, fitting))}, got {config.architecture!r}"
+            f"{' or '.join(map(repr, head.architectures))}, got {config.architecture!r}"
         )
     if head.labels and config.num_labels < 1:
         raise ValueError(

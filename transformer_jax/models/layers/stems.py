@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.layers.affine import ZEROS, affine, convolution
 from transformer_jax.models.layers.embeddings import look_up
 from transformer_jax.models.layers.parameter import parameter
-from transformer_jax.models.layers.product import product
 from transformer_jax.models.layers.resnet import Block, Convolution
 
 
@@ -37,9 +37,8 @@ class PatchEmbedding(nn.Module):
         x = jnp.where(real[..., None], x, 0.0)
         x = STEMS[config.stem].module(config, name="stem")(x, grid, real)
         if config.prefix_tokens:
-            init, size = nn.initializers.zeros, (config.prefix_tokens, config.d_model)
-            axes = ("positions", "embed")
-            prefix = parameter(self, "prefix", init, size, axes, matrix=(1, 1), role="embedding")
+            size, axes = (config.prefix_tokens, config.d_model), ("positions", "embed")
+            prefix = parameter(self, "prefix", ZEROS, size, axes, matrix=(1, 1), role="embedding")
             own = look_up(prefix, jnp.minimum(positions, config.prefix_tokens - 1))
             x = jnp.where(((segments > 0) & ~real)[..., None], own, x)
         return constrain(x, "batch", "length")
@@ -66,13 +65,7 @@ class LinearStem(nn.Module):
     def __call__(
         self, x: Float[Array, "B T PPC"], grid: Int[Array, "B T 4"], real: Bool[Array, "B T"]
     ) -> Float[Array, "B T D"]:
-        config, size = self.config, (x.shape[-1], self.config.d_model)
-        init, axes = nn.initializers.xavier_uniform(), ("pixels", "embed")
-        kernel = parameter(self, "kernel", init, size, axes, matrix=(1, 1), role="embedding")
-        zeros = nn.initializers.zeros
-        bias = parameter(self, "bias", zeros, size[1:], ("embed",), role="vector")
-        x, kernel = x.astype(config.compute_dtype), kernel.astype(config.compute_dtype)
-        return product("BTP,PD->BTD", x, kernel, jnp.float32) + bias[None, None]
+        return affine(self, "kernel", x, self.config.d_model, ("pixels", "embed"), "embedding")
 
 
 class ConvStem(nn.Module):
@@ -102,28 +95,22 @@ class ConvStem(nn.Module):
         x, inside = canvas.image(x, side), canvas.image(real[..., None].astype(x.dtype), 1)
         for number in range(halvings):
             side //= 2
-            x = jax.nn.relu(self._convolved(x, f"conv_{number}", 3, 2, config.d_model // side))
+            size, axis = (config.d_model // side, 3), "embed_out" if number else "channels"
+            x = jax.nn.relu(self._convolved(x, f"conv_{number}", size, 2, axis))
             x = x * jnp.repeat(jnp.repeat(inside, side, axis=1), side, axis=2)
-        return canvas.patches(self._convolved(x, "projection", 1, 1, config.d_model))
+        return canvas.patches(self._convolved(x, "projection", (config.d_model, 1)))
 
     def _convolved(
-        self, x: Float[Array, "B H W C"], name: str, side: int, stride: int, channels: int
+        self,
+        x: Float[Array, "B H W C"],
+        name: str,
+        size: tuple[int, int],
+        stride: int = 1,
+        axis: str = "embed_out",
     ) -> Float[Array, "B h w D"]:
-        """A convolution with a bias, its kernel drawn from N(0, 2 / inputs) (He et al. 2015)."""
-        dtype, init = self.config.compute_dtype, nn.initializers.he_normal()
-        before = "channels" if name == "conv_0" else "embed_out"
-        axes, size = ("pixels", "pixels", before, "embed"), (side, side, x.shape[-1], channels)
-        kernel = parameter(self, name, init, size, axes, matrix=(3, 1), role="hidden")
-        zeros = nn.initializers.zeros
-        bias = parameter(self, f"{name}_bias", zeros, size[-1:], ("embed",), role="vector")
-        x = jax.lax.conv_general_dilated(
-            x.astype(dtype),
-            kernel.astype(dtype),
-            window_strides=(stride, stride),
-            padding=[(side // 2, side // 2)] * 2,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-        return constrain(x.astype(jnp.float32) + bias[None, None, None], "batch")
+        """As `convolution`, with a bias."""
+        bias = parameter(self, f"{name}_bias", ZEROS, size[:1], ("embed",), role="vector")
+        return convolution(self, name, x, size, stride, axis=axis) + bias[None, None, None]
 
 
 class ResNetStem(nn.Module):
@@ -151,7 +138,7 @@ class ResNetStem(nn.Module):
                 "depth to 1 at least"
             )
         canvas = Canvas(config.grid, grid, real)
-        x = Convolution(config, config.resnet_width, 7, 2, name="entry")(canvas.image(x, side))
+        x = Convolution(config, (config.resnet_width, 7), 2, name="entry")(canvas.image(x, side))
         window, strides, padding = (1, 3, 3, 1), (1, 2, 2, 1), [(0, 0), (1, 1), (1, 1), (0, 0)]
         x = jax.lax.reduce_window(jax.nn.relu(x), -jnp.inf, jax.lax.max, window, strides, padding)
         for stage, depth in enumerate(depths):
@@ -159,13 +146,8 @@ class ResNetStem(nn.Module):
             for block in range(depth):
                 stride, name = 2 if stage and not block else 1, f"stage_{stage}_block_{block}"
                 x = Block(config, channels, stride, self.bottleneck, name=name)(x)
-        size, axes = (x.shape[-1], config.d_model), ("embed_out", "embed")
-        init, zeros = nn.initializers.lecun_normal(), nn.initializers.zeros
-        kernel = parameter(self, "projection", init, size, axes, matrix=(1, 1), role="hidden")
-        bias = parameter(self, "projection_bias", zeros, size[1:], ("embed",), role="vector")
-        x, kernel = x.astype(config.compute_dtype), kernel.astype(config.compute_dtype)
-        found = product("BHWC,CD->BHWD", x, kernel, jnp.float32)
-        return canvas.patches(found + bias[None, None, None])
+        axes, init = ("embed_out", "embed"), nn.initializers.lecun_normal()
+        return canvas.patches(affine(self, "projection", x, config.d_model, axes, "hidden", init))
 
 
 class Canvas(NamedTuple):
