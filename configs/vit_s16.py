@@ -11,43 +11,31 @@ for a part of it, for other folders, and for what memory and time such a model n
 fitted to 224x224 before the crop, whatever their aspect.
 """
 
-from configs import default
+from configs import default, vit_digits
 
 
 def get_config(arg: str = "") -> default.Config:
     """Returns the config; it takes no argument."""
-    config = default.get_config(arg)
+    config = vit_digits.get_config(arg)
 
     config.data.source = "folder"
     config.data.test = ()
+    config.data.image_size = (224, 224)
+    config.data.channels = 3
     config.data.augment = ("crop", "flip")
-    config.data.packing = False
     config.data.batch_size = 1024
 
-    config.model.architecture = "encoder_only"
-    config.model.residual = "pre_ln"
     config.model.num_layers = 12
     config.model.d_model = 384
     config.model.num_heads = 6
     config.model.d_ff = 1536
     config.model.activation = "gelu_tanh"
     config.model.norm_epsilon = 1e-6
-    config.model.prefix_tokens = 0
-    config.model.positions = "sincos_2d"
-    config.model.dropout_rate = 0.0
-    config.model.embedding_dropout_rate = 0.0
+    config.model.patch_size = 16
     config.model.dtype = "bfloat16"
 
-    config.task.name = "image_classification"
-    config.task.label_smoothing = 0.0
     config.optimizer.name = "adamw_independent"
-    config.optimizer.schedule = "cosine"
-    config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup_steps = 10_000
-    config.optimizer.beta2 = 0.999
-    config.optimizer.epsilon = 1e-8
-    config.optimizer.weight_decay = 1e-4
-    config.optimizer.clip_norm = 1.0
 
     config.train.steps = 112_603
     config.train.evaluate_every = 5000
