@@ -349,7 +349,7 @@ def test_what_is_one_size_there_is_one_here(tmp_path):
 def test_a_detr_sees_either_orientation_as_large_as_there(shape):
     """But for whole patches, 32 pixels a side, down to which the longest side is cut too."""
     found = FAMILIES["detr"].settings(Settings(DETR, "config.json", {}))
-    own = FITS["inside"](*shape, found["data.image_size"], 32)[1]
+    own = FITS["inside"](shape[0], shape[1], found["data.image_size"], 32)[1]
     processor = transformers.DetrImageProcessor()
     image = Image.fromarray(np.zeros((*shape, 3), np.uint8))
     there = processor(image, return_tensors="np")["pixel_values"].shape[2:]

@@ -109,8 +109,9 @@ class ConvStem(nn.Module):
         axis: str = "embed_out",
     ) -> Float[Array, "B h w D"]:
         """As `convolution`, with a bias."""
+        x = convolution(self, name, x, size, stride, axis=axis)
         bias = parameter(self, f"{name}_bias", ZEROS, size[:1], ("embed",), role="vector")
-        return convolution(self, name, x, size, stride, axis=axis) + bias[None, None, None]
+        return x + bias[None, None, None]
 
 
 class ResNetStem(nn.Module):
