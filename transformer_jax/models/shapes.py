@@ -6,7 +6,7 @@ its family offers (see `stacks`).
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -41,18 +41,24 @@ class Context(NamedTuple):
     prompts: Prompts | None
 
 
-class Writer(nn.Module):
-    """What the architectures with a decoder share: it tells the token after those that it has read.
-
-    Each has a token `table` and a `decoder`.
-    """
+class Architecture(nn.Module):
+    """A model that a config and stacks make, called for the arrays of its outputs."""
 
     config: Any
     stacks: Stacks
 
-    def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T V"]:
-        """Float32 logits of `outputs`."""
+    outputs: ClassVar[Callable[..., Outputs]]  # (batch, deterministic=)
+
+    def __call__(self, batch: Batch, *, deterministic: bool) -> Any:
+        """Float32 logits, or what else the head gives."""
         return self.outputs(batch, deterministic=deterministic).arrays()
+
+
+class Writer(Architecture):
+    """What the architectures with a decoder share: it tells the token after those that it has read.
+
+    Each has a token `table` and a `decoder`.
+    """
 
     def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
         """What gives the logits of every token of `targets`, given those before it in its text.
@@ -144,11 +150,8 @@ class EncoderDecoder(Writer):
         return first, Context(own, None), cache
 
 
-class EncoderOnly(nn.Module):
+class EncoderOnly(Architecture):
     """An encoder with one head (Devlin et al. 2019; Graves and Schmidhuber 2005)."""
-
-    config: Any
-    stacks: Stacks
 
     def setup(self):
         config, head = self.config, HEADS[self.config.head]
@@ -157,10 +160,6 @@ class EncoderOnly(nn.Module):
         self.head = head.module(config, name=head.name)
         if not head.labels:
             _set_up_logits(self, bias=False)
-
-    def __call__(self, batch: Batch, *, deterministic: bool) -> Float[Array, "B T _"]:
-        """Float32 logits of `outputs`."""
-        return self.outputs(batch, deterministic=deterministic).arrays()
 
     def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
         """What gives the logits at every token of `inputs`: of tokens (V), or of labels (C).
@@ -238,11 +237,8 @@ class Queries(nn.Module):
         return vectors._replace(x=jnp.zeros_like(x), offsets=x)
 
 
-class EncoderSet(nn.Module):
+class EncoderSet(Architecture):
     """An encoder, and a decoder that tells the elements of a set at once (Carion et al. 2020)."""
-
-    config: Any
-    stacks: Stacks
 
     def setup(self):
         config, head = self.config, HEADS[self.config.head]
@@ -251,10 +247,6 @@ class EncoderSet(nn.Module):
         stacks = self.stacks(config)
         self.encoder, self.decoder = stacks["encoder"], stacks["decoder"]
         self.head = head.module(config, name=head.name)
-
-    def __call__(self, batch: Batch, *, deterministic: bool) -> Any:
-        """What `outputs` says."""
-        return self.outputs(batch, deterministic=deterministic).arrays()
 
     def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
         """What the head says of each query, by each of the decoder's layers.

@@ -63,10 +63,11 @@ def convolution(
     stride: int = 1,
     *,
     axis: str = "embed_out",
+    bias: bool = False,
 ) -> Float[Array, "B h w E"]:
-    """A convolution without bias, in float32, drawn from N(0, 2 / inputs) (He et al. 2015).
+    """A convolution in float32, its kernel drawn from N(0, 2 / inputs) (He et al. 2015).
 
-    size: E, and the side of the kernel, odd. axis: the logical name of C.
+    size: E, and the side of the kernel, odd. axis: the logical name of C. bias: as of `weights`.
     """
     config, (channels, side) = module.config, size
     shape, axes = (side, side, x.shape[-1], channels), ("pixels", "pixels", axis, "embed")
@@ -79,4 +80,8 @@ def convolution(
         padding=[(side // 2, side // 2)] * 2,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
-    return constrain(x.astype(jnp.float32), "batch")
+    x = constrain(x.astype(jnp.float32), "batch")
+    if bias:
+        own = parameter(module, f"{name}_bias", ZEROS, (channels,), ("embed",), role="vector")
+        x = x + own[None, None, None]
+    return x

@@ -12,7 +12,6 @@ from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.affine import ZEROS, affine, convolution
 from transformer_jax.models.layers.embeddings import look_up
 from transformer_jax.models.layers.parameter import parameter
-from transformer_jax.models.layers.resnet import Block, Convolution
 
 
 class PatchEmbedding(nn.Module):
@@ -96,26 +95,15 @@ class ConvStem(nn.Module):
         for number in range(halvings):
             side //= 2
             size, axis = (config.d_model // side, 3), "embed_out" if number else "channels"
-            x = jax.nn.relu(self._convolved(x, f"conv_{number}", size, 2, axis))
+            x = jax.nn.relu(convolution(self, f"conv_{number}", x, size, 2, axis=axis, bias=True))
             x = x * jnp.repeat(jnp.repeat(inside, side, axis=1), side, axis=2)
-        return canvas.patches(self._convolved(x, "projection", (config.d_model, 1)))
-
-    def _convolved(
-        self,
-        x: Float[Array, "B H W C"],
-        name: str,
-        size: tuple[int, int],
-        stride: int = 1,
-        axis: str = "embed_out",
-    ) -> Float[Array, "B h w D"]:
-        """As `convolution`, with a bias."""
-        x = convolution(self, name, x, size, stride, axis=axis)
-        bias = parameter(self, f"{name}_bias", ZEROS, size[:1], ("embed",), role="vector")
-        return x + bias[None, None, None]
+        return canvas.patches(convolution(self, "projection", x, (config.d_model, 1), bias=True))
 
 
 class ResNetStem(nn.Module):
-    """A ResNet, then a matrix (Carion et al. 2020).
+    """A ResNet (He et al. 2016, 1512.03385), then a matrix (Carion et al. 2020).
+
+    It is for imported weights: norms that never see a batch do not train a network from scratch.
 
     As there, what lies beyond a smaller image is 0 in the pixels, and not before each convolution.
     `resnet_width` is the number of channels of its first convolution, and `resnet_depths` are the
@@ -149,6 +137,50 @@ class ResNetStem(nn.Module):
                 x = Block(config, channels, stride, self.bottleneck, name=name)(x)
         axes, init = ("embed_out", "embed"), nn.initializers.lecun_normal()
         return canvas.patches(affine(self, "projection", x, config.d_model, axes, "hidden", init))
+
+
+class Convolution(nn.Module):
+    """A convolution without bias, then what a norm with fixed statistics does: y scale + offset.
+
+    scale = w (variance + epsilon)^-0.5 and offset = b - mean scale are no part of the kernel, whose
+    steps they would change; `optimizer.groups` keeps them as they are. size: as of `convolution`.
+    """
+
+    config: Any
+    size: tuple[int, int]
+    stride: int = 1
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
+        def vector(name, init):
+            own = parameter(self, name, init, self.size[:1], ("embed",), role="vector")
+            return own[None, None, None]
+
+        x = convolution(self, "kernel", x, self.size, self.stride)
+        return x * vector("scale", nn.initializers.ones) + vector("offset", ZEROS)
+
+
+class Block(nn.Module):
+    """relu(x + f(x)), x projected if its size changes; f narrows to a quarter in a bottleneck."""
+
+    config: Any
+    channels: int
+    stride: int
+    bottleneck: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
+        channels, stride, narrow = self.channels, self.stride, self.channels // 4
+        sizes = [((channels, 3), stride), ((channels, 3), 1)]
+        if self.bottleneck:
+            sizes = [((narrow, 1), 1), ((narrow, 3), stride), ((channels, 1), 1)]
+        y = x
+        for number, size in enumerate(sizes):
+            y = Convolution(self.config, *size, name=f"conv_{number}")(y)
+            y = jax.nn.relu(y) if number + 1 < len(sizes) else y
+        if stride > 1 or x.shape[-1] != channels:
+            x = Convolution(self.config, (channels, 1), stride, name="shortcut")(x)
+        return jax.nn.relu(x + y)
 
 
 class Canvas(NamedTuple):
