@@ -35,7 +35,7 @@ from transformer_jax.data.prepare.tokenizer import (
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import Examples, as_text, concatenate, listed, sample
 from transformer_jax.data.read.images import ImageSettings
-from transformer_jax.data.serve.batches import eval_batches, prompt_batches
+from transformer_jax.data.serve.batches import Batches, eval_batches, prompt_batches
 from transformer_jax.data.serve.continuous_rows import contiguous_batches, contiguous_streams
 from transformer_jax.data.serve.streams import TrainStreams, shuffled_streams
 from transformer_jax.data.settings import SPLITS, DataSettings, Set
@@ -50,14 +50,15 @@ class Split:
     """One split, ready to be scored.
 
     Attributes:
-      batches: its examples in a few fixed shapes, each with the examples' numbers (-1: none).
+      batches: its examples in a few fixed shapes, each with the examples' numbers (-1: none), made
+        when they are asked for.
       examples: the columns that they were made of, as `sources.read` has them.
       parts: the numbers of the examples of each part, by its name.
       in_train: says of each example whether the training split has it too, word for word; it reads
         that split, and raises FileNotFoundError where it is not there.
     """
 
-    batches: list[NumberedBatch]
+    batches: Sequence[NumberedBatch]
     examples: Examples
     parts: Mapping[str, range]
     in_train: Callable[[], Bool[np.ndarray, " examples"]]
@@ -301,8 +302,23 @@ class Dataset:
             lambda: self.in_train(name),
         )
 
-    def prompts(self, lines: Sequence[str]) -> list[NumberedBatch]:
-        """Batches of lines as the model reads them, with their numbers. Too long lines are cut."""
+    def prompts(self, lines: Sequence[str]) -> Sequence[NumberedBatch]:
+        """Batches of lines as the model reads them, with their numbers. Too long lines are cut.
+
+        Images are read when their batch is asked for, and batched in the order of the lines.
+        """
+        size = self.settings.evaluation_batch_size
+        if not self.settings.recipe.reads_images:
+            return self._prompts(lines)
+
+        def images(number: int) -> NumberedBatch:
+            start = number * size
+            ((batch, numbers),) = self._prompts(lines[start : start + size])
+            return batch, np.where(numbers < 0, -1, start + numbers)
+
+        return Batches(math.ceil(len(lines) / size), images)
+
+    def _prompts(self, lines: Sequence[str]) -> Batches:
         settings = self.settings
         limits = settings.limits("truncate")
         if settings.recipe.reads == sources.PAIRS and not settings.parts:  # as `sources.read`

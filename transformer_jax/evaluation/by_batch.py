@@ -20,23 +20,21 @@ def fetch(what: str, compute: Compute, batches: Sequence[NumberedBatch]) -> list
 
     A batch's results are fetched once the next batch is on its way, so that the devices never wait.
 
-    what: what this is, for the line that shows how many examples are done.
+    what: what this is, for the line that shows how many batches are done.
     """
-    counts = [int(np.sum(numbers >= 0)) for _, numbers in batches]
-    computed = itertools.starmap(compute, batches)
-    fetched = []
-    with progress.bar(what, total=sum(counts), unit="examples") as advance:
-        pairs = itertools.pairwise(itertools.chain(computed, [None]))
-        for (result, _), count in zip(pairs, counts, strict=True):
+    fetched, computed = [], itertools.starmap(compute, batches)
+    with progress.bar(what, total=len(batches), unit="batches") as advance:
+        for result, _ in itertools.pairwise(itertools.chain(computed, [None])):
             fetched.append(jax.device_get(result))
-            advance(count)
+            advance(1)
     return fetched
 
 
 def fetch_examples(what: str, compute: Compute, batches: Sequence[NumberedBatch]) -> list[Any]:
     """The rows of what `compute` makes, one an example, in the order of their numbers."""
     examples = {}
-    for arrays, (_, numbers) in zip(fetch(what, compute, batches), batches, strict=True):
+    found = fetch(what, lambda batch, numbers: (numbers, compute(batch, numbers)), batches)
+    for numbers, arrays in found:
         for row in np.flatnonzero(numbers >= 0).tolist():
             examples[int(numbers[row])] = jax.tree.map(lambda array, row=row: array[row], arrays)
     return [examples[number] for number in range(len(examples))]

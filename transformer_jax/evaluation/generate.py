@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from transformer_jax.models.family import Params
 
 
 def generate(
-    decoder: Decoder, params: Params, batches: Iterable[NumberedBatch], key: Key[Array, ""]
+    decoder: Decoder, params: Params, batches: Sequence[NumberedBatch], key: Key[Array, ""]
 ) -> list[list[list[int]]]:
     """Translations or continuations: `decode.num_samples` of each example, as token ids.
 
@@ -43,7 +43,7 @@ def generate(
         ends = (place for place, i in enumerate(ids) if i in decoder.ends)
         return ids[: next(ends, 0)]  # no end: the limit was 0
 
-    samples = fetch_examples("Decoding", decode, list(batches))
+    samples = fetch_examples("Decoding", decode, batches)
     return [[before_end(ids) for ids in rows.tolist()] for rows in samples]
 
 

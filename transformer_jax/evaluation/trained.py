@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -110,13 +110,13 @@ class Trained:
 
         return self.loss.means(jax.tree.map(lambda *sums: np.sum(sums, dtype=np.float64), *parts))
 
-    def predict(self, batches: Iterable[NumberedBatch]) -> list[Any]:
+    def predict(self, batches: Sequence[NumberedBatch]) -> list[Any]:
         """What is predicted of each example, as its row of each array."""
 
         def predict(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Any:
             return predict_step(self.params, batch, model=self.model, predict=self.prediction)
 
-        return fetch_examples("Predicting", predict, list(batches))
+        return fetch_examples("Predicting", predict, batches)
 
     def embed(self, lines: Sequence[str]) -> Float[np.ndarray, "N D"]:
         """The vector of each line. Raises ValueError where there are no lines."""
@@ -130,7 +130,7 @@ class Trained:
 
         return np.stack(fetch_examples("Embedding", embed, batches)).astype(np.float32)
 
-    def generate(self, batches: Iterable[NumberedBatch]) -> list[list[list[int]]]:
+    def generate(self, batches: Sequence[NumberedBatch]) -> list[list[list[int]]]:
         """Token ids that follow each example, `decode.num_samples` times (see `generate`)."""
         return generate.generate(self.writer, self.params, batches, jax.random.key(self.seed))
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,7 +53,7 @@ def likeliest_labels(outputs: Outputs, batch: Batch) -> Int[Array, "B T"]:
     return jnp.where(batch["labels"] > 0, likeliest(outputs, batch), -1)
 
 
-def labels(trained: Trained, batches: Iterable[NumberedBatch]) -> list[list[str]]:
+def labels(trained: Trained, batches: Sequence[NumberedBatch]) -> list[list[str]]:
     """The labels that `likeliest_labels` predicts, by example."""
     names = trained.data.labels
     rows = trained.predict(batches)

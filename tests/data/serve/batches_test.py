@@ -1,3 +1,5 @@
+import weakref
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,16 @@ def test_eval_batches_have_every_example_once_in_few_shapes(case, n):
     assert len(shapes) == len(lengths)
     *_, offsets = arrays.offsets.values()
     assert lengths <= {8, 16, 24, 32, 48, 64, np.diff(offsets[:]).max()}
+
+
+def test_a_batch_is_made_when_it_is_asked_for_and_not_kept():
+    columns, draw = CASES["drawn"]
+    batches = eval_batches([make_arrays(20, columns)], columns, batch_size=8, draw=draw)
+    (batch, _), (again, _) = batches[0], batches[0]
+    assert_same(batch, again)
+    held = [weakref.ref(values) for values in batch.values()]
+    del batch
+    assert not any(one() is not None for one in held)
 
 
 @pytest.mark.parametrize("columns", [TEXTS, LABELLED])

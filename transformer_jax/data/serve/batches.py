@@ -1,6 +1,6 @@
 """Batches to score and to decode: every example once, sorted by length into a few fixed shapes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,22 @@ from transformer_jax.data.prepare.recipe import (
 from transformer_jax.data.prepare.tokenizer import PAD_ID
 
 
+class Batches(Sequence[NumberedBatch]):
+    """Batches of which each is made when it is asked for: so memory holds no more than are in use.
+
+    make: the number of a batch, from 0 to count - 1 -> the batch, and its examples' numbers.
+    """
+
+    def __init__(self, count: int, make: Callable[[int], NumberedBatch]):
+        self._numbers, self._make = range(count), make
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._make(self._numbers[number])
+
+
 def eval_batches(
     sets: Sequence[TokenArrays],
     columns: Mapping[str, Column],
@@ -25,7 +41,7 @@ def eval_batches(
     batch_size: int,
     draw: Draw | None = None,
     corrupt: Corrupt | None = None,
-) -> list[NumberedBatch]:
+) -> Batches:
     """Every example once, one a row, sorted by length (longest first) into few shapes.
 
     What is drawn, as masks, is drawn by the example's number: the same in every evaluation.
@@ -38,46 +54,52 @@ def eval_batches(
         row of padding, which fills up the last batch. Lengths of the last column are rounded up to
         8, 16, 24, 32, 48, 64, 96 ...; batches that are equal in it are equal in all.
     """
-    examples = [arrays[number] for arrays in sets for number in range(len(arrays))]
-    if corrupt is not None:
-        examples = [
-            corrupt(example, np.random.default_rng(number))
-            for number, example in enumerate(examples)
-        ]
-    batches = _one_a_row(examples, columns, list(columns), batch_size)
+    places = [(arrays, number) for arrays in sets for number in range(len(arrays))]
+
+    def example(number: int) -> Mapping[str, Any]:
+        arrays, own = places[number]
+        return corrupt(arrays[own], np.random.default_rng(number)) if corrupt else arrays[own]
+
+    batches = _one_a_row(example, len(places), columns, list(columns), batch_size)
     if draw is None:
         return batches
-    return [(_drawn_by_row(batch, index, draw), index) for batch, index in batches]
+    return Batches(len(batches), lambda number: _drawn_by_row(*batches[number], draw))
 
 
-def _drawn_by_row(batch: Batch, index: Int64[np.ndarray, " B"], draw: Draw) -> Batch:
+def _drawn_by_row(batch: Batch, index: Int64[np.ndarray, " B"], draw: Draw) -> NumberedBatch:
     rows = [
         draw({name: values[row] for name, values in batch.items()}, np.random.default_rng(seed))
         for row, seed in enumerate(index + 1)  # a seed must not be negative
     ]
-    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}, index
 
 
 def prompt_batches(
     rows: Encoded, columns: Mapping[str, Column], *, batch_size: int, max_length: int
-) -> list[NumberedBatch]:
+) -> Batches:
     """Rows by columns that came in by hand, batched as by eval_batches.
 
     max_length: places of an example at most; no row is longer.
     """
     examples = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-    return _one_a_row(examples, columns, list(rows), batch_size, max_length)
+    example = examples.__getitem__
+    return _one_a_row(example, len(examples), columns, list(rows), batch_size, max_length)
 
 
 def _one_a_row(
-    examples: Sequence[Mapping[str, Any]],
+    example: Callable[[int], Mapping[str, Any]],
+    count: int,
     columns: Mapping[str, Column],
     names: Sequence[str],
     batch_size: int,
     most: int | None = None,
-) -> list[NumberedBatch]:
-    """Batches of the named columns. most: places of a row at most; None: of the longest example."""
-    lengths = {name: np.array([len(row[name]) for row in examples], np.int64) for name in names}
+) -> Batches:
+    """Batches of the named columns of so many examples.
+
+    most: places of a row at most; None: of the longest example.
+    """
+    found = [[len(row[name]) for name in names] for row in map(example, range(count))]
+    lengths = dict(zip(names, np.array(found, np.int64).reshape(count, -1).T, strict=True))
     order = np.lexsort([-lengths[name] for name in names])
     missing = -len(order) % batch_size
     groups = np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)
@@ -89,11 +111,13 @@ def _one_a_row(
     for shape in shapes:
         *_, last = shape
         widest[last] = list(map(max, shape, widest.get(last, shape)))
-    batches = []
-    for group, (*_, last) in zip(groups, shapes, strict=True):
-        rows = [examples[i] if i >= 0 else dict.fromkeys(names, ()) for i in group]
-        batches.append((pad(rows, columns, dict(zip(names, widest[last], strict=True))), group))
-    return batches
+
+    def make(number: int) -> NumberedBatch:
+        group, (*_, last) = groups[number], shapes[number]
+        rows = [example(i) if i >= 0 else dict.fromkeys(names, ()) for i in group.tolist()]
+        return pad(rows, columns, dict(zip(names, widest[last], strict=True))), group
+
+    return Batches(len(groups), make)
 
 
 def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"], most: int) -> int:
