@@ -45,7 +45,7 @@ def values(key: str, *, small: bool) -> st.SearchStrategy[Any]:
         wrong |= st.sampled_from(_NAMES) | st.text(_CHARACTERS, max_size=9)
     else:
         rows = st.tuples(*map(_like, kinds.ROWS[key][0])) if key in kinds.ROWS else st.nothing()
-        numbers = [4, 8, 12, 0.5] if key in kinds.NUMBERS else _SPLITS
+        numbers = [4, 8, 12, 0.5] if KINDS[key].item is not str else _SPLITS
         typical = st.lists(rows | st.sampled_from(names or numbers), max_size=3).map(tuple)
     typical |= st.just(DEFAULTS[key]) | st.none() if KINDS[key].may_be_none else st.nothing()
     return st.one_of(typical, typical, wrong)

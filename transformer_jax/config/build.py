@@ -198,7 +198,7 @@ def _model_config(config: Config, family: Family, task: Task, data: DataSettings
     settings |= {
         "vocab_size": settings["vocab_size"] or 4,
         "bos_id": BOS_ID,
-        "inputs": task.inputs,
+        "inputs": "patches" if task.recipe.reads_images else "tokens",
         "grid": data.images.grid if data.images else (0, 0),
         "head": task.heads[settings["architecture"]],
         "num_labels": 1,

@@ -51,14 +51,6 @@ ROWS = {
     "data.mixture": (("json", "~/web", "part-*.json", 3.0),),
     "data.parts": (("reverse", 1.0, "data.source_language=de", "data.target_language=en"),),
 }
-# The keys whose tuples hold numbers instead of texts, and of which kind.
-NUMBERS = {
-    "data.image_size": int,
-    "model.resnet_depths": int,
-    "model.pixel_mean": float,
-    "model.pixel_std": float,
-    "task.box_weights": float,
-}
 # The keys whose texts have a form, and what is of that form; "" is free.
 _UTF_8 = r"[^\ud800-\udfff]*", "a text in UTF-8"  # which names of files need not be
 FORMS = {
@@ -77,10 +69,11 @@ _EXPECTED = {
 
 
 class Kind(NamedTuple):
-    """The type of a key's values, and whether None is one of them."""
+    """The type of a key's values, whether None is one, and what tuples hold that hold no rows."""
 
     type: type
     may_be_none: bool
+    item: type = str
 
 
 def show(value: object) -> str:
@@ -139,10 +132,10 @@ def check(key: str, kind: Kind, value: Any) -> Any:
     """
     if value is None and kind.may_be_none:
         return None
-    fitted = _fitted(key, kind.type, value)
+    fitted = _fitted(key, kind, value)
     if fitted is None:
         rows = f"rows, as {ROWS[key]!r}" if key in ROWS else "texts, as ('train',)"
-        rows = "numbers, as (1, 2)" if key in NUMBERS else rows
+        rows = "numbers, as (1, 2)" if kind.item is not str else rows
         expected = _EXPECTED.get(kind.type, f"a tuple of {rows}")
         none = value is None or value == "None"
         unset = " or None" if kind.may_be_none else "; it cannot be None" if none else ""
@@ -158,14 +151,13 @@ def check(key: str, kind: Kind, value: Any) -> Any:
     return fitted
 
 
-def _fitted(key: str, kind: type, value: Any) -> Any:
+def _fitted(key: str, kind: Kind, value: Any) -> Any:
     """The value in this type; None where it has another."""
-    if kind is tuple and isinstance(value, tuple | list):
-        item_kind = NUMBERS.get(key, str)
-        items = tuple(_row(key, item) if key in ROWS else _item(item_kind, item) for item in value)
+    if kind.type is tuple and isinstance(value, tuple | list):
+        items = tuple(_row(key, item) if key in ROWS else _item(kind.item, item) for item in value)
         return None if None in items else items
     # The text 'None' as a folder or a name is a slip of whoever meant to unset it.
-    return None if value == "None" and key not in CHOICES else _item(kind, value)
+    return None if value == "None" and key not in CHOICES else _item(kind.type, value)
 
 
 def _item(kind: type, value: Any) -> Any:

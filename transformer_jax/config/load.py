@@ -266,7 +266,9 @@ def _defaults(get_config: Callable[[], Config]) -> tuple[Config, Schema]:
     for key, value in flatten(config).items():
         *sections, name = key.split(".")
         owner = functools.reduce(operator.getitem, sections, config)
-        schema[key] = Kind(owner.get_type(name), value is None)
+        # Tuples that are empty, or hold rows, tell no type of an item.
+        items = value if isinstance(value, tuple) and key not in kinds.ROWS else ()
+        schema[key] = Kind(owner.get_type(name), value is None, *map(type, items[:1]))
     return FrozenConfigDict(config), schema
 
 

@@ -213,7 +213,6 @@ TASK = Task(
         fewest_labels=1,  # the other class is none
         left_out=left_out,
     ),
-    inputs="patches",
     heads={"encoder_set": "boxes"},
     loss=detection.set_loss,
     metrics=detection.METRICS,

@@ -101,7 +101,6 @@ TASK = Task(
         encoded={**pictures.KEPT, "labels": Column("source")},
         labels="label",
     ),
-    inputs="patches",
     heads={"encoder_only": "image_classes"},
     loss=label_loss,
     predict=_best,

@@ -26,7 +26,6 @@ class Task:
 
     Attributes:
       recipe: what data makes of the task's examples.
-      inputs: how a batch becomes vectors, a key of INPUTS.
       heads: the model's head (a key of HEADS) by the architectures that the task fits.
       loss: (outputs, batch, settings) -> sum of losses, its weight, sums by name.
       metrics: the names of these sums.
@@ -49,7 +48,6 @@ class Task:
     """
 
     recipe: Recipe
-    inputs: str = "tokens"
     heads: dict[str, str]
     loss: Callable[[Outputs, Batch, LossSettings], Result]
     metrics: tuple[str, ...] = METRICS
