@@ -207,13 +207,13 @@ def test_too_many_boxes_are_left_out_and_all_is_told(config, folder, capsys):
     data = build(config()).data
     summary = data.summaries()["train"]
     assert (summary.examples, summary.too_long) == (24, 1)
-    assert summary.left_out == {"boxes without area": 1, "crowds": 1}
+    assert summary.left_out == {"boxes without area": 1, "crowds or difficult boxes": 1}
     assert summary.empty["boxes"] == 6
     assert summary.lengths["target"][-1] == 3
     assert inspect(config(), None) == 0
     shown = capsys.readouterr().out
     assert "target boxes: median / 90 % / longest" in shown
-    assert "train: 1 boxes without area and 1 crowds are left out" in shown
+    assert "train: 1 boxes without area and 1 crowds or difficult boxes are left out" in shown
 
 
 def test_a_recipe_can_be_sent_to_a_process():

@@ -10,6 +10,7 @@ from PIL import Image
 from tests.data.toy import source_settings
 from transformer_jax.data.read import boxes, sources
 from transformer_jax.data.read.boxes import BOXED, left_out, read_coco, read_voc
+from transformer_jax.evaluation.boxes import average_precision
 
 NAMES = {3: "cat", 7: "dog"}
 
@@ -59,7 +60,7 @@ def test_coco_says_where_boxes_are_cut_to_the_image(tmp_path, folder):
     assert rows[1][2] == [[0, 0, 5, 5, 100, 0], [40, 5, 40, 10, 25, 0]]
     assert rows[3][2:] == ([], [])
     examples = dict(zip(BOXED, map(list, zip(*rows, strict=True)), strict=True))
-    assert left_out(examples) == {"boxes without area": 2, "crowds": 1}
+    assert left_out(examples) == {"boxes without area": 2, "crowds or difficult boxes": 1}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +98,8 @@ def voc(tmp_path, objects, size=(30, 40)):
     pictures(tmp_path / "JPEGImages", 1, ".jpg")
     rows = "".join(
         f"<object><name>{name}</name><bndbox><xmin>{x0}</xmin><ymin>{y0}</ymin><xmax>{x1}</xmax>"
-        f"<ymax>{y1}</ymax></bndbox></object>"
-        for name, (x0, y0, x1, y1) in objects
+        f"<ymax>{y1}</ymax></bndbox>{''.join(more)}</object>"
+        for name, (x0, y0, x1, y1), *more in objects
     )
     text = f"<size><width>{size[1]}</width><height>{size[0]}</height></size>{rows}"
     for name in ("Annotations", "ImageSets/Main"):
@@ -116,6 +117,20 @@ def test_corners_of_voc_count_from_1_and_belong_to_boxes(tmp_path):
     assert found[0] == [0, 0, 40, 30, 1200, 0]
     assert not boxes.has_area(found[1]) and boxes.has_area(found[2])
     assert found[2][:4] == [2, 3, 5.5, 30]
+
+
+def test_difficult_boxes_of_voc_are_neither_learned_nor_missed(tmp_path):
+    marks = ("<difficult>1</difficult>", "<difficult>0</difficult>")
+    objects = [("cat", (1, 1, 9, 9), mark) for mark in marks]
+    ((_, _, found, _),) = read_voc(voc(tmp_path, objects), skip_bad=False)
+    assert [box[5] for box in found] == [1, 0]
+    assert left_out({"boxes": [found]})["crowds or difficult boxes"] == 1
+    # Whether the difficult one is found changes nothing.
+    truths = [[{"bbox": [0, 0, 9, 9], "category_id": 0, "iscrowd": box[5]} for box in found[:1]]]
+    truths[0].append({"bbox": [20, 20, 9, 9], "category_id": 0})
+    told = [{"bbox": row["bbox"], "category_id": 0, "score": 0.9} for row in truths[0]]
+    for own, score in ((told, 1), (told[1:], 1), (told[:1], 0)):
+        assert average_precision(truths, [own], ["cat"])["ap50"] == pytest.approx(score)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Readers of pictures with boxes, to rows of BOXED: generated scenes, COCO's JSON, Pascal's XML."""
 
-import functools
 import itertools
 import json
 import math
@@ -13,14 +12,14 @@ import numpy as np
 
 from transformer_jax.data.corpora import scenes
 from transformer_jax.data.read.examples import Examples, SourceSettings, gathered
-from transformer_jax.data.read.images import decode, size_of
+from transformer_jax.data.read.images import size_of
 from transformer_jax.data.read.open_file import read_lines
-from transformer_jax.data.read.parse import Row, checked
-from transformer_jax.data.read.pictures import from_file, netpbm
+from transformer_jax.data.read.parse import Row
+from transformer_jax.data.read.pictures import checked_pictures, from_file, netpbm
 
 # A picture, its rows and columns, its boxes, and the name of what each holds. A box is a list of
 # x0, y0, x1, y1 in pixels, from edge to edge and inside of the picture, the area by which scores
-# call it small or large, and 1 where it holds a crowd, or else 0.
+# call it small or large, and 1 where nobody has to find it, as a crowd, or else 0.
 BOXED: tuple[str, ...] = ("image", "size", "boxes", "labels")
 # The path of an image, its rows and columns (0: nobody knows), and its boxes, each with its name.
 Annotated = tuple[Path, Sequence[int], list[tuple[list[float], str]]]
@@ -30,7 +29,8 @@ def left_out(examples: Examples) -> dict[str, int]:
     """How many boxes nothing is learnt of, and why."""
     boxes = [box for own in examples["boxes"] for box in own]
     empty = sum(not has_area(box) for box in boxes)
-    return {"boxes without area": empty, "crowds": sum(crowd for *_, crowd in boxes)}
+    ignored = sum(own for *_, own in boxes)
+    return {"boxes without area": empty, "crowds or difficult boxes": ignored}
 
 
 def has_area(box: Sequence[float]) -> bool:
@@ -60,8 +60,7 @@ def read_coco(path: Path, *, skip_bad: bool) -> Iterator[Row]:
 
     Raises ValueError where it has another content, or as `_row`.
     """
-    images = enumerate(_coco(path), start=1)
-    return checked(path, images, functools.partial(_row, skip_bad), skip_bad)
+    return checked_pictures(path, enumerate(_coco(path), start=1), _row, skip_bad)
 
 
 def coco_images(path: Path) -> tuple[Path, ...]:
@@ -110,16 +109,17 @@ def read_voc(path: Path, *, skip_bad: bool) -> Iterator[Row]:
     """ImageSets/Main/SPLIT.txt of Pascal VOC (Everingham et al. 2010): a name a line.
 
     Its corners count pixels from 1, and the last is part of the box. A box without area is one by
-    these numbers: it does not become one of a pixel.
+    these numbers: it does not become one of a pixel. A "difficult" one is not learned, and does not
+    count where it is found or missed.
 
     Raises ValueError where an annotation is missing or another thing, or as `_row`.
     """
 
     def read(line: str) -> Row | None:
-        return _row(skip_bad, _annotated(*_voc_pair(path, line))) if line.strip() else None
+        return _row(_annotated(*_voc_pair(path, line))) if line.strip() else None
 
     lines = (line or "" for line in read_lines(path, skip_bad=skip_bad))
-    return checked(path, enumerate(lines, start=1), read, skip_bad)
+    return checked_pictures(path, enumerate(lines, start=1), read, skip_bad)
 
 
 def voc_files(path: Path) -> tuple[Path, ...]:
@@ -153,7 +153,8 @@ def _annotated(file: Path, image: Path) -> Annotated:
                 raise ValueError(f"the corners {corners} are not finite")
             low = [x0 - 1, y0 - 1]
             high = [x1, y1] if x0 < x1 and y0 < y1 else low
-            box = [*low, *high, (high[0] - low[0]) * (high[1] - low[1]), 0]
+            area, difficult = (high[0] - low[0]) * (high[1] - low[1]), row.findtext("difficult")
+            box = [*low, *high, area, int(difficult or 0)]
             boxes.append((box, text(row, "name")))
     except (OSError, ValueError, xml.ParseError) as error:
         raise ValueError(
@@ -163,15 +164,13 @@ def _annotated(file: Path, image: Path) -> Annotated:
     return image, size, boxes
 
 
-def _row(skip_bad: bool, annotated: Annotated) -> Row:
+def _row(annotated: Annotated) -> Row:
     """A row of BOXED. Raises ValueError where there is no such image, or it has another size."""
     file, size, boxes = annotated
     try:
         picture = from_file(file)
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
-    if skip_bad:  # then it is looked at whether it can be decoded
-        decode(picture, 3)
     rows, columns = size_of(picture)
     if tuple(size) not in ((rows, columns), (0, 0)):
         raise ValueError(

@@ -1,8 +1,7 @@
 """Readers of labelled images: folders, columns of Parquet, and scikit-learn's digits."""
 
-import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,9 @@ def read_folder(folder: Path, *, skip_bad: bool) -> Iterator[Row]:
     if not files:
         raise ValueError(f"{folder}: expected a folder for each label, with its images")
     rows = enumerate(files, start=1)
-    read = functools.partial(_usable, lambda path: (from_file(path), path.parent.name), skip_bad)
-    yield from checked(folder, rows, read, skip_bad)
+    yield from checked_pictures(
+        folder, rows, lambda path: (from_file(path), path.parent.name), skip_bad
+    )
 
 
 def read_parquet(path: Path, image: str, label: str, *, skip_bad: bool) -> Iterator[Row]:
@@ -72,9 +72,8 @@ def read_parquet(path: Path, image: str, label: str, *, skip_bad: bool) -> Itera
                 raise ValueError(f"the field {label!r} holds no label")
             return Picture(own, data), str(found)
 
-        usable = functools.partial(_usable, read, skip_bad)
         numbered = ((number, (number, row)) for number, row in enumerate(rows, start=1))
-        yield from checked(path, numbered, usable, skip_bad)
+        yield from checked_pictures(path, numbered, read, skip_bad)
 
 
 def _names(metadata: dict[bytes, bytes], label: str) -> Sequence[str]:
@@ -85,12 +84,18 @@ def _names(metadata: dict[bytes, bytes], label: str) -> Sequence[str]:
         return ()
 
 
-def _usable(read: Callable[[Any], Row], skip_bad: bool, given: Any) -> Row:
-    """What is read. Where bad ones are skipped, it is looked at whether it can be decoded."""
-    picture, label = read(given)
-    if skip_bad:
-        decode(picture, 3)
-    return picture, label
+def checked_pictures(
+    path: Path, numbered: Iterable[tuple[int, Any]], read: Callable[[Any], Any], skip_bad: bool
+) -> Iterator[Any]:
+    """`checked` rows that begin with a picture; one that cannot be decoded is a bad one."""
+
+    def usable(given: Any) -> Any:
+        row = read(given)
+        if skip_bad and row is not None:  # else preparing decodes it, and names it
+            decode(row[0], 3)
+        return row
+
+    return checked(path, numbered, usable, skip_bad)
 
 
 def read_digits(
