@@ -1,5 +1,6 @@
 """Sources of labelled images yield what their files hold, and say what is wrong with them."""
 
+import dataclasses
 import io
 import json
 import logging
@@ -14,6 +15,7 @@ from PIL import Image
 from tests.data import drawn_images
 from tests.data.toy import source_settings
 from transformer_jax.data.read import images, sources
+from transformer_jax.data.read.examples import concatenate
 from transformer_jax.data.read.sources import PICTURES
 
 
@@ -152,6 +154,51 @@ class ToyImages(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, split):
         for number, (pixels, label) in enumerate(drawn(split)):
             yield f"{number:03}", {"image": io.BytesIO(png(pixels)), "label": label}
+
+
+class ToyBoxes(ToyImages):
+    """The drawn images with a box each, and a crowd. TFDS knows it as "toy_boxes"."""
+
+    def _info(self):
+        objects = {
+            "bbox": tfds.features.BBoxFeature(),
+            "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+            "is_crowd": tfds.features.Scalar(dtype=np.bool_),
+        }
+        features = {
+            "image": tfds.features.Image(shape=(None, None, 1), encoding_format="png"),
+            "objects": tfds.features.Sequence(objects),
+        }
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _generate_examples(self, split):
+        boxes = [tfds.features.BBox(0.0, 0.25, 0.5, 1.0), tfds.features.BBox(0.0, 0.0, 1.0, 1.0)]
+        for number, (pixels, _) in enumerate(drawn(split)):
+            objects = [
+                {"bbox": box, "label": which, "is_crowd": bool(which)}
+                for which, box in enumerate(boxes[: number % 3])
+            ]
+            yield f"{number:03}", {"image": io.BytesIO(png(pixels)), "objects": objects}
+
+
+def test_tfds_has_boxes_in_pixels(tmp_path):
+    own = {"name": "toy_boxes", "text_feature": "image", "label_feature": "objects"}
+    settings = source_settings("tfds", tmp_path, **own)
+    found = concatenate(sources.read(settings, sources.BOXED, ("test",)))
+    numbers = {pixels.tobytes(): number for number, (pixels, _) in enumerate(drawn("test"))}
+    assert len(found["image"]) == len(numbers)
+    for picture, size, boxes, labels in zip(*found.values(), strict=True):
+        pixels = images.decode(picture, 1)[..., 0]
+        (rows, columns), count = size, numbers[pixels.tobytes()] % 3
+        expected = [
+            [columns / 4, 0, columns, rows / 2, columns * rows * 3 / 8, 0],
+            [0, 0, columns, rows, columns * rows, 1],
+        ]
+        assert (rows, columns) == pixels.shape[:2] and labels == ["cat", "dog"][:count]
+        assert boxes == expected[:count]
+    wrong = dataclasses.replace(settings, label_feature="image")
+    with pytest.raises(ValueError, match="'image': toy_boxes.*'bbox' and a 'label'.*objects"):
+        next(sources.read(wrong, sources.BOXED, ("test",)))
 
 
 def test_tfds_has_images_as_they_are_encoded(tmp_path):

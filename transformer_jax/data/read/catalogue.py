@@ -17,8 +17,9 @@ from tensorflow_datasets.core.download import extractor
 from tensorflow_datasets.core.download.util import DownloadError
 
 from transformer_jax.data.cache import damage, fingerprint, locked
-from transformer_jax.data.read.examples import Examples, Picture, SourceSettings
+from transformer_jax.data.read.examples import Examples, Picture, SourceSettings, gathered
 from transformer_jax.data.read.features import BLOCK, KEYS, built_once, columns_of
+from transformer_jax.data.read.images import size_of
 from transformer_jax.runs import manifest
 
 # TFDS unpacks archives through these two functions of TensorFlow; plain ones do for local files.
@@ -57,6 +58,38 @@ def read(
         # Names in place of the numbers of classes.
         blocks = (b | {name: [_class(feature, value) for value in b[name]]} for b in blocks)
     return columns_of(blocks, columns, names)
+
+
+def read_boxes(
+    settings: SourceSettings, splits: Sequence[str], columns: Sequence[str]
+) -> Iterator[Examples]:
+    """Images and the boxes in them: `label_feature` names the feature that holds the objects.
+
+    Raises as `read`, where objects have no "bbox" and "label".
+    """
+    builder, image, name = find_builder(settings), settings.text_feature, settings.label_feature
+    _check_feature(builder, "image", image)
+    objects = getattr(_features(builder).get(name), "feature", None)
+    if not isinstance(objects, tfds.features.FeaturesDict) or not {"bbox", "label"} <= {*objects}:
+        raise ValueError(
+            f"data.label_feature={name!r}: {builder.info.full_name} has no such feature with a "
+            f"'bbox' and a 'label' of each object; its features: {', '.join(_features(builder))}"
+        )
+    for block in read_builder(builder, splits, (image, name), pictures=True):
+        pairs = zip(block[image], block[name], strict=True)
+        yield from gathered(columns, (_boxed(*pair, objects["label"]) for pair in pairs))
+
+
+def _boxed(picture: Picture, objects: dict[str, list], label: Any) -> tuple:
+    """A row of BOXED. Corners are shares of the image's sides, y before x."""
+    rows, columns = size_of(picture)
+    ignored = [objects[key] for key in ("is_crowd", "is_difficult") if key in objects]
+    boxes = []
+    for number, (y0, x0, y1, x1) in enumerate(objects["bbox"]):
+        low, high = (x0 * columns, y0 * rows), (x1 * columns, y1 * rows)
+        area = (high[0] - low[0]) * (high[1] - low[1])
+        boxes.append([*low, *high, area, int(any(own[number] for own in ignored))])
+    return picture, [rows, columns], boxes, [_class(label, value) for value in objects["label"]]
 
 
 def _class(feature: Any, value: Any) -> str | list:
@@ -157,7 +190,7 @@ def _decode(folder: Path, splits: Sequence[str], features: Sequence[str]) -> Ite
 
 
 def _pictures(folder: Path, splits: Sequence[str], image: str, label: str) -> Iterator[Examples]:
-    """The images of a prepared set and their labels, in blocks."""
+    """The images of a prepared set and their labels or objects, in blocks."""
     encoded = {image: tfds.decode.SkipDecoding()}
     for split, start, records in _records(folder, splits, _PICTURES, encoded):
         names = (f"{folder.name}:{split}:{start + number}" for number in range(len(records)))
@@ -207,9 +240,11 @@ def _prepare(builder: Builder, folder: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What TFDS decodes (bytes, NumPy) as str, numbers and lists."""
+    """What TFDS decodes (bytes, NumPy) as str, numbers, lists and dicts of them."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
+    if isinstance(value, dict):
+        return {key: _plain(own) for key, own in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list) else value

@@ -39,11 +39,13 @@ class SourceSettings:
 
     source: a key of `sources.SOURCES`.
     dir: folder of the files, where the source has files.
-    name: name in TFDS's catalogue, such as "wmt14_translate/de-en" ("tfds").
+    name: in TFDS's catalogue, such as "wmt14_translate/de-en" ("tfds"), or of what is drawn
+        ("scenes").
     source_language, target_language: endings of parallel files ("text"), features ("tfds") or
         fields ("json", "parquet").
     text_feature, label_feature: features ("embedded", "tfds"), columns ("tsv"; "conllu": the
-        label's alone) or fields ("json", "parquet").
+        label's alone) or fields ("json", "parquet"), of a text or image and of its label or, of
+        detection, its objects.
     prefix: what stands before the source of every pair.
     document_separator: where plain text is cut into documents ("": nowhere).
     skip_bad_lines: whether lines of files that are no examples are counted and left out.

@@ -89,6 +89,10 @@ def _catalogue() -> Any:
     return catalogue
 
 
+def _in_catalogue(settings: SourceSettings) -> str:
+    return _catalogue().version(settings)
+
+
 def _named(columns: Columns) -> tuple[str, ...]:
     """The settings that shape columns which are read from features."""
     return (*(KEYS[column] for column in columns), *_PREFIX * (columns == PAIRS))
@@ -148,12 +152,15 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     "voc": {BOXED: Files(boxes.read_voc, beside=boxes.voc_files)},
     # A set of TFDS's catalogue.
     "tfds": {
-        columns: Generated(
-            lambda *given: _catalogue().read(*given),
-            lambda settings: _catalogue().version(settings),
-            ("name", *_named(columns)),
-        )
-        for columns in (*_TEXTUAL, PICTURES)
+        **{
+            columns: Generated(
+                lambda *given: _catalogue().read(*given), _in_catalogue, ("name", *_named(columns))
+            )
+            for columns in (*_TEXTUAL, PICTURES)
+        },
+        BOXED: Generated(
+            lambda *given: _catalogue().read_boxes(*given), _in_catalogue, ("name", *_LABEL)
+        ),
     },
     # Images in folders of their labels.
     "folder": {PICTURES: Files(pictures.read_folder, beside=pictures.files_of)},
