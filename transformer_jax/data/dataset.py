@@ -54,8 +54,8 @@ class Split:
         when they are asked for.
       examples: the columns that they were made of, as `sources.read` has them.
       parts: the numbers of the examples of each part, by its name.
-      in_train: says of each example whether the training split has it too, word for word; it reads
-        that split, and raises FileNotFoundError where it is not there.
+      in_train: says of each example whether the training split has it too; it reads that split,
+        and raises FileNotFoundError where it is not there.
     """
 
     batches: Sequence[NumberedBatch]
@@ -393,7 +393,7 @@ class Dataset:
         return float(np.mean(shares))
 
     def in_train(self, split: str) -> Bool[np.ndarray, " examples"]:
-        """Whether the training split has each example of a split too, word for word."""
+        """Whether the training split has each example of a split too."""
         own = np.concatenate([arrays.hashes()[:] for arrays in self._tokens(split)])
         shared = np.zeros(len(own), bool)
         for arrays in self._tokens("train"):
@@ -416,7 +416,7 @@ class Dataset:
                     split,
                     summary.too_long,
                     summary.examples,
-                    "tokens" if self.settings.recipe.tokenized else "places",
+                    self.settings.recipe.counts,
                     " or ".join(f"data.max_{side}_length" for side in self.settings.recipe.sides),
                     "left out" if split == "train" else "cut off",
                 )
@@ -442,7 +442,7 @@ class Dataset:
             part.pieces,
             settings.cache / "sets" / key,
             workers=settings.workers,
-            what=f"Tokenising the {split} split",
+            what=f"{'Tokenising' if settings.recipe.tokenized else 'Encoding'} the {split} split",
             total=sources.plain_bytes(*part.where),
         )
 

@@ -24,7 +24,7 @@ import numpy as np
 from transformer_jax.data.cache import fingerprint, resumed
 from transformer_jax.data.prepare import arrays
 from transformer_jax.data.prepare.arrays import Counts, FileArray, TokenArrays
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe
+from transformer_jax.data.prepare.recipe import SIDES, Column, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.worker import Worker
 from transformer_jax.data.read.examples import Examples, Picture, identified, listed
@@ -160,11 +160,13 @@ def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
     """Counts what is in the files, and says what they are."""
     names = list(plan.recipe.stored)
     if not counts.examples or not (folder / f"{names[0]}_lengths").stat().st_size:
-        limits = plan.limits
+        limits = {f"data.max_{side}_length": getattr(plan.limits, side) for side in SIDES}
+        if plan.recipe.reads_images:  # of which no patch is cut
+            del limits["data.max_source_length"]
+        most = " or ".join(f"{key}={length}" for key, length in limits.items())
         raise ValueError(
-            f"no example is left of {counts.examples}: {counts.too_long} are longer than "
-            f"data.max_source_length={limits.source} or data.max_target_length={limits.target} "
-            "tokens"
+            f"no example is left of {counts.examples}: {counts.too_long} are longer than {most} "
+            f"{plan.recipe.counts}"
         )
     for name in [*names, *[arrays.TEXTS] * plan.keeps_texts]:
         _sum_up(folder / f"{name}_lengths", folder / f"{name}_offsets")
@@ -312,8 +314,8 @@ def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Ma
                 yield waiting.popleft().result()
         except (EOFError, BrokenPipeError) as error:
             raise RuntimeError(
-                "a process that tokenises was killed, perhaps for want of memory: run the same "
-                f"command again and it goes on, with fewer than data.workers={workers}"
+                "a process that prepares examples was killed, perhaps for want of memory: run the "
+                f"same command again and it goes on, with fewer than data.workers={workers}"
             ) from error
 
 

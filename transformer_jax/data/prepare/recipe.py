@@ -169,6 +169,11 @@ class Recipe:
         return "image" in self.reads
 
     @property
+    def counts(self) -> str:
+        """What the lengths of examples are numbers of."""
+        return "tokens" if self.tokenized else "boxes" if self.reads_images else "places"
+
+    @property
     def stored(self) -> dict[str, Column]:
         """The columns of the token arrays."""
         return self.encoded or self.columns

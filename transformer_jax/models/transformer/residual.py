@@ -155,7 +155,12 @@ class ResidualSublayer(nn.Module):
 def finish(
     row: ResidualScheme, norm: Callable[[Array], Array] | None, carry: Carry
 ) -> Float[Array, "B T D"]:
-    """What leaves a stack. `norm`: the stack's last one, where `row.ends_in_norm`."""
+    """What leaves a stack: its stream, through its last norm if there is one.
+
+    Of a scheme that sums its branches, the stream and the norm of their sum.
+
+    norm: the stack's last one; None: it has none.
+    """
     if norm is None:
         return carry.x
     return carry.x + norm(carry.kept) if row.summed_branches else norm(carry.x)
