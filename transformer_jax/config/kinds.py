@@ -73,7 +73,7 @@ class Kind(NamedTuple):
 
     type: type
     may_be_none: bool
-    item: type = str
+    item: Any = str
 
 
 def show(value: object) -> str:

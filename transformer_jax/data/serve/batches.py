@@ -63,7 +63,7 @@ def eval_batches(
     batches = _one_a_row(example, len(places), columns, list(columns), batch_size)
     if draw is None:
         return batches
-    return Batches(len(batches), lambda number: _drawn_by_row(*batches[number], draw))
+    return Batches(len(batches), lambda number: _drawn_by_row(*batches[number], draw=draw))
 
 
 def _drawn_by_row(batch: Batch, index: Int64[np.ndarray, " B"], draw: Draw) -> NumberedBatch:
