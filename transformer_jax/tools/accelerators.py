@@ -16,7 +16,7 @@ _GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tpu:
+class Tpu:
     """One generation.
 
     memory: bytes of a chip's HBM that libtpu 0.0.42 leaves to a program. dimensions: of the torus.
@@ -34,11 +34,11 @@ class _Tpu:
 
 _TPUS = {
     # One device a chip, as on Cloud TPUs
-    "v4": _Tpu(30.75 * _GIB, 3, 2, 1, 4096, {"chip_config_name": "megacore"}),
-    "v5e": _Tpu(15.75 * _GIB, 2, 1, 1, 256),
-    "v5p": _Tpu(95.74 * _GIB, 3, 2, 1, 8960),
-    "v6e": _Tpu(31.25 * _GIB, 2, 1, 1, 256),
-    "tpu7x": _Tpu(189.5 * _GIB, 3, 2, 2, 9216),
+    "v4": Tpu(30.75 * _GIB, 3, 2, 1, 4096, {"chip_config_name": "megacore"}),
+    "v5e": Tpu(15.75 * _GIB, 2, 1, 1, 256),
+    "v5p": Tpu(95.74 * _GIB, 3, 2, 1, 8960),
+    "v6e": Tpu(31.25 * _GIB, 2, 1, 1, 256),
+    "tpu7x": Tpu(189.5 * _GIB, 3, 2, 2, 9216),
 }
 _SPELLINGS = {"v5litepod": "v5e"}
 _PLANES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
@@ -55,6 +55,7 @@ class Slice:
 
     name: str
     generation: str
+    tpu: Tpu
     number: int
     chips: int
     shape: str
@@ -68,13 +69,12 @@ class Slice:
     @property
     def memory(self) -> float:
         """Bytes of HBM that a program may fill on one device."""
-        tpu = _TPUS[self.generation]
-        return tpu.memory / tpu.devices
+        return self.tpu.memory / self.tpu.devices
 
     @property
     def host(self) -> tuple[int, int, int]:
         """The chips of one host along each dimension of the torus."""
-        if _TPUS[self.generation].dimensions == 2 and self.chips <= 8:
+        if self.tpu.dimensions == 2 and self.chips <= 8:
             rows, columns = map(int, self.shape.split("x"))
             return rows, columns, 1
         return 2, 2, 1
@@ -84,15 +84,10 @@ class Slice:
         """The hosts of one slice."""
         return self.chips // math.prod(self.host)
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """What libtpu is told of the generation, in addition to the shape."""
-        return _TPUS[self.generation].options
-
     def __str__(self) -> str:
-        tpu, chips = _TPUS[self.generation], self.slices * self.chips
+        chips = self.slices * self.chips
         of = f"{self.slices} slices of {self.shape}" if self.slices > 1 else self.shape
-        devices = f", {chips * tpu.devices} devices" if tpu.devices > 1 else ""
+        devices = f", {chips * self.tpu.devices} devices" if self.tpu.devices > 1 else ""
         return f"{self.name}: {chips} {self.generation} chips ({of}){devices}"
 
 
@@ -124,7 +119,7 @@ def parse(name: str) -> Slice:
             f"{name!r} is not a slice: {generation} comes in other sizes: {near}{more} "
             f"(the number counts {counts})"
         )
-    return Slice(name, generation, number, chips, shape, slices)
+    return Slice(name, generation, tpu, number, chips, shape, slices)
 
 
 def _shape(chips: int, dimensions: int) -> str | None:

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from transformer_jax.tools import accelerators
 from transformer_jax.tools.cloud.gcloud import call
@@ -16,18 +15,12 @@ from transformer_jax.tools.cloud.launch import Launch, Stop, check_buckets
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class Lent(NamedTuple):
-    """How Google lends a generation of TPUs."""
-
-    name: str  # in an accelerator type, as gcloud writes it
-    runtime: str  # the image of its hosts
-
-
+# Of each generation that is lent, its name in gcloud's accelerator types and its hosts' image
 _LENT = {
-    "v4": Lent("v4", "tpu-ubuntu2204-base"),
-    "v5e": Lent("v5litepod", "v2-alpha-tpuv5-lite"),
-    "v5p": Lent("v5p", "v2-alpha-tpuv5"),
-    "v6e": Lent("v6e", "v2-alpha-tpuv6e"),
+    "v4": ("v4", "tpu-ubuntu2204-base"),
+    "v5e": ("v5litepod", "v2-alpha-tpuv5-lite"),
+    "v5p": ("v5p", "v2-alpha-tpuv5"),
+    "v6e": ("v6e", "v2-alpha-tpuv6e"),
 }
 
 
@@ -38,7 +31,8 @@ def parse(argv: Sequence[str]) -> tuple[Launch, bool]:
       Stop: where it cannot be launched.
     """
     found = _parser().parse_args(argv)
-    lent, slice = _slice(found.accelerator)
+    slice = _slice(found.accelerator)
+    name, runtime = _LENT[slice.generation]
     if shutil.which("gcloud") is None and not (found.dry_run and found.project):
         raise Stop("found no gcloud on PATH: https://cloud.google.com/sdk/docs/install")
     project = found.project or call(["gcloud", "config", "get-value", "project"]).out
@@ -54,8 +48,8 @@ def parse(argv: Sequence[str]) -> tuple[Launch, bool]:
     launch = Launch(
         command=tuple(_command(found.command)),
         home=_home(found.command),
-        accelerator=f"{lent.name}-{slice.number}",
-        runtime=lent.runtime,
+        accelerator=f"{name}-{slice.number}",
+        runtime=runtime,
         hosts=slice.hosts,
         zone=found.zone,
         project=project,
@@ -97,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _slice(accelerator: str) -> tuple[Lent, accelerators.Slice]:
+def _slice(accelerator: str) -> accelerators.Slice:
     """The slice of an accelerator type. Raises Stop for one that cannot be launched."""
     try:
         slice = accelerators.parse(accelerator)
@@ -110,7 +104,7 @@ def _slice(accelerator: str) -> tuple[Lent, accelerators.Slice]:
         )
     if slice.slices > 1:
         raise Stop(f"--accelerator={accelerator}: expected one slice, as v5e-16")
-    return _LENT[slice.generation], slice
+    return slice
 
 
 def _home(command: Sequence[str]) -> str:

@@ -28,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch, dry_run = flags.parse(sys.argv[1:] if argv is None else argv)
         code = bucket.pack(flags.ROOT)
         if dry_run:
-            for line in dry(launch, code):
-                print(line)
+            print(*dry(launch, code), sep="\n")
             return 0
         check(launch)
         with bucket.lease(launch):

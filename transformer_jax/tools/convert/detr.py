@@ -29,10 +29,8 @@ _STEPS = {f"optimizer.{key}": _OPTIMIZER[key] for key in ("name", "weight_decay"
 def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
     own = theirs.part("backbone_config")
     if own.get("model_type", "timm_backbone") == "resnet":
-        stem, depths = (
-            own.choose("layer_type", _STEMS, "bottleneck"),
-            own.whole("depths", 3, 4, 6, 3),
-        )
+        stem = own.choose("layer_type", _STEMS, "bottleneck")
+        depths = own.whole("depths", 3, 4, 6, 3)
         (width,) = own.whole("embedding_size", 64)
     else:
         named = own if own.get("backbone") else theirs

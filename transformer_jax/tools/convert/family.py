@@ -255,7 +255,8 @@ class Settings:
     def need(self, name: str) -> Any:
         """A setting. Raises ValueError where there is none."""
         if (value := self.get(name)) is None:
-            raise ValueError(f"{self._name}: there is no {name!r}, which a {self._kind} has")
+            kind = self._values.get("model_type")
+            raise ValueError(f"{self._name}: there is no {name!r}, which a {kind} has")
         return value
 
     def choose(self, name: str, table: Mapping[Any, Any], default: Any = None) -> Any:
@@ -334,10 +335,6 @@ class Settings:
     def tensor(self, name: str) -> np.ndarray | None:
         """A tensor; None: there is none."""
         return self._tensors[name].read() if name in self._tensors else None
-
-    @property
-    def _kind(self) -> str:
-        return str(self._values.get("model_type"))
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

@@ -166,24 +166,19 @@ def _sides(place: tuple[str, str]) -> tuple[str, str]:
 
 def of_first(looks: dict[Any, Looks], ids: Mapping[str, Sized]) -> dict[Any, Looks]:
     """Looks of the first row's real tokens, as many as `ids` has, without the axis of rows."""
-    return {place: _cut(found, ids, *_sides(place)) for place, found in looks.items()}
-
-
-def _cut(found: Looks, ids: Mapping[str, Sized], queries: str, keys: str) -> Looks:
-    rows, columns = len(ids[queries]), len(ids[keys])
-    largest = found.largest_logit
-    return Looks(
-        found.weights[:, 0, :, :rows, :columns],
-        found.entropy[:, 0, :, :rows],
-        None if largest is None else largest[:, 0, :, :rows],
-    )
+    cut = {}
+    for place, found in looks.items():
+        rows, columns = (len(ids[side]) for side in _sides(place))
+        real = jax.tree.map(lambda leaf, rows=rows: leaf[:, 0, :, :rows], found)
+        cut[place] = real._replace(weights=real.weights[..., :columns])
+    return cut
 
 
 def _in_segments(
     run: Run, targets: list[int], pass_over: Any, memory: Any
 ) -> tuple[Float[np.ndarray, "T V"], dict[Any, Looks]]:
     """The whole text from its segments, one after the other."""
-    length, places = _segment(run), memory["real"].shape[1]
+    length, places = run.data.settings.rows["target"], memory["real"].shape[1]
     total, all_logits, parts = len(targets), [], []
     for start in range(0, total, length):
         ids = targets[start : start + length]
@@ -205,11 +200,6 @@ def _in_segments(
     return np.concatenate(all_logits), {("decoder", "self_attention"): Looks(*whole)}
 
 
-def _segment(run: Run) -> int:
-    """Tokens that a model with memory reads at once."""
-    return run.data.settings.rows["target"]
-
-
 def _view(
     run: Run, text: Text, logits: Float[np.ndarray, "T V"], looks: dict[Any, Looks]
 ) -> dict[str, Any]:
@@ -225,7 +215,7 @@ def _view(
     if text.targets is not None:
         view["chances"] = chances(tokenizer, logits, text.targets)
     if run.data.settings.contiguous:
-        view["segment"] = _segment(run)
+        view["segment"] = run.data.settings.rows["target"]
     return view
 
 
@@ -236,22 +226,20 @@ def maps(looks: dict[Any, Looks]) -> list[dict[str, Any]]:
         if place not in looks:
             continue
         own, (rows, columns) = looks[place], _sides(place)
-        largest = own.largest_logit
+        entropy, largest = np.mean(own.entropy, axis=-1, dtype=np.float64), own.largest_logit
+        if largest is not None:
+            largest = np.max(largest, axis=-1).astype(np.float64).round(4).tolist()
         found.append(
             {
                 "name": name,
                 "rows": rows,
                 "columns": columns,
                 "weights": numbers(np.asarray(own.weights)),
-                "entropy": _rounded(np.mean(own.entropy, axis=-1)),
-                "largest_logit": None if largest is None else _rounded(np.max(largest, axis=-1)),
+                "entropy": entropy.round(4).tolist(),
+                "largest_logit": largest,
             }
         )
     return found
-
-
-def _rounded(values: Float[np.ndarray, "L H"]) -> list[list[float]]:
-    return [[round(float(x), 4) for x in row] for row in np.asarray(values, np.float64)]
 
 
 def chances(

@@ -37,7 +37,7 @@ def devices(of: accelerators.Slice) -> list[Any]:
         chips_per_host_bounds=of.host,
         wrap=tuple(wrapped),
         num_slices=of.slices,
-        **of.options,
+        **of.tpu.options,
     ).devices
 
 

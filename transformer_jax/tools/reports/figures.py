@@ -18,12 +18,12 @@ _BLUE, _VERMILLION, _PURPLE = "#0072B2", "#D55E00", "#CC79A7"  # without yellow,
 
 
 class Looks(NamedTuple):
-    """How a scheme is written and drawn."""
+    """How a scheme is written and drawn, as keywords of `Axes.plot`."""
 
-    title: str
+    label: str
     color: str
     marker: str
-    line: str
+    linestyle: str
 
 
 # Relatives share a colour. A test sees that every one of `SCHEMES` has a row.
@@ -74,17 +74,12 @@ def style(name: Any, among: Sequence[Any] = ()) -> dict[str, Any]:
     """
     named = name in _SCHEMES and all(each in _SCHEMES for each in among)
     looks = _SCHEMES[name] if named else _OTHERS[list(among).index(name) % len(_OTHERS)]
-    return {
-        "color": looks.color,
-        "marker": looks.marker,
-        "linestyle": looks.line,
-        "label": title(name),
-    }
+    return looks._asdict() | {"label": title(name)}
 
 
 def title(name: Any) -> str:
     """How a scheme is written in figures and tables; other names stay as they are."""
-    return _SCHEMES[name].title if name in _SCHEMES else str(name)
+    return _SCHEMES[name].label if name in _SCHEMES else str(name)
 
 
 def panels(rows: int = 1, columns: int = 1, **arguments: Any) -> tuple[Figure, list[Axes]]:
