@@ -13,7 +13,7 @@ from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.devices.mesh import use
 from transformer_jax.inspection import memory
-from transformer_jax.tools.preflight.program import compile_decoding, compile_step
+from transformer_jax.tools.preflight.program import TooLarge, compile_decoding, compile_step
 
 
 @functools.cache
@@ -109,6 +109,9 @@ def test_the_state_is_exactly_what_the_compiled_step_takes(training_step):
     state = sum(need.size for need in memory._state(run))
     batch = sum(4 * leaf.size for leaf in jax.tree.leaves(run.abstract_batch()))
     assert state + batch <= program.arguments <= state + batch + 1000
+    with pytest.raises(TooLarge) as error:  # it fits into no less than it needs
+        compile_step(run, program.memory - 1)
+    assert error.value.needed - error.value.available == 1
 
 
 def test_what_decoding_takes_at_least_is_less_than_what_is_compiled(training_step, monkeypatch):

@@ -39,7 +39,6 @@ TAGGED = {
     "wnut17/emerging.dev.conll": (1009, 15_733, 836),
     "wnut17/emerging.test.annotated": (1287, 23_394, 1079),
 }
-WORDS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 
 
 def published(name):
@@ -66,12 +65,6 @@ def test_tagged_words(name):
     assert (len(rows), len(tags)) == (sentences, words)
     entities = sum(tag.startswith("B-") for tag in tags)
     assert last == (len(set(tags)) if upos else entities)
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_wikitext2(name):
-    text = "".join(read_documents(published(f"wikitext2/{name}.txt"), ""))
-    assert len(text.split()) + text.count("\n") == WORDS[name]
 
 
 def test_tiny_shakespeare():

@@ -27,15 +27,6 @@ def test_embed_equals_the_pooled_vectors_of_a_slow_encoder(pooling, residual):
         assert_close(a, np.tile(b, (len(a), 1)))
 
 
-def test_a_classifier_behind_the_pooler_equals_a_slow_one():
-    config = tiny.config(**(tiny.SHAPES["first_classes"] | dict(pooling="pooler")))
-    params, batch = tiny.random_parameters(config), tiny.packed_batch()
-    expected = reference.forward(params, batch, config)
-    logits = tiny.apply_function(config)(params, batch)
-    for a, b in zip(reference.by_example(batch, "inputs", logits), expected, strict=True):
-        assert_close(a, b)
-
-
 def test_labels_are_read_after_dropout():
     """With an identity for a kernel, the logits are what dropout leaves."""
     sizes = tiny.SHAPES["tags"] | dict(num_labels=16, dropout_rate=0.25)

@@ -46,6 +46,8 @@ def cases():
         sizes = dict(num_encoder_layers=3, num_decoder_layers=4)
         config = tiny.config(**(tiny.SHAPES[shape] | residual | sizes | next(choices)))
         yield pytest.param(config, id="-".join([shape, *residual.values(), config.positions]))
+    pooler = tiny.SHAPES["first_classes"] | dict(pooling="pooler")
+    yield pytest.param(tiny.config(**pooler), id="pooler")
 
 
 @pytest.mark.parametrize("config", list(cases()))
