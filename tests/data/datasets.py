@@ -1,6 +1,7 @@
 """Small data of every kind of example, and data sets of it as tasks see them."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def dataset(folder: Path, task: str | Recipe = "translation", **changes: Any) ->
     return Dataset(make_settings(folder, task, **changes))
 
 
-def rows_of(batches: list[NumberedBatch], name: str = "inputs") -> dict[int, Any]:
+def rows_of(batches: Sequence[NumberedBatch], name: str = "inputs") -> dict[int, Any]:
     """What stands at the real places of every example, by its number."""
     real = "targets_segment_ids" if name == "targets" else "inputs_segment_ids"
     return {

@@ -57,14 +57,17 @@ def _views(
         return jax.tree.map(constrain, attention(run.model, params, batch)[:2])
 
     found, devices = [], run.mesh.shape["data"] * run.mesh.shape["fsdp"]
-    rows = {number: (batch, row) for batch, own in batches for row, number in enumerate(own)}
+    rows = {  # copies, so that no batch is kept
+        number: {key: np.repeat(own[row : row + 1], devices, 0) for key, own in batch.items()}
+        for batch, numbers in batches
+        for row, number in enumerate(numbers)
+        if number < len(names)
+    }
     with progress.phase("Looking"):
         for number, name in enumerate(names):
-            batch, row = rows[number]
-            alone = {key: np.repeat(own[row : row + 1], devices, 0) for key, own in batch.items()}
-            said, looks = jax.device_get(passed(trained.params, alone))
+            said, looks = jax.device_get(passed(trained.params, rows[number]))
             texts.check_finite(said, name)
-            found.append(_view(run, name, alone, said, looks))
+            found.append(_view(run, name, rows[number], said, looks))
     return found
 
 
