@@ -46,11 +46,26 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             numbers |= {f"clip/{name}": less.value, f"clip/{name}/half_width": less.half_width}
             line["log of the loss, 0.1 less 1"] = f"{less:+.3f}"
     results.write_summary(out, numbers)
+    figure = figures.lines(
+        [
+            point | {"arm": f"{figures.title(run.labels['scheme'])}, {run.labels['start']}"}
+            for run in runs
+            for point in run.curve("train/gradient_norm")
+        ],
+        x="step",
+        y="loss",
+        by="arm",
+        panel="clip",
+        yscale="log",
+        xlabel="step",
+        ylabel="norm of the gradient",
+    )
     return "\n\n".join(
         [
             "The norm of the gradient on one batch, and the share of its square that two biases of "
             "the decoder's first self-attention have, before training and after; validation loss. "
             "Medians over seeds, and their range.",
             results.table(lines),
+            figures.save(figure, out, "norms", "Norm of the gradient before clipping, by step"),
         ]
     )

@@ -99,7 +99,7 @@ def _one_a_row(
     most: places of a row at most; None: of the longest example.
     """
     found = [[len(row[name]) for name in names] for row in map(example, range(count))]
-    lengths = dict(zip(names, np.array(found, np.int64).reshape(count, -1).T, strict=True))
+    lengths = dict(zip(names, np.array(found, np.int64).reshape(count, len(names)).T, strict=True))
     order = np.lexsort([-lengths[name] for name in names])
     missing = -len(order) % batch_size
     groups = np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)
