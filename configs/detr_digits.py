@@ -2,8 +2,11 @@
 
     ./launch.sh train --config=configs/detr_digits.py --workdir=runs/detr_digits
 
-It has not been run. A prototype of the same sizes had learnt no classes after 1,800 of 4,500
-steps, and had an AP50 of 0.437 after 3,980.
+Time: 1,408 s of CPU time (seed 0) with drawing 40,000 scenes, compiling, 12 evaluations and all
+scores, on 2 cores that other work kept busy (AMD EPYC, 2026-11-27).
+Score on test, 1,000 scenes: AP50 0.927, AP 0.682. Validation after 2,000, 3,000, 4,000, 5,000 and
+6,000 steps: AP50 0.039, 0.319, 0.655, 0.849 and 0.904, without regard to classes 0.602, 0.549,
+0.740, 0.882 and 0.943.
 """
 
 from configs import default, detr_shapes
