@@ -12,14 +12,21 @@ from flax import linen as nn
 
 from tests.models import tiny
 
-ROTARY = tiny.config("admin", positions="rotary")
+NEAR = [
+    tiny.config(**(tiny.SHAPES[shape] | dict(residual=residual, positions="rotary") | choices))
+    for shape, residual, choices in [
+        ("encoder_decoder", "admin", {}),
+        ("tags", "sub_ln", dict(qk_norm=True)),
+        ("decoder_only", "residual_dual", {}),
+        ("mean_classes", "post_ln", dict(attention_score="additive")),
+    ]
+]
 
 
-@pytest.mark.parametrize("exact", [ROTARY, tiny.recurrent("rnnsearch"), tiny.recurrent("lstmn")])
+@pytest.mark.parametrize("exact", [*NEAR, tiny.recurrent("rnnsearch"), tiny.recurrent("lstmn")])
 def test_bfloat16_is_close_to_float32(exact):
     """Operands of products are rounded to 8 bits (2^-9 relative each, at random), some dozens in a
-    row; what runs through the layers, norms and logits are not. Of any other Transformer the
-    program is read below."""
+    row; what runs through the layers, norms and logits are not."""
     rounded = dataclasses.replace(exact, dtype="bfloat16")
     params, batch = tiny.random_parameters(exact), tiny.packed_batch()
     real = batch[f"{tiny.side_of_logits(exact)}_segment_ids"] > 0

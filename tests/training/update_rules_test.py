@@ -215,6 +215,20 @@ def test_gi_adam_corrects_a_second_moment_that_begins_as_the_first_square():
         np.testing.assert_allclose(before - after, step, rtol=1e-2, atol=1e-5)
 
 
+def test_radam_is_pytorchs():
+    """Also in its first steps, before the variance is tractable."""
+    torch = pytest.importorskip("torch")
+    params, gradients = make_case()
+    weight = torch.nn.Parameter(torch.tensor(np.array(params["dense"]["kernel"])))
+    theirs = torch.optim.RAdam([weight], lr=RATE, betas=(BETA1, BETA2), eps=EPSILON)
+    for steps, gradient in enumerate(gradients, start=1):
+        theirs.param_groups[0]["lr"] = RATE * steps
+        weight.grad = torch.tensor(np.array(gradient["dense"]["kernel"]))
+        theirs.step()
+    own = run(make_optimizer("radam"), params, gradients)["dense"]["kernel"]
+    np.testing.assert_allclose(own, weight.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
 def test_muon_refuses_a_model_without_scanned_layers():
     params, _ = make_stack(steps=1)
     unstacked = {path: role._replace(stacked=False) for path, role in ROLES.items()}

@@ -1,6 +1,7 @@
 """What queries share keys and values, and how an additive score starts.
 
-What attention computes is compared with NumPy in transformer/shapes_test.
+What attention computes is compared with NumPy in transformer/shapes_test and with the library in
+contract_test.
 """
 
 import math
