@@ -22,7 +22,7 @@ from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare import pictures, prepare
 from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
 from transformer_jax.data.prepare.recipe import Drawing, Form, NumberedBatch
-from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise
+from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise, unknown
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
     TOKENIZERS,
@@ -335,21 +335,8 @@ class Dataset:
 
     def warn_of_unknown_words(self, lines: Sequence[str]) -> None:
         """Warns where the tokenizer, if there is one, lacks words of lines that came in by hand."""
-        if (tokenizer := self._own) is None:
-            return
-        # An "<unk>" in the text itself, as WikiText-2 has them, is a word like any other.
-        words = [word for line in lines for word in line.split(" ") if word not in ("", "<unk>")]
-        (ids,) = tokenizer.encode_words([words])
-        unk = tokenizer.special.unk
-        unknown = [word for word, row in zip(words, ids, strict=True) if unk in row]
-        if unknown:
-            logging.warning(
-                "%d of %d words, such as %r, are unknown to this run's tokenizer: the model reads "
-                "<unk> instead",
-                len(unknown),
-                len(words),
-                unknown[0][:40],
-            )
+        if self._own and (line := unknown(lines, self._own)):
+            logging.warning("%s", line)
 
     # What is counted and compared
 

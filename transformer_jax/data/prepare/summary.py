@@ -113,6 +113,20 @@ def lost(targets: Sequence[str], tokenizer: Tokenizer) -> str:
     )
 
 
+def unknown(lines: Sequence[str], tokenizer: Tokenizer) -> str:
+    """Says how many words of lines that came in by hand the tokenizer lacks; "" if none."""
+    # An "<unk>" in the text itself, as WikiText-2 has them, is a word like any other.
+    words = [word for line in lines for word in line.split(" ") if word not in ("", "<unk>")]
+    (ids,) = tokenizer.encode_words([words])
+    lacking = [word for word, row in zip(words, ids, strict=True) if tokenizer.special.unk in row]
+    if not lacking:
+        return ""
+    return (
+        f"{len(lacking)} of {len(words)} words, such as {lacking[0][:40]!r}, are unknown to this "
+        "run's tokenizer: the model reads <unk> instead"
+    )
+
+
 def report(summaries: Mapping[str, Summary]) -> str:
     """A table with a column for each split, and below it a line for each likely mistake."""
     labels: Counter[str] = Counter()

@@ -45,14 +45,14 @@ def affine(
       axes: the logical names of D and E. size: E.
       draws: of W, Xavier's by default, and of b, zeros.
     """
-    config, axis = module.config, range(x.ndim - 1)
+    config = module.config
     kernel, bias = weights(module, name, (x.shape[-1], size), axes, role, *draws)
     # An embedding's is of what is looked up.
     multipliers = {"hidden": config.multipliers.hidden, "output": config.multipliers.output}
     kernel = times(multipliers.get(role, 1.0), kernel).astype(config.compute_dtype)
     rows = "ABCT"[: x.ndim - 1]
     y = product(f"{rows}D,DE->{rows}E", x.astype(config.compute_dtype), kernel, jnp.float32)
-    return y + jnp.expand_dims(bias, axis)
+    return y + jnp.expand_dims(bias, range(x.ndim - 1))
 
 
 def convolution(

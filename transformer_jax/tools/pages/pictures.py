@@ -61,7 +61,7 @@ def _views(
         number: {key: np.repeat(own[row : row + 1], devices, 0) for key, own in batch.items()}
         for batch, numbers in batches
         for row, number in enumerate(numbers)
-        if number < len(names)
+        if 0 <= number < len(names)
     }
     with progress.phase("Looking"):
         for number, name in enumerate(names):
