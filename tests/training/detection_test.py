@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -177,10 +176,9 @@ def test_giou_equals_its_formula_and_is_a_number_of_points():
 @pytest.mark.long
 def test_equals_the_loss_of_transformers():
     """The authors' loss, in PyTorch, auxiliary losses included."""
-    pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-    from transformers import DetrConfig
-    from transformers.loss.loss_for_object_detection import ForObjectDetectionLoss
+    theirs = pytest.importorskip("transformers.loss.loss_for_object_detection")
 
     outputs, batch = case()
     told = jax.tree.map(lambda x: torch.tensor(np.array(x)), outputs.values)
@@ -190,10 +188,8 @@ def test_equals_the_loss_of_transformers():
         classes = torch.tensor(batch["targets"][row][real] - 1, dtype=torch.int64)
         boxes = torch.tensor(batch["boxes"][row][real] / UNIT, dtype=torch.float32)
         labels.append({"class_labels": classes, "boxes": boxes})
-    make: Any = DetrConfig
-    settings = make(num_labels=C, auxiliary_loss=True)
-    theirs: Any = ForObjectDetectionLoss
-    expected, *_ = theirs(
+    settings = transformers.DetrConfig(num_labels=C, auxiliary_loss=True)
+    expected, *_ = theirs.ForObjectDetectionLoss(
         told.logits[-1], labels, "cpu", told.boxes[-1], settings, told.logits, told.boxes
     )
     loss, weight, _ = compiled(a_loss())(outputs, batch)
