@@ -27,8 +27,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 import contextlib
 import errno
 import functools
-import os
-import re
 import shlex
 import sys
 import tempfile
@@ -39,11 +37,13 @@ from absl import app, flags, logging
 
 from configs import default
 from transformer_jax.commands import COMMANDS, Command
-from transformer_jax.config import effects, kinds
-from transformer_jax.config.load import check_workdir, load, split
+from transformer_jax.commands.message import message
+from transformer_jax.commands.opening import configured
+from transformer_jax.config import kinds
+from transformer_jax.config.load import split
 from transformer_jax.devices import compiled
 from transformer_jax.process import hosts, watch
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, ERROR, check_folders
+from transformer_jax.runs.workdir import ERROR
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
@@ -57,8 +57,6 @@ _SEARCH = flags.DEFINE_bool("search", False, "Whether to try all meshes and rema
 _EXPLAIN = flags.DEFINE_bool("explain", False, "Whether to list what moves the memory.")
 _CHECK = flags.DEFINE_bool("check", False, "Whether to compare prepared data with its files.")
 _FLAGS = _CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH, _EXPLAIN, _CHECK
-# Longer than a path that anybody reads; the paths in an OSError may be of any length.
-_LONG = r"\S{500,}"
 
 
 def main(argv: list[str], changes: list[str]) -> int:
@@ -72,8 +70,7 @@ def main(argv: list[str], changes: list[str]) -> int:
     except Exception as error:
         # With --verbosity=1 also where it came from.
         logging.debug("The error below was raised here:", exc_info=True)
-        message = re.sub(_LONG, lambda word: kinds.shorten(word[0]), _message(error))
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {message(error) or _unexpected(error)}", file=sys.stderr)
         # The checkpoint and the cache, which name their folder, have told what to do.
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
             print("Free some disk space and run the same command again.", file=sys.stderr)
@@ -81,26 +78,12 @@ def main(argv: list[str], changes: list[str]) -> int:
         return 1
 
 
-def _message(error: Exception) -> str:
-    """What the user reads of an error."""
-    text, first_line = str(error), str(error).partition("\n")[0]
-    if isinstance(error, MemoryError) or text.startswith("RESOURCE_EXHAUSTED"):
-        return (
-            f"there is not enough memory ({first_line}). Lower data.batch_size, "
-            "evaluate.batch_size, the lengths in data, the sizes in model, or decode.beam_size"
-        )
-    if text.startswith("INTERNAL: Failed to initialize BLAS"):  # another process has the memory
-        return f"the GPU is full: XLA_PYTHON_CLIENT_PREALLOCATE=false shares it ({first_line})"
-    if text.startswith("Could not determine home"):
-        return "a path begins with ~NAME, and this machine has no user NAME: write it in full"
-    if text.startswith("Unable to initialize backend"):  # JAX tells of the last one that it tried
-        asked = os.environ.get("JAX_PLATFORMS")
-        return f"JAX finds no device of JAX_PLATFORMS={asked!r} here; set it to cpu ({first_line})"
-    if isinstance(error, (ValueError, OSError, RuntimeError)):
-        return text
+def _unexpected(error: Exception) -> str:
+    """What the user reads of an error that nobody expected."""
+    first_line = str(error).partition("\n")[0]
     return (
-        f"unexpected {type(error).__name__}: {first_line}; this is a mistake of the program. "
-        f"{_keep_traceback()}; please report it"
+        f"unexpected {type(error).__name__}: {kinds.shorten(first_line)}; this is a mistake of the "
+        f"program. {_keep_traceback()}; please report it"
     )
 
 
@@ -145,27 +128,12 @@ def _load(changes: list[str]) -> default.Config:
 
     Raises ValueError where one of the changes has no effect.
     """
-    saved = Path(_WORKDIR.value) / CONFIG if _WORKDIR.value else None
-    if saved is not None:
-        check_folders(saved.parent)
-    if saved is None or not saved.exists():
-        if saved is not None and (saved.parent / CHECKPOINTS).exists():
-            raise ValueError(
-                f"{saved.parent} holds checkpoints but no config.json: copy there the one of a "
-                "checkpoint (checkpoints/STEP/config.json), or choose another --workdir"
-            )
-        if _CONFIG.value is None:
-            raise ValueError("give --config=FILE.py, or a --workdir that holds a config.json")
-        config = load(_CONFIG.value, changes)
-    else:
-        config = load(_CONFIG.value or str(saved), changes)
-        # A run may be another user's: what only reads it runs no programs from where it says.
-        own = _CONFIG.value or any(change.startswith("data.cache_dir=") for change in changes)
-        if not own and _MODE.value not in ("train", "preflight"):
-            compiled.keep(default.get_config().data.cache_dir)
-        if _command().needs_workdir:
-            check_workdir(load(str(saved)), config)
-    effects.check(config, changes)
+    workdir, command = Path(_WORKDIR.value) if _WORKDIR.value else None, _command()
+    config = configured(workdir, _CONFIG.value, changes, agrees=command.needs_workdir)
+    # A run may be another user's: what only reads it runs no programs from where it says.
+    own = _CONFIG.value or any(change.startswith("data.cache_dir=") for change in changes)
+    if not own and _MODE.value not in ("train", "preflight"):
+        compiled.keep(default.get_config().data.cache_dir)
     return config
 
 

@@ -15,14 +15,15 @@ def embed(config: Config, workdir: Path, checkpoint: str | None, source: str, ta
     Raises:
       ValueError: the model has no vector of a whole text.
     """
-    with opened_for_lines(config, workdir, checkpoint, source, target, _phases) as opened:
+    with opened_for_lines(config, workdir, checkpoint, source, target, phases) as opened:
         _, trained, lines = opened
         vectors = trained.embed(lines) if lines else []
     write(target, "".join(" ".join(f"{x:.8g}" for x in vector) + "\n" for vector in vectors))
     return 0
 
 
-def _phases(run: Run) -> memory.Phases:
+def phases(run: Run) -> memory.Phases:
+    """What embedding takes. Raises ValueError where the model has no vector of a whole text."""
     if not hasattr(run.model, "embed"):
         raise ValueError(
             "only a model with model.architecture='encoder_only' embeds lines, and this is a "

@@ -1,6 +1,6 @@
 """Translates lines, continues them, classifies or tags them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from configs.default import Config
@@ -24,10 +24,7 @@ def generate(
     """
 
     def phases(run: Run) -> memory.Phases:
-        if run.task.results is None:
-            raise ValueError(
-                f"a model of {run.task.recipe.name} generates nothing; see --mode=embed"
-            )
+        check(run)
         return memory.generate(run, 1 if _stream(run, target) else None)
 
     with opened_for_lines(config, workdir, checkpoint, source, target, phases) as opened:
@@ -37,10 +34,16 @@ def generate(
                 for piece in stream(trained, line, number):
                     write("-", piece)
             return 0
-        assert run.task.results is not None  # `phases` has refused the others
-        texts = [text for results in run.task.results(trained, lines) for text in results]
+        texts = [text for results in check(run)(trained, lines) for text in results]
     write(target, "".join(" ".join(text.splitlines()) + "\n" for text in texts))
     return 0
+
+
+def check(run: Run) -> Callable[[Trained, Sequence[str]], list[list[str]]]:
+    """What gives the results of each line. Raises ValueError where the task has none."""
+    if run.task.results is None:
+        raise ValueError(f"a model of {run.task.recipe.name} generates nothing; see --mode=embed")
+    return run.task.results
 
 
 def _stream(run: Run, target: str) -> Callable[[Trained, str, int], Iterator[str]] | None:

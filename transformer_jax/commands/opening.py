@@ -1,15 +1,16 @@
 """Opens work directories: their lock, what became of their runs, and what a checkpoint answers."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs.default import Config
 from transformer_jax.commands import restore
 from transformer_jax.commands.input_output import check_target, read_lines
+from transformer_jax.config import effects
 from transformer_jax.config.build import built
-from transformer_jax.config.load import difference, identity, load, refused
+from transformer_jax.config.load import check_workdir, difference, identity, load, refused
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.inspection import memory
 from transformer_jax.process import hosts
@@ -60,6 +61,56 @@ def opened_for_lines(
     with opened(config, workdir, checkpoint, phases) as (run, trained, _):
         run.data.warn_of_unknown_words(lines)
         yield run, trained, lines
+
+
+def configured(
+    workdir: Path | None,
+    config_file: str | None,
+    changes: Mapping[str, object] | Sequence[str],
+    *,
+    agrees: bool = True,
+) -> Config:
+    """The config of a file, or else the work directory's own, with changes.
+
+    Args:
+      changes: as of `load`.
+      agrees: whether it has to agree with the work directory's own, where that has one.
+
+    Raises:
+      ValueError: there is no config, it does not agree, or a change has no effect.
+    """
+    saved = None if workdir is None else workdir / CONFIG
+    if workdir is not None:
+        _check_whole(workdir)
+    if config_file is None and (saved is None or not saved.exists()):
+        told = "" if workdir is None or workdir.exists() else f"there is no folder {workdir}: "
+        raise ValueError(f"{told}give --config=FILE.py, or a --workdir that holds a config.json")
+    config = load(config_file or str(saved), changes)
+    if workdir is not None and agrees:
+        check_own(config, workdir)
+    effects.check(config, changes)
+    return config
+
+
+def check_own(config: Config, workdir: Path) -> None:
+    """Checks that a work directory, if there is one, may continue with this config.
+
+    Raises:
+      NotADirectoryError: a file takes the place of a folder.
+      ValueError: it belongs to another config, or to one that is missing.
+    """
+    _check_whole(workdir)
+    if (workdir / CONFIG).exists():
+        check_workdir(load(str(workdir / CONFIG)), config)
+
+
+def _check_whole(workdir: Path) -> None:
+    work.check_folders(workdir)
+    if (workdir / CHECKPOINTS).exists() and not (workdir / CONFIG).exists():
+        raise ValueError(
+            f"{workdir} holds checkpoints but no config.json: copy there the one of a checkpoint "
+            "(checkpoints/STEP/config.json), or choose another --workdir"
+        )
 
 
 def check_trained(workdir: Path, checkpoint: str | None) -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
-from transformer_jax.checkpoint.checkpoints import Checkpoints, Restored
+from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin, Restored
 from transformer_jax.checkpoint.init_from import format_report, init_from
 from transformer_jax.commands.opening import save
 from transformer_jax.commands.restore import check, resume
@@ -22,9 +22,11 @@ from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
     INIT_FROM,
+    LABELS,
     METRICS,
     PROFILE,
     SAMPLES,
+    TOKENIZER,
     read_metrics,
     read_results,
 )
@@ -95,6 +97,25 @@ def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) 
         profile = diagnostics.profile(run.model, drawn.params, batch, key)
         save(workdir / PROFILE, json.dumps(profile, indent=1))
     return state
+
+
+def origin_of(run: Run, streams: TrainStreams) -> Origin:
+    """What checkpoints of a run say of where they come from."""
+    return Origin(
+        config=run.as_json,
+        data=streams.fingerprint,
+        tokenizer=run.data.tokenizer_fingerprint,
+        labels=run.data.labels,
+    )
+
+
+def save_vocabularies(run: Run, workdir: Path) -> None:
+    """Saves what makes the work directory enough to predict with, without the data."""
+    if run.data.settings.recipe.tokenized and not (workdir / TOKENIZER).exists():
+        run.data.tokenizer.save(workdir / TOKENIZER)
+    if run.data.labels and not (workdir / LABELS).exists():
+        text = json.dumps(run.data.labels, ensure_ascii=False, indent=1)
+        save(workdir / LABELS, text)
 
 
 def _left_out(workdir: Path, step: int) -> int:

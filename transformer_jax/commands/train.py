@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -12,10 +11,10 @@ import jax
 from absl import logging
 
 from configs.default import Config
-from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
+from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.commands import restore
 from transformer_jax.commands.opening import final_status, is_scored, lock, save
-from transformer_jax.commands.start import newest, start
+from transformer_jax.commands.start import newest, origin_of, save_vocabularies, start
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import flatten, to_json
@@ -34,9 +33,7 @@ from transformer_jax.runs import trackers
 from transformer_jax.runs.log import RunLog
 from transformer_jax.runs.workdir import (
     CONFIG,
-    LABELS,
     SAMPLES,
-    TOKENIZER,
     read_metrics,
     read_results,
 )
@@ -83,19 +80,14 @@ def _train(run: Run, workdir: Path) -> str:
     train_step = memory.compiled_step(run) if left else run.train_step()
     state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
-        _save_vocabularies(run, workdir)
+        save_vocabularies(run, workdir)
         if checkpoint is not None and not left:
             checkpoints.tidy(int(checkpoint.name))  # since no save does it any more
         if run.mesh.size > 1:
             print(_mesh_line(run))
 
     log = _opened_log(run, workdir, int(state.step))
-    origin = Origin(
-        config=run.as_json,
-        data=streams.fingerprint,
-        tokenizer=run.data.tokenizer_fingerprint,
-        labels=run.data.labels,
-    )
+    origin = origin_of(run, streams)
 
     def save_checkpoint(step: int, state: State, values: dict[str, Any], **parts: Any) -> None:
         scores = {name: value for name, value in values.items() if name.startswith("validation/")}
@@ -201,15 +193,6 @@ def _prospect(checkpoints: Checkpoints) -> str:
         "the step under way is finished and saved first. A second signal ends the run at once, and "
         f"the same command then continues from step {checkpoints.newest_step()}."
     )
-
-
-def _save_vocabularies(run: Run, workdir: Path) -> None:
-    """Saves what makes the work directory enough to predict with, without the data."""
-    if run.data.settings.recipe.tokenized and not (workdir / TOKENIZER).exists():
-        run.data.tokenizer.save(workdir / TOKENIZER)
-    if run.data.labels and not (workdir / LABELS).exists():
-        text = json.dumps(run.data.labels, ensure_ascii=False, indent=1)
-        save(workdir / LABELS, text)
 
 
 def _mesh_line(run: Run) -> str:

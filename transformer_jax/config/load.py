@@ -64,7 +64,7 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
 
     Args:
       config_file: "FILE.py" or "FILE.py:ARG", which defines `get_config(ARG)`; or "config.json", as
-        a work directory holds it.
+        a work directory holds it. "configs/NAME.py" that is not there is one of ours.
       overrides: by dotted key; or "KEY=VALUE" texts, as of a command line. The last one wins.
 
     Raises:
@@ -184,6 +184,9 @@ def _read(schema: Schema, config_file: str) -> Config:
     """Reads a config file of either kind; whatever goes wrong inside it is told with its name."""
     stem, colon, argument = config_file.partition(".py:")
     path = Path(stem + ".py" if colon else config_file)
+    if not path.exists() and path.parent in (Path(), Path(CONFIGS.name)):
+        own = CONFIGS / path.name
+        path = own if own.is_file() else path  # so that its name is enough anywhere
     if not path.is_file():
         if path.exists() or path.is_symlink():
             raise ValueError(f"config file {path} is a folder, or a link to no file")

@@ -18,10 +18,11 @@ import tokenizers
 from absl import logging
 from jaxtyping import Bool
 
+from transformer_jax.data import by_hand
 from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare import pictures, prepare
 from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
-from transformer_jax.data.prepare.recipe import Drawing, Form, NumberedBatch
+from transformer_jax.data.prepare.recipe import Batch, Drawing, Form, NumberedBatch
 from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise, unknown
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
@@ -35,7 +36,7 @@ from transformer_jax.data.prepare.tokenizer import (
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import Examples, as_text, concatenate, listed, sample
 from transformer_jax.data.read.images import ImageSettings
-from transformer_jax.data.serve.batches import Batches, eval_batches, prompt_batches
+from transformer_jax.data.serve.batches import Batches, eval_batches
 from transformer_jax.data.serve.continuous_rows import contiguous_batches, contiguous_streams
 from transformer_jax.data.serve.streams import TrainStreams, shuffled_streams
 from transformer_jax.data.settings import SPLITS, DataSettings, Set
@@ -302,35 +303,38 @@ class Dataset:
             lambda: self.in_train(name),
         )
 
-    def prompts(self, lines: Sequence[str]) -> Sequence[NumberedBatch]:
+    def prompts(self, lines: Sequence[Any]) -> Sequence[NumberedBatch]:
         """Batches of lines as the model reads them, with their numbers. Too long lines are cut.
 
         Images are read when their batch is asked for, and batched in the order of the lines.
         """
         size = self.settings.evaluation_batch_size
+
+        def made(lines: Sequence[Any]) -> Batches:
+            return by_hand.prompts(
+                lines, self.settings, self._encoder, self.labels, batch_size=size
+            )
+
         if not self.settings.recipe.reads_images:
-            return self._prompts(lines)
+            return made(lines)
 
         def images(number: int) -> NumberedBatch:
             start = number * size
-            ((batch, numbers),) = self._prompts(lines[start : start + size])
+            ((batch, numbers),) = made(lines[start : start + size])
             return batch, np.where(numbers < 0, -1, start + numbers)
 
         return Batches(math.ceil(len(lines) / size), images)
 
-    def _prompts(self, lines: Sequence[str]) -> Batches:
-        settings = self.settings
-        limits = settings.limits("truncate")
-        if settings.recipe.reads == sources.PAIRS and not settings.parts:  # as `sources.read`
-            lines = [settings.source.prefix + line for line in lines]
-        rows, too_long = settings.recipe.prompt(lines, self._encoder, self.labels, limits)
-        if too_long:
-            logging.warning("%d lines are too long and were cut off", len(too_long))
-        return prompt_batches(
-            rows,
-            settings.recipe.columns,
-            batch_size=settings.evaluation_batch_size,
-            max_length=settings.max_prompt_length,
+    def batch(self, *columns: Sequence[Any]) -> Batch:
+        """Examples that come in by hand as one batch: see `by_hand.batch`."""
+        recipe = self.settings.recipe
+        return by_hand.batch(
+            columns,
+            self.settings,
+            self._encoder,
+            self.labels,
+            draw=self._made(recipe.draw, training=False),
+            corrupt=self._made(recipe.corrupt, training=False),
         )
 
     def warn_of_unknown_words(self, lines: Sequence[str]) -> None:

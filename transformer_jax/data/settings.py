@@ -158,7 +158,12 @@ class DataSettings:
         return self.parts or (Part("", self.source, self.splits, 1, self.metrics),)
 
     def sets(self, split: str) -> list[Set]:
-        """What a split is made of: one set, but of parts and of a mixture; [] where it is none."""
+        """What a split is made of: one set, but of parts and of a mixture; [] where it is none.
+
+        Raises ValueError where there can be no such split.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"there is no split {split!r}: choose one of {', '.join(SPLITS)}")
         divided = self.validation_size > 0 and split != "test"
         read = "train" if divided else split
         parts = self.mixture if split == "train" and self.mixture else self.named

@@ -88,6 +88,10 @@ class Trained:
             self, decoder=dataclasses.replace(self.writer, settings=settings)
         )
 
+    def predicting(self, prediction: Predict) -> "Trained":
+        """The same, which predicts something else."""
+        return dataclasses.replace(self, prediction=prediction)
+
     def losses(self, split: Split) -> dict[str, float]:
         """Means over all batches of a split, so that it does not matter how these are cut.
 

@@ -98,6 +98,12 @@ def lock(workdir: str | os.PathLike) -> None:
     _held[path] = file
 
 
+def unlock(workdir: str | os.PathLike) -> None:
+    """Lets other processes lock `workdir`, if this one has the lock."""
+    if (file := _held.pop(Path(workdir).resolve() / LOCK, None)) is not None:
+        os.close(file)
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
     """A file to write, which then replaces `path`: at any moment that is the old or the new one."""

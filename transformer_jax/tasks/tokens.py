@@ -98,6 +98,6 @@ def of_full_lines(
     lines: Sequence[str], results: Callable[[Sequence[str]], list[list[str]]], count: int = 1
 ) -> list[list[str]]:
     """The results of the lines that hold more than blanks; `count` empty ones for the others."""
-    full = [line for line in lines if line.strip()]
-    of_full = iter(results(full))
-    return [next(of_full) if line.strip() else [""] * count for line in lines]
+    blank = [isinstance(line, str) and not line.strip() for line in lines]  # not an image's pixels
+    of_full = iter(results([line for line, none in zip(lines, blank, strict=True) if not none]))
+    return [[""] * count if none else next(of_full) for none in blank]

@@ -57,34 +57,45 @@ def means_of_tokens(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
         return found | {"perplexity": float(np.exp(found["token_loss"]))}
 
 
-def next_token_loss(outputs: Outputs, batch: Batch, settings: LossSettings) -> Result:
-    """Cross-entropy of every real target token; their number is the weight."""
-    real = batch["targets_segment_ids"] != 0
-    return chosen_loss(outputs, batch["targets"], real, settings)
+@dataclasses.dataclass(frozen=True)
+class PlaceLoss:
+    """Cross-entropy at the places that a batch asks for; their number is the weight.
 
-
-def masked_token_loss(outputs: Outputs, batch: Batch, settings: LossSettings) -> Result:
-    """Cross-entropy of the tokens that were chosen for masking; their number is the weight."""
-    return chosen_loss(outputs, batch["targets"], batch["targets"] != 0, settings)
-
-
-def label_loss(outputs: Outputs, batch: Batch, settings: LossSettings) -> Result:
-    """Cross-entropy of the label at every place that has one; their number is the weight.
-
-    `labels` holds label + 1 there and 0 everywhere else.
+    Attributes:
+      asked: batch -> the target at every place, and whether it is asked for.
     """
-    labels = batch["labels"] - 1
-    return chosen_loss(outputs, jnp.maximum(labels, 0), labels >= 0, settings)
+
+    asked: Callable[[Batch], tuple[Int[Array, "B T"], Bool[Array, "B T"]]]
+
+    def __call__(self, outputs: Outputs, batch: Batch, settings: LossSettings) -> Result:
+        targets, asked = self.asked(batch)
+        weights = asked.astype(jnp.float32)
+        sums = cross_entropy(outputs.values, targets, weights, settings)
+        weight = jnp.sum(weights)
+        return sums["loss"], weight, {name: (value, weight) for name, value in sums.items()}
+
+    def each(self, outputs: Outputs, batch: Batch) -> Float[Array, "B T"]:
+        """-log p(target) at every place, in nats; NaN where none is asked for."""
+        targets, asked = self.asked(batch)
+        log_p = jax.nn.log_softmax(outputs.arrays())
+        chosen = jnp.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
+        return jnp.where(asked, -chosen, jnp.nan)
 
 
-def chosen_loss(
-    outputs: Outputs,
-    targets: Int[Array, "B T"],
-    chosen: Bool[Array, "B T"],
-    settings: LossSettings,
-) -> Result:
-    """Cross-entropy of the targets at the chosen places; their number is the weight."""
-    weights = chosen.astype(jnp.float32)
-    sums = cross_entropy(outputs.values, targets, weights, settings)
-    weight = jnp.sum(weights)
-    return sums["loss"], weight, {name: (value, weight) for name, value in sums.items()}
+def _next_tokens(batch: Batch) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
+    return batch["targets"], batch["targets_segment_ids"] != 0
+
+
+def _masked_tokens(batch: Batch) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
+    return batch["targets"], batch["targets"] != 0
+
+
+def _labels(batch: Batch) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
+    labels = batch["labels"] - 1  # label + 1 where there is one, 0 everywhere else
+    return jnp.maximum(labels, 0), labels >= 0
+
+
+# Of every real target token; of the tokens chosen for masking; of the label where there is one.
+next_token_loss = PlaceLoss(_next_tokens)
+masked_token_loss = PlaceLoss(_masked_tokens)
+label_loss = PlaceLoss(_labels)

@@ -16,7 +16,7 @@ from transformer_jax.data.prepare.recipe import Column, Corrupt, Recipe
 from transformer_jax.data.read import images
 from transformer_jax.data.read.examples import Picture
 from transformer_jax.data.read.images import NO_BOXES, Boxes, ImageSettings, Pixels
-from transformer_jax.data.read.pictures import from_file
+from transformer_jax.data.read.pictures import from_file, netpbm
 
 _TILES = 9  # images of a contact sheet
 # What is kept of an image: its pixels by rows; its rows and columns, and those of its file. Shapes
@@ -75,16 +75,34 @@ def patched(pixels: Pixels, settings: ImageSettings) -> dict[str, np.ndarray]:
     }
 
 
-def prompted(lines: Sequence[str], settings: ImageSettings) -> dict[str, list[np.ndarray]]:
-    """The columns PATCHES of images, a path a line.
+def by_hand(given: Sequence[str | Path | np.ndarray]) -> list[Picture]:
+    """Images that are named by their paths, or given as pixels, uint8 of (H, W) or (H, W, 3).
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: as `images.decode`.
+        ValueError: pixels of another shape or type.
     """
+
+    def picture(number: int, one: str | Path | np.ndarray) -> Picture:
+        if isinstance(one, str | Path):
+            return from_file(Path(one).expanduser())
+        if one.dtype != np.uint8 or one.shape[2:] not in ((), (3,)) or one.ndim < 2:
+            raise ValueError(
+                f"image {number} is {one.dtype} of shape {one.shape}; expected uint8 of (rows, "
+                "columns) or (rows, columns, 3), or a path"
+            )
+        return netpbm(f"image {number}", one)
+
+    return [picture(number, one) for number, one in enumerate(given)]
+
+
+def prompted(
+    given: Sequence[str | Path | np.ndarray], settings: ImageSettings
+) -> dict[str, list[np.ndarray]]:
+    """The columns PATCHES of images. Raises as `by_hand` and `images.decode`."""
     rows = []
-    for line in lines:
-        whole = images.decode(from_file(Path(line).expanduser()), settings.channels)
+    for one in by_hand(given):
+        whole = images.decode(one, settings.channels)
         rows.append(patched(images.fitted(whole, NO_BOXES, settings)[0], settings))
     return {name: [row[name] for row in rows] for name in PATCHES}
 

@@ -104,7 +104,9 @@ class Tokenizer:
         return Tokenizer, (self._library, self.special, self.described)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without eos."""
+        """Ids of each text, without eos. Raises TypeError for a single text, not in a list."""
+        if isinstance(texts, str):  # whose characters would be encoded one by one
+            raise TypeError(f"expected texts, got one: encode([{texts!r:.50}])")
         if self._fast is not None:
             return list(map(self._fast, texts))
         encoded = self._library.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -35,7 +35,7 @@ class Batches(Sequence[NumberedBatch]):
 
 
 def eval_batches(
-    sets: Sequence[TokenArrays],
+    sets: Sequence[Sequence[Mapping[str, Any]] | TokenArrays],
     columns: Mapping[str, Column],
     *,
     batch_size: int,

@@ -1,0 +1,101 @@
+"""Training by a loop of one's own, with the steps, batches and checkpoints of `train`."""
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from configs.default import Config
+from transformer_jax.commands.message import told
+from transformer_jax.commands.opening import check_own, lock, save
+from transformer_jax.commands.start import newest, origin_of, save_vocabularies, start
+from transformer_jax.config.build import built
+from transformer_jax.config.load import to_json
+from transformer_jax.devices import mesh
+from transformer_jax.inspection import memory
+from transformer_jax.models.family import Batch
+from transformer_jax.process import hosts
+from transformer_jax.runs import workdir as work
+from transformer_jax.runs.workdir import CONFIG, read_metrics
+
+
+class Trainer:
+    """A run under way, from the last checkpoint of its work directory on, or anew.
+
+        trainer = tj.trainer(config, "runs/mine")
+        for batch in trainer.batches:
+            loss = trainer.step(batch)["loss"]
+        trainer.save()
+
+    Training with `train` gives the same losses to the bit, and either continues from checkpoints of
+    the other. The work directory is locked until `close`, or until nothing refers to this any more.
+
+    Attributes:
+      state: the `State` after the newest step: `params`, `opt_state`, `step` and more.
+      batches: those of the steps that are left of train.steps, on the devices; to take one is to
+        use it up.
+    """
+
+    @told
+    def __init__(self, config: Config, workdir: Path):
+        check_own(config, workdir)
+        lock(workdir)
+        self.close = weakref.finalize(self, work.unlock, workdir)
+        with contextlib.ExitStack() as failing, built(config, workdir) as run:
+            failing.callback(self.close)
+            self._run, self._workdir = run, workdir
+            memory.check(run, memory.train(run))
+            self._checkpoints = run.checkpoints(workdir)
+            streams = run.train_streams()
+            self._step = memory.compiled_step(run)
+            self.state = start(run, workdir, newest(run, workdir, self._checkpoints), streams)
+            self._origin = origin_of(run, streams)
+            self._streams = streams.get_state()
+            self.batches = self._batches(mesh.place_ahead(streams, run.mesh))
+            failing.pop_all()
+
+    def _batches(self, ahead: Any) -> Iterator[Batch]:
+        for _ in range(int(self.state.step), self._run.train.steps):
+            batch, self._streams = next(ahead)
+            yield batch
+
+    @told
+    def step(self, batch: Batch) -> dict[str, jax.Array]:
+        """One step of training: its numbers, such as "loss", in nats, and "gradient_norm".
+
+        They are scalars on the devices, so the next step need not wait for them.
+        """
+        with mesh.use(self._run.mesh):
+            self.state, metrics = self._step(self.state, batch)
+        return {name: value for name, value in metrics.items() if name != "window"}
+
+    def means(self) -> dict[str, float]:
+        """What `train` logs here: means over the steps since the last multiple of train.log_every.
+
+        Raises ValueError before the first step.
+        """
+        return self._run.loss.means(self.state.window)
+
+    @told
+    def save(self) -> Path:
+        """Saves a checkpoint of this state, and returns its folder once it is whole."""
+        run, step = self._run, int(self.state.step)
+        if hosts.is_first():
+            save_vocabularies(run, self._workdir)
+        save(self._workdir / CONFIG, to_json(run.as_json))
+        self._checkpoints.save(
+            step,
+            self.state,
+            streams=self._streams,
+            origin=self._origin,
+            metrics={},
+            scheduled=step % run.train.checkpoint_every == 0,
+            records=sum(record["step"] <= step for record in read_metrics(self._workdir)),
+        )
+        self._checkpoints.wait()
+        folder = self._checkpoints.find(step)
+        assert folder is not None  # it has just been saved
+        return folder
