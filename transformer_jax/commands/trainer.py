@@ -2,6 +2,7 @@
 
 import contextlib
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,8 @@ class Trainer:
 
     Attributes:
       state: the `State` after the newest step: `params`, `opt_state`, `step` and more.
-      batches: those of the steps that are left of train.steps, on the devices; to take one is to
-        use it up.
+      batches: those of the steps that are left of train.steps, on the devices. One that is taken
+        and not trained on comes again after a restart.
     """
 
     @told
@@ -53,14 +54,16 @@ class Trainer:
             self._step = memory.compiled_step(run)
             self.state = start(run, workdir, newest(run, workdir, self._checkpoints), streams)
             self._origin = origin_of(run, streams)
-            self._streams = streams.get_state()
+            self._streams, self._taken = streams.get_state(), deque[Any]()
             self.batches = self._batches(mesh.place_ahead(streams, run.mesh))
             failing.pop_all()
 
     def _batches(self, ahead: Any) -> Iterator[Batch]:
-        for _ in range(int(self.state.step), self._run.train.steps):
-            batch, self._streams = next(ahead)
-            yield batch
+        with contextlib.closing(ahead):
+            for _ in range(int(self.state.step), self._run.train.steps):
+                batch, streams = next(ahead)
+                self._taken.append(streams)
+                yield batch
 
     @told
     def step(self, batch: Batch) -> dict[str, jax.Array]:
@@ -70,6 +73,8 @@ class Trainer:
         """
         with mesh.use(self._run.mesh):
             self.state, metrics = self._step(self.state, batch)
+        if self._taken:
+            self._streams = self._taken.popleft()
         return {name: value for name, value in metrics.items() if name != "window"}
 
     def means(self) -> dict[str, float]:

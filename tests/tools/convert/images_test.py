@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import transformer_jax as tj
 from configs import default, detr_r50
 from tests.models import tiny
 from transformer_jax.commands import restore
@@ -185,6 +186,20 @@ def test_outputs_are_those_of_transformers(imported, name):
     assert furthest(ours(one), expected) <= 1e-5
     # Images and queries (of ViT: classes) differ by more than that.
     assert min(np.ptp(part, axis=axis).max() for part in expected for axis in (0, 1)) > 5e-3
+
+
+def test_their_folder_is_loaded_and_pixels_are_images(imported):
+    one = imported("vit")
+    run = tj.load(one.theirs)
+    batch = run.batch(one.pixels, [NAMES[1], NAMES[0]])
+    assert furthest([run.logits(batch)[:, 0]], theirs(one.model, one.pixels)) <= 1e-5
+    alone = run.batch(one.pixels[1])
+    assert all(np.array_equal(alone[name][0], batch[name][1]) for name in alone)
+    labels = tj.load(one.workdir).generate(one.files)
+    assert run.generate(one.pixels) == run.generate(one.files) == labels
+    assert run.generate(one.pixels[0]) in run.labels
+    with pytest.raises(tj.Error, match="image 0 is float64 of shape"):
+        run.batch(np.zeros((1, 16, 24, 3)))
 
 
 def swapped(patch):

@@ -1,0 +1,172 @@
+"""The Python API answers as the commands do, trains as they do, and fails in their words."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.defaults import SMALL
+
+SETTINGS = SMALL | {
+    "data.max_source_length": 24,
+    "data.max_target_length": 24,
+    "data.row_source_length": 24,
+    "data.row_target_length": 24,
+    "data.batch_size": 8,
+    "data.train": ("train",),
+    "data.validation": ("validation",),
+    "data.test": ("test",),
+    "train.steps": 6,
+    "train.log_every": 2,
+    "train.evaluate_every": 3,
+    "checkpoint.every": 3,
+    "checkpoint.average_last": 1,
+    "evaluate.batch_size": 64,
+}
+LINES = ["The cow is tired .", "The animal didn't cross the street because it was too wide ."]
+TARGETS = ["Die Kuh ist müde .", "Das Tier überquerte die Straße nicht , weil sie zu breit war ."]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for split, count in {"train": 40, "validation": 20, "test": 4}.items():
+        for language, lines in {"en": LINES, "de": TARGETS}.items():
+            (folder / f"{split}.{language}").write_text("\n".join(lines * (count // 2)) + "\n")
+    own = {"data.source": "text", "data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    return tj.load_config("configs/multi30k.py", **SETTINGS, **own)
+
+
+@pytest.fixture(scope="module")
+def trained(config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    assert tj.train(config, folder)["status"] in ("finished", "plateaued")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return tj.load(trained)
+
+
+def logged(folder) -> list[dict]:
+    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    times = ("time/seconds", "time/tokens_per_second", "time/wall_seconds")
+    return [{name: x for name, x in each.items() if name not in times} for each in records]
+
+
+def test_importing_takes_no_more_than_is_asked_for():
+    code = (
+        "import sys, transformer_jax as tj; dir(tj); print('jax' in sys.modules, 'load' in dir(tj))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
+    with pytest.raises(AttributeError, match="'loads'"):
+        tj.loads  # noqa: B018
+
+
+def test_a_loop_of_ones_own_is_training_and_either_continues_the_other(config, trained, tmp_path):
+    means = {}
+    for steps in (2, 3):  # the second goes on where the first was saved
+        trainer = tj.trainer(config, tmp_path / "b")
+        for batch, _ in zip(trainer.batches, range(steps), strict=False):
+            metrics = trainer.step(batch)
+            assert {name: float(value) for name, value in metrics.items()}["loss"] > 0
+            means[int(trainer.state.step)] = trainer.means()
+        trainer.save()
+        trainer.close()
+    records = {record["step"]: record for record in logged(trained)}
+    for step in (2, 4):
+        assert means[step] == {name: records[step][f"train/{name}"] for name in means[step]} != {}
+    tj.train(config, tmp_path / "b")
+    assert logged(tmp_path / "b")[-1] == records[6]
+    equal = jax.tree.map(np.array_equal, tj.load(trained).params, tj.load(tmp_path / "b").params)
+    assert all(jax.tree.leaves(equal))
+
+
+def test_answers_agree_with_one_another(run):
+    batch = run.batch(LINES, TARGETS)
+    logits, each, means = run.logits(batch), run.losses(batch, by_token=True), run.losses(batch)
+    real = batch["targets_segment_ids"] > 0
+    log_z = np.log(np.exp(logits.astype(np.float64)).sum(-1))
+    chosen = np.take_along_axis(logits, batch["targets"][..., None], -1)[..., 0]
+    np.testing.assert_allclose(each[real], (log_z - chosen)[real], rtol=1e-4)
+    assert np.isnan(each[~real]).all() and means["token_loss"] == pytest.approx(each[real].mean())
+    weights = run.attention(batch)["decoder", "cross_attention"].weights
+    padding = batch["inputs_segment_ids"][:, None] == 0
+    of_real = weights.sum((0, 2)) * real[..., None]  # one layer of two heads
+    np.testing.assert_allclose(of_real.sum(-1), 2 * real, rtol=1e-5)
+    assert padding.any() and (of_real * padding == 0).all()
+    observed = run.observe(batch)["decoder"]
+    assert observed.inputs.shape == (3, *batch["targets"].shape, run.config.model.d_model)
+
+
+def test_a_split_by_token_has_the_mean_that_training_logs(run, trained):
+    each = run.losses("validation", by_token=True)
+    mean = run.losses("validation")["token_loss"]
+    assert np.nanmean(np.concatenate(each)) == pytest.approx(mean, rel=1e-5)
+    assert len(each) == 20 and mean == pytest.approx(logged(trained)[-1]["validation/token_loss"])
+
+
+def test_one_stands_alone_and_many_keep_their_order(run):
+    both = run.batch(LINES[::-1], TARGETS[::-1])
+    for row, (source, target) in enumerate(zip(LINES[::-1], TARGETS[::-1], strict=True)):
+        alone = run.batch(source, target)
+        for name, values in alone.items():
+            np.testing.assert_array_equal(values[0], both[name][row, : values.shape[1]])
+    assert run.batch(LINES).keys() == {"inputs", "inputs_segment_ids", "inputs_positions"}
+    assert [run.generate(line) for line in LINES] == run.generate(LINES)
+
+
+def test_other_parameters_may_take_the_place_of_the_trained_ones(trained):
+    run = tj.load(trained, 3)
+    before = run.losses("validation")["token_loss"]
+    run.params = jax.tree.map(np.zeros_like, run.params)
+    uniform = run.losses("validation")["token_loss"]
+    assert uniform == pytest.approx(np.log(run.tokenizer.vocab_size), rel=1e-5) != before
+
+
+def test_runs_become_records(trained):
+    results, metrics = tj.load_runs(trained.parent)
+    (record,) = results
+    assert record["run"] == "a" and record["steps"] == 6 and record["model.d_model"] == 8
+    assert record["test/bleu"] == tj.load(trained).results["test/bleu"]
+    assert [row["step"] for row in metrics] == [row["step"] for row in logged(trained)]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    {
+        "a folder": (lambda run: tj.load(run.workdir / "x"), "there is no folder"),
+        "a checkpoint": (lambda run: tj.load(run.workdir, 4), "whole checkpoints: 3, 6"),
+        "a change": (lambda run: tj.load(run.workdir, **{"seed": 3}), "seed: 0 -> 3"),
+        "a key": (lambda run: tj.load_config("quickstart.py", modl=3), "no config key modl"),
+        "no effect": (
+            lambda run: tj.load_config("quickstart.py", **{"decode.top_k": 3}),
+            "leave out what has no effect",
+        ),
+        "a file": (lambda run: tj.load_config("quickstrat.py"), "configs/quickstart.py"),
+        "a split": (lambda run: run.losses("tset"), "one of train, validation, test"),
+        "no vectors": (lambda run: run.embed("a"), "only a model with"),
+        "columns": (lambda run: run.batch(LINES, TARGETS, TARGETS), "reads source, target"),
+        "lengths": (lambda run: run.batch(LINES, TARGETS[:1]), "2, 1 examples"),
+        "no examples": (lambda run: run.batch([]), "at least one"),
+        "another config": (
+            lambda run: tj.train(tj.load_config("quickstart.py"), run.workdir),
+            "belongs to another config",
+        ),
+        "no runs": (lambda run: tj.load_runs(run.workdir / "checkpoints"), "no runs in"),
+    }.values(),
+)
+def test_a_mistake_is_one_error_in_the_words_of_the_commands(run, mistake, words):
+    with pytest.raises(tj.Error, match=words):
+        mistake(run)
+
+
+def test_a_tokenizer_takes_texts_and_not_the_characters_of_one(run):
+    with pytest.raises(TypeError, match="expected texts"):
+        run.tokenizer.encode("text")
