@@ -15,8 +15,10 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+import transformer_jax as tj
 from configs import default
 from transformer_jax.config import load as overrides
 from transformer_jax.config.kinds import CHOICES
@@ -261,6 +263,34 @@ def _link(folder: Path) -> str:
     return f"[{folder.name}]({folder.name}/README.md)"
 
 
+def python_api() -> str:
+    """The signature of each function of `import transformer_jax`, and what it does."""
+    rows = []
+    for name in sorted(tj.__all__, key=lambda name: (name[0].isupper(), name)):
+        value = getattr(tj, name)
+        members = {f"tj.{name}": value}
+        if inspect.isclass(value) and value.__module__.startswith("transformer_jax"):
+            parts = [pair for pair in vars(value).items() if pair[0][0] != "_"]
+            own = [pair for pair in parts if isinstance(pair[1], FunctionType | property)]
+            members |= {f"{name}.{key}": part for key, part in own}
+        rows += [_member(*member) for member in members.items()]
+    return _table(("Name", "What it is"), rows)
+
+
+def _member(name: str, value: Any) -> tuple[str, str]:
+    """A name with its parameters, and the first sentence of its docstring."""
+    doc = inspect.getdoc(value) or ""
+    if inspect.isfunction(value):
+        parameters = inspect.signature(value).parameters.values()
+        name += f"({', '.join(_parameter(one) for one in parameters if one.name != 'self')})"
+    paragraph = " ".join(doc.partition("\n\n")[0].split())
+    return f"`{name}`", paragraph
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    return str(parameter.replace(annotation=inspect.Parameter.empty))
+
+
 def modules_tree() -> str:
     """The files of the library and the harness, each with the first sentence of its docstring."""
     lines: list[tuple[str, str]] = []
@@ -374,6 +404,7 @@ def imports_order() -> str:
 PARTS = {
     "additions": additions_table,
     "imports": imports_order,
+    "python_api": python_api,
     "schemes": schemes_table,
     "parameterizations": parameterizations_table,
     "recurrences": recurrences_table,

@@ -21,7 +21,7 @@ from configs.default import Config
 from transformer_jax.commands import COMMANDS, embed, generate
 from transformer_jax.commands.message import Error, told
 from transformer_jax.commands.opening import check_own, configured, opened
-from transformer_jax.commands.train import train as train_command
+from transformer_jax.commands.train import trained
 from transformer_jax.commands.trainer import Trainer
 from transformer_jax.config.load import identity
 from transformer_jax.config.load import load as load_file
@@ -154,7 +154,7 @@ class LoadedRun:
 
     @_asked
     def logits(self, batch: AnyBatch) -> Any:
-        """Float32 logits (B, T, V), or of labels (B, T, C); of a detector a dict of its outputs."""
+        """Float32 logits (B, T, V), or of labels (B, T, C); of a detector its classes and boxes."""
         return jax.device_get(predict_step(self.params, batch, model=self.model, predict=_arrays))
 
     @_asked
@@ -244,7 +244,7 @@ def train(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> dic
     folder = Path(workdir).expanduser().absolute()
     check_own(config, folder)
     try:
-        train_command(config, folder)
+        trained(config, folder)
     finally:
         work.unlock(folder)
     return read_results(folder)

@@ -45,24 +45,29 @@ _EXIT_CODES = {"finished": 0, "plateaued": 0, "diverged": 1, "preempted": interr
 
 
 def train(config: Config, workdir: Path) -> int:
-    """Trains, or continues training, in a work directory; then scores the test split.
+    """Trains, or continues training, in a work directory; then scores and shows the results.
 
     A run that has made all its steps ends as "finished", "plateaued" or "diverged" (see
     `Task.judge`) and only shows its results again. SIGTERM and SIGINT save and end it as
     "preempted"; a bad step that is neither skipped nor restored from ends it as "diverged", and a
     rerun continues from the last checkpoint before.
     """
-    status = hosts.first(lambda: final_status(config, workdir))
-    if status is None:  # otherwise it may even lie in a folder that cannot be written
-        for line in effects.told(config) if hosts.is_first() else ():
-            logging.warning("%s", line)
-        lock(workdir)
-        hosts.first(lambda: trackers.check(config.log.trackers))  # before anything is compiled
-        with built(config, workdir) as run:
-            status = _train(run, workdir)
+    status = trained(config, workdir)
     if hosts.is_first():
         _show(workdir, replays=FAMILIES[config.model.family].inspected)
     return _EXIT_CODES[status]
+
+
+def trained(config: Config, workdir: Path) -> str:
+    """`train`, which shows no results; returns the status."""
+    if status := hosts.first(lambda: final_status(config, workdir)):
+        return status  # it may even lie in a folder that cannot be written
+    for line in effects.told(config) if hosts.is_first() else ():
+        logging.warning("%s", line)
+    lock(workdir)
+    hosts.first(lambda: trackers.check(config.log.trackers))  # before anything is compiled
+    with built(config, workdir) as run:
+        return _train(run, workdir)
 
 
 def _train(run: Run, workdir: Path) -> str:
