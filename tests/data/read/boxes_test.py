@@ -19,7 +19,8 @@ def pictures(folder, count=4, ending=".png"):
     """Images of 30 rows and 40 columns."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
-        Image.new("RGB", (40, 30), (number, 0, 0)).save(folder / f"{number}{ending}")
+        color = number % 256, number // 256, 0
+        Image.new("RGB", (40, 30), color).save(folder / f"{number}{ending}")
 
 
 def annotation(number, image, box, category=3, **more):
@@ -36,10 +37,10 @@ ANNOTATIONS = [
 ]
 
 
-def coco(tmp_path, folder="val", annotations=ANNOTATIONS, **changes):
+def coco(tmp_path, folder="val", annotations=ANNOTATIONS, count=4, **changes):
     """The path of a file of annotations, whose images lie in a folder."""
-    pictures(tmp_path / folder)
-    images = [{"id": n, "file_name": f"{n}.png", "height": 30, "width": 40} for n in range(4)]
+    pictures(tmp_path / folder, count)
+    images = [{"id": n, "file_name": f"{n}.png", "height": 30, "width": 40} for n in range(count)]
     content = {"images": images, "annotations": annotations}
     content["categories"] = [{"id": number, "name": name} for number, name in NAMES.items()]
     path = tmp_path / "annotations" / "instances_val.json"
@@ -93,20 +94,21 @@ def test_broken_images_are_counted_where_they_may_be(tmp_path, caplog):
     assert "1 lines of instances_val.json are left out" in caplog.text and "1.png" in caplog.text
 
 
-def voc(tmp_path, objects, size=(30, 40)):
-    """The path of a split of one image with such objects."""
-    pictures(tmp_path / "JPEGImages", 1, ".jpg")
-    rows = "".join(
-        f"<object><name>{name}</name><bndbox><xmin>{x0}</xmin><ymin>{y0}</ymin><xmax>{x1}</xmax>"
-        f"<ymax>{y1}</ymax></bndbox>{''.join(more)}</object>"
-        for name, (x0, y0, x1, y1), *more in objects
-    )
-    text = f"<size><width>{size[1]}</width><height>{size[0]}</height></size>{rows}"
+def voc(tmp_path, *of_images):
+    """The path of a split of images with such objects."""
+    pictures(tmp_path / "JPEGImages", len(of_images), ".jpg")
     for name in ("Annotations", "ImageSets/Main"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "Annotations" / "0.xml").write_text(f"<annotation>{text}</annotation>")
+    for number, objects in enumerate(of_images):
+        rows = "".join(
+            f"<object><name>{name}</name><bndbox><xmin>{x0}</xmin><ymin>{y0}</ymin>"
+            f"<xmax>{x1}</xmax><ymax>{y1}</ymax></bndbox>{''.join(more)}</object>"
+            for name, (x0, y0, x1, y1), *more in objects
+        )
+        text = f"<annotation><size><width>40</width><height>30</height></size>{rows}</annotation>"
+        (tmp_path / "Annotations" / f"{number}.xml").write_text(text)
     path = tmp_path / "ImageSets" / "Main" / "train.txt"
-    path.write_text("0\n\n")
+    path.write_text("".join(f"{number}\n" for number in range(len(of_images))) + "\n")
     return path
 
 
@@ -147,6 +149,23 @@ def test_voc_of_another_form_is_named(tmp_path, text, words):
     file.unlink() if text is None else file.write_text(text)
     with pytest.raises(ValueError, match=f"train.txt:1: .*{words}"):
         list(read_voc(path, skip_bad=False))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("source", ["coco", "voc"])
+def test_two_thousand_images_are_read_with_their_boxes(tmp_path, source):
+    corners = [[[k, k + n % 9, 9 + k, 12 + n % 19] for k in range(n % 4)] for n in range(2000)]
+    if source == "coco":
+        sides = [(n, [x, y, r - x, s - y]) for n, own in enumerate(corners) for x, y, r, s in own]
+        rows = [annotation(number, *row) for number, row in enumerate(sides)]
+        found = read_coco(coco(tmp_path, "val", rows, 2000), skip_bad=False)
+    else:
+        objects = [[("cat", (x + 1, y + 1, *high)) for x, y, *high in own] for own in corners]
+        found = read_voc(voc(tmp_path, *objects), skip_bad=False)
+    for number, (own, (picture, size, shown, names)) in enumerate(zip(corners, found, strict=True)):
+        file = Path(picture.name)
+        assert file.stem == str(number) and picture.data == file.read_bytes() and size == [30, 40]
+        assert [box[:4] for box in shown] == own and names == ["cat"] * len(own)
 
 
 def test_a_changed_image_makes_another_version(tmp_path):

@@ -207,6 +207,20 @@ def test_tfds_has_images_as_they_are_encoded(tmp_path):
     found, names = read("tfds", tmp_path, "test[:4]", **own)
     expected = {pixels.tobytes(): label for pixels, label in drawn("test")}
     assert [expected[pixels.tobytes()] for pixels, _ in found] == [label for _, label in found]
-    assert len(set(names)) == len(found) == 4 and names[0].endswith("test[:4]:0")
+    assert len(set(names)) == len(found) == 4 and names[0] == "toy_images/1.0.0:test[:4]:0"
     with pytest.raises(ValueError, match="feature of .* is ClassLabel.*'image' cannot be read"):
         read("tfds", tmp_path, "test", **(own | {"text_feature": "label"}))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("source", ["folder", "parquet", "tfds"])
+def test_two_thousand_images_are_read_as_they_were_written(source, tmp_path, monkeypatch):
+    monkeypatch.setitem(drawn_images.COUNTS, "train", 2000)
+    drawn_images.write(tmp_path)
+    expected, split = drawn("train"), "rows" if source == "parquet" else "train"
+    labels = [label for _, label in expected]
+    parquet(tmp_path / "rows", [png(pixels) for pixels, _ in expected], labels)
+    found, names = read(source, tmp_path, split, name="toy_images", **FIELDS)
+    assert len(set(names)) == len(names) == 2000
+    one, other = (sorted((x.tobytes(), label) for x, label in rows) for rows in (found, expected))
+    assert one == other

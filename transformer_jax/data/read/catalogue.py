@@ -192,8 +192,8 @@ def _decode(folder: Path, splits: Sequence[str], features: Sequence[str]) -> Ite
 def _pictures(folder: Path, splits: Sequence[str], image: str, label: str) -> Iterator[Examples]:
     """The images of a prepared set and their labels or objects, in blocks."""
     encoded = {image: tfds.decode.SkipDecoding()}
-    for split, start, records in _records(folder, splits, _PICTURES, encoded):
-        names = (f"{folder.name}:{split}:{start + number}" for number in range(len(records)))
+    for part, start, records in _records(folder, splits, _PICTURES, encoded):
+        names = (f"{part}:{start + number}" for number in range(len(records)))
         pairs = zip(names, records, strict=True)
         yield {
             image: [Picture(name, bytes(record[image])) for name, record in pairs],
@@ -204,7 +204,7 @@ def _pictures(folder: Path, splits: Sequence[str], image: str, label: str) -> It
 def _records(
     folder: Path, splits: Sequence[str], size: int, decoders: Any
 ) -> Iterator[tuple[str, int, Sequence[Any]]]:
-    """So many records at a time of a prepared set, with their split and the first one's number."""
+    """So many records at a time of a prepared set, with "SET:SPLIT" and the first one's number."""
     _check_whole(folder)
     # As it lies on the disk: another process may have prepared it since its builder was made.
     builder = tfds.builder_from_directory(folder)
@@ -213,8 +213,9 @@ def _records(
             raise ValueError(f"{builder.info.full_name}: split {split!r} has no example")
         # pyright does not see the parameters through TFDS's decorators.
         source = builder.as_data_source(split, decoders=decoders)  # pyright: ignore
+        part = f"{builder.info.full_name}:{split}"
         for start in range(0, len(source), size):
-            yield split, start, source.__getitems__(range(start, min(start + size, len(source))))
+            yield part, start, source.__getitems__(range(start, min(start + size, len(source))))
 
 
 def _check_whole(folder: Path) -> None:
