@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.parquet as parquet
 from hypothesis import strategies as st
+from PIL import Image
 
 from transformer_jax.data.read.features import KEYS
-from transformer_jax.data.read.sources import LABELLED, PAIRS, TAGGED, TEXTS
+from transformer_jax.data.read.sources import BOXED, LABELLED, PAIRS, PICTURES, TAGGED, TEXTS
 
 # Of lines: characters that others take for their ends or for blanks, and some of all kinds
 _WORD = st.text("abÄß日\u00a0\u2028\x85\u200b😀é,.'-", min_size=1, max_size=4)
@@ -36,7 +37,7 @@ class Format(NamedTuple):
     """A format of the files of a source.
 
     write: rows -> the content of a split's files. good, bad: of rows. settings: of the config, in
-    addition to the source. names: of a split's files.
+    addition to the source. names: of a split's files, as many as there may be.
     """
 
     source: str
@@ -135,6 +136,39 @@ def _of_objects(columns: tuple[str, ...]) -> list[Format]:
     ]
 
 
+def _coco(rows: list[Any]) -> tuple[bytes, ...]:
+    boxes = [(n, box) for n, (_, own) in enumerate(rows) for box in own]
+    content = {
+        "images": [{"id": n, "file_name": f"{n}.png"} for n in range(len(rows))],
+        "annotations": [{"image_id": n, "category_id": 7, "bbox": box} for n, box in boxes],
+        "categories": [{"id": 7, "name": "é"}],
+    }
+    return (json.dumps(content).encode(), *(picture for picture, _ in rows))
+
+
+def _image(format: str, width: int, height: int, **options: Any) -> bytes:
+    file, (kind, mode) = io.BytesIO(), format.split()
+    Image.new(mode, (width, height)).save(file, kind, **options)
+    return file.getvalue()
+
+
+_KINDS = "PNG 1,PNG L,PNG P,PNG LA,PNG RGBA,PNG I;16,JPEG L,JPEG CMYK,GIF P,TIFF I,BMP RGB,WEBP RGB"
+_SIDE = st.integers(1, 40)
+_PICTURE = st.builds(_image, st.sampled_from(_KINDS.split(",")), _SIDE, _SIDE)
+_FRAMES = {"save_all": True, "append_images": [Image.new("P", (9, 9), 1)]}
+_NO_PICTURE = st.sampled_from(
+    [b"", b"x", _image("TIFF F", 9, 9), _image("GIF P", 9, 9, **_FRAMES)]
+    + [b"P5 0 4 255\n", b"P5 4 4 255\nabc", b"P5 99999 99999 255\n"]
+) | _PICTURE.map(lambda data: data[: len(data) // 2])
+_BOXES = st.lists(st.lists(st.floats(-9, 50), min_size=4, max_size=4), max_size=3)
+
+
+def _pictured(source: str, columns: tuple[str, ...], write: Any, own: Any, **more: Any) -> Format:
+    """A format whose rows are pictures with what belongs to each."""
+    bad = st.tuples(_NO_PICTURE, own).map(lambda row: Row(row, None))
+    return Format(source, columns, write, _rows(st.tuples(_PICTURE, own)), bad, **more)
+
+
 _ASKED = {"question": _TEXT, "answers": st.just([{"text": "a"}])}
 _NO_ANSWER = {"question": "q", "answers": []}  # of SQuAD 2.0, which is left out
 _REST = "\t_" * 6  # the columns of CoNLL-U behind the tag
@@ -191,6 +225,17 @@ FORMATS = [
         names=("questions/{}/a-questions.csv", "section-stories/{}/a-story.csv"),
     ),
     *itertools.chain.from_iterable(map(_of_objects, (PAIRS, TEXTS, LABELLED, TAGGED))),
+    _pictured(
+        "folder", PICTURES, lambda rows: tuple(picture for picture, _ in rows), st.none(),
+        names=tuple(f"{{}}/{'ab'[n % 2]}/{n}" for n in range(9)),
+    ),
+    _pictured(
+        "parquet", PICTURES, lambda rows: _parquet([{"a": a, "b": b} for a, b in rows]), _LABEL,
+        settings={"data.text_feature": "a", "data.label_feature": "b"},
+    ),
+    _pictured(
+        "coco", BOXED, _coco, _BOXES, names=("{}.json", *(f"{{}}/{n}.png" for n in range(9)))
+    ),
 ]  # fmt: skip
 
 

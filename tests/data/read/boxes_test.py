@@ -1,5 +1,6 @@
 """Images with boxes, in COCO's and Pascal VOC's format, as a generator has written them."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -62,6 +63,13 @@ def test_coco_says_where_boxes_are_cut_to_the_image(tmp_path, folder):
     assert rows[3][2:] == ([], [])
     examples = dict(zip(BOXED, map(list, zip(*rows, strict=True)), strict=True))
     assert left_out(examples) == {"boxes without area": 2, "crowds or difficult boxes": 1}
+
+
+def test_packed_annotations_find_their_images(tmp_path):
+    path = coco(tmp_path)
+    packed = path.with_name(f"{path.name}.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert list(read_coco(packed, skip_bad=False)) == list(read_coco(path, skip_bad=False))
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,11 @@ def _coco(path: Path) -> list[Annotated]:
 
 def _found(path: Path, name: str) -> Path:
     """An image that annotations name: in their folder or the one above, or in a folder there that
-    is called as they end, as "val2017" of "instances_val2017.json", or "images".
+    is called as they end, as "val2017" of "instances_val2017.json" (.gz), or "images".
 
     Where there is none, the first of these.
     """
-    folders = ["", path.stem.rpartition("_")[2], "images"]
+    folders = ["", path.name.partition(".")[0].rpartition("_")[2], "images"]
     places = [above / own / name for above in path.parents[:2] for own in folders]
     return next((place for place in places if place.is_file()), places[0])
 
