@@ -68,7 +68,7 @@ class _Patching(pictures.Patching):
 
     def __call__(self, example: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         columns, boxes = self.drawn(example, rng, example["boxes"])
-        low, high = np.split(images.clipped(boxes), 2, axis=1)
+        low, high = np.split(np.clip(boxes, 0.0, 1.0), 2, axis=1)
         there = np.all(low < high, axis=1)
         shares = np.concatenate([(low + high) / 2, high - low], axis=1)[there]
         boxes = np.round(pictures.UNIT * shares).astype(np.int32)

@@ -112,7 +112,7 @@ def lit(rows, columns, box):
 def assert_lit(pixels, boxes, within):
     """The white pixels are those of the box, up to so many pixels, or none where it is gone."""
     rows, columns, _ = pixels.shape
-    box = images.clipped(boxes)[0] * [columns, rows, columns, rows]
+    box = np.clip(boxes, 0.0, 1.0)[0] * [columns, rows, columns, rows]
     ys, xs = np.nonzero(pixels[..., 0] > max(np.mean(pixels), pixels.max() / 2))
     if not len(xs):
         assert min(box[2:] - box[:2]) <= within

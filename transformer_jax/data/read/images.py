@@ -187,11 +187,6 @@ def within(boxes: Boxes, window: Window) -> Boxes:
     return (boxes - [x, y, x, y]) / [x1 - x, y1 - y, x1 - x, y1 - y]
 
 
-def clipped(boxes: Boxes) -> Boxes:
-    """What of each box lies inside of the image: nothing where x1 <= x0 or y1 <= y0."""
-    return np.clip(boxes, 0.0, 1.0)
-
-
 def fitted(pixels: Pixels, boxes: Boxes, images: ImageSettings) -> tuple[Pixels, Boxes]:
     """An image and its boxes as the settings fit it."""
     rows, columns, _ = pixels.shape
