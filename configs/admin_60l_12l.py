@@ -13,7 +13,7 @@ libtpu 0.0.42): a training step needs 16.38 of 95.74 GiB per chip and takes at l
 of all FLOPs.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

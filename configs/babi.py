@@ -14,7 +14,7 @@ sentence, has 26.8%. The one here, of words, has 43.7% and 43.9%: it learns its 
 before it finds out where to look.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 _ARGS = ("", "transformer")
 

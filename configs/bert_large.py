@@ -10,7 +10,7 @@ For a TPU v5e-16. Not run yet: no time, no score. Preflight (22 November 2026, l
 training step needs 7.85 of 15.75 GiB per chip and takes at least 94.9 ms, at 94% of all FLOPs.
 """
 
-from configs import bert_base, default
+from transformer_jax.configs import bert_base, default
 
 
 def get_config(arg: str = "") -> default.Config:

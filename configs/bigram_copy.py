@@ -11,7 +11,7 @@ Time: 1 min 3 s on one of 2 CPU cores (Intel Xeon, 2026-11-21) of a machine that
 Loss on validation: 1.548 nats per word, and 3.30 ("plateaued") with 18 layers.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -11,7 +11,7 @@ Time: 54 s of CPU time on 2 cores (AMD EPYC, 2026-11-22), with the corpus alread
 Score on test: accuracy 1.0000.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -10,7 +10,7 @@ Score out of domain: Matthews 0.122, 0.021 and 0.056 with seeds 0, 1 and 2 (mean
 0.657, 0.640 and 0.638; in domain Matthews 0.140, 0.136 and 0.124.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -7,7 +7,7 @@ for a DETR from scratch. Tried for 40 steps (warm-up 10): the loss falls from 25
 two boxes without area are reported.
 """
 
-from configs import default, detr_shapes
+from transformer_jax.configs import default, detr_shapes
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -9,7 +9,7 @@ Score on test, 1,000 scenes: AP50 0.927, AP 0.682. Validation after 2,000, 3,000
 0.740, 0.882 and 0.943.
 """
 
-from configs import default, detr_shapes
+from transformer_jax.configs import default, detr_shapes
 
 
 def get_config(arg: str = "") -> default.Config:

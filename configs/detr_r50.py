@@ -13,7 +13,7 @@ does not train: its norms are fixed. Differences from the paper: matrices alone 
 falls by a cosine, images are not cropped and have one size in training.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 # The norms and the first convolutions stay as they are; the others make a tenth of the steps.
 _STEM = "embedding/stem"

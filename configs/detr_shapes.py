@@ -11,7 +11,7 @@ mean 0.679. Validation of seed 0 after 400 and 800 steps: AP50 0.115 and 0.637, 
 classes 0.245 and 0.646.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -22,7 +22,7 @@ a token 3.95 and 5.29 nats. The first three sentences of the dialogue have 27.5,
 paper, its Transformer 35.9, 8.7, 33.5. One seed.
 """
 
-from configs import default, fairytale
+from transformer_jax.configs import default, fairytale
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -16,7 +16,7 @@ that shared its machine; 0.9260 and 0.8858 from scratch, with the last parameter
 0.9305), one seed, in 11 min on 2 cores (2026-11-20).
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 _ARGS = ("", "pretrain")
 

@@ -21,7 +21,7 @@ context that shares most words with the question has 21.4, 14.5, 20.3 (18.1, 11.
 the story says.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 _ARGS = ("", "pretrain")
 

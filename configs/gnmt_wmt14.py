@@ -12,7 +12,7 @@ training step needs 12.12 of 15.75 GiB per chip and takes at least 61.2 ms, at 4
 Real ones take longer, as a scan over time waits for each of its steps.
 """
 
-from configs import default, wmt14_en_de_base
+from transformer_jax.configs import default, wmt14_en_de_base
 
 
 def get_config(arg: str = "") -> default.Config:

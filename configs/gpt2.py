@@ -12,7 +12,7 @@ TFDS prepares Wiki-40B with Apache Beam and TensorFlow. Where both are installed
 `tfds build wiki40b/en --file_format=array_record --data_dir=CACHE_DIR/tfds`. Reading needs neither.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -11,7 +11,7 @@ For a TPU v5e-64. Not run yet: no time, no score. Preflight (22 November 2026, l
 training step needs 14.73 of 15.75 GiB per chip and takes at least 501 ms, at 85% of all FLOPs.
 """
 
-from configs import default, gpt2
+from transformer_jax.configs import default, gpt2
 
 
 def get_config(arg: str = "") -> default.Config:

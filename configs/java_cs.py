@@ -10,7 +10,7 @@ Score on test: BLEU 61.70 (nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version
 and no other setting was tried.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

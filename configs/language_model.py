@@ -9,7 +9,7 @@ Loss on validation: 1.4269 nats per token. The grammar's own entropy, which no m
 sentences, all with an "it": 1.2664.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -12,7 +12,7 @@ training step needs 13.87 of 15.75 GiB per chip and takes at least 2.24 s, at 79
 decoding 16 prompts of 8,192 tokens needs 9.20 GiB.
 """
 
-from configs import default, llama_8b
+from transformer_jax.configs import default, llama_8b
 
 
 def get_config(arg: str = "") -> default.Config:

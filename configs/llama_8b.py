@@ -12,7 +12,7 @@ training step needs 11.96 of 15.75 GiB per chip and takes at least 2.90 s, at 83
 decoding 64 prompts of 8,192 tokens needs 3.96 GiB.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -7,7 +7,7 @@ Time: 5 min 3 s on 2 CPU cores (AMD EPYC, 2026-11-20) that did other work too.
 Score on test: accuracy 0.6329 on masked tokens (loss 1.0808). Many cannot be inferred.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

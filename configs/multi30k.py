@@ -24,7 +24,7 @@ German to English, by Muon as above for 7,000 steps and with `--config.data.sour
 that did other work too, BLEU 42.77 and chrF 62.20 on test_2016_flickr. One seed of each.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -7,7 +7,7 @@ RAdam, as in the paper. It saves every 250 steps, so that a run may be interrupt
 a GPU. Not run yet: no time, no score.
 """
 
-from configs import default, multi30k
+from transformer_jax.configs import default, multi30k
 
 
 def get_config(arg: str = "") -> default.Config:

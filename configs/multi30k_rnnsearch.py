@@ -10,7 +10,7 @@ Score on test_2016_flickr: BLEU 37.22 (nrefs:1|case:mixed|eff:no|tok:none|smooth
 chrF 63.0; validation perplexity 6.25 of a word. One seed.
 """
 
-from configs import default, multi30k
+from transformer_jax.configs import default, multi30k
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -21,7 +21,7 @@ and a gate has one bias, where the authors' code has two.
 Not run yet: no time, no score. experiments/carried_states has a shorter form on WikiText-2.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 # The files of each split, and steps of 400 words in an epoch.
 _DATA = {

@@ -7,7 +7,7 @@ In that hour the run of 450 steps took 85 to 124 s. On 2 cores (AMD EPYC, 2026-1
 Score on test: BLEU 100.00, exact match 1.0000, pronoun accuracy 1.0000.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -6,7 +6,7 @@ Time: 2 min 18 s of CPU time on 2 cores (AMD EPYC, 2026-11-22), with the corpus 
 Score on test: BLEU 100.00, exact match 1.0000, pronoun accuracy 1.0000.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

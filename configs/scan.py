@@ -11,7 +11,7 @@ Score on the simple split's test: exact match 1.0000. On the others' tests the b
 by residual scheme and positions, has 0.085 in 1,000 steps of Muon (experiments/generalization).
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 _FOLDERS = {
     "simple": "simple_split",

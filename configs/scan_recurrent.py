@@ -12,7 +12,7 @@ Time: 395 s on one core (AMD EPYC, 2026-11-27) of the split length, another run 
 Score on the simple split's test: exact match 0.9952 (see experiments/scan_recurrent).
 """
 
-from configs import default, scan
+from transformer_jax.configs import default, scan
 
 
 def get_config(arg: str = "simple") -> default.Config:

@@ -16,7 +16,7 @@ Loss on validation: 1.6005 nats per character. nanoGPT's README gives 1.88 for i
 (mean 1.884), 3 to 4 min each on 1 core (2026-11-23).
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

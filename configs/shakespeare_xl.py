@@ -19,7 +19,7 @@ on 1 CPU core (AMD EPYC, 2026-11-23) that shared its machine, one seed and the o
 nanoGPT's README gives 1.4697 for its 6 layers of 384 with a context of 256.
 """
 
-from configs import default, shakespeare
+from transformer_jax.configs import default, shakespeare
 
 _ARGS = ("", "large")
 

@@ -12,7 +12,7 @@ have 0.8039 on dev after 2,500 steps, with 0.5 on embeddings 0.7993; BPE of 8,00
 words 0.8073. Masked LM before brings nothing (experiments/pretraining).
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

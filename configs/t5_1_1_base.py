@@ -9,7 +9,7 @@ For a TPU v5e-8. Not run yet: no time, no score. Preflight (22 November 2026, li
 training step needs 13.05 of 15.75 GiB per chip and takes at least 67.4 ms, at 53% of all FLOPs.
 """
 
-from configs import default, t5_base
+from transformer_jax.configs import default, t5_base
 
 
 def get_config(arg: str = "") -> default.Config:

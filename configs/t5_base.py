@@ -11,7 +11,7 @@ For a TPU v5e-8. Not run yet: no time, no score. Preflight (22 November 2026, li
 training step needs 10.33 of 15.75 GiB per chip and takes at least 59 ms, at 60% of all FLOPs.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -7,7 +7,7 @@ other work (AMD EPYC, 2026-11-22).
 Score on test: exact match 1.0000 in each of the four parts; BLEU 100.00 in both directions.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -17,7 +17,7 @@ training step needs 5.44 of 15.75 GiB per chip and takes at least 45.2 ms, at 24
 waits for memory. The model has 151 million parameters, as published.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -11,7 +11,7 @@ Score on the 360 test images: accuracy 0.9667, 0.9556 and 0.9611 with seeds 0, 1
 standard error of one 0.010); on the 180 of validation 0.9667, 0.9889 and 0.9833.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -11,7 +11,7 @@ for a part of it, for other folders, and for what memory and time such a model n
 fitted to 224x224 before the crop, whatever their aspect.
 """
 
-from configs import default, vit_digits
+from transformer_jax.configs import default, vit_digits
 
 
 def get_config(arg: str = "") -> default.Config:

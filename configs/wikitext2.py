@@ -9,7 +9,7 @@ file is one text, cut into rows.
 Not run yet: no time, no score.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -8,7 +8,7 @@ The state starts anew with each row of 256 tokens.
 Not run yet: no time, no score.
 """
 
-from configs import default, wikitext2
+from transformer_jax.configs import default, wikitext2
 
 
 def get_config(arg: str = "") -> default.Config:

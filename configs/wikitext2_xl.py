@@ -18,7 +18,7 @@ on test, 267.8 without, since rows drawn from all of the text teach more than me
 did in `experiments/memory`.
 """
 
-from configs import default, wikitext2
+from transformer_jax.configs import default, wikitext2
 
 
 def get_config(arg: str = "") -> default.Config:

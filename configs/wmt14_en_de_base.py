@@ -8,7 +8,7 @@ words split); sacreBLEU on plain text gives lower figures for the same translati
 Not run yet: no time, no score.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

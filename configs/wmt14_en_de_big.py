@@ -9,7 +9,7 @@ For a TPU v5e-8. Not run yet: no time, no score. Preflight (22 November 2026, li
 training step needs 3.86 of 15.75 GiB per chip and takes at least 21.6 ms, at 97% of all FLOPs.
 """
 
-from configs import default, wmt14_en_de_base
+from transformer_jax.configs import default, wmt14_en_de_base
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -10,7 +10,7 @@ accuracy 0.921 to 0.923. With 300 steps everything is O, 0.000; the systems of t
 pre-trained vectors, have 0.263 to 0.419.
 """
 
-from configs import default
+from transformer_jax.configs import default
 
 
 def get_config(arg: str = "") -> default.Config:

@@ -19,9 +19,9 @@ from types import FunctionType
 from typing import Any
 
 import transformer_jax as tj
-from configs import default
 from transformer_jax.config import load as overrides
 from transformer_jax.config.kinds import CHOICES
+from transformer_jax.configs import default
 from transformer_jax.data.read import sources
 from transformer_jax.models.recurrent import config as recurrent
 from transformer_jax.models.transformer import parameterizations, schemes
@@ -300,7 +300,7 @@ def modules_tree() -> str:
         for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
             if path.suffix == ".py" and path.name != "__init__.py":
                 lines.append((f"{indent}{path.name}", comments.docstring(path)))
-            elif (path / "__init__.py").exists():
+            elif (path / "__init__.py").exists() and not path.is_symlink():
                 walk(path, indent + "  ")
 
     walk(ROOT / "transformer_jax", "  ")

@@ -7,7 +7,7 @@ from typing import Any
 
 import optax
 
-from configs import default
+from transformer_jax.configs import default
 from transformer_jax.training import optimizer
 from transformer_jax.training.cross_entropy import LossSettings
 from transformer_jax.training.step import TrainSettings

@@ -18,11 +18,11 @@ import pytest
 from absl import flags
 
 import transformer_jax.main  # noqa: F401 (it defines the flags)
-from configs import default
 from experiments.harness.sweep import part
 from transformer_jax.commands import COMMANDS
 from transformer_jax.config import effects
 from transformer_jax.config.load import flatten, load, split
+from transformer_jax.configs import default
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]

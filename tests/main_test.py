@@ -4,10 +4,10 @@ import tempfile
 
 import pytest
 
-from configs import default
 from tests.whole.command_line import call
 from transformer_jax import main
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs import default
 
 
 @pytest.fixture

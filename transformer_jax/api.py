@@ -16,8 +16,6 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from configs import default
-from configs.default import Config
 from transformer_jax.commands import COMMANDS, embed, generate
 from transformer_jax.commands.message import Error, told
 from transformer_jax.commands.opening import check_own, configured, opened
@@ -25,6 +23,8 @@ from transformer_jax.commands.train import trained
 from transformer_jax.commands.trainer import Trainer
 from transformer_jax.config.load import identity
 from transformer_jax.config.load import load as load_file
+from transformer_jax.configs import default
+from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.devices import compiled
 from transformer_jax.devices.mesh import use

@@ -35,7 +35,6 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from configs import default
 from transformer_jax.commands import COMMANDS, Command
 from transformer_jax.commands.message import message
 from transformer_jax.commands.opening import configured

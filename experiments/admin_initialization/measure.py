@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from configs.default import Config
 from experiments.admin_initialization import fold as admin
 from experiments.harness import lab
 from transformer_jax.config import build
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection.observed import in_order, observe, output_change
 from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer import schemes

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from configs.default import Config
 from transformer_jax.config import build
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection.observed import observe
 from transformer_jax.models.family import Batch, Model
 from transformer_jax.models.layers.attention import Attention

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.config.load import replace
+from transformer_jax.configs.default import Config
 
 
 def measure(config: Config, workdir: Path, *, split: str) -> list[dict[str, Any]]:

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
+from transformer_jax.configs.default import Config
 from transformer_jax.data.dataset import Split
 from transformer_jax.devices.mesh import use
 from transformer_jax.evaluation.scores import pronoun_accuracy

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection.dependency import dependency
 from transformer_jax.inspection.observed import observe
 from transformer_jax.models.family import Batch

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from configs.default import Config
 from experiments.harness import coordinate_check
 from experiments.harness.trainings import Made, Trainings
 from transformer_jax.config.build import build
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection import observed
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
+from transformer_jax.configs.default import Config
 from transformer_jax.models.family import Batch, Outputs
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
+from transformer_jax.configs.default import Config
 from transformer_jax.devices.mesh import place
 from transformer_jax.models.family import Params
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from configs.default import Config
 from experiments.harness.trainings import Trainings
 from transformer_jax.config.build import build
+from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.recipe import Batch
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection.sharpness import make_sharpness

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float, Key
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection.observed import output_gradient_norms
 from transformer_jax.models.transformer.config import depth
 from transformer_jax.models.transformer.schemes import Stack

@@ -42,9 +42,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from configs import default
-from configs.default import Config
 from transformer_jax.config import load as overrides
+from transformer_jax.configs import default
+from transformer_jax.configs.default import Config
 from transformer_jax.runs.workdir import plain
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
+from transformer_jax.configs.default import Config
 from transformer_jax.models.family import Model, Params
 from transformer_jax.run import Run
 

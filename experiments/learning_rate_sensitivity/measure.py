@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
 from transformer_jax.config.build import build
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection import observed
 from transformer_jax.training.optimizer import adam_state
 from transformer_jax.training.state import State

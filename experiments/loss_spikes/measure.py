@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
 from transformer_jax.config.build import build
+from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.recipe import Batch
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection.sharpness import make_sharpness

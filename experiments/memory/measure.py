@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.config.load import replace
+from transformer_jax.configs.default import Config
 from transformer_jax.models.family import Params
 from transformer_jax.run import Run
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
+from transformer_jax.configs.default import Config
 from transformer_jax.data.corpora import bigram
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.models.family import Batch, Params

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.default import Config
 from experiments.harness.sweep import ROOT
+from transformer_jax.configs.default import Config
 from transformer_jax.runs.workdir import RESULTS
 
 

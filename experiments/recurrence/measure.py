@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs.default import Config
 from experiments.harness import lab
 from transformer_jax.config import build
 from transformer_jax.config.load import replace
+from transformer_jax.configs.default import Config
 from transformer_jax.evaluation import scores
 
 

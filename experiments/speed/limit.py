@@ -7,7 +7,7 @@ optimizer, the choice of tokens) counts as nothing.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from configs.default import Config
+from transformer_jax.configs.default import Config
 
 # The products whose rate stands for the machine's, (m, k, n): those of the forward pass of `base`,
 # of attention, of the feed-forward layer, and the logits.

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.default import Config
 from experiments.harness.sweep import ROOT
 from experiments.speed import peers, training
 from experiments.speed.workers import Row, Worker, in_turn
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs.default import Config
 from transformer_jax.runs.workdir import write_atomically
 
 # PyTorch's threads sleep where they wait, instead of keeping a core that another program may need.

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from configs.default import Config
 from experiments.harness.trainings import Made, Trainings
 from transformer_jax.config.build import build
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection import observed, steps
 from transformer_jax.inspection.sharpness import make_sharpness, threshold
 from transformer_jax.models.family import Batch, Model, Params

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from configs import default
 from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import Run
+from transformer_jax.configs import default
 
 SCHEMES = ["post_ln", "pre_ln"]
 LAYERS = 12

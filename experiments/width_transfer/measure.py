@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from configs.default import Config
 from experiments.harness import coordinate_check
 from experiments.harness.trainings import Trainings
 from transformer_jax.config.build import build
+from transformer_jax.configs.default import Config
 
 
 def measure(

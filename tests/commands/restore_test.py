@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs import default
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
 from transformer_jax.config.load import identity, load
+from transformer_jax.configs import default
 
 CHANGES = {"train.steps": 20, "model.residual": "post_ln", "optimizer.schedule": "constant"}
 CONFIG = load(default.__file__, CHANGES)

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from configs import default
 from transformer_jax.checkpoint.checkpoints import Restored
 from transformer_jax.commands import start
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs import default
 
 EVERY = 10
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from configs import default
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 
 train = importlib.import_module("transformer_jax.commands.train")
 

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from configs import default
 from transformer_jax import run
 from transformer_jax.config.bounds import BOUNDS, LARGEST
 from transformer_jax.config.load import _defaults, flatten, load
+from transformer_jax.configs import default
 from transformer_jax.data.read.examples import SourceSettings
 from transformer_jax.data.settings import DataSettings
 from transformer_jax.devices.mesh import AXES

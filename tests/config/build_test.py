@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from absl import logging
 
-from configs import default
 from tests.data import conftest as data
 from tests.data.datasets import SOURCE_OF
 from tests.defaults import SMALL
 from tests.devices.fakes import devices
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.models import FAMILIES
 from transformer_jax.tasks import TASKS
 

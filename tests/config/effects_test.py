@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from configs import default
 from transformer_jax.config import effects
 from transformer_jax.config.load import flatten, load
+from transformer_jax.configs import default
 from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.tasks import TASKS
 
@@ -127,7 +127,7 @@ def test_the_default_and_what_has_an_effect_are_not_refused(given):
 def test_what_a_file_sets_is_told_and_not_refused(tmp_path):
     file = tmp_path / "c.py"
     file.write_text(
-        "from configs import default\n"
+        "from transformer_jax.configs import default\n"
         "def get_config(arg=''):\n"
         "    config = default.get_config()\n"
         "    config.decode.beam_size = 5\n"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from configs import default
 from transformer_jax.config import kinds
 from transformer_jax.config import load as overrides
+from transformer_jax.configs import default
 
 DEFAULT = "configs/default.py"
 
@@ -22,7 +22,7 @@ def written(tmp_path):
     """Lines -> the name of a config file that has them, from line 4 on."""
 
     def write(*lines):
-        first = "from configs import default", "def get_config(arg=''):"
+        first = "from transformer_jax.configs import default", "def get_config(arg=''):"
         body = "config = default.get_config()", *lines, "return config"
         text = "\n".join([*first, *(f"    {line}" for line in body)])
         (tmp_path / "c.py").write_text(text)
@@ -160,7 +160,8 @@ def test_a_mistake_in_a_config_file_is_told_in_one_line(tmp_path, written, line,
 
 def test_a_mistake_in_the_config_that_one_starts_from_is_told_with_its_place(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    base = "from configs import default\ndef get_config():\n    return default.get_config().modle\n"
+    base = "from transformer_jax.configs.default import get_config as of\n"
+    base += "def get_config():\n    return of().modle\n"
     (tmp_path / "a_base.py").write_text(base)
     (tmp_path / "c.py").write_text("import a_base\ndef get_config(arg):\n    a_base.get_config()\n")
     with pytest.raises(ValueError, match=r"modle;.* \(a_base.py, line 3\)"):
@@ -177,6 +178,16 @@ def test_files_that_are_no_config():
         overrides.load("pyproject.toml" if Path("pyproject.toml").exists() else "configs")
     with pytest.raises(ValueError, match="takes no argument"):
         overrides.load("configs/default.py:big")
+
+
+def test_a_name_of_the_librarys_configs_is_found_anywhere_unless_there_is_such_a_file(
+    tmp_path, monkeypatch, written
+):
+    monkeypatch.chdir(tmp_path)
+    assert overrides.load("configs/scan.py:length").model.d_model == 128
+    (tmp_path / "configs").mkdir()
+    Path(written("config.model.d_model = 8")).rename("configs/scan.py")
+    assert overrides.load("configs/scan.py").model.d_model == 8
 
 
 def test_split_takes_the_overrides_out_of_a_command_line():

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.default import Config
 from experiments import run
 from experiments.harness.executors import Executor
 from experiments.harness.sweep import ROOT, part
 from transformer_jax.config.load import to_json
+from transformer_jax.configs.default import Config
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

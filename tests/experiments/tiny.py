@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from configs.default import Config
 from experiments.harness.small import CONFIG, small
 from experiments.harness.sweep import ROOT
 from experiments.harness.trainings import Trainings
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
+from transformer_jax.configs.default import Config
 
 TEXT = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(2_000))
 

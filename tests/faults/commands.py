@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from configs import default
 from tests.experiments.conftest import MEASURE, REPORT, SWEEP
 from tests.tools.convert import llama
 from tests.whole import older_workdirs_test
 from tests.whole.command_line import BYTES
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs import default
 
 MAIN = "transformer_jax.main"
 TINY = BYTES | {

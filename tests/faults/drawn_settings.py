@@ -5,10 +5,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from configs import default
 from transformer_jax.config import kinds
 from transformer_jax.config.bounds import bounds
 from transformer_jax.config.load import _defaults, flatten
+from transformer_jax.configs import default
 
 KINDS, DEFAULTS = _defaults(default.get_config)[1], flatten(default.get_config())
 _NAMES = sorted({name for names in kinds.CHOICES.values() for name in names})

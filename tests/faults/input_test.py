@@ -21,7 +21,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from configs import default
 from tests.data import datasets
 from tests.faults import drawn_settings
 from tests.faults.drawn_command_lines import command_lines
@@ -39,6 +38,7 @@ from tests.faults.endings import (
 from tests.tasks import detection_test, image_classification_test
 from tests.whole import command_line
 from transformer_jax.config.load import flatten, load, to_json
+from transformer_jax.configs import default
 from transformer_jax.data.settings import SPLITS
 from transformer_jax.models import FAMILIES
 from transformer_jax.tasks import TASKS

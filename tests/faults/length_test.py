@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from configs import default
 from tests.tools.reports.runs_made import make
 from tests.whole.command_line import call, records, results
 from tests.whole.multi_host_test import TINY
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs import default
 from transformer_jax.inspection.spikes import spike_scores
 from transformer_jax.runs.log import RunLog, spikes
 from transformer_jax.runs.workdir import read_metrics

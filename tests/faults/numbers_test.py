@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import default
 from tests.processes import on_eight_devices
 from tests.training.tiny import spoilt
 from tests.whole.command_line import call, records, results
@@ -23,6 +22,7 @@ from transformer_jax.checkpoint.checkpoints import restore
 from transformer_jax.commands.start import begin
 from transformer_jax.config.build import build, built
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs import default
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection import memory
 from transformer_jax.training.optimizer import adam_state

@@ -26,13 +26,13 @@ import numpy as np
 import pytest
 
 import tests.data.toy  # noqa: F401  # which TFDS knows from then on
-from configs import default
 from tests.checkpoint.states import arrays_of
 from tests.faults import endings
 from tests.tools.convert import llama
 from tests.whole.command_line import CONFIG, call, records, results, timeless
 from transformer_jax.checkpoint import checkpoints
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs import default
 from transformer_jax.tools.reports import report
 
 TRIALS = int(os.environ.get("FAULT_TRIALS", "200"))  # of the long form

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import default
 from tests.whole.command_line import records
 from transformer_jax.commands.generate import generate
 from transformer_jax.commands.train import train
 from transformer_jax.config.build import build
 from transformer_jax.config.load import CONFIGS, load
+from transformer_jax.configs import default
 from transformer_jax.data.prepare.pictures import UNIT
 from transformer_jax.data.read import images
 from transformer_jax.tasks import TASKS, detection

@@ -7,10 +7,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from configs import default
 from tests.defaults import SMALL
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.models.family import with_memory
 
 TINY = SMALL | {

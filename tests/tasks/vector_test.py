@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import default
 from tests.whole.command_line import records
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.commands.generate import generate
 from transformer_jax.commands.train import train
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.data.prepare.recipe import Column, Recipe
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family, Outputs

@@ -6,9 +6,9 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from configs import default
 from tests.whole.command_line import CONFIG, OTHERS, call
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs import default
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from configs import default
 from experiments.coreference.measure import CROSS, weights_of_it
 from experiments.harness import lab
 from transformer_jax.commands.train import train
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.data.corpora import grammar
 from transformer_jax.devices import mesh
 

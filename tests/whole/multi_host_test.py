@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs import default
 from tests.processes import host_settings, wait_for
 from tests.whole.command_line import BYTES, records, results
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs import default
 
 pytestmark = pytest.mark.long
 

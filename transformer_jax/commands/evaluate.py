@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from configs.default import Config
 from transformer_jax.commands.opening import is_own, lock, opened
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection import memory
 from transformer_jax.process import hosts, progress
 from transformer_jax.runs import log as run_log

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from configs.default import Config
 from transformer_jax.commands.input_output import write
 from transformer_jax.commands.opening import opened_for_lines
+from transformer_jax.configs.default import Config
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.inspection import memory
 from transformer_jax.run import Run

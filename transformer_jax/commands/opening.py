@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.default import Config
 from transformer_jax.commands import restore
 from transformer_jax.commands.input_output import check_target, read_lines
 from transformer_jax.config import effects

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from configs.default import Config
 from transformer_jax import tasks
 from transformer_jax.config import build_data
+from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.summary import report
 
 

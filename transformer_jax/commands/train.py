@@ -10,7 +10,6 @@ from typing import Any
 import jax
 from absl import logging
 
-from configs.default import Config
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.commands import restore
 from transformer_jax.commands.opening import final_status, is_scored, lock, save
@@ -18,6 +17,7 @@ from transformer_jax.commands.start import newest, origin_of, save_vocabularies,
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import flatten, to_json
+from transformer_jax.configs.default import Config
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.summary import report
 from transformer_jax.devices import mesh

@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 
-from configs.default import Config
 from transformer_jax.commands.message import told
 from transformer_jax.commands.opening import check_own, lock, save
 from transformer_jax.commands.start import newest, origin_of, save_vocabularies, start
 from transformer_jax.config.build import built
 from transformer_jax.config.load import to_json
+from transformer_jax.configs.default import Config
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import memory
 from transformer_jax.models.family import Batch

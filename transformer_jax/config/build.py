@@ -16,10 +16,10 @@ import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 
-from configs.default import Config
 from transformer_jax import tasks
 from transformer_jax.config import build_data
 from transformer_jax.config.load import identity
+from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.tokenizer import BOS_ID
 from transformer_jax.data.settings import DataSettings
 from transformer_jax.devices import compiled

@@ -5,9 +5,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from configs.default import Config
 from transformer_jax.config import kinds
 from transformer_jax.config.kinds import Kind
+from transformer_jax.configs.default import Config
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare import pictures
 from transformer_jax.data.prepare.recipe import SIDES, Side

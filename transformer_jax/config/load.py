@@ -22,10 +22,10 @@ from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from configs import default
-from configs.default import Config
 from transformer_jax.config import kinds
 from transformer_jax.config.kinds import Kind, shorten
+from transformer_jax.configs import default
+from transformer_jax.configs.default import Config
 from transformer_jax.data.read.open_file import decode_lines
 from transformer_jax.runs.workdir import reading
 from transformer_jax.training.schedule import SCHEDULES
@@ -190,7 +190,7 @@ def _read(schema: Schema, config_file: str) -> Config:
     if not path.is_file():
         if path.exists() or path.is_symlink():
             raise ValueError(f"config file {path} is a folder, or a link to no file")
-        raise FileNotFoundError(f"there is no config file {path}{_neighbours(path)}")
+        raise FileNotFoundError(f"there is no config file {asked}{_neighbours(path)}")
     if path.suffix not in (".py", ".json"):
         raise ValueError(f"{path} is not a config file: those end in .py, a saved one in .json")
     try:
@@ -237,9 +237,9 @@ def _mistake(schema: Schema, path: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return str(error)
     # The deepest line of this file, or of a config that it starts from.
-    folders = (path.absolute().parent, CONFIGS)
+    folders = (path.resolve().parent, CONFIGS.resolve())
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).parent in folders]
+    own = [frame for frame in frames if Path(frame.filename).resolve().parent in folders]
     place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     # ConfigDict's message on a mistyped key is a repr of its whole section.
     cause = error.args[0] if isinstance(error, AttributeError) and error.args else error

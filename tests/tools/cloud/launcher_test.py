@@ -25,7 +25,7 @@ def test_a_run_goes_through_all_hosts_to_its_end_by_the_commands_of_a_dry_run(cl
     (cloud.clone / "configs/mine.py").write_text("changed = True\n")
     rows = "--config.data.mixture=(('json','gs://bucket/x',1),('json','gs://bucket',2))"
     odd = "--config.x=$(touch pwned) '\" \\ *"
-    job = "grep changed configs/mine.py; step 3; status finished"
+    job = "grep changed transformer_jax/configs/mine.py; step 3; status finished"
     flags, command = ["--project=p", "--spot"], [*TRAIN, rows, odd]
     status, plan = cloud.launch("--dry_run", *flags, accelerator="v5e-16", command=command)
     assert status == 0 and cloud.calls() == []

@@ -152,6 +152,7 @@ class Cloud:
             (self.clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.clone / name)
         (self.clone / "configs").mkdir()
+        (self.clone / "transformer_jax/configs").symlink_to("../configs")
         for name in ("pyproject.toml", "constraints.txt", "configs/mine.py"):
             (self.clone / name).touch()
         identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]

@@ -10,12 +10,12 @@ import shutil
 import numpy as np
 import pytest
 
-from configs import default
 from tests.tools.convert.llama import CONFIG, SHAPES, checkpoint
 from tests.whole.command_line import call
 from transformer_jax.checkpoint import arrays
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.runs import manifest
 from transformer_jax.tools.convert import (

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import tokenizers
 
-from configs import default
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.data.prepare.tokenizer import MASK, TOKENIZERS, train_tokenizer
 from transformer_jax.devices.mesh import use
 from transformer_jax.tools.convert import commands, special_tokens

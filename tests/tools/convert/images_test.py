@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 import transformer_jax as tj
-from configs import default, detr_r50
 from tests.models import tiny
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
+from transformer_jax.configs import default, detr_r50
 from transformer_jax.data.read.images import FITS, NO_BOXES, ImageSettings, fitted
 from transformer_jax.models.layers import positions
 from transformer_jax.tools.convert import FAMILIES, commands, images, safetensors, tensors

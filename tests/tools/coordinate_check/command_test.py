@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs import default
 from transformer_jax.config.load import load, replace
+from transformer_jax.configs import default
 from transformer_jax.tools.coordinate_check import command
 
 MUP = {"model.parameterization": "mup", "model.base_width": 64}

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import default
 from tests.data import drawn_images
 from tests.models import tiny
 from tests.models.layers.stems_test import sines
@@ -17,6 +16,7 @@ from tests.tools.pages import held
 from tests.tools.pages.held import array
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.data.corpora.scenes import scene
 from transformer_jax.data.read import images
 from transformer_jax.data.read.pictures import from_file

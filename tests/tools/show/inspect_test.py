@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from configs import default
 from tests.data import datasets
 from transformer_jax import tasks
 from transformer_jax.config import build_data
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.tools.show.inspect import inspect
 
 DEFAULT = default.__file__

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from configs import default
 from tests.whole.command_line import call
+from transformer_jax.configs import default
 
 
 def shown(capsys, *arguments):

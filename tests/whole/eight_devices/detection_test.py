@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from configs import default
 from tests.tasks.detection_test import CHANGES
 from tests.whole.eight_devices import small
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.devices.mesh import AXES, each_by_its_rows
 from transformer_jax.training.detection import assign

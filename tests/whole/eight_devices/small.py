@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs import default
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.models.recurrent.config import RECURRENCES

@@ -51,7 +51,7 @@ def pack(root: Path) -> Code:
         tarfile.open(fileobj=zipped, mode="w") as archive,
     ):
         for name in sorted(filter(None, names.split("\0"))):
-            if (root / name).is_file():
+            if (root / name).is_file() or (root / name).is_symlink():
                 archive.add(root / name, name, filter=_plain)
     return Code(buffer.getvalue(), version)
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import default
-from configs.default import Config
 from transformer_jax.checkpoint.checkpoints import Origin, fault, origin
 from transformer_jax.commands import restore
 from transformer_jax.commands.opening import lock, opened, save
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load, to_json
+from transformer_jax.configs import default
+from transformer_jax.configs.default import Config
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.process import hosts, progress
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from configs import detr_r50
+from transformer_jax.configs import detr_r50
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import family, images, rows
 

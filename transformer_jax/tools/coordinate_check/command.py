@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from configs.default import Config
 from transformer_jax.config.build import built, head_dim, optimizer_settings
 from transformer_jax.config.load import replace
+from transformer_jax.configs.default import Config
 from transformer_jax.devices.mesh import place
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Batch, Params

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from configs.default import Config
 from transformer_jax.commands.input_output import write
 from transformer_jax.commands.opening import opened_for_lines
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection import memory
 from transformer_jax.process import hosts
 from transformer_jax.tools.pages import look as texts

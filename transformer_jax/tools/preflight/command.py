@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from configs.default import Config
 from transformer_jax.config.build import build
 from transformer_jax.config.load import replace
+from transformer_jax.configs.default import Config
 from transformer_jax.run import Run
 from transformer_jax.tools.preflight import report
 

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from configs.default import Config
 from transformer_jax.commands.opening import lock, save
 from transformer_jax.commands.restore import check
 from transformer_jax.commands.start import begin, start
 from transformer_jax.config.build import built
+from transformer_jax.configs.default import Config
 from transformer_jax.inspection import memory
 from transformer_jax.models import FAMILIES
 from transformer_jax.process import hosts

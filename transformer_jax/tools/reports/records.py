@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs import default
+from transformer_jax.configs import default
 from transformer_jax.process import tables
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,

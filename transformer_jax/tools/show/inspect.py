@@ -3,11 +3,11 @@
 import math
 from pathlib import Path
 
-from configs import default
-from configs.default import Config
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import difference, to_json
+from transformer_jax.configs import default
+from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.summary import report
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import memory

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from configs import default
-from configs.default import Config
 from transformer_jax.config.kinds import CHOICES
 from transformer_jax.config.load import flatten
+from transformer_jax.configs import default
+from transformer_jax.configs.default import Config
 
 _END_OF_SENTENCE = re.compile(r"(?<=[.?])\s+(?=[A-Z(\"`])")
 
