@@ -31,10 +31,12 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   configs        [WORD ...]: the configs of this repository, a line each
   keys           [WORD ...]: the keys of a config with their defaults and meanings
   experiment     NAME [--quick] [--executor=local|slurm|tpu|skypilot]: its runs and its report
+                 (`experiment --help` lists all its flags)
                  NAME --new: makes a folder for a new one, with an example
   tpu            --accelerator=v5e-16 --zone=ZONE COMMAND ... --workdir=gs://BUCKET/FOLDER:
                  one of the commands above on all hosts of a Cloud TPU slice (`tpu --help`)
-  test           format, lint, types, imports, and all tests but the long ones
+  test           format, lint, types and imports of the files that git tracks, and the short tests
+  test FILE ...  the short tests of these files alone, without the checks
   test --long    the long tests alone: kills, several processes, whole trainings
   test --faults  tests/faults alone, in its long form: FAULT_TRIALS=200 times of each kind;
                  with any of the three, further arguments go to pytest
@@ -154,8 +156,8 @@ create_venv() {
     "$venv/bin/python" -m ensurepip >/dev/null
 }
 
-# run_tests [--long|--faults] ARGUMENT...: checks the code and runs the short tests; or the long ones
-# alone; or all that is in tests/faults.
+# run_tests [--long|--faults] ARGUMENT...: checks the code and runs the short tests; or those of files
+# alone; or the long ones alone; or all that is in tests/faults.
 run_tests() {
     local marked='not long and not faults' types='' status=0
     cd -- "$repository"
@@ -166,13 +168,18 @@ run_tests() {
     elif [[ ${1:-} == --faults ]]; then
         marked='' && shift
         [[ " $*" == *" tests/"* ]] || set -- tests/faults "$@"
-    else
-        ruff format --check
-        ruff check
+    elif [[ " $*" != *" "[!-]* ]]; then # no file is named
+        local path files=()
+        # What lies beside the files of the repository, such as a config of one's own, is unchecked.
+        while IFS= read -r -d '' path; do
+            [[ ! -f $path ]] || files+=("$path")
+        done < <(git ls-files -z -- '*.py' 2>/dev/null)
+        ruff format --check "${files[@]}"
+        ruff check "${files[@]}"
         lint-imports
         # Beside the tests, whose two processes often wait for others.
         types=$(mktemp)
-        pyright >"$types" &
+        pyright "${files[@]}" >"$types" &
         trap "kill $! 2>/dev/null || true; rm -- '$types'" EXIT
     fi
     # A file's tests stay together: they share what they have compiled. In their order, since files
@@ -208,7 +215,7 @@ device='' named=''
 for argument; do
     shift
     case $argument in
-        -h | --help) command=help ;;
+        -h | --help) [[ $command =~ ^(experiment|compare|report)$ ]] || command=help ;;
         --device=*) device=${argument#*=} named=$device && continue ;;
         --config=*)
             config=${argument#*=}

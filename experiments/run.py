@@ -25,8 +25,10 @@ copied to RUNS_DIR. --options: of sbatch ("--partition=gpu --gres=gpu:1 --time=8
 if __name__ == "__main__":  # before the imports below, which take seconds
     import contextlib
 
+    from experiments import flags
     from transformer_jax.process import interrupt, progress
 
+    flags.parse(None)  # --help and a mistyped flag end here
     interrupt.install()
     loading = contextlib.ExitStack()
     loading.enter_context(progress.phase("Loading libraries"))
@@ -42,6 +44,7 @@ from pathlib import Path
 
 import jax
 
+from experiments import flags
 from experiments.harness import default_report, new, results
 from experiments.harness.executors import EXECUTORS, bucket
 from experiments.harness.jobs import Job, Order
@@ -51,25 +54,10 @@ from experiments.harness.sweep import ROOT, Run, mistakes, part
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status: 0 once the report is written."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.run", description="Runs an experiment and writes its report."
-    )
-    parser.add_argument("folder", help="its name, or the path of a folder elsewhere")
-    parser.add_argument("--new", action="store_true", help="make it, with an example to change")
-    parser.add_argument("--sweep", help="name in its sweep.py (default: the first)")
-    parser.add_argument("--quick", action="store_true", help="the small version of the sweep")
-    parser.add_argument("--dry_run", action="store_true", help="only show what would be run")
-    parser.add_argument("--run", metavar="ID", help="only this run, and no report")
-    parser.add_argument("--jobs", type=int, help="runs at once (default: what fits)")
-    parser.add_argument("--data_dir", help="sets data.dir, for sweeps that need data")
-    parser.add_argument("--runs_dir", default="runs/experiments")
-    parser.add_argument("--executor", choices=EXECUTORS, default="local", help="where runs go")
-    parser.add_argument("--options", help="of sbatch, launch.sh tpu or SkyPilot")
-    parser.add_argument("--bucket", help="gs://BUCKET/FOLDER for work directories (tpu, skypilot)")
-    arguments = parser.parse_args(argv)
+    arguments = flags.parse(argv)
     try:
         if arguments.new:
-            return _new(arguments, parser.parse_args([arguments.folder, "--new"]))
+            return _new(arguments, flags.parse([arguments.folder, "--new"]))
         return _main(arguments)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -201,15 +189,15 @@ def _execute(
 ) -> int:
     """Runs the jobs; returns the signal that stopped it all, or 0."""
     executor = EXECUTORS[arguments.executor]
-    flags = [f"--sweep={sweep}", *["--quick"] * arguments.quick]
+    passed = [f"--sweep={sweep}", *["--quick"] * arguments.quick]
     if arguments.data_dir is not None:
-        flags.append(f"--data_dir={arguments.data_dir}")
+        passed.append(f"--data_dir={arguments.data_dir}")
     signalled = executor.execute(
         Order(
             jobs=jobs,
             folder=folder,
             home=home,
-            flags=flags,
+            flags=passed,
             at_once=1 if arguments.run else arguments.jobs,
             options=arguments.options,
             bucket=arguments.bucket or "",

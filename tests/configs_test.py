@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tracked import CONFIGS
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.data.corpora import bigram
@@ -15,10 +16,7 @@ from transformer_jax.devices.mesh import AXES
 from transformer_jax.tasks.span_corruption import SENTINELS
 from transformer_jax.tools import accelerators
 
-FILES = sorted(
-    path for path in (Path(__file__).parents[1] / "configs").glob("*.py") if path.stem[0] != "_"
-)
-each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+each = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 
 
 @each

@@ -19,15 +19,14 @@ from absl import flags
 
 import transformer_jax.main  # noqa: F401 (it defines the flags)
 from experiments.harness.sweep import part
+from tests.tracked import CONFIGS, ROOT, tracked
 from transformer_jax.commands import COMMANDS
 from transformer_jax.config import effects
 from transformer_jax.config.load import flatten, load, split
 from transformer_jax.configs import default
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-REPORTS = sorted(ROOT.glob("experiments/**/README.md"))
-CONFIGS = sorted(path for path in ROOT.glob("configs/*.py") if path.stem[0] != "_")
+PAGES = [ROOT / "README.md", *tracked("docs/*.md")]
+REPORTS = tracked("experiments/**/README.md")
 SHELL = ("sh", "bash", "console")
 # Programs whose arguments are nobody's business here.
 OTHER_PROGRAMS = ("echo", "export")

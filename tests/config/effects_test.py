@@ -1,9 +1,8 @@
 """No setting is ignored in silence: refused where it was given, told where a file sets it."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.tracked import CONFIGS
 from transformer_jax.config import effects
 from transformer_jax.config.load import flatten, load
 from transformer_jax.configs import default
@@ -11,7 +10,6 @@ from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.tasks import TASKS
 
 DEFAULT = default.__file__
-CONFIGS = sorted(Path(DEFAULT).parent.glob("[!_]*.py"))
 ENCODER = "model.architecture=encoder_only"
 DECODER = "model.architecture=decoder_only"
 TEXT_TO_TEXT = "task.name=text_to_text"

@@ -103,6 +103,7 @@ def clone(tmp_path: Path) -> Clone:
         ("evaluate '--workdir=runs/a b' --split=", {"WITHOUT": "index"}, ["its own", ""]),
         ("preflight --config.mesh.topology=v5e-16", {}, ["[preflight]"]),
         ("experiment gradients --quick", {}, [""]),
+        ("experiment --help", {}, [""]),
         ("report 'runs/a b' runs/c --output=x", {}, [""]),
         ("tensorboard --logdir=runs", {}, ["[tensorboard]"]),
     ],
@@ -187,13 +188,20 @@ def test_an_installation_that_broke_off_is_done_again(clone: Clone, accident: st
 def test_long_forms_run_alone_and_only_when_asked_for(clone: Clone):
     for name in ("ruff", "lint-imports", "pyright"):
         clone.add_command(name, f'#!/bin/sh\necho {name} "$@"\n')
-    status, out, _ = clone.launch("test", "tests/one_test.py")
-    checks = ["ruff format --check", "ruff check", "lint-imports"]
-    tests = "pytest -m not long and not faults tests/one_test.py"
-    assert (status, out[-5:]) == (0, [*checks, tests, "pyright"])
+    clone.launch("setup")
+    tests = "pytest -m not long and not faults"
+    for files in "", " a.py":  # outside of git all files, else what it tracks
+        status, out, _ = clone.launch("test", "-x")
+        checks = [f"ruff format --check{files}", f"ruff check{files}", "lint-imports"]
+        assert (status, out) == (0, [*checks, f"{tests} -x", f"pyright{files}"])
+        (clone.path / "a.py").touch()
+        subprocess.run(["git", "-C", clone.path, "init", "--quiet"], check=True)
+        subprocess.run(["git", "-C", clone.path, "add", "a.py"], check=True)
     clone.add_command("pyright", "#!/bin/sh\necho wrong types; exit 1\n")
+    status, out, _ = clone.launch("test", "-x")
+    assert (status, out[-2:]) == (1, [f"{tests} -x", "wrong types"])
     status, out, _ = clone.launch("test", "tests/one_test.py")
-    assert (status, out[-2:]) == (1, [tests, "wrong types"])
+    assert (status, out) == (0, [f"{tests} tests/one_test.py"])
     status, out, _ = clone.launch("test", "--long", "tests/one_test.py")
     assert (status, out) == (0, ["pytest -m long tests/one_test.py"])
     one = "-x tests/faults/one_test.py"

@@ -1,10 +1,11 @@
 """Where runs go. An executor is a file here, and a row of `EXECUTORS`."""
 
+import importlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from experiments.harness.executors import local, skypilot, slurm, tpu
-from experiments.harness.jobs import Order
+if TYPE_CHECKING:  # it loads libraries, which take seconds
+    from experiments.harness.jobs import Order
 
 
 class Executor(NamedTuple):
@@ -17,13 +18,22 @@ class Executor(NamedTuple):
         keeps the work directories there: `bucket.fetch` copies them before and after.
     """
 
-    execute: Callable[[Order], int]
+    execute: "Callable[[Order], int]"
     reads: tuple[str, ...]
 
 
+def _of(name: str) -> "Callable[[Order], int]":
+    """The `execute` of a file here, which is imported once it is called."""
+
+    def execute(order: "Order") -> int:
+        return importlib.import_module(f"{__name__}.{name}").execute(order)
+
+    return execute
+
+
 EXECUTORS = {
-    "local": Executor(local.execute, ("jobs",)),
-    "slurm": Executor(slurm.execute, ("jobs", "options")),
-    "tpu": Executor(tpu.execute, ("jobs", "options", "bucket")),
-    "skypilot": Executor(skypilot.execute, ("options", "bucket")),
+    "local": Executor(_of("local"), ("jobs",)),
+    "slurm": Executor(_of("slurm"), ("jobs", "options")),
+    "tpu": Executor(_of("tpu"), ("jobs", "options", "bucket")),
+    "skypilot": Executor(_of("skypilot"), ("options", "bucket")),
 }
