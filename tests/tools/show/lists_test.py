@@ -6,6 +6,7 @@ import pytest
 
 from tests.whole.command_line import call
 from transformer_jax.configs import default
+from transformer_jax.tools.show import search
 
 
 def shown(capsys, *arguments):
@@ -28,3 +29,26 @@ def test_words_choose_the_lines_that_have_them_all(capsys, mode, word):
     assert set(some.splitlines()) < set(everything.splitlines())
     assert call(f"--mode={mode}", "embedded", "warmupsteps") == 1
     assert "error: no " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", search.SYNONYMS)
+def test_what_the_field_says_finds_names(capsys, word):
+    named = search.SYNONYMS[word].replace(" ", "_").removeprefix("train_")
+    assert named in shown(capsys, "--mode=keys", word)
+
+
+def test_names_come_first_and_words_are_whole():
+    texts = {"a.warm_up": "Already a rate.", "rate": "Of steps.", "steps": "How many."}
+    assert search.search(texts, ["step"]) == ["steps", "rate"]
+    assert search.search(texts, ["RATE"]) == ["rate", "a.warm_up"]
+    assert search.search(texts, ["warm_up", "rates"]) == ["a.warm_up"]
+    assert search.search(texts, ["read"]) == search.search(texts, ["lr"]) == []
+
+
+def test_a_task_finds_the_configs_that_are_trained_on_it(capsys):
+    translate, all_files = (
+        shown(capsys, "--mode=configs", "translation"),
+        shown(capsys, "--mode=configs"),
+    )
+    assert "configs/multi30k.py" in translate and "configs/gpt2.py" not in translate
+    assert "configs/gpt2.py" in all_files

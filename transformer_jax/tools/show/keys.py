@@ -5,25 +5,26 @@ from collections.abc import Sequence
 
 from transformer_jax.config.load import nearest
 from transformer_jax.tools.show.meanings import Setting, settings
+from transformer_jax.tools.show.search import search
 
 
 def keys(words: Sequence[str]) -> int:
     """Prints each key of the config with its default and its meaning.
 
-    words: only the keys in whose name or meaning they all stand.
+    words: only the keys that `search` finds by them.
 
     Raises:
       ValueError: there is none.
     """
     texts = {setting.key: _text(setting) for setting in settings()}
-    found = [text for text in texts.values() if all(word.lower() in text.lower() for word in words)]
+    found = search(texts, words)
     if not found:
         near = ", ".join(nearest(texts, ".".join(words)))
         raise ValueError(
             f"no key has {' and '.join(map(repr, words))} in its name or meaning; the nearest keys "
             f"are {near}"
         )
-    print("\n".join(found))
+    print("\n".join(texts[key] for key in found))
     return 0
 
 
