@@ -77,7 +77,7 @@ def get_config(arg: str = "") -> Config:
     optimizer.layer_warm_ups = ()
 
     config.train = train = config_dict.ConfigDict()
-    train.steps = 100_000  # updates of the parameters
+    train.steps = 100_000  # updates; results.json tells the passes over train (epochs)
     train.accumulation_steps = 1  # micro-batches that one global batch is cut into
     train.ema_decay = 0.0  # of the moving average of parameters that is evaluated (0: none)
     train.log_every = 100  # steps; logged values are means over this many

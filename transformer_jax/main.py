@@ -40,6 +40,7 @@ from transformer_jax.commands.message import message
 from transformer_jax.commands.opening import configured
 from transformer_jax.config import kinds
 from transformer_jax.config.load import split
+from transformer_jax.configs import default
 from transformer_jax.devices import compiled
 from transformer_jax.process import hosts, watch
 from transformer_jax.runs.workdir import ERROR
@@ -48,7 +49,7 @@ _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
 _MODE = flags.DEFINE_enum("mode", "train", list(COMMANDS), "What to do.")
 _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "last, best, a step, or a folder.")
-_SPLIT = flags.DEFINE_enum("split", "test", ("validation", "test"), "What to evaluate on.")
+_SPLIT = flags.DEFINE_enum("split", None, ("validation", "test"), "What to score (default: test).")
 _INPUT = flags.DEFINE_string("input", "-", "Lines to read; - is standard input.")
 _OUTPUT = flags.DEFINE_string("output", "-", "Where results go; - is standard output.")
 _STEP = flags.DEFINE_integer("step", None, "What to replay up to: the first bad step.")
@@ -114,12 +115,12 @@ def _check_flags(words: list[str], changes: list[str]) -> None:
         read = (*("config",) * (not command.makes_config), "workdir", *read)
     for flag in _FLAGS:
         if flag.present and flag.name not in read:
-            raise ValueError(f"--mode={_MODE.value} does not read --{flag.name}")
+            raise ValueError(f"{_MODE.value} does not read --{flag.name}")
         if flag.value == "":
             raise ValueError(f"--{flag.name}= is empty: give it a value, or leave it out")
     unread = [text for text in changes if text.partition("=")[0] not in command.makes_config]
     if unread and (command.words or command.makes_config):
-        raise ValueError(f"--mode={_MODE.value} does not read --config.{unread[0]}")
+        raise ValueError(f"{_MODE.value} does not read --config.{unread[0]}")
 
 
 def _load(changes: list[str]) -> default.Config:
@@ -144,7 +145,7 @@ def _dispatch(changes: list[str]) -> int:
     command, workdir = _command(), Path(_WORKDIR.value) if _WORKDIR.value else None
     config = None if command.makes_config else _load(changes)
     if workdir is None and command.needs_workdir:
-        raise ValueError(f"--mode={_MODE.value} needs a --workdir")
+        raise ValueError(f"{_MODE.value} needs a --workdir")
     values = [flags.FLAGS[name].value for name in command.flags]
     if config is None:
         return command.load()(workdir, *values, changes)
@@ -164,6 +165,14 @@ def _join_and_run(argv: list[str], changes: list[str], loading: contextlib.ExitS
     return main(argv, changes)
 
 
+def _parse(argv: list[str]) -> list[str]:
+    """The words that are no flags; a mistyped flag ends the process in one message."""
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        sys.exit(f"error: {' '.join(str(error).split())}; ./launch.sh --help lists the flags")
+
+
 def run(loading: contextlib.ExitStack) -> None:
     """The entry point of the process. loading: to be closed when all is imported."""
     try:
@@ -172,7 +181,8 @@ def run(loading: contextlib.ExitStack) -> None:
         sys.exit(f"error: {error}")
     # Warnings and worse, unless told otherwise: absl's own default would show Orbax at work.
     argv.insert(1, f"--verbosity={logging.WARNING}")
-    app.run(functools.partial(_join_and_run, changes=changes, loading=loading), argv=argv)
+    joined = functools.partial(_join_and_run, changes=changes, loading=loading)
+    app.run(joined, argv=argv, flags_parser=_parse)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,7 @@ def in_process(command: Callable[[], Any], given: bytes = b"") -> Ending:
             status = 0
         except SystemExit as error:  # argparse's
             status = int(error.code or 0)
-        except flags.Error as error:  # absl's app.run, which calls the function, answers this
-            status = print(f"FATAL Flags parsing error:\n  {error}", file=err) or 1
-        except ValueError as error:  # and main.run that an override has no value
+        except (flags.Error, ValueError) as error:  # main.run tells of it, in these words
             status = print(f"error: {error}", file=err) or 1
         texts = []
         for stream in (out, err):
@@ -110,7 +108,7 @@ def fault(ending: Ending, names: Iterable[str], workdir: Path | None = None) -> 
     names: texts one of which an error has to mention. workdir: of a training, which may diverge.
     """
     status, err = ending.status, ending.err
-    errors = re.findall(r"^(?:[\w .-]+: )?error: .*|^FATAL Flags parsing error:.*", err, re.M)
+    errors = re.findall(r"^(?:[\w .-]+: )?error: .*", err, re.M)
     if "Traceback" in err or "mistake of the program" in err:
         return "it is a mistake of the program"
     if not errors:

@@ -110,7 +110,7 @@ def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch, cap
         (
             NEW,
             "optimizer.groups=(('nowhere/*',0.1,0.0),)",
-            "optimizer.groups | 'nowhere/*' | --mode=inspect",
+            "optimizer.groups | 'nowhere/*' | `inspect`",
         ),
         (f"{NEW} --mode=generate --input=@/t", "", "/new"),
         (f"{NEW} --mode=replay --step=1", "", "/new | train there first"),

@@ -17,7 +17,7 @@ def test_a_language_model_without_a_test_split_is_scored_on_validation(trained, 
     assert not [name for name in before if name.startswith("test/")]
     assert "a" in (workdir / "samples.txt").read_text()
     (workdir / "results.json").write_text(json.dumps({"status": "finished"}))
-    assert call(f"--workdir={workdir}", "--mode=evaluate", "--split=validation") == 0
+    assert call(f"--workdir={workdir}", "--mode=evaluate") == 0  # no test split
     assert "word_perplexity" in capsys.readouterr().out
     after = results(workdir)
     assert after.items() <= before.items() and "validation/word_perplexity" in after

@@ -51,7 +51,7 @@ def save(folder: Path, tree: PyTree) -> Callable[[], None]:
     Returns a function, to be called once, that returns when all hosts have written their part.
     """
     writer = ocp.AsyncCheckpointer(_handler(), multiprocessing_options=_all_hosts())
-    writer.save(folder / STATE, ocp.args.PyTreeSave(_nested(_keys_to_data(tree))))
+    writer.save(folder.absolute() / STATE, ocp.args.PyTreeSave(_nested(_keys_to_data(tree))))
 
     def finish() -> None:
         with contextlib.closing(writer):
@@ -63,7 +63,7 @@ def save(folder: Path, tree: PyTree) -> Callable[[], None]:
 def saved(folder: Path) -> dict[str, Any]:
     """The nested dict that a checkpoint holds, with shapes and dtypes for arrays."""
     with ocp.Checkpointer(_handler()) as reader:
-        return reader.metadata(folder / STATE).item_metadata.tree
+        return reader.metadata(folder.absolute() / STATE).item_metadata.tree
 
 
 def load(folder: Path, abstract: PyTree) -> PyTree:
@@ -78,7 +78,7 @@ def load(folder: Path, abstract: PyTree) -> PyTree:
         partial_restore=True,
     )
     with ocp.Checkpointer(_handler(), multiprocessing_options=_all_hosts()) as reader:
-        arrays = flat(reader.restore(folder / STATE, arguments))
+        arrays = flat(reader.restore(folder.absolute() / STATE, arguments))
     return map_paths(lambda path, leaf: _as_key(arrays[path], leaf), abstract)
 
 

@@ -10,8 +10,8 @@ from transformer_jax.runs import log as run_log
 from transformer_jax.runs.workdir import RESULTS, is_writable, merged, read_results, write_results
 
 
-def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -> int:
-    """Scores a checkpoint on the split `name` and shows the scores.
+def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str | None) -> int:
+    """Scores a checkpoint on a split (None: as training does, test or else validation).
 
     They go into results.json where they are the run's own, by its config and its checkpoint, and
     where the work directory can be written.
@@ -22,6 +22,7 @@ def evaluate(config: Config, workdir: Path, checkpoint: str | None, name: str) -
         lock(workdir)
     before = read_results(workdir) if own else {}  # now, since a broken file is refused
     with opened(config, workdir, checkpoint, memory.evaluate) as (run, trained, step):
+        name = name or ("test" if run.data.has("test") else "validation")
         split = run.data.split(name)
         with progress.phase(f"Scoring the {name} split"):
             scores, samples = run.task.score(trained, split)

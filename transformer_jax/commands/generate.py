@@ -42,7 +42,7 @@ def generate(
 def check(run: Run) -> Callable[[Trained, Sequence[str]], list[list[str]]]:
     """What gives the results of each line. Raises ValueError where the task has none."""
     if run.task.results is None:
-        raise ValueError(f"a model of {run.task.recipe.name} generates nothing; see --mode=embed")
+        raise ValueError(f"a model of {run.task.recipe.name} generates nothing; see `embed`")
     return run.task.results
 
 

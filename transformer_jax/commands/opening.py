@@ -10,6 +10,7 @@ from transformer_jax.commands.input_output import check_target, read_lines
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import check_workdir, difference, identity, load, refused
+from transformer_jax.configs.default import Config
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.inspection import memory
 from transformer_jax.process import hosts

@@ -19,7 +19,7 @@ from transformer_jax.config.build import built
 from transformer_jax.config.load import flatten, to_json
 from transformer_jax.configs.default import Config
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.summary import report
+from transformer_jax.data.prepare.summary import left_out, report
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import memory
 from transformer_jax.inspection.flops import seconds_at_peak
@@ -92,11 +92,13 @@ def _train(run: Run, workdir: Path) -> str:
             print(_mesh_line(run))
 
     log = _opened_log(run, workdir, int(state.step))
+    log.results({"left_out": left_out(run.data.summaries()) or None})
     origin = origin_of(run, streams)
 
     def save_checkpoint(step: int, state: State, values: dict[str, Any], **parts: Any) -> None:
         scores = {name: value for name, value in values.items() if name.startswith("validation/")}
         checkpoints.save(step, state, origin=origin, metrics=scores, records=log.records, **parts)
+        log.results({"passes_over_train": streams.passes(parts["streams"])})
 
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
@@ -225,7 +227,7 @@ def _show(workdir: Path, *, replays: bool) -> None:
         if samples.exists():
             print(f"\n{samples.read_text('utf-8', 'replace')}")
         else:
-            print(f"\nThere is no {samples}; --mode=evaluate shows samples again.")
+            print(f"\nThere is no {samples}; `evaluate` shows samples again.")
     elif results["status"] == "diverged" and replays:
         where, step = shlex.quote(str(workdir.resolve())), results["first_bad_step"]
         print("\nWhat became non-finite first is found by")
@@ -234,7 +236,7 @@ def _show(workdir: Path, *, replays: bool) -> None:
 
 
 def _replay() -> str:
-    """How a user calls --mode=replay, in whichever folder that may be."""
+    """How a user calls replay, in whichever folder that may be."""
     script = Path(__file__).parents[2] / "launch.sh"
     if script.exists():
         return f"{shlex.quote(str(script))} replay"

@@ -139,7 +139,7 @@ def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
     path = Path(workdir) / RESULTS
     if not path.exists():
         return {}
-    with reading(path, "remove it, and --mode=train scores the run again"):
+    with reading(path, "remove it, and `train` scores the run again"):
         results = json.loads(path.read_text("utf-8"))
         if not isinstance(results, dict):
             raise ValueError("it is not an object with names and values")

@@ -109,7 +109,7 @@ def _check_layers(rows: Sequence[LayerWarmUp], params: Any, roles: Roles) -> Non
         what = f"optimizer.layer_warm_ups: {(glob, first, last, steps)!r}"
         most = max((n for p, n in layers.items() if fnmatch.fnmatchcase(p, glob)), default=0)
         if not most:
-            raise ValueError(f"{what} fits no parameter of layers: --mode=inspect shows their axes")
+            raise ValueError(f"{what} fits no parameter of layers: `inspect` shows their axes")
         if not 1 <= first <= last <= most:
             raise ValueError(f"{what} goes from layer {first} to {last}: there are 1 to {most}")
         if steps < 1:
@@ -186,5 +186,5 @@ def _check_rows_are_taken(settings: OptimizerSettings, params: Any) -> None:
         if row not in taken:
             raise ValueError(
                 f"optimizer.groups: {row[0]!r} fits no parameter that an earlier row has not "
-                'taken; globs are of whole paths, such as "encoder/*" (`--mode=inspect` lists them)'
+                'taken; globs are of whole paths, such as "encoder/*" (`inspect` lists them)'
             )

@@ -6,7 +6,13 @@ import pytest
 
 from tests.data.made import make_arrays
 from transformer_jax.data.prepare.recipe import Limits, TooLong
-from transformer_jax.data.prepare.summary import Summary, likely_mistakes, report, summarise
+from transformer_jax.data.prepare.summary import (
+    Summary,
+    left_out,
+    likely_mistakes,
+    report,
+    summarise,
+)
 from transformer_jax.data.prepare.tokenizer import train_tokenizer
 from transformer_jax.tasks import TASKS
 
@@ -103,13 +109,15 @@ def test_documents_are_counted_with_their_pieces(task):
 
 
 def test_data_without_a_mistake_is_not_warned_of():
-    assert likely_mistakes({"train": PLAIN, "test": changed(labels={"no": 1})}) == []
+    summaries = {"train": changed(tokens=1), "test": changed(labels={"no": 1}, too_long=25)}
+    assert likely_mistakes(summaries) == [] and left_out(summaries) == {"test": 0.25}
 
 
 @pytest.mark.parametrize(
     ("split", "changes", "parts"),
     [
         ("test", {"empty": {"text": 51}}, ["test: 51 of 100 texts of 'text' are empty"]),
+        ("test", {"tokens": 999}, ["test: scores of 999 tokens", "data.validation_size"]),
         ("test", {"unknown": 0.93}, ["test: 93%", "<unk>", "data.tokenizer.vocab_size"]),
         ("train", {"labels": {"no": 9, "No": 3, "yes": 5}}, ["white space or case", "'No' and"]),
         ("train", {"labels": {"no": 9, "no\u200b": 3}}, ["invisible", r"'no' and 'no\u200b'"]),

@@ -61,6 +61,7 @@ def test_a_state_continues_with_the_next_batch():
     stream, other = readers(), readers()
     for _ in range(7):
         next(stream)
+    assert stream.passes(stream.get_state()) == pytest.approx(7 * 4 * LENGTH / len(TEXT))
     other.set_state(stream.get_state())
     for _ in range(3):
         expected, found = next(stream), next(other)

@@ -40,7 +40,9 @@ def padded_order(arrays, streams, batches):
 @pytest.mark.parametrize("n", [21, 85])
 def test_every_epoch_has_every_example_once_in_a_new_order(n):
     arrays, batches = make_arrays(n), 3 * n // 8 + 1
-    order = padded_order(arrays, make_streams(arrays, packing=False), batches)
+    stream = make_streams(arrays, packing=False)
+    order = padded_order(arrays, stream, batches)
+    assert stream.passes(stream.get_state()) == pytest.approx(8 * batches / n)
     epochs = [order[start : start + n] for start in range(0, 3 * n, n)]
     assert all(sorted(epoch) == list(range(n)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]

@@ -19,6 +19,7 @@ _NAMED = 3  # labels in a warning
 # Letters, marks and symbols that nobody sees, and those of Cyrillic that look like Latin ones.
 _UNSEEN = "[\u034f\u115f\u1160\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 _CYRILLIC = str.maketrans("АВЕКМНОРСТХ", "ABEKMHOPCTX")
+_FEW = 1000  # tokens of a split below which its loss is mostly chance
 _MUCH_UNKNOWN = 0.2  # fraction of <unk> above which the loss says little about the text
 
 
@@ -127,6 +128,15 @@ def unknown(lines: Sequence[str], tokenizer: Tokenizer) -> str:
     )
 
 
+def left_out(summaries: Mapping[str, Summary]) -> dict[str, float]:
+    """The share of each split's examples that are too long and left out, of splits with some."""
+    return {
+        split: summary.too_long / summary.examples
+        for split, summary in summaries.items()
+        if summary.too_long
+    }
+
+
 def report(summaries: Mapping[str, Summary]) -> str:
     """A table with a column for each split, and below it a line for each likely mistake."""
     labels: Counter[str] = Counter()
@@ -192,6 +202,11 @@ def likely_mistakes(summaries: Mapping[str, Summary]) -> list[str]:
         ]
         if left_out := [f"{count:,} {what}" for what, count in summary.left_out.items() if count]:
             lines.append(f"{split}: {' and '.join(left_out)} are left out")
+        if split != "train" and summary.tokens is not None and summary.tokens < _FEW:
+            lines.append(
+                f"{split}: scores of {summary.tokens:,} tokens are mostly chance: name more files "
+                "or raise data.validation_size, which counts characters for language models"
+            )
         if summary.unknown > _MUCH_UNKNOWN:
             lines.append(
                 f"{split}: {summary.unknown:.0%} of the tokens are <unk>, so scores say little: "

@@ -111,6 +111,7 @@ def contiguous_streams(
         batch_size=batch_size,
         streams=streams,
         rows=rows,
+        epoch=len(text) / (batch_size * length),
     )
 
 

@@ -79,8 +79,11 @@ def endless(arrays: TokenArrays, seed: int) -> grain.MapDataset:
 
 
 def position(state: Mapping[str, Any]) -> int:
-    """How many examples a stream has read, by its state."""
-    return state["next_index"] if "next_index" in state else position(state["parent"])
+    """How many examples (of contiguous text: batches) a stream has read, by its state."""
+    for name in ("next_index", "batches"):
+        if name in state:
+            return state[name]
+    return position(state["parent"])
 
 
 class _Reshuffled:

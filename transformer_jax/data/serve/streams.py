@@ -44,6 +44,7 @@ class TrainStreams:
         batch_size: int,
         streams: int,
         rows: Sequence[int] | None,
+        epoch: float,
         mixture: Mixture | None = None,
     ):
         """Streams that `make` makes.
@@ -53,9 +54,11 @@ class TrainStreams:
                 get_state and set_state.
             batch_size: rows of a global batch, a multiple of `streams`.
             rows: the numbers of the rows of a batch that are wanted, ascending (None: all).
+            epoch: the `position` of a stream when train has been read once.
             mixture: what is read; a state says as "drawn" how many examples of each set were read.
         """
         self.fingerprint, self._count, self._mixture = fingerprint, streams, mixture
+        self._epoch = epoch
         wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)
         by_stream = wanted.reshape(streams, -1)
         if np.any(by_stream.any(axis=1) != by_stream.all(axis=1)):
@@ -91,6 +94,12 @@ class TrainStreams:
                 drawn = self._mixture.drawn(i, self._count, position(state))
                 states[i] = state | {"drawn": drawn.tolist()}
         return {str(i): state for i, state in states.items()}
+
+    def passes(self, states: Mapping[str, Mapping[str, Any]]) -> float | None:
+        """How often train has been read by states of `get_state`; None: sets that are mixed."""
+        if self._mixture is not None:
+            return None
+        return float(np.mean([position(state) for state in states.values()])) / self._epoch
 
     def set_state(self, states: dict[str, dict[str, Any]]) -> None:
         """Continues with the batch after the one at which get_state gave `states`.
@@ -174,7 +183,13 @@ def shuffled_streams(
 
     key = fingerprint(*(arrays.fingerprint for arrays in sets), *settings)
     return TrainStreams(
-        make, key, batch_size=batch_size, streams=streams, rows=rows, mixture=mixture
+        make,
+        key,
+        batch_size=batch_size,
+        streams=streams,
+        rows=rows,
+        epoch=sum(map(len, sets)) / streams,
+        mixture=mixture,
     )
 
 

@@ -44,7 +44,7 @@ def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) 
         use. Nothing is written.
     """
     if checkpoint is None:
-        raise ValueError("--mode=import needs a --checkpoint: a folder with a config.json")
+        raise ValueError("import needs a --checkpoint: a folder with a config.json")
     folder = Path(checkpoint).expanduser()
     if workdir.exists() and not workdir.is_dir():
         raise ValueError(f"--workdir={workdir} is not a folder: choose another")
@@ -117,7 +117,7 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
       ValueError: the model has no counterpart there, or the folder is in use. Nothing is written.
     """
     if target == "-":
-        raise ValueError("--mode=export needs an --output: the folder to write")
+        raise ValueError("export needs an --output: the folder to write")
     folder = Path(target).expanduser().resolve()  # what a link leads to
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"--output={target} exists already: choose another")

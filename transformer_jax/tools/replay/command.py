@@ -27,16 +27,14 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         raise FileNotFoundError(f"there is no run in {workdir} to replay: train there first")
     if not FAMILIES[config.model.family].inspected:
         raise ValueError(
-            "--mode=replay names sublayers of a Transformer, which a model of model.family="
+            "replay names sublayers of a Transformer, which a model of model.family="
             f"{config.model.family!r} does not have; metrics.jsonl has its gradient norms"
         )
     if writable := hosts.first(lambda: is_writable(workdir)):
         lock(workdir)
     with built(config, workdir) as run:
         if step is None or not 1 <= step <= run.train.steps:
-            raise ValueError(
-                f"--mode=replay needs a --step=N of 1 to {run.train.steps}, got {step}"
-            )
+            raise ValueError(f"replay needs a --step=N of 1 to {run.train.steps}, got {step}")
         memory.check(run, memory.replay(run))
         checkpoints = run.checkpoints(workdir)
         before = [saved for saved in checkpoints.steps() if saved < step]

@@ -42,7 +42,7 @@ def inspect(config: Config, workdir: Path | None) -> int:
         flops = product_flops(run.train_step().trace(run.abstract_state(), run.abstract_batch()))
         print(f"\nMatrix products of one training step: {flops:.3e} FLOPs")
         print(
-            "\nMemory at least, by shapes (--mode=preflight compiles the steps):",
+            "\nMemory at least, by shapes (`preflight` compiles the steps):",
             *memory.table(run),
             sep="\n  ",
         )
