@@ -62,7 +62,7 @@ def get_config(arg: str = "") -> Config:
     # to the next.
     optimizer.decay_steps = 0
     optimizer.stable_steps = 0  # of "halving": steps before the first one
-    # At the last step of "cosine", "linear" and "warmup_stable_decay".
+    # At the last step of "cosine", "linear" and "warmup_stable_decay": at 0, it changes nothing.
     optimizer.final_learning_rate = 0.0
     optimizer.beta1 = 0.9  # momentum; neither beta matters to "adafactor" and "sgd"
     optimizer.beta2 = 0.98  # decay of the second moment

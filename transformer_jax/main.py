@@ -27,6 +27,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 import contextlib
 import errno
 import functools
+import logging as python_logging
 import shlex
 import sys
 import tempfile
@@ -181,6 +182,9 @@ def run(loading: contextlib.ExitStack) -> None:
         sys.exit(f"error: {error}")
     # Warnings and worse, unless told otherwise: absl's own default would show Orbax at work.
     argv.insert(1, f"--verbosity={logging.WARNING}")
+    # As other programs write them: without absl's date, process and line.
+    form = python_logging.Formatter("%(levelname)s: %(message)s")
+    logging.get_absl_handler().setFormatter(form)
     joined = functools.partial(_join_and_run, changes=changes, loading=loading)
     app.run(joined, argv=argv, flags_parser=_parse)
 

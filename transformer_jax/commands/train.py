@@ -19,7 +19,7 @@ from transformer_jax.config.build import built
 from transformer_jax.config.load import flatten, to_json
 from transformer_jax.configs.default import Config
 from transformer_jax.data.dataset import Split
-from transformer_jax.data.prepare.summary import left_out, report
+from transformer_jax.data.prepare.summary import report, too_long
 from transformer_jax.devices import mesh
 from transformer_jax.inspection import memory
 from transformer_jax.inspection.flops import seconds_at_peak
@@ -92,7 +92,7 @@ def _train(run: Run, workdir: Path) -> str:
             print(_mesh_line(run))
 
     log = _opened_log(run, workdir, int(state.step))
-    log.results({"left_out": left_out(run.data.summaries()) or None})
+    log.results({"too_long": too_long(run.data.summaries()) or None})
     origin = origin_of(run, streams)
 
     def save_checkpoint(step: int, state: State, values: dict[str, Any], **parts: Any) -> None:

@@ -8,10 +8,10 @@ from tests.data.made import make_arrays
 from transformer_jax.data.prepare.recipe import Limits, TooLong
 from transformer_jax.data.prepare.summary import (
     Summary,
-    left_out,
     likely_mistakes,
     report,
     summarise,
+    too_long,
 )
 from transformer_jax.data.prepare.tokenizer import train_tokenizer
 from transformer_jax.tasks import TASKS
@@ -68,11 +68,11 @@ def test_pairs_are_counted_by_side():
 
 
 @pytest.mark.parametrize("task", ["translation", "classification"])
-@pytest.mark.parametrize("too_long", ["drop", "truncate"])
-def test_characters_a_token_are_of_the_examples_that_fit(task, too_long):
+@pytest.mark.parametrize("limit", ["drop", "truncate"])
+def test_characters_a_token_are_of_the_examples_that_fit(task, limit):
     texts = ["a b", "a " * 30, "abc", "b " * 40]
     columns = {"source": texts, "target": texts, "text": texts, "label": ["yes"] * 4}
-    long = [summary_of(task, columns, 5, too_long), summary_of(task, columns, 99, too_long)]
+    long = [summary_of(task, columns, 5, limit), summary_of(task, columns, 99, limit)]
     short = summary_of(task, {name: values[::2] for name, values in columns.items()}, 99)
     ratios = [
         next(line for line in report({"train": one}).splitlines() if "characters a" in line)
@@ -110,7 +110,7 @@ def test_documents_are_counted_with_their_pieces(task):
 
 def test_data_without_a_mistake_is_not_warned_of():
     summaries = {"train": changed(tokens=1), "test": changed(labels={"no": 1}, too_long=25)}
-    assert likely_mistakes(summaries) == [] and left_out(summaries) == {"test": 0.25}
+    assert likely_mistakes(summaries) == [] and too_long(summaries) == {"test": 0.25}
 
 
 @pytest.mark.parametrize(

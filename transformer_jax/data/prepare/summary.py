@@ -128,8 +128,8 @@ def unknown(lines: Sequence[str], tokenizer: Tokenizer) -> str:
     )
 
 
-def left_out(summaries: Mapping[str, Summary]) -> dict[str, float]:
-    """The share of each split's examples that are too long and left out, of splits with some."""
+def too_long(summaries: Mapping[str, Summary]) -> dict[str, float]:
+    """The share of examples that are longer than may be, of each split that has some."""
     return {
         split: summary.too_long / summary.examples
         for split, summary in summaries.items()
