@@ -96,10 +96,13 @@ class TrainStreams:
         return {str(i): state for i, state in states.items()}
 
     def passes(self, states: Mapping[str, Mapping[str, Any]]) -> float | None:
-        """How often train has been read by states of `get_state`; None: sets that are mixed."""
-        if self._mixture is not None:
-            return None
-        return float(np.mean([position(state) for state in states.values()])) / self._epoch
+        """How often train has been read by states of `get_state`.
+
+        What the rows hold that are packed just now does not count. None: there is nothing else yet,
+        or sets are mixed.
+        """
+        read = float(np.mean([position(state) for state in states.values()]))
+        return read / self._epoch if read and self._mixture is None else None
 
     def set_state(self, states: dict[str, dict[str, Any]]) -> None:
         """Continues with the batch after the one at which get_state gave `states`.

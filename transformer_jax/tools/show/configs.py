@@ -11,19 +11,15 @@ from transformer_jax.tools.show.search import search
 def configs(words: Sequence[str]) -> int:
     """Prints each config file with the first sentence of its docstring.
 
-    words: only the files that `search` finds by them; a task and a kind of model find theirs too.
-
-    Raises:
-      ValueError: there is none.
+    words: only the files that `search` finds by them, which raises ValueError where there is none.
+      The names of their tasks and kinds of models count too.
     """
     files = {file.name: file for file in sorted(CONFIGS.glob("[!_]*.py"))}
     rows = {name: docstring(file) for name, file in files.items()}
     texts = {name: f"{row} {_kind(str(files[name]))}" for name, row in rows.items()}
-    found = search(texts, words)
-    if not found:
-        raise ValueError(f"no config has {' and '.join(map(repr, words))} in its name or header")
     width = max(map(len, files))
-    print("\n".join(f"configs/{name:{width}}  {rows[name]}" for name in found))
+    for name in search("config", texts, words):
+        print(f"configs/{name:{width}}  {rows[name]}")
     return 0
 
 

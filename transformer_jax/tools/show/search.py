@@ -1,7 +1,9 @@
-"""Finds keys and configs by words, also by those that the field uses instead of theirs."""
+"""Finds keys and configs by words, those of the field too."""
 
 import re
 from collections.abc import Mapping, Sequence
+
+from transformer_jax.config.load import nearest
 
 # What the field says -> what stands in names here
 SYNONYMS = {
@@ -12,36 +14,37 @@ SYNONYMS = {
     "width": "d model",
     "depth": "layers",
     "context": "max target length",
-    "clipping": "clip",
     "momentum": "beta1",
     "precision": "dtype",
     "gpu": "mesh",
     "pretrained": "init from",
-    "microbatch": "accumulation",
     "vocabulary": "vocab",
     "mlp": "d ff",
 }
 
 
-def search(texts: Mapping[str, str], words: Sequence[str]) -> list[str]:
-    """The names where all words are whole words of the name, then those of name and text.
+def search(what: str, texts: Mapping[str, str], words: Sequence[str]) -> list[str]:
+    """The names that have all words, then those that have them with their texts.
 
-    texts: by name. Lower and upper case, singular and plural are the same.
+    Case and plural do not matter, parts of words do not count. texts: by name. what: they are of.
+
+    Raises:
+      ValueError: there is none.
     """
-    phrases = [_spellings(word) for word in words]
 
     def has_all(text: str) -> bool:
-        return all(any(phrase in _words(text) for phrase in spelled) for spelled in phrases)
+        return all(_words(word) in text or _words(_synonym(word)) in text for word in words)
 
-    first = [name for name in texts if has_all(name)]
-    return first + [
-        name for name in texts if name not in first and has_all(f"{name} {texts[name]}")
-    ]
+    first = [name for name in texts if has_all(_words(name))]
+    others = [name for name in texts if has_all(_words(f"{name} {texts[name]}"))]
+    if not others:
+        near = ", ".join(nearest(texts, ".".join(words)))
+        raise ValueError(f"no {what} has {' and '.join(map(repr, words))}; the nearest are {near}")
+    return list(dict.fromkeys(first + others))
 
 
-def _spellings(word: str) -> list[str]:
-    phrase = _words(word)
-    return [phrase, _words(SYNONYMS.get(phrase.strip(), word))]
+def _synonym(word: str) -> str:
+    return SYNONYMS.get(_words(word).strip(), word)
 
 
 def _words(text: str) -> str:
