@@ -221,8 +221,8 @@ def _model() -> Config:
     # stack alone.
     model.recurrence = "rnnsearch"
     model.residual = "post_ln"  # where norms stand, and how branches, skips and draws are scaled
-    model.encoder_residual = config_dict.placeholder(str)  # None: residual
-    model.decoder_residual = config_dict.placeholder(str)  # None: residual
+    model.encoder_residual = config_dict.placeholder(str)  # None: as model.residual
+    model.decoder_residual = config_dict.placeholder(str)  # None: as model.residual
     # Of "depth_scaled": branches are scaled by (layers / 2)^-depth_exponent, 1 as in CompleteP, 0.5
     # as in Depth-muP.
     model.depth_exponent = 1.0

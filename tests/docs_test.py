@@ -25,7 +25,8 @@ from transformer_jax.config import effects
 from transformer_jax.config.load import flatten, load, split
 from transformer_jax.configs import default
 
-PAGES = [ROOT / "README.md", *tracked("docs/*.md")]
+DOCS = tracked("docs/*.md")
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")), *DOCS]
 REPORTS = tracked("experiments/**/README.md")
 SHELL = ("sh", "bash", "console")
 # Programs whose arguments are nobody's business here.
@@ -279,8 +280,25 @@ def test_every_config_key_exists(path):
 
 def test_the_readme_is_short_and_lists_all_pages():
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert len(readme.splitlines()) <= 250
-    assert [path for path in PAGES[1:] if f"](docs/{path.name})" not in readme] == []
+    assert len(readme.splitlines()) <= 200
+    assert [path for path in DOCS if f"](docs/{path.name})" not in readme] == []
+
+
+def test_every_message_of_troubleshooting_is_one_of_the_program():
+    """In the words of a constant or an f-string, around the values that ... stands for."""
+    files = (ROOT / "transformer_jax").rglob("*.py")
+    trees = [ast.walk(ast.parse(path.read_text("utf-8"))) for path in files]
+    texts = [node.value for tree in trees for node in tree if isinstance(node, ast.Constant)]
+    program = "\0".join(
+        [
+            *filter(lambda text: isinstance(text, str), texts),
+            (ROOT / "launch.sh").read_text("utf-8"),
+        ]
+    )
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    parts = [part.strip() for message in messages for part in message.split("...")]
+    assert len(messages) > 40 and [part for part in parts if part not in program] == []
 
 
 def test_every_dependency_has_a_licence_and_a_purpose():
