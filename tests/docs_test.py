@@ -287,14 +287,9 @@ def test_the_readme_is_short_and_lists_all_pages():
 def test_every_message_of_troubleshooting_is_one_of_the_program():
     """In the words of a constant or an f-string, around the values that ... stands for."""
     files = (ROOT / "transformer_jax").rglob("*.py")
-    trees = [ast.walk(ast.parse(path.read_text("utf-8"))) for path in files]
-    texts = [node.value for tree in trees for node in tree if isinstance(node, ast.Constant)]
-    program = "\0".join(
-        [
-            *filter(lambda text: isinstance(text, str), texts),
-            (ROOT / "launch.sh").read_text("utf-8"),
-        ]
-    )
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    texts = [str(node.value) for node in nodes if isinstance(node, ast.Constant)]
+    program = "\0".join([*texts, (ROOT / "launch.sh").read_text("utf-8")])
     page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
     messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
     parts = [part.strip() for message in messages for part in message.split("...")]
