@@ -190,7 +190,7 @@ def _read(schema: Schema, config_file: str) -> Config:
     if not path.is_file():
         if path.exists() or path.is_symlink():
             raise ValueError(f"config file {path} is a folder, or a link to no file")
-        raise FileNotFoundError(f"there is no config file {asked}{_neighbours(path)}")
+        raise FileNotFoundError(f"there is no config file {path}{_neighbours(path)}")
     if path.suffix not in (".py", ".json"):
         raise ValueError(f"{path} is not a config file: those end in .py, a saved one in .json")
     try:
