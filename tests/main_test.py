@@ -102,3 +102,8 @@ def test_a_traceback_is_written_into_no_file_that_a_link_names(message, tmp_path
         KeyError("x"), f"--workdir={tmp_path}"
     )
     assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_a_mistyped_value_of_a_flag_ends_in_one_line():
+    with pytest.raises(SystemExit, match="^error: flag --split=tset: .*validation.test.*--help"):
+        main._parse(["main", "--split=tset"])
