@@ -20,6 +20,8 @@ QUICK = SMALL | {
     "train.steps": 2,
     "train.evaluate_every": 2,
     "checkpoint.every": 2,
+    "decode.method": "greedy",
+    "decode.extra_length": 1,
 }
 
 pytestmark = pytest.mark.long
