@@ -15,6 +15,18 @@ def data(page: str) -> Any:
     return json.loads(found[1])
 
 
+def unreached(tab: Any) -> list[str]:
+    """The controls of a page that no Tab comes to, or that do not show that they have the focus."""
+    controls = "button, select, input, summary, [tabindex='0']"
+    waiting = f"""Array.from(document.querySelectorAll("{controls}")).filter((each) =>
+        each.checkVisibility() && !each.reached).map((each) => each.outerHTML.slice(0, 99))"""
+    for _ in range(len(tab.evaluate(waiting)) + 20):
+        tab.keyboard.press("Tab")
+        style = "getComputedStyle(document.activeElement)"
+        tab.evaluate(f"document.activeElement.reached = parseFloat({style}.outlineWidth) > 2")
+    return tab.evaluate(waiting)
+
+
 def array(encoded: dict[str, Any]) -> np.ndarray:
     """The array of `numbers`."""
     values = np.frombuffer(base64.b64decode(encoded["float32"]), "<f4")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 import shutil
 import types
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
-from tests.tools.pages.held import array
+from tests.tools.pages.held import array, data, unreached
 from tests.whole.command_line import call
 from transformer_jax.data.prepare.tokenizer import SpecialIds, train_tokenizer
 from transformer_jax.inspection.attention import attention
@@ -127,9 +126,10 @@ def test_similarity_is_the_cosine_and_its_mean_by_distance():
     np.testing.assert_allclose(by_distance(found), [1, 0.5**0.5, 0], atol=1e-12)
 
 
-def _synthetic(layers, heads, length, words, **changes):
-    weights = np.random.default_rng(0).random((layers, heads, length, length), np.float32)
-    weights /= weights.sum(-1, keepdims=True)
+def _synthetic(layers, heads, length, words, weights=None, **changes):
+    if weights is None:
+        weights = np.random.default_rng(0).random((layers, heads, length, length), np.float32)
+        weights /= weights.sum(-1, keepdims=True)
     tokens = [words[i % len(words)] for i in range(length)]
     one = {
         "name": "Decoder",
@@ -144,8 +144,8 @@ def _synthetic(layers, heads, length, words, **changes):
     text |= {"written": tokens, "chances": [chance] * length}
     text |= changes
     shown = figures(tiny.config(), {}, 12)
-    data = {"texts": [text, text | {"line": "second"}], "positions": shown}
-    return page(words[0], data, styles=["look.css"], scripts=["plots.js", "look.js"])
+    held = {"texts": [text, text | {"line": "second"}], "positions": shown}
+    return page(words[0], held, styles=["look.css"], scripts=look.SCRIPTS)
 
 
 def test_the_page_of_144_heads_and_100_tokens_weighs_less_than_10_mb():
@@ -190,6 +190,36 @@ def test_texts_of_any_kind_are_texts_and_mouse_and_keys_switch(opened):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "bytes"])
+def test_pieces_are_joined_to_words_and_what_a_mask_hides_is_not_listed(kind, opened):
+    line = "dogs bark, überall 你好"
+    tokenizer = train_tokenizer(kind, ["do gs ba rk , üb er all 你 好"] * 9, 60)
+    ids = [tokenizer.special.bos, *tokenizer.encode([line])[0]]
+    size = len(ids)
+    weights = np.tril(np.random.default_rng(0).uniform(1, 2, (size, size))).astype("f4")
+    weights /= weights.sum(-1, keepdims=True)
+    sides = {"targets": labels(tokenizer, ids), "spans": {"targets": tokenizer.spans(ids)}}
+    tab = opened(_synthetic(1, 1, size, ["a"], weights[None, None], chances=None, **sides))
+    queries, keys = (tab.get_by_role("group", name=name) for name in ("Queries", "Keys"))
+    words = queries.get_by_role("button").all_text_contents()
+    assert words == ["<bos>", "dogs", "bark", ",", "überall", "你好"]
+    ends = [end or 0 for end in sides["spans"]["targets"]["ends"]]
+    before = [line.find(word) - (f" {word}" in line) for word in words[2:]]
+    starts = [0, 1, *np.searchsorted(ends, before, "right")]
+    of_words = np.add.reduceat(np.add.reduceat(weights, starts, 1), starts, 0)
+    of_words /= np.diff([*starts, size])[:, None]
+    for row, expected in enumerate(of_words):
+        queries.get_by_role("button").nth(row).click()
+        titles = [key.get_attribute("title") or "" for key in keys.get_by_role("button").all()]
+        found = [float(title.replace("not seen", "0")) for title in titles]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+        looked_at = tab.locator("#said").inner_text().partition(";")[0]
+        assert not any(f"\u2068{word}\u2069" in looked_at for word in words[row + 1 :])
+    tab.keyboard.press("w")
+    assert queries.get_by_role("button").count() == size
+
+
+@pytest.mark.long
 def test_a_model_without_attention_shows_what_it_writes(opened):
     tab = opened(_synthetic(1, 1, 3, ["a", "b"], maps=[]))
     shown = tab.locator("main").inner_text()
@@ -211,5 +241,11 @@ def test_the_command_writes_a_page_that_opens(name, tmp_path, monkeypatch, opene
     flags = f"--workdir={tmp_path / name}", f"--input={lines}", f"--output={out}"
     assert call("--mode=look", *flags) == 0
     tab = opened(out.read_text())
-    assert tab.locator(".heads button").count() == 4  # two layers of two heads
-    assert re.search("layer 1, head 1", tab.locator("#one-head").inner_text())
+    # Two layers of two heads, the sharpest first: it is open, and what it shows is said.
+    heads = tab.locator(".heads button")
+    sharpness = np.array(data(out.read_text())["texts"][0]["maps"][-1]["entropy"])
+    order = [f"Layer {at // 2 + 1}, head {at % 2 + 1}" for at in np.argsort(sharpness.ravel())]
+    assert [heads.nth(at).get_attribute("aria-label") for at in range(4)] == order
+    assert order[0].lower() in tab.locator("#one-head").inner_text()
+    assert order[0].lower() in tab.locator("#finding").inner_text().replace("\xa0", " ")
+    assert unreached(tab) == []

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.tools.pages.held import array
-from transformer_jax.tools.pages.page import embedded, numbers, page
+from transformer_jax.tools.pages.page import check_name, embedded, numbers, page
 
 # As a browser reads it: a script ends where the next end of one stands.
 SCRIPT = re.compile("(<script[^>]*>)(.*?)(</script)", re.DOTALL)
@@ -20,6 +20,18 @@ def test_a_page_asks_nobody_for_anything():
 def test_arrays_come_back_bit_by_bit():
     values = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     np.testing.assert_array_equal(array(json.loads(embedded(numbers(values)))), values)
+
+
+def test_a_page_says_by_which_command_it_was_made(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/x/main.py", "--mode=look", "--workdir=a b"])
+    assert "by ./launch.sh look &#x27;--workdir=a b&#x27;" in page("t", {})
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.htm", "a", "-", "/dev/null"])
+def test_a_page_is_called_as_one(name):
+    check_name(name)
+    with pytest.raises(ValueError, match=r"--output=b/a.txt: .* HTML; name it b/a.html"):
+        check_name("b/a.txt")
 
 
 def test_numbers_that_json_lacks_are_refused():

@@ -1,5 +1,6 @@
 """The page of a report: its data are those of the runs, and a browser shows them."""
 
+import itertools
 import json
 import shutil
 import statistics
@@ -7,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from tests.tools.pages.held import array
+from tests.tools.pages.held import array, unreached
 from tests.tools.reports.runs_made import NASTY, make, make_twenty, records
 from transformer_jax.tools.reports import compare
 from transformer_jax.tools.reports import page as report
@@ -184,6 +185,23 @@ def test_runs_of_any_state_and_of_an_experiment_are_one_page(tmp_path, capsys, m
 
 
 @pytest.mark.long
+def test_what_was_measured_once_is_a_dot_with_its_value(tmp_path, opened):
+    """And the finding says which group has the lowest loss, and by how much."""
+    losses = {"post_ln": (2.0, 2.1), "pre_ln": (1.5, 1.7), "admin": (3.0, None)}
+    for scheme, seed in itertools.product(losses, range(2)):
+        run = make(tmp_path / f"{scheme}{seed}", model={"residual": scheme}, seed=seed)
+        line = {"step": 20, "validation/token_loss": losses[scheme][seed]}
+        (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    tab = opened(report.report([work.read(run) for run in sorted(tmp_path.iterdir())], "t"))
+    found = tab.locator(".lead").inner_text()
+    assert found.startswith("pre_ln (2 seeds) has the lowest validation loss, 1.6 nats: 0.45 less")
+    assert "post_ln" in found and "no seed of one reaches the other" in found
+    assert tab.locator(".dots").inner_text().split("\n")[1:2] == ["3"]
+    assert tab.locator("canvas").count() == 0
+    assert unreached(tab) == []
+
+
+@pytest.mark.long
 def test_a_browser_shows_twenty_runs(tmp_path, opened):
     runs = make_twenty(tmp_path / "runs")
     late = runs[5] / "metrics.jsonl"  # pre_ln_1
@@ -214,12 +232,12 @@ def test_a_browser_shows_twenty_runs(tmp_path, opened):
     said = readout.text_content()
     step = int(said.partition(":")[0].removeprefix("step ").replace(",", ""))
     (logged,) = [row for row in records(runs[1]) if row["step"] == step]
-    assert f"post_ln_1: {float(format(logged['train/token_loss'], '.4g')):g}" in said
+    assert f"post_ln_1: {float(format(logged['validation/token_loss'], '.4g')):g}" in said
     # Keyboard: the cursor goes from step to step, a button is pressed, a slider is moved.
     chart.focus()
     tab.keyboard.press("Home")
     tab.keyboard.press("ArrowRight")
-    assert readout.text_content().startswith("step 2:")
+    assert readout.text_content().startswith("step 4:")  # scored at every second step
     button("Show all").press(" ")
     assert "20 lines" in lines()
     slider.press("ArrowLeft")

@@ -126,6 +126,16 @@ class Tokenizer:
         kept = [i for i in before_end if i not in self.special.silent]
         return self._library.decode(kept, skip_special_tokens=False)
 
+    def spans(self, ids: Iterable[int]) -> dict[str, Any]:
+        """The text of ids, and "ends": its characters after each id, None after a silent one."""
+        before, ends, part = "", [], []
+        for one in ids:
+            part.append(one)
+            ends.append(len(before + self.decode(part)))
+            if one in self.special.silent:
+                before, part, ends[-1] = before + self.decode(part), [], None
+        return {"text": before + self.decode(part), "ends": ends}
+
     def token_id(self, token: str) -> int | None:
         """The id of a token, such as MASK; None where the vocabulary lacks it."""
         if token == MASK and self.special.mask is not None:

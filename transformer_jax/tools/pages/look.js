@@ -4,21 +4,34 @@
   const {texts, positions, boxes} = page.data;
   const on_pictures = texts.some((text) => text.png);
   const MEAN = "mean"; // in the place of a head: the mean of its layer's
-  const state = {text: 0, map: 0, layer: 0, head: 0, side: "query", token: 0};
-  const place = (...children) => page.element("div", {class: "row"}, ...children);
+  const SHARPEST = "sharpest first", BY_LAYER = "by layer";
+  const state = {text: 0, map: 0, layer: 0, head: 0, side: "query", token: 0,
+    words: true, order: on_pictures ? BY_LAYER : SHARPEST};
   const button = (text, onclick, attributes = {}) =>
     page.element("button", {type: "button", onclick, ...attributes}, text);
+  const step = (name, change) => () =>
+    show({[name]: state[name] === MEAN ? 0 : state[name] + change});
 
   // The page, from top to bottom; what changes is filled in by the functions below.
+  const lead = page.element("p", {class: "lead", dir: "auto", id: "finding"});
+  const about = page.element("p", {class: "quiet", id: "about"});
+  const line = page.element("p", {dir: "auto", id: "line"});
   const choose = page.element("select", {"aria-label": "Input", dir: "auto",
     onchange: (event) => show({text: Number(event.target.value)})});
-  texts.forEach(({line}, number) => {
-    const option = page.element("option", {value: number}, `${number + 1}. ${line.slice(0, 100)}`);
-    choose.append(option);
-  });
-  const line = page.element("p", {dir: "auto", id: "line"});
-  const kinds = place();
-  const grid = page.element("div", {class: "heads"});
+  texts.forEach((text, number) => choose.append(
+    page.element("option", {value: number}, `${number + 1}. ${text.line.slice(0, 100)}`)));
+  const kinds = page.element("span", {class: "group", role: "group", "aria-label": "Attention"});
+  const mean = button("Mean of heads", () => show({head: state.head === MEAN ? 0 : MEAN}));
+  const whole = button("Words", () => show({words: !state.words}), {title:
+    "A word's row is the mean of its pieces' rows, its column their sum"});
+  const help = page.element("details", {class: "keys"}, page.element("summary", {}, "Keys"));
+  for (const [key, what] of [["←", ""], ["→", "head"], ["↑", ""], ["↓", "layer"], ["m", "mean of heads"],
+    [",", ""], [".", "token"], ["k", "kind"], ["p", ""], ["n", "input"], ["w", "words"],
+    ["s", "save as SVG"]]) {
+    help.append(page.element("kbd", {}, key), ` ${what} `);
+  }
+  const bar = page.element("div", {class: "bar"},
+    choose, kinds, mean, whole, button("Save as SVG", save), help);
   const title = page.element("h2", {id: "one-head", "aria-live": "polite"});
   const picture = page.element("div", {});
   const said = page.element("p", {id: "said", "aria-live": "polite"});
@@ -27,32 +40,23 @@
   const of_memory = page.element("p", {class: "quiet"},
     "Dashed keys lie in the memory. Lines in the picture divide the segments.");
   const written = page.element("section", {});
-  const table = page.element("div", {});
-  const step = (name, change) => () =>
-    show({[name]: state[name] === MEAN ? 0 : state[name] + change});
-  const help = page.element("p", {class: "quiet"});
-  for (const [key, what] of [["←", ""], ["→", "head"], ["↑", ""], ["↓", "layer"], ["m", "mean of heads"],
-    [",", ""], [".", "token"], ["k", "kind"], ["p", ""], ["n", "input"], ["s", "save as SVG"]]) {
-    help.append(page.element("kbd", {}, key), ` ${what} `);
-  }
-  // What there is of each kind of attention.
-  const attention = page.element("section", {},
-    kinds, help, page.element("h2", {}, "All layers and heads"), grid,
-    page.element("p", {class: "quiet"}, on_pictures ? pictures.note
-      : "The colour grows with the square root of a weight."),
-    title,
-    place(button("Previous layer", step("layer", -1)), button("Next layer", step("layer", 1)),
-      button("Previous head", step("head", -1)), button("Next head", step("head", 1)),
-      button("Mean of heads", () => show({head: MEAN})), button("Save as SVG", save)),
-    page.element("div", {class: "one"}, picture, page.element("div", {class: "lists"},
+  const order = page.element("select", {"aria-label": "Order of heads",
+    onchange: (event) => show({order: event.target.value})},
+    ...[SHARPEST, BY_LAYER].map((name) => page.element("option", {value: name}, name)));
+  order.value = state.order;
+  const grid = page.element("div", {class: "heads"});
+  const note = page.element("p", {class: "quiet"});
+  const attention = page.element("div", {class: "one"},
+    page.element("div", {}, title, picture, note),
+    page.element("div", {}, said,
+      page.element("div", {class: "title"}, page.element("h3", {}, "Heads"), order), grid,
       page.element("h3", {}, "Queries: who looks"), queries,
-      page.element("h3", {}, "Keys: what is looked at"), keys, of_memory, said)));
+      page.element("h3", {}, "Keys: what is looked at"), keys, of_memory));
+  const table = page.element("div", {class: "scroll"});
   const sizes = page.element("section", {},
     page.element("h2", {}, "Entropy and largest logit of each head"), table);
-  const none = page.element("p", {}, "This model has no attention.");
-  document.querySelector("main").append(
-    place(button("Previous input", step("text", -1)), choose, button("Next input", step("text", 1))),
-    line, none, attention, written, sizes);
+  document.querySelector("main").append(lead, about, line, bar, attention, sizes);
+  (texts[0].maps.length ? attention.lastChild : document.querySelector("main")).append(written);
 
   // Values of a map are decoded once, when it is first shown.
   function weights(map) {
@@ -60,11 +64,30 @@
     return map.decoded;
   }
 
+  // The words of a side, where pieces make some. A text that is read in segments stays in pieces.
+  function divided(text, side) {
+    const spans = text.segment ? null : text.spans?.[side];
+    if (!spans) return null;
+    text.words ??= {};
+    if (!(side in text.words)) {
+      const starts = words.starts(text[side], spans);
+      text.words[side] = {starts, names: words.names(text[side], spans, starts)};
+    }
+    return text.words[side];
+  }
+
+  const inPieces = (text) => Object.keys(text.spans ?? {}).some((side) =>
+    (divided(text, side)?.starts.length ?? Infinity) < text[side].length);
+
+  // Whether a piece goes on with the word of the piece before.
+  const goesOn = (text, side, piece) =>
+    piece > 0 && divided(text, side)?.starts.includes(piece) === false;
+
   // The map that is shown: its weights and where those of the head begin in them.
   function shown(layer = state.layer, chosen = state.head) {
     const text = texts[state.text];
     const map = text.maps[state.map];
-    const [layers, heads, rows, columns] = map.weights.shape;
+    let [layers, heads, rows, columns] = map.weights.shape;
     const values = weights(map);
     const size = rows * columns;
     let start = (layer * heads + chosen) * size;
@@ -77,43 +100,68 @@
       }
       start = 0;
     }
-    const at = (query, key) => of_head[start + query * columns + key];
     // In cross-attention a query is known by what it writes, so that the picture is an alignment.
-    const names = {
-      query: map.columns === map.rows ? text[map.rows] : text.written,
-      key: text[map.columns],
-    };
-    return {text, map, layers, heads, rows, columns, of_head, start, at, names};
+    const sides = {query: map.columns === map.rows ? map.rows : "written", key: map.columns};
+    let names = {query: text[sides.query], key: text[sides.key]};
+    if (state.words && inPieces(text)) {
+      const [query, key] = [divided(text, sides.query), divided(text, sides.key)];
+      of_head = words.weights(of_head, start, columns, query.starts, key.starts, rows);
+      names = {query: query.names, key: key.names};
+      [start, rows, columns] = [0, query.starts.length, key.starts.length];
+    }
+    const at = (query, key) => of_head[start + query * columns + key];
+    return {text, map, layers, heads, rows, columns, of_head, start, at, names, sides};
   }
 
   const within = (value, count) => ((value % count) + count) % count;
+
+  // What the sharpest head of the map shows; on pictures, what is told of them.
+  function find() {
+    const text = texts[state.text], map = text.maps[state.map];
+    if (on_pictures || !map) {
+      lead.textContent = text.line;
+      about.textContent = map ? "" : "This model has no attention.";
+      return;
+    }
+    const {layer, head} = finding.sharpest(map)[0];
+    [lead.textContent, about.textContent] = finding.told(map, shown(layer, head));
+    line.textContent = text.line + (text.inputs && text.spans?.written ? ` → ${text.spans.written.text}` : "");
+  }
 
   function show(changes) {
     const before = {...state};
     Object.assign(state, changes);
     state.text = within(state.text, texts.length);
-    const {maps} = texts[state.text];
-    line.textContent = texts[state.text].line;
+    const text = texts[state.text];
     choose.value = String(state.text);
-    none.hidden = maps.length > 0;
-    attention.hidden = sizes.hidden = !maps.length;
-    of_memory.hidden = !texts[state.text].segment;
-    if (!maps.length) {
-      chances();
+    choose.hidden = texts.length < 2;
+    for (const each of [attention, sizes, mean]) each.hidden = !text.maps.length;
+    kinds.hidden = text.maps.length < 2;
+    whole.hidden = !text.maps.length || !inPieces(text);
+    of_memory.hidden = !text.segment;
+    if (!text.maps.length) {
+      find(), chances();
       return;
     }
-    state.map = within(state.map, maps.length);
-    const [layers, heads] = maps[state.map].weights.shape;
+    state.map = within(state.map, text.maps.length);
+    const first = !grid.children.length;
+    const new_map = first || before.text !== state.text || before.map !== state.map;
+    const other = new_map || before.words !== state.words;
+    if (first || before.map !== state.map) {
+      const [{layer, head}] = finding.sharpest(text.maps[state.map]);
+      Object.assign(state, {layer, head});
+    }
+    const [layers, heads] = text.maps[state.map].weights.shape;
     state.layer = within(state.layer, layers);
     if (state.head !== MEAN) state.head = within(state.head, heads);
-    const new_map = before.text !== state.text || before.map !== state.map || !grid.children.length;
     if (on_pictures && new_map) {
-      Object.assign(state, {side: "query", token: texts[state.text].first[maps[state.map].rows]});
-    }
+      Object.assign(state, {side: "query", token: text.first[text.maps[state.map].rows]});
+    } else if (other) Object.assign(state, {side: "query", token: finding.telling(shown()).query});
     const {rows, columns} = shown();
     state.token = within(state.token, state.side === "query" ? rows : columns);
     const new_token = before.side !== state.side || before.token !== state.token;
-    if (new_map || (on_pictures && new_token)) drawGrid();
+    if (other || before.order !== state.order || (on_pictures && new_token)) drawGrid();
+    if (other) find();
     if (new_map) drawKinds(), drawTable(), chances();
     drawHead();
   }
@@ -127,26 +175,30 @@
 
   function drawGrid() {
     const now = shown();
-    const {text, map, layers, heads, rows, columns} = now;
+    const {text, map, layers, heads} = now;
     // On a picture what the chosen token looks at, and at last the mean of a layer's heads.
     const patches = onPatches(now);
     const of_layer = [...Array(heads).keys(), ...(patches ? [MEAN] : [])];
-    const width = Math.max(28, Math.min(110, Math.floor(1200 / of_layer.length) - 8));
-    grid.style.gridTemplateColumns = `repeat(${of_layer.length}, ${width}px)`;
+    const sorted = state.order === SHARPEST;
+    const all = sorted ? finding.sharpest(map)
+      : [...Array(layers).keys()].flatMap((layer) => of_layer.map((head) => ({layer, head})));
+    const across = sorted ? Math.min(12, Math.max(5, Math.ceil(Math.sqrt(2 * all.length)))) : of_layer.length;
+    const width = Math.max(34, Math.min(96, Math.floor(560 / across) - 8));
+    grid.style.gridTemplateColumns = `repeat(${sorted ? "auto-fill" : across}, ${width}px)`;
     grid.style.setProperty("--picture", patches ? `url(${text.png})` : ""); // "": no such property
-    const made = [];
-    for (let layer = 0; layer < layers; layer++) {
-      for (const head of of_layer) {
-        const canvas = patches ? pictures.over(text, given(shown(layer, head)))
-          : plots.draw(page.element("canvas", {"aria-hidden": "true"}), weights(map), rows, columns,
-            (layer * heads + head) * rows * columns);
-        const one = button("", () => show({layer, head}),
-          {"aria-label": `Layer ${layer + 1}, ${named(head)}`});
-        one.style.height = `${patches ? (width * text.grid[0]) / text.grid[1] : width}px`;
-        one.append(canvas);
-        made.push(Object.assign(one, {layer, head}));
-      }
-    }
+    const made = all.map(({layer, head}) => {
+      const own = shown(layer, head);
+      const canvas = patches ? pictures.over(text, given(own))
+        : plots.draw(page.element("canvas", {"aria-hidden": "true"}), own.of_head, own.rows, own.columns,
+          own.start);
+      canvas.style.aspectRatio = patches ? `${text.grid[1]} / ${text.grid[0]}` : "1";
+      const entropy = map.entropy[layer][head];
+      const one = button(canvas, () => show({layer, head}), {
+        "aria-label": `Layer ${layer + 1}, ${named(head)}`,
+        title: entropy === undefined ? null : `entropy ${entropy.toFixed(2)} nats`});
+      one.append(`L${layer + 1}${head === MEAN ? " mean" : `H${head + 1}`}`);
+      return Object.assign(one, {layer, head});
+    });
     const focused = [...grid.children].indexOf(document.activeElement);
     grid.replaceChildren(...made);
     if (focused >= 0) made[within(focused, made.length)].focus();
@@ -165,15 +217,20 @@
       body.push(page.element("tr", {}, cell("th", `layer ${layer + 1}`),
         ...found.map((text) => cell("td", text))));
     }
-    const note = "Mean entropy of a query's weights in nats" +
+    const about = "Mean entropy of a query's weights in nats" +
       (map.largest_logit ? " / largest logit." : ".");
-    table.replaceChildren(page.element("p", {class: "quiet"}, note), page.element("table", {},
+    table.replaceChildren(page.element("p", {class: "quiet"}, about), page.element("table", {},
       page.element("tr", {}, cell("th", ""), ...head_names), ...body));
   }
 
   function drawHead() {
     const now = shown();
     title.textContent = `${now.map.name}: layer ${state.layer + 1}, ${named(state.head)}`;
+    mean.setAttribute("aria-pressed", String(state.head === MEAN));
+    whole.setAttribute("aria-pressed", String(state.words));
+    note.textContent = on_pictures ? pictures.note : "Rows look at columns. The colour grows with the " +
+      "square root of a weight." + (whole.hidden || !state.words ? "" : " Pieces are joined to words: " +
+      "a word's row is the mean of its pieces' rows, its column their sum.");
     for (const one of grid.children) one.setAttribute("aria-pressed",
       String(one.layer === state.layer && one.head === state.head));
     drawPicture(now);
@@ -200,7 +257,7 @@
     : Array.from({length: rows}, (_, query) => at(query, state.token));
 
   function drawTokens(now) {
-    const {names, text, map} = now;
+    const {names, text, map, sides} = now;
     const found = given(now);
     for (const [side, list] of [["query", queries], ["key", keys]]) {
       // Patches are chosen on their picture.
@@ -211,6 +268,7 @@
         const chosen = side === state.side && number === state.token;
         const one = button(name, () => show({side, token: number}),
           {dir: "auto", "aria-pressed": String(chosen)});
+        one.classList.toggle("goes-on", !state.words && goesOn(text, sides[side], number));
         one.addEventListener("mouseenter", () => shade(side, number));
         return one;
       });
@@ -245,7 +303,8 @@
     [...list.children].forEach((one, number) => {
       const percent = Math.round(100 * plots.strength(Math.min(found[number], 1)));
       one.style.background = `color-mix(in srgb, var(--accent) ${percent * 0.6}%, var(--panel))`;
-      one.title = found[number].toFixed(4);
+      one.classList.toggle("hidden", found[number] === 0);
+      one.title = found[number] ? found[number].toFixed(4) : "not seen";
     });
     const {segment} = texts[state.text];
     const start = segment ? Math.floor(state.token / segment) * segment : 0;
@@ -253,11 +312,11 @@
       one.classList.toggle("given", side === "query" && number < start));
   }
 
-  // The largest weights in words.
+  // The largest weights in words, without what a mask hides (0) or what is not worth a word.
   function say({names, map, at, rows, columns}) {
     const top = (values, labels) => values.map((value, i) => [value, labels[i]])
-      .sort((a, b) => b[0] - a[0]).slice(0, 5)
-      .map(([value, label]) => `\u2068${label}\u2069 ${value.toFixed(2)}`).join(", ");
+      .sort((a, b) => b[0] - a[0]).slice(0, 5).filter(([value], i) => value >= 0.005 || (value && !i))
+      .map(([value, label]) => `\u2068${label}\u2069 ${value.toFixed(2)}`).join(", ") || "nothing";
     const looks = (query) => top(Array.from({length: columns}, (_, key) => at(query, key)), names.key);
     const seen = (key) => top(Array.from({length: rows}, (_, query) => at(query, key)), names.query);
     const own = `\u2068${names[state.side][state.token]}\u2069`;
@@ -271,13 +330,13 @@
 
   // The head as an SVG image that holds its cells as a picture: so it can be saved as it is.
   function matrix({map, names, of_head, start, rows, columns, text}) {
-    const cell = Math.max(4, Math.min(26, Math.floor(620 / Math.max(rows, columns))));
-    const labelled = cell >= 7;
-    const longest = (side) => Math.min(160, 12 + 7 * Math.max(...names[side].map((x) => x.length)));
+    const cell = Math.max(4, Math.min(30, Math.floor(620 / Math.max(rows, columns))));
+    const labelled = cell >= 8, size = Math.min(13, cell + 1);
+    const longest = (side) => Math.min(160, 12 + 0.62 * size * Math.max(...names[side].map((x) => x.length)));
     const [left, top] = labelled ? [longest("query"), longest("key")] : [16, 16];
     const [width, height] = [left + columns * cell + 2, top + rows * cell + 2];
     const svg = plots.svg("svg", {viewBox: `0 0 ${width} ${height}`, width, height, class: "matrix",
-      role: "img", "aria-label": title.textContent, "font-family": "sans-serif", "font-size": 11});
+      role: "img", "aria-label": title.textContent, "font-family": "sans-serif", "font-size": size});
     const ink = page.colour("text");
     svg.append(plots.svg("rect", {width, height, fill: page.colour("background")}));
     const canvas = plots.draw(document.createElement("canvas"), of_head, rows, columns, start);
@@ -301,13 +360,14 @@
         svg.append(plots.svg("text", {x, y, transform: `rotate(-90 ${x} ${y})`, fill: ink}, short(name)));
       });
     }
-    svg.addEventListener("click", (event) => {
+    const under = (event) => {
       const box = svg.getBoundingClientRect();
       const x = Math.floor(((event.clientX - box.left) * (width / box.width) - left) / cell);
       const y = Math.floor(((event.clientY - box.top) * (height / box.height) - top) / cell);
-      if (y >= 0 && y < rows) show({side: "query", token: y});
-      else if (x >= 0 && x < columns) show({side: "key", token: x});
-    });
+      if (y >= 0 && y < rows) return {side: "query", token: y};
+      return x >= 0 && x < columns ? {side: "key", token: x} : null;
+    };
+    svg.addEventListener("click", (event) => under(event) && show(under(event)));
     return svg;
   }
 
@@ -335,13 +395,14 @@
     found.forEach(({probability}, number) => {
       const one = button(tokens[number], tell(number), {dir: "auto",
         class: number < given ? "given" : null, title: probability.toFixed(4)});
+      one.classList.toggle("goes-on", goesOn(texts[state.text], "written", number));
       one.addEventListener("mouseenter", tell(number));
       const percent = Math.round(100 * probability);
       one.style.background = `color-mix(in srgb, var(--other) ${0.6 * (100 - percent)}%, var(--panel))`;
       list.append(one);
     });
     const note = given ? " The dashed tokens were given." : "";
-    written.append(page.element("h2", {}, "What it writes"), page.element("p", {class: "quiet"},
+    written.append(page.element("h3", {}, "What it writes"), page.element("p", {class: "quiet"},
       `The more colour, the less likely each token was.${note}`), list, details);
     tell(0)();
   }
@@ -362,11 +423,12 @@
   page.keys({
     ArrowLeft: step("head", -1), ArrowRight: step("head", 1),
     ArrowUp: step("layer", -1), ArrowDown: step("layer", 1),
-    m: () => show({head: MEAN}), k: step("map", 1), n: step("text", 1), p: step("text", -1),
-    ",": step("token", -1), ".": step("token", 1), s: save,
+    m: () => mean.click(), w: () => whole.click(), s: save,
+    k: step("map", 1), n: step("text", 1), p: step("text", -1),
+    ",": step("token", -1), ".": step("token", 1),
   });
   page.onTheme(() => {
     if (texts[state.text].maps.length) drawGrid(), drawHead();
   });
-  show({map: texts[0].boxes?.length ? texts[0].maps.length - 1 : 0}); // of a set its queries
+  show({map: Math.max(0, texts[0].maps.length - 1)}); // cross-attention, where there is some
 })();

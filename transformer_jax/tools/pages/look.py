@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
@@ -20,7 +21,9 @@ from transformer_jax.run import Run
 from transformer_jax.tools.pages import positions
 from transformer_jax.tools.pages.page import numbers, page
 
+_NAME = re.compile("^< (.+) >$")  # how a vocabulary here keeps its names out of all texts
 _BLANKS = {"\n": "↵", "\t": "⇥", " ": "␣"}
+SCRIPTS = ("plots.js", "words.js", "finding.js", "look.js")
 RUNNERS_UP = 5  # the likeliest tokens that are shown of each place
 _NAMES = {
     ("encoder", "self_attention"): "Encoder",
@@ -57,7 +60,7 @@ def look(run: Run, trained: Trained, lines: Sequence[str], title: str) -> str:
         "texts": views(run, trained, texts),
         "positions": positions.figures(run.model.config, trained.params, _longest(texts)),
     }
-    return page(title, data, styles=["look.css"], scripts=["plots.js", "look.js"])
+    return page(title, data, styles=["look.css"], scripts=SCRIPTS)
 
 
 def _texts(run: Run, trained: Trained, lines: Sequence[str]) -> list[Text]:
@@ -204,14 +207,13 @@ def _view(
     run: Run, text: Text, logits: Float[np.ndarray, "T V"], looks: dict[Any, Looks]
 ) -> dict[str, Any]:
     tokenizer, special = run.data.tokenizer, run.data.special
-    sides: dict[str, Any] = {}
-    if text.inputs is not None:
-        sides["inputs"] = labels(tokenizer, text.inputs)
+    sides = {} if text.inputs is None else {"inputs": text.inputs}
     if text.targets is not None:
         # A decoder's query has read the token before the one that it writes.
-        sides["targets"] = labels(tokenizer, [special.bos, *text.targets[:-1]])
-        sides["written"] = labels(tokenizer, text.targets)
-    view = {"line": text.line, "maps": maps(looks), "given": text.given, **sides}
+        sides |= {"targets": [special.bos, *text.targets[:-1]], "written": text.targets}
+    view = {"line": text.line, "maps": maps(looks), "given": text.given}
+    view |= {side: labels(tokenizer, ids) for side, ids in sides.items()}
+    view["spans"] = {side: tokenizer.spans(ids) for side, ids in sides.items()}
     if text.targets is not None:
         view["chances"] = chances(tokenizer, logits, text.targets)
     if run.data.settings.contiguous:
@@ -268,9 +270,9 @@ def labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     found = []
     for number in ids:
         text = tokenizer.decode([number])
-        name = tokenizer.token(number) or f"#{number}"
         if not text or "\ufffd" in text:
-            text = name
+            text = tokenizer.token(number) or f"#{number}"
+        text = _NAME.sub(r"<\1>", text)
         blank = not text.strip()
         found.append("".join(_seen(character, blank) for character in text))
     return found

@@ -1,15 +1,22 @@
 """One HTML file from a title, data, and the style sheets and scripts that lie in this folder."""
 
 import base64
+import contextlib
 import html
 import importlib.resources
 import json
 import re
+import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+_ROOT = Path(__file__).parents[3]  # of a clone
 # The policy forbids every request: what a page shows, it holds.
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -26,6 +33,7 @@ script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
 <header><h1>{title}</h1></header>
 <main></main>
 <noscript>This page needs JavaScript.</noscript>
+<footer>{made}</footer>
 <script type="application/json" id="data">{data}</script>
 {scripts}
 </body>
@@ -46,10 +54,29 @@ def page(title: str, data: Any, *, styles: Sequence[str] = (), scripts: Sequence
       ValueError: there is a NaN or an infinity in `data`, which JSON lacks.
     """
     sheets = "".join(file(name) for name in ("page.css", *styles))
-    code = (f"<script>\n{_script(file(name))}</script>" for name in ("page.js", *scripts))
-    return _PAGE.format(
-        title=html.escape(title), styles=sheets, data=embedded(data), scripts="\n".join(code)
-    )
+    code = "\n".join(f"<script>\n{_script(file(name))}</script>" for name in ("page.js", *scripts))
+    shown = {"title": html.escape(title), "styles": sheets, "scripts": code}
+    return _PAGE.format(**shown, data=embedded(data), made=html.escape(_made()))
+
+
+def check_name(output: str | Path) -> None:
+    """Raises ValueError where a file for a page is called as if it were something else."""
+    if Path(output).suffix not in ("", ".html", ".htm"):
+        other = Path(output).with_suffix(".html")
+        raise ValueError(f"--output={output}: what is written is HTML; name it {other}")
+
+
+def _made() -> str:
+    """When, by which command and by which commit of this code the page was written."""
+    program = Path(sys.argv[0]).stem
+    words = [word.removeprefix("--mode=") for word in (program, *sys.argv[1:]) if word != "main"]
+    command = ["git", f"--git-dir={_ROOT}/.git", f"--work-tree={_ROOT}", "describe"]
+    command += ["--always", "--dirty", "--abbrev=9"]
+    told = f"{time.strftime('%Y-%m-%d %H:%M')} by ./launch.sh {shlex.join(words)}"
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, no clone
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        told += f", commit {found.stdout.strip()}"
+    return told
 
 
 def embedded(data: Any) -> str:

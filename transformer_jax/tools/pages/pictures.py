@@ -45,7 +45,7 @@ def look(run: Run, trained: Trained, lines: Sequence[str], title: str) -> str:
         "positions": positions.figures(run.model.config, trained.params, 0),
         "boxes": boxes,  # by query and image
     }
-    scripts = ["plots.js", "pictures.js", "look.js"]
+    scripts = ["plots.js", "pictures.js", *texts.SCRIPTS[1:]]
     return page(title, data, styles=["look.css"], scripts=scripts)
 
 

@@ -1,8 +1,9 @@
 "use strict";
-// A report of runs: outcomes, results, curves, what happens by depth, samples, configs.
+// A report of runs: the finding, curves, results, what happens by depth, samples, configs, outcomes.
 const report = (() => {
   const {data, element} = page;
-  const shown = ["train/token_loss", "validation/token_loss", "train/learning_rate", "train/gradient_norm"];
+  const first = "validation/token_loss" in data.curves ? "validation/token_loss" : "validation/loss";
+  const shown = [first, "train/token_loss", "train/learning_rate", "train/gradient_norm"];
   const main = document.querySelector("main");
   const redrawn = []; // what is drawn anew when something is chosen
   // Measured values come as one array: a row a step, a column a depth.
@@ -36,37 +37,81 @@ const report = (() => {
   const section = (title, ...children) =>
     main.append(element("section", {"aria-label": title}, element("h2", {}, title), ...children));
 
-  const table = (head, rows, kind = "") =>
+  // kind "stack": on a phone each row is a list.
+  const table = (head, rows, kind = "stack") =>
     element("div", {class: "scroll", tabindex: "0"}, element("table", {class: kind},
       element("thead", {}, element("tr", {}, ...head.map((text) => element("th", {scope: "col", dir: "auto"}, text)))),
       element("tbody", {}, ...rows.map(([first, ...rest]) => element("tr", {},
         element("th", {scope: "row", dir: "auto"}, first),
-        ...rest.map((text) => element("td", {dir: "auto"}, text)))))));
+        ...rest.map((text, at) => element("td", {dir: "auto", "data-column": head[at + 1]}, text)))))));
+
+  // A table whose longer side runs downwards.
+  function turned(head, rows) {
+    if (rows.length >= head.length - 1) return table(head, rows);
+    const all = [head, ...rows];
+    const [first, ...others] = head.map((_, column) => all.map((row) => row[column] ?? ""));
+    return table(first, others);
+  }
+
+  // The finding, from the loss on validation: which group has the least, and by how much.
+  function finding() {
+    const named = ["validation/token_loss", "validation/loss", "train/token_loss"];
+    const last = (number, name) => data.runs[number].losses[name] ?? data.curves[name]?.[number]?.values.at(-1);
+    const name = named.find((each) => data.runs.some((_, number) => Number.isFinite(last(number, each))));
+    const unit = name ? ` ${charts.unit(name)}`.trimEnd() : "";
+    const [split, ...loss] = (name ?? "").split("/");
+    const what = `${split} ${loss.join("/").replace("token_loss", "loss")}`;
+    const arms = data.groups.map((group) => {
+      const values = group.runs.map((run) => last(run, name)).filter(Number.isFinite);
+      return {...group, values, mean: values.reduce((sum, each) => sum + each, 0) / values.length};
+    }).filter((arm) => arm.values.length).sort((a, b) => a.mean - b.mean);
+    const [best, second] = arms;
+    const said = [];
+    if (!best) said.push("Nothing has been scored yet.");
+    else if (!second) said.push(`The ${what} of ${best.name} is ${charts.short(best.mean)}${unit}.`);
+    else {
+      said.push(`${best.name} has the lowest ${what}, ${charts.short(best.mean)}${unit}: ` +
+        `${Number((second.mean - best.mean).toPrecision(2))} less than ${second.name}`);
+      const apart = Math.max(...best.values) < Math.min(...second.values);
+      if (best.values.length > 1 && second.values.length > 1) {
+        said.push(apart ? ", and no seed of one reaches the other" : ", but their seeds overlap");
+      }
+      said.push(".");
+    }
+    const count = {};
+    for (const {status} of data.runs) count[status] = (count[status] ?? 0) + 1;
+    const states = Object.entries(count).map(([status, number]) => `${number} ${status}`).join(", ");
+    const runs = `${data.runs.length} run${data.runs.length > 1 ? "s" : ""}`;
+    const groups = data.groups.length < data.runs.length ? ` in ${data.groups.length} groups` : "";
+    main.append(element("p", {class: "lead", dir: "auto"}, said.join("")),
+      element("p", {class: "quiet", dir: "auto"}, `${runs}${groups}: ${states}.`));
+  }
 
   function outcomes() {
-    const rows = data.runs.map((run) => [run.name, run.folder, run.outcome.join("\n")]);
-    section("What became of the runs", table(["run", "folder", "outcome"], rows, "texts"));
+    const cells = (row) => data.runs.map((run) => [run.name, row(run)]);
+    section("What became of the runs", table(["run", "outcome"], cells((run) => run.outcome.join("\n")), "texts"),
+      element("details", {}, element("summary", {class: "quiet"}, "Folders"),
+        table(["run", "folder"], cells((run) => run.folder), "texts")));
   }
 
   function results() {
-    section("Results", table(["", ...data.runs.map((run) => run.name)], data.scores));
+    section("Results", turned(["", ...data.runs.map((run) => run.name)], data.scores));
   }
 
   function configs() {
     const rows = data.config.filter((row) => row.length > 1);
     const same = data.runs.length > 1 ? "All runs have the same config." : "There is one run.";
     section("Settings that differ", rows.length
-      ? table(["", ...data.runs.map((run) => run.name)], rows)
+      ? turned(["", ...data.runs.map((run) => run.name)], rows)
       : element("p", {class: "quiet"}, same));
   }
 
   function groupButtons() {
     const buttons = data.groups.map((group, number) => {
       const made = button("", true, (on) => charts.hidden[on ? "delete" : "add"](number));
-      const style = DASHES.indexOf(charts.dash(number)) ? "dashed" : "solid";
-      const swatch = element("span", {class: "swatch", "aria-hidden": "true"});
-      redrawn.push(() => { swatch.style.borderTop = `3px ${style} ${charts.colour(number)}`; });
-      made.append(swatch, element("bdi", {}, group.name));
+      made.className = "shown";
+      redrawn.push(() => made.replaceChildren(charts.swatch(charts.colour(number), charts.dash(number)),
+        element("bdi", {}, group.name)));
       return made;
     });
     const all = (on) => element("button", {type: "button", onclick: () => {
@@ -76,7 +121,7 @@ const report = (() => {
       });
       redraw();
     }}, on ? "Show all" : "Hide all");
-    return [...buttons, all(true), all(false)];
+    return buttons.length > 1 ? [...buttons, all(true), all(false)] : buttons;
   }
 
   function curves() {
@@ -86,7 +131,7 @@ const report = (() => {
       return;
     }
     const seeds = data.groups.some((group) => group.runs.length > 1);
-    const controls = element("div", {class: "row", role: "group", "aria-label": "Curves"},
+    const controls = element("div", {class: "bar", role: "group", "aria-label": "Curves"},
       ...groupButtons(),
       ...(seeds ? [button("Seeds as bands", charts.bands, (on) => { charts.bands = on; })] : []),
       button("Logarithmic", charts.logarithmic, (on) => { charts.logarithmic = on; }));
@@ -105,10 +150,17 @@ const report = (() => {
       all.push(chart);
     }
     redrawn.push(() => all.forEach((chart) => chart.draw()));
-    section("Curves", controls,
-      element("p", {class: "quiet"}, "A band reaches from the lowest to the highest seed, its line is " +
-        "the mean. Triangles at the top: the loss spiked. Crosses: a step that was not finite. Drag " +
-        "to zoom, double-click to see all."), grid);
+    const bands = seeds ? "A band reaches from the lowest to the highest seed, its line is the mean. " : "";
+    main.append(element("section", {"aria-label": "Curves"}, controls, grid,
+      element("p", {class: "quiet"}, `${bands}Triangles at the top: the loss spiked. Crosses: a step ` +
+        "that was not finite. Drag to zoom, double-click to see all; by keyboard arrows, + - and 0.")));
+  }
+
+  // The sublayers of a layer, in the order in which they run; one where a value stands for a layer.
+  function kinds({layers, values}) {
+    const each = values[0].length / layers;
+    const known = {2: ["attention", "feed-forward"], 3: ["self-attention", "cross-attention", "feed-forward"]};
+    return known[each] ?? ["all"];
   }
 
   // What is measured inside the model: by depth over time of one run, and of all runs at one step.
@@ -121,7 +173,10 @@ const report = (() => {
     const runs = element("select", {});
     const step = element("input", {type: "range", min: 0, step: 1});
     const stepText = element("output", {});
-    const canvas = element("canvas", {class: "heat", role: "img"});
+    const canvas = element("canvas", {role: "img", tabindex: "0"});
+    const framed = element("div", {class: "heat"});
+    const legend = element("p", {class: "quiet"});
+    const lines_legend = element("p", {class: "legend quiet"});
     const reading = element("p", {class: "readout quiet", role: "status"});
     const place = element("div", {role: "img"});
     let plot = null;
@@ -139,20 +194,41 @@ const report = (() => {
       stepText.textContent = curve().steps[at].toLocaleString("en");
       step.setAttribute("aria-valuetext", `step ${curve().steps[at]}`);
       canvas.setAttribute("aria-label", `${name} of ${run.name} by depth over time`);
-      const range = heat(canvas, curve());
-      reading.textContent = range;
+      const divided = kinds(curve());
+      framed.replaceChildren(...axes(canvas, curve(), divided.length > 1 ? "sublayer" : "layer"));
+      legend.replaceChildren(...heat(canvas, curve()));
+      one.hidden = curve().steps.length < 2;
+      reading.textContent = "";
       plot?.destroy();
+      place.replaceChildren();
       const lines = having().filter((each) => !charts.hidden.has(each.group)).map((each) => {
         const {steps, values} = each.diagnostics[name];
         const upTo = steps.filter((each) => each <= curve().steps[at]).length;
         const row = values[upTo - 1] ?? []; // not measured yet
-        return {name: each.name, group: each.group, steps: row.map((_, depth) => depth + 1), values: row};
+        return {name: each.name, group: each.group, values: row, kinds: kinds(each.diagnostics[name])};
       }).filter((line) => line.values.length);
+      // Kinds of sublayers are lines of their own, over layers.
+      const parts = lines.flatMap((line) => line.kinds.map((_, at) => {
+        const values = line.values.filter((_, depth) => depth % line.kinds.length === at);
+        const dash = line.kinds.length > 1 ? DASHES[at] : undefined;
+        return {...line, values, dash, steps: values.map((_, layer) => layer + 1)};
+      }));
+      lines_legend.replaceChildren(
+        ...data.groups.flatMap((group, number) => (lines.some((line) => line.group === number) ?
+          [element("span", {dir: "auto"}, charts.swatch(charts.colour(number), divided.length > 1 ? [] :
+            charts.dash(number)), group.name)] : [])),
+        ...(divided.length > 1 ? divided.map((kind, at) =>
+          element("span", {}, charts.swatch("var(--quiet)", DASHES[at]), kind)) : []));
       place.setAttribute("aria-label", `${name} by depth at step ${stepText.textContent}: ` +
         lines.map((line) => `${line.name} ${line.values.map(charts.short).join(", ")}`).join("; "));
-      const {data: columns, series, bands} = charts.columns(lines);
-      const options = charts.options(place.clientWidth || 500, 280, series, bands, "depth");
-      plot = lines.length ? new uPlot(options, columns, place) : null;
+      if (lines.every((line) => line.values.length < 2)) {
+        plot = null;
+        place.append(charts.dots(lines));
+        return;
+      }
+      const {data: columns, series, bands} = charts.columns(parts);
+      const options = charts.options(place.clientWidth || 500, 260, series, bands, "layer", charts.unit(name));
+      plot = new uPlot(options, columns, place);
     };
     runs.addEventListener("change", () => { run = data.runs[Number(runs.value)]; fill(); draw(); });
     step.addEventListener("input", () => { at = Number(step.value); draw(); });
@@ -161,22 +237,32 @@ const report = (() => {
       step.value = at;
       draw();
     });
-    canvas.addEventListener("mousemove", (event) => {
-      const [column, depth] = cell(canvas, curve(), event);
+    const read = (column, depth) => {
       const value = curve().values[column][depth];
       reading.textContent = `step ${curve().steps[column].toLocaleString("en")}, depth ${depth + 1}: ` +
         (value === null ? "not finite" : charts.short(value));
+    };
+    canvas.addEventListener("mousemove", (event) => read(...cell(canvas, curve(), event)));
+    let read_at = [0, 0]; // by arrow keys
+    canvas.addEventListener("keydown", (event) => {
+      const move = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1]}[event.key];
+      if (!move) return;
+      event.preventDefault();
+      const sizes = [curve().steps.length, curve().values[0].length];
+      read_at = read_at.map((value, i) => Math.max(0, Math.min(sizes[i] - 1, value + move[i])));
+      read(...read_at);
     });
+    const one = element("section", {}, element("h3", {}, "One run: depth upwards, steps to the right"),
+      framed, legend, reading);
     fill();
     redrawn.push(draw);
     section("By depth, over time",
-      element("div", {class: "row"},
+      element("div", {class: "bar"},
         select("Measured", names, (chosen) => { name = names[chosen]; fill(); draw(); }),
         element("label", {}, "Run ", runs),
         element("label", {}, "Step ", step, " ", stepText)),
       element("div", {class: "charts"},
-        element("section", {}, element("h3", {}, "One run: depth upwards, steps to the right"), canvas, reading),
-        element("section", {}, element("h3", {}, "All runs, as last measured by this step"), place)));
+        one, element("section", {}, element("h3", {}, "All runs, as last measured by this step"), place, lines_legend)));
   }
 
   function samples() {
@@ -186,8 +272,10 @@ const report = (() => {
     const step = element("input", {type: "range", min: 0, step: 1});
     const stepText = element("output", {});
     const text = element("pre", {dir: "auto", tabindex: "0", "aria-label": "Samples"});
+    const steps = element("label", {}, "Step ", step, " ", stepText);
     const draw = () => {
       const sample = run.samples[at];
+      steps.hidden = run.samples.length < 2;
       step.max = run.samples.length - 1;
       step.value = at;
       stepText.textContent = sample.step === null ? "at the end" : sample.step.toLocaleString("en");
@@ -196,21 +284,22 @@ const report = (() => {
     };
     step.addEventListener("input", () => { at = Number(step.value); draw(); });
     draw();
-    section("Samples", element("div", {class: "row"},
+    section("Samples", element("div", {class: "bar"},
       select("Run", having.map((each) => each.name), (chosen) => {
         run = having[chosen];
         at = run.samples.length - 1;
         draw();
       }),
-      element("label", {}, "Step ", step, " ", stepText)), text);
+      steps), text);
   }
 
-  outcomes();
-  results();
+  finding();
   curves();
+  results();
+  configs();
   depths();
   samples();
-  configs();
+  outcomes();
   main.append(element("details", {}, element("summary", {class: "quiet"}, "Curves are drawn by uPlot"),
     element("pre", {}, data.licence)));
   redraw();

@@ -2,6 +2,8 @@
 // Charts of a report: numbers over steps, runs overlaid or their seeds as bands.
 const HUES = [210, 24, 150, 300, 45, 190, 350, 95];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+// What ticks of steps and layers may be apart.
+const WHOLE = Array.from({length: 13}, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
 
 const charts = {
   hidden: new Set(), // numbers of groups
@@ -23,6 +25,19 @@ const charts = {
     if (size && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
     const digits = size >= 1e4 ? {maximumFractionDigits: 0} : {maximumSignificantDigits: 4};
     return value.toLocaleString("en", digits);
+  },
+
+  // A line as it is drawn, for a legend.
+  swatch(colour, dash) {
+    const style = dash.length ? (dash[0] > 4 ? "dashed" : "dotted") : "solid";
+    return page.element("span", {class: "swatch", "aria-hidden": "true",
+      style: `border-top: 2px ${style} ${colour}`});
+  },
+
+  // What a number is measured in, as far as its name says.
+  unit(name) {
+    if (/(token_loss|entropy)$/.test(name)) return "nats";
+    return /seconds$/.test(name) ? "seconds" : "";
   },
 
   // The lines of a number: {name, group, steps, values}, and for a band also low, high and count.
@@ -48,8 +63,9 @@ const charts = {
       charts.logarithmic ? values.map((value) => (value > 0 ? value : null)) : values;
     const tables = [], series = [], bands = [];
     for (const line of lines) {
-      const stroke = charts.colour(line.group), dash = charts.dash(line.group);
-      series.push({label: line.name, stroke, dash, width: 1.5, points: {show: line.steps.length < 2}});
+      const stroke = charts.colour(line.group), dash = line.dash ?? charts.dash(line.group);
+      const points = {show: line.steps.length < 12, size: 6, fill: stroke};
+      series.push({label: line.name, stroke, dash, width: 1.5, points});
       const table = [line.steps, positive(line.values)];
       if (line.low) {
         const fill = stroke.replace(")", " / 0.18)");
@@ -109,20 +125,46 @@ const charts = {
     });
   },
 
-  options(width, height, series, bands, label) {
+  options(width, height, series, bands, label, unit) {
     const axis = {
-      stroke: page.colour("text"),
+      stroke: page.colour("quiet"),
       grid: {stroke: page.colour("line"), width: 1},
-      ticks: {stroke: page.colour("line"), width: 1},
+      ticks: {stroke: page.colour("line"), width: 1, size: 4},
+      font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif",
+      gap: 4, labelGap: 0, labelSize: 16,
     };
     const values = (_, ticks) => ticks.map(charts.short);
+    const range = (_, least, most) => (least < most ? [least, most] : [least - 0.5, most + 0.5]);
     return {
       width, height, bands,
       legend: {show: false},
-      scales: {x: {time: false}, y: {distr: charts.logarithmic ? 3 : 1}},
-      axes: [{...axis, label, labelSize: 20, values}, {...axis, size: 64, values}],
+      scales: {x: {time: false, range}, y: {distr: charts.logarithmic ? 3 : 1}},
+      axes: [{...axis, label, size: 24, incrs: WHOLE, values},
+        {...axis, label: unit, size: 54, labelSize: unit ? 16 : 0, values}],
       series: [{}, ...series],
     };
+  },
+
+  // Values of a single step: a dot for each line, over the range of its seeds, and its value.
+  dots(lines) {
+    const ends = lines.flatMap((line) => [line.low?.[0], line.high?.[0], line.values[0]])
+      .filter(Number.isFinite);
+    const low = Math.min(...ends), span = Math.max(...ends) - low || 1;
+    const place = (value) => `${(100 * (value - low)) / span}%`;
+    const rows = lines.flatMap((line) => {
+      const colour = charts.colour(line.group), value = line.values[0];
+      const track = page.element("div", {class: "track"});
+      if (Number.isFinite(line.low?.[0])) {
+        const width = `${(100 * (line.high[0] - line.low[0])) / span}%`;
+        track.append(page.element("i", {style: `left: ${place(line.low[0])}; width: ${width}; background: ${colour}`}));
+      }
+      if (value !== null) {
+        track.append(page.element("b", {style: `left: ${place(value)}; background: ${colour}`}));
+      }
+      return [page.element("span", {dir: "auto"}, line.name), track,
+        page.element("span", {}, value === null ? "not finite" : charts.short(value))];
+    });
+    return page.element("div", {class: "dots"}, ...rows);
   },
 
   // Keys of a chart that has the focus: the cursor goes from step to step, and the view zooms.
@@ -158,13 +200,20 @@ const charts = {
     const draw = () => {
       plot?.destroy();
       plot = null;
+      place.replaceChildren();
       const lines = charts.lines(name());
       const help = "arrow keys move the cursor, + and - zoom, 0 shows all";
       place.setAttribute("aria-label", `Chart of ${name()}, ${lines.length} lines; ${help}`);
       readout.textContent = lines.length ? "" : "nothing to show";
       if (!lines.length) return;
+      if (lines.every((line) => line.steps.length < 2)) {
+        place.append(charts.dots(lines));
+        const steps = [...new Set(lines.map((line) => line.steps[0].toLocaleString("en")))];
+        readout.textContent = `measured once, at step ${steps.join(" or ")}`;
+        return;
+      }
       const {data, series, bands} = charts.columns(lines);
-      const options = charts.options(place.clientWidth || 500, 260, series, bands, "step");
+      const options = charts.options(place.clientWidth || 500, 260, series, bands, "step", charts.unit(name()));
       options.cursor = {sync: {key: "steps"}};
       options.hooks = {
         draw: name().startsWith("train/") ? [charts.marks] : [],

@@ -2,7 +2,7 @@
 // A picture of values by depth (upwards) and step (to the right), dark to bright.
 const CIVIDIS = [[0, 32, 77], [65, 77, 107], [124, 123, 120], [188, 175, 111], [255, 234, 70]];
 
-// Draws it, and says in words what the colours mean.
+// Draws it, and returns what its colours mean, for a legend.
 function heat(canvas, {steps, values}) {
   const depths = values[0].length, finite = values.flat().filter((value) => value !== null);
   const low = finite.reduce((a, b) => Math.min(a, b), Infinity);
@@ -19,8 +19,24 @@ function heat(canvas, {steps, values}) {
     image.data.set([...colour, 255], at);
   }));
   context.putImageData(image, 0, 0);
-  const scale = logarithmic ? ", on a logarithmic scale" : "";
-  return `dark ${charts.short(low)}, bright ${charts.short(high)}${scale}; red: not finite`;
+  const ramp = `linear-gradient(90deg, ${CIVIDIS.map((colour) => `rgb(${colour})`).join(", ")})`;
+  const notes = [logarithmic && "logarithmic", finite.length < values.flat().length && "red: not finite"];
+  const note = notes.filter(Boolean).join("; ");
+  return [charts.short(low), page.element("span", {class: "scale", style: `background: ${ramp}`}),
+    charts.short(high), note && ` (${note})`].filter(Boolean);
+}
+
+// The picture between its axes: whole depths at the left, the first and the last step below.
+function axes(canvas, {steps, values}, depth) {
+  const count = values[0].length, stride = Math.ceil(count / 10);
+  const ticks = Array.from({length: Math.ceil(count / stride)}, (_, at) => at * stride);
+  const depths = page.element("div", {class: "depths quiet", "aria-hidden": "true"},
+    ...ticks.map((at) => page.element("span", {style: `bottom: ${(100 * (at + 0.5)) / count}%`}, at + 1)),
+    page.element("span", {}, depth));
+  const below = page.element("div", {class: "steps quiet", "aria-hidden": "true"},
+    page.element("span", {}, steps[0].toLocaleString("en")), page.element("span", {}, "step"),
+    page.element("span", {}, steps.at(-1).toLocaleString("en")));
+  return [depths, canvas, below];
 }
 
 function shade(share) {

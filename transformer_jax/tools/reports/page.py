@@ -27,6 +27,7 @@ from transformer_jax.tools.reports.records import (
 _SEED = ("seed", "data.cache_dir", "data.workers")
 _LONGEST = 60  # characters of a group's name
 _SPIKE = "spike/loss"
+_LOSSES = ("validation/token_loss", "validation/loss")
 
 
 def report(runs: Sequence[Record], title: str) -> str:
@@ -42,7 +43,7 @@ def report(runs: Sequence[Record], title: str) -> str:
 def data(runs: Sequence[Record]) -> dict[str, Any]:
     """What the page shows, as JSON can hold it.
 
-    "runs": name, folder, group, what became of it, its spikes, samples and diagnostics.
+    "runs": name, folder, group, what became of it, losses, spikes, samples and diagnostics.
     "groups": runs that differ in their seed alone: name and members. "curves": for each number
     in metrics.jsonl the curve of each run. "bands": for each number the mean, the least and the
     largest value over the seeds of each group that has several (None: one run).
@@ -60,7 +61,8 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
                 "name": name,
                 "folder": str(run.folder),
                 "group": group_of[number],
-                "status": run.results.get("status", "-"),
+                "status": run.results.get("status", "not begun"),
+                "losses": {name: run.results.get(name) for name in _LOSSES},
                 "outcome": outcome(run),
                 "bad": run.results.get("first_bad_step"),
                 "spikes": series(run, _SPIKE),
@@ -166,7 +168,9 @@ def _diagnostics(run: Record) -> dict[str, dict[str, Any]]:
             own = series(run, name)
             rows = np.array(own["values"], np.float32)  # None becomes NaN
             own["values"] = numbers(rows.reshape(len(rows), -1))
-            found[name.removeprefix(DIAGNOSTICS)] = own
+            stack = (what := name.removeprefix(DIAGNOSTICS)).partition("/")[0]
+            layers = run.config.get(f"model.num_{stack}_layers")
+            found[what] = own | {"layers": layers or run.config.get("model.num_layers")}
     return found
 
 

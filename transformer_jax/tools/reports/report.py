@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.runs.workdir import CONFIG, write_atomically
+from transformer_jax.tools.pages.page import check_name
 from transformer_jax.tools.reports.page import report
 from transformer_jax.tools.reports.records import gather
 
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(folders: Sequence[Path], title: str, output: Path) -> None:
+    check_name(output)
     if output.is_dir():
         raise ValueError(f"--output={output} is a folder: name a file, as {output}/report.html")
     if not output.parent.is_dir():
