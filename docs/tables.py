@@ -316,7 +316,7 @@ _ADDITIONS = {
         "models.transformer.schemes",
         "SCHEMES",
         "its formula in `tests/models/reference.py`, and how it is drawn in "
-        "`transformer_jax/tools/reports/figures.py`",
+        "`transformer_jax/tools/reports/looks.py`",
     ),
     "a parameterisation": (
         "models.transformer.parameterizations",

@@ -35,6 +35,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 import argparse
 import dataclasses
+import json
 import os
 import shlex
 import sys
@@ -50,6 +51,8 @@ from experiments.harness.executors import EXECUTORS, bucket
 from experiments.harness.jobs import Job, Order
 from experiments.harness.plan import plan
 from experiments.harness.sweep import ROOT, Run, mistakes, part
+from transformer_jax.runs.workdir import write_atomically
+from transformer_jax.tools.reports.records import SWEEPS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,6 +102,8 @@ def _main(arguments: argparse.Namespace) -> int:
     left = _show(jobs, f"{folder.name}, sweep {sweep}", each=arguments.dry_run)
     if arguments.dry_run:
         return 0
+    if arguments.run is None:
+        _write_order(jobs, home, sweep + " --quick" * arguments.quick)
     if left:
         if signalled := _execute(left, arguments, folder, home, sweep):
             print("Stopped. The same command continues from here.")
@@ -182,6 +187,13 @@ def _moved(job: Job) -> str | None:
     key, (run, *_) = "data.dir", job.runs
     before = results.read_json(job.workdir / "run.json").get("overrides", {}).get(key)
     return before if before != run.overrides.get(key) else None
+
+
+def _write_order(jobs: Sequence[Job], home: Path, sweep: str) -> None:
+    """Leaves the order of the sweep's runs for `compare` and `report`, which know no sweeps."""
+    home.mkdir(parents=True, exist_ok=True)
+    orders = results.read_json(home / SWEEPS) | {sweep: [job.id for job in jobs]}
+    write_atomically(home / SWEEPS, json.dumps(orders, indent=1) + "\n")
 
 
 def _execute(

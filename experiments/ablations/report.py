@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import figures, results
-from experiments.harness.results import Estimate, Finished, Row
+from experiments.harness.results import Finished, Row
+from transformer_jax.tools.reports.intervals import Estimate
 
 # What is scored, under which of these names training says it (the first that is there), and its
 # column.
@@ -43,8 +44,8 @@ def report(runs: list[Finished], out: Path) -> str:
     return "\n\n".join(
         [
             "Medians over seeds. Perplexity: of a token of validation. Differences: validation "
-            "loss, in nats a token, and BLEU, minus those of the base with the same seed, and "
-            "their range. The 95 % interval (by t) of a difference of two means, with the "
+            "loss, in nats a token, and BLEU, minus those of the base with the same seed. "
+            f"{results.said(rows, 'change')} That of a difference of two means, with the "
             f"deviation pooled over all rows, is ± {errors['loss'].half_width:.3f} nats and "
             f"± {errors['bleu'].half_width:.2f} BLEU.",
             _table(rows, differences),
@@ -85,8 +86,8 @@ def _table(rows: Sequence[Row], differences: _Differences) -> str:
         for score, median in _medians(members).items():
             line[_SCORES[score][1]] = float(np.exp(median)) if score == "loss" else median
         if change:
-            line["loss less base's"] = results.interval(differences[change]["loss"], "+.3f")
-            line["BLEU less base's"] = results.interval(differences[change]["bleu"], "+.2f")
+            line["loss less base's"] = results.interval(differences[change]["loss"])
+            line["BLEU less base's"] = results.interval(differences[change]["bleu"])
         table.append(line)
     return results.table(table)
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
+from transformer_jax.tools.reports import intervals
 
 BASELINE = "admin, trained"  # what the other variants are paired with
 
@@ -53,7 +54,7 @@ def _variants(runs: Sequence[Finished], out: Path) -> str:
         known = all(row["loss"] is not None for row in rows if row["variant"] in pair)
         if variant != BASELINE and known:
             gaps = results.paired_differences(rows, "loss", between=pair, on=["seed"])
-            line[f"loss less that of {BASELINE}"] = f"{results.mean(gaps):+.3f}"
+            line[f"loss less that of {BASELINE}"] = f"{intervals.mean(gaps):+}"
             numbers[f"{prefix}difference/{name}"] = results.median(gaps)
         lines.append(line)
     results.write_summary(out, numbers)
@@ -66,7 +67,8 @@ def _variants(runs: Sequence[Finished], out: Path) -> str:
         curves, x="step", y="loss", by="variant", xlabel="step", ylabel="training loss (nats)"
     )
     description = "Training loss by step of the four variants"
-    texts = [results.table(lines), figures.save(figure, out, f"{part}_curves", description)]
+    said = f"{results.said(rows, 'variant')} Differences are of pairs of a seed."
+    texts = [said, results.table(lines), figures.save(figure, out, f"{part}_curves", description)]
     folded = [row for run in runs for row in _measured(run)]
     return "\n\n".join([*texts, *([_folding(folded, out)] if folded else [])])
 

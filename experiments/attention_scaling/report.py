@@ -34,8 +34,9 @@ def report(runs: list[Finished], out: Path) -> str:
     return "\n\n".join(
         [
             "### Training",
-            f"Step at which the training loss is first below {_FOUND} nats a word, and validation "
-            "loss at the end: medians over seeds, and their ranges.",
+            f"Step at which the training loss is first below {_FOUND} nats a word, median over "
+            "seeds and their range, and validation loss at the end. "
+            f"{results.said(trained, 'queries', 'head_dim', 'score')}",
             _training_table(trained),
             *(_curves_figure(str(name), rows, out) for (name,), rows in _by_queries(curves)),
             "### Before training",
@@ -86,7 +87,7 @@ def _by_rate(trained: Sequence[Row], out: Path) -> str:
                 "score": score,
                 "best rate": "none" if best is None else f"{best:g}{at_end}",
                 "step": _step(chosen) if chosen else "",
-                "loss": results.interval(losses, ".2f") if chosen else "",
+                "loss": results.interval(losses) if chosen else "",
             }
         )
         name = f"{score_of[score]}/d_k={head_dim}"
@@ -107,8 +108,9 @@ def _by_rate(trained: Sequence[Row], out: Path) -> str:
     return "\n\n".join(
         [
             "At the best learning rate of each score and size: the step at which the training "
-            f"loss is first below {_FOUND} nats a word, and the validation loss at the end; "
-            "medians over seeds, and their ranges.",
+            f"loss is first below {_FOUND} nats a word, median over seeds and their range, and the "
+            "validation loss at the end. "
+            f"{results.said(trained, 'head_dim', 'score', 'learning_rate')}",
             results.table(lines),
             figures.save(figure, out, "rates", description),
         ]
@@ -172,7 +174,7 @@ def _training_table(trained: Sequence[Row]) -> str:
         row: dict[str, Any] = {"queries": queries, "d_k": head_dim}
         for (score,), runs in results.group(members, "score").items():
             row[f"step, {score}"] = _step(runs)
-            row[f"loss, {score}"] = results.interval((run["loss"] for run in runs), ".2f")
+            row[f"loss, {score}"] = results.interval(run["loss"] for run in runs)
         rows.append(row)
     return results.table(rows)
 
@@ -199,7 +201,9 @@ def _cost_table(ratios: Sequence[Row]) -> str:
         row = {"length": length, "d_k": head_dim}
         for score in (_SCORES["dot_product"], _SCORES["additive"]):
             rounds = [member for member in members if member["score"] == score]
-            row[f"time, {score}"] = results.interval((member["time"] for member in rounds), ".2f")
+            row[f"time, {score}"] = results.median_interval(
+                (member["time"] for member in rounds), ".2f"
+            )
             row[f"memory, {score}"] = rounds[0]["memory"]
         rows.append(row)
     return results.table(rows)

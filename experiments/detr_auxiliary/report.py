@@ -5,6 +5,7 @@ from pathlib import Path
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished
+from transformer_jax.tools.reports import intervals
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
@@ -20,7 +21,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     for layers, auxiliary in dict.fromkeys(key[:2] for key in cells):
         line = {"decoder layers": layers, "auxiliary losses": auxiliary}
         for layer in range(1, layers + 1):
-            line[f"layer {layer}"] = results.mean(cells[layers, auxiliary, layer]).value
+            line[f"layer {layer}"] = intervals.mean(cells[layers, auxiliary, layer]).value
         lines.append(line)
         if auxiliary == "no":
             with_them, without = (cells[layers, arm, layers] for arm in ("yes", "no"))
@@ -47,7 +48,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             "AP on validation, means over seeds; differences with their 95 % interval by t, the "
             "deviation pooled over all arms.",
             results.table(lines),
-            results.table([{"AP": n, "difference": f"{d:+.3f}"} for n, d in differences.items()]),
+            results.table([{"AP": n, "difference": f"{d:+}"} for n, d in differences.items()]),
             figures.save(figure, out, "layers", "AP of what each decoder layer tells"),
         ]
     )

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.harness import figures, results
-from experiments.harness.results import Deviation, Estimate, Finished, Row
+from experiments.harness.results import Deviation, Finished, Row
+from transformer_jax.tools.reports import intervals
+from transformer_jax.tools.reports.intervals import Estimate
 
 BEST = 4  # schemes that are tried at depth
 ARM = ("encoder", "decoder")
@@ -52,8 +54,8 @@ def _line(cell: Sequence[Row]) -> Row:
         return {"runs": ", ".join(f"{told.count(one)} {one}" for one in dict.fromkeys(told))}
     return {
         "runs": f"{len(cell)} finished",
-        "loss": results.mean([row["loss"] for row in cell]).value,
-        "AP50": results.mean([row["ap50"] for row in cell]).value,
+        "loss": intervals.mean([row["loss"] for row in cell]).value,
+        "AP50": intervals.mean([row["ap50"] for row in cell]).value,
     }
 
 
@@ -126,7 +128,7 @@ def _best(rows: Sequence[Row]) -> list[Row]:
     """The cell with warm-up that has the lowest mean loss of those that finished."""
     cells = results.group([row for row in rows if row["warmup"]], *CELL).values()
     cells = [cell for cell in cells if _finished(cell)]
-    return min(cells, key=lambda cell: results.mean(_logs(cell)).value)
+    return min(cells, key=lambda cell: intervals.mean(_logs(cell)).value)
 
 
 def _less(rows: Sequence[Row], others: Sequence[Row], deviation: Deviation) -> Estimate | None:
@@ -138,7 +140,7 @@ def _less(rows: Sequence[Row], others: Sequence[Row], deviation: Deviation) -> E
 
 def _table(differences: dict[str, Estimate | None]) -> str:
     lines = [
-        {"log of the loss": name, "difference": f"{found:+.3f}" if found else "one did not finish"}
+        {"log of the loss": name, "difference": f"{found:+}" if found else "one did not finish"}
         for name, found in differences.items()
     ]
     return results.table(lines)
@@ -158,12 +160,12 @@ def _schemes(rows: Sequence[Row], out: Path) -> str:
     deviation = _deviation([*cells.values()])
     order = sorted(
         (scheme for scheme, cell in cells.items() if _finished(cell)),
-        key=lambda scheme: results.mean(_logs(cells[scheme])).value,
+        key=lambda scheme: intervals.mean(_logs(cells[scheme])).value,
     )
     lines = []
     for scheme in dict.fromkeys([*order, *cells]):
         less = _less(cells[scheme], cells["post_ln"], deviation) if "post_ln" in cells else None
-        gap = f"{less:+.3f}" if less and scheme != "post_ln" else ""
+        gap = f"{less:+}" if less and scheme != "post_ln" else ""
         line = {"scheme": figures.title(scheme), **_line(cells[scheme])}
         lines.append(line | {"log of the loss less Post-LN's": gap})
     results.write_summary(out, {"schemes/best": order[:BEST]})

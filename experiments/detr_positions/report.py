@@ -5,6 +5,7 @@ from pathlib import Path
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished
+from transformer_jax.tools.reports import intervals
 
 FIRST = "sines, in attention"  # what the others are compared with
 _SCORES = {"ap": "AP", "ap50": "AP50", "ap50_any": "AP50, any class"}
@@ -24,10 +25,10 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     for arm, members in arms.items():
         less = results.difference(aps[arm], aps[FIRST], deviation)
         line = {"positions": arm} | {
-            title: results.mean([row[score] for row in members]).value
+            title: intervals.mean([row[score] for row in members]).value
             for score, title in _SCORES.items()
         }
-        lines.append(line | {"AP less the first": "" if arm == FIRST else f"{less:+.3f}"})
+        lines.append(line | {"AP less the first": "" if arm == FIRST else f"{less:+}"})
         numbers |= {f"ap/{arm}": line["AP"], f"difference/{arm}": less.value}
         numbers[f"half_width/{arm}"] = less.half_width
     results.write_summary(out, numbers)

@@ -44,7 +44,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             less = results.difference(small, large, deviation)
             name = "/".join(arm)
             numbers |= {f"clip/{name}": less.value, f"clip/{name}/half_width": less.half_width}
-            line["log of the loss, 0.1 less 1"] = f"{less:+.3f}"
+            line["log of the loss, 0.1 less 1"] = f"{less:+}"
     results.write_summary(out, numbers)
     figure = figures.lines(
         [
@@ -64,7 +64,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         [
             "The norm of the gradient on one batch, and the share of its square that two biases of "
             "the decoder's first self-attention have, before training and after; validation loss. "
-            "Medians over seeds, and their range.",
+            f"{results.said(losses, *ARM)} That of the log pools the deviation over all arms.",
             results.table(lines),
             figures.save(figure, out, "norms", "Norm of the gradient before clipping, by step"),
         ]

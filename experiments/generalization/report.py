@@ -41,7 +41,7 @@ def report(runs: list[Finished], out: Path) -> str:
         [
             "Exact match of whole outputs, and accuracy of single actions, each given the right "
             "ones before it; on test, and on 500 examples of training's own kind (validation). "
-            "Medians over seeds and their ranges.",
+            f"{results.said(rows, 'split', 'positions', 'scheme')}",
             figure,
             *tables,
         ]
@@ -62,7 +62,7 @@ def _table(rows: list[Row]) -> list[Row]:
         {
             "positions": positions,
             "scheme": scheme,
-            **{name: results.interval([row[name] for row in members], ".3f") for name in SCORES},
+            **{name: results.interval([row[name] for row in members]) for name in SCORES},
         }
         for (positions, scheme), members in results.group(rows, "positions", "scheme").items()
     ]

@@ -32,7 +32,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             at = {"first": 1, "middle": layers // 2, "last": layers}
             line |= {"norms": norms, "layers": layers, "stack": stack, "sublayers": kind}
             line |= {name: medians[layer].median for name, layer in at.items()}
-        line["last / first" + ", drawn as one" * (gain != 1)] = results.interval(ratios)
+        line["last / first" + ", drawn as one" * (gain != 1)] = results.median_interval(ratios)
     results.write_csv(out / "gradients.csv", csv)
     results.write_summary(out, numbers)
     shown = [line for (*_, kind), line in lines.items() if kind != "feed_forward"]

@@ -1,20 +1,26 @@
-"""The report of an experiment that has no report.py: labels, status, scores over seeds, curves."""
+"""The report of an experiment that has no report.py: arms, scores, differences in pairs, curves."""
 
-import statistics
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from experiments.harness import figures, results
+from experiments.harness import figures, rates, results
 from experiments.harness.results import Finished, Row
 from experiments.harness.sweep import FOLDERS, Run
 from transformer_jax.config import load as overrides
 from transformer_jax.runs.workdir import scores
-from transformer_jax.tools.reports.records import short_names
+from transformer_jax.tools.reports import intervals
+from transformer_jax.tools.reports.arms import short_names
 
-_SEED = "seed"  # the label over which scores are averaged
+# The labels in which the runs of an arm may differ, and the keys that these name.
+_SEEDS = ("seed", "data_seed", "data.seed")
+_KEYS = ("seed", "data.seed")
+_PAIR = "seeds"  # the column of what runs of two arms share that are a pair
 _CURVES = {"train": "train/token_loss", "validation": "validation/token_loss"}
 _LEFT_OUT = ("loss", "perplexity")  # of the table: token_loss says nearly the same
 _MOST_ROWS = 40  # of measurements, in the table
+_FEWEST = 3  # values of a label over which there is a best one
 
 
 def check(runs: Sequence[Run]) -> None:
@@ -24,9 +30,9 @@ def check(runs: Sequence[Run]) -> None:
     """
     first: dict[str, Run] = {}
     for run in runs:
-        labels = {name: value for name, value in run.labels.items() if name != _SEED}
+        labels = {name: value for name, value in run.labels.items() if name not in _SEEDS}
         other = first.setdefault(repr(sorted(labels.items())), run)
-        changed = overrides.changes(other.resolved, run.resolved).keys() - {"seed", *FOLDERS}
+        changed = overrides.changes(other.resolved, run.resolved).keys() - {*_KEYS, *FOLDERS}
         if changed:
             raise ValueError(
                 f"the runs {other} and {run} differ in {', '.join(sorted(changed))}, which no "
@@ -35,7 +41,7 @@ def check(runs: Sequence[Run]) -> None:
 
 
 def report(runs: Sequence[Finished], out: Path, sweep: str) -> str:
-    """Writes SWEEP.csv, the curves and summary.json; returns the tables and the figure."""
+    """Writes SWEEP.csv, the figures and summary.json; returns the tables and the figures."""
     labels = dict.fromkeys(label for run in runs for label in run.labels)
     rows = [
         {
@@ -46,20 +52,24 @@ def report(runs: Sequence[Finished], out: Path, sweep: str) -> str:
         for run in runs
     ]
     results.write_csv(out / f"{sweep}.csv", rows)
-    settings = [label for label in labels if label != _SEED]
-    groups = results.group(rows, *settings)
-    short = short_names([dict(zip(settings, values, strict=True)) for values in groups])
-    names = {values: name or sweep for values, name in zip(groups, short, strict=True)}
+    settings = [label for label in labels if label not in _SEEDS]
+    seeded = [{**row, _PAIR: _seeds(run)} for row, run in zip(rows, runs, strict=True)]
+    arms = results.group(seeded, *settings)
+    short = short_names([dict(zip(settings, values, strict=True)) for values in arms])
+    names = {values: name or sweep for values, name in zip(arms, short, strict=True)}
     numbers = {
         f"{sweep}/{score}/{names[values]}": _mean(members, score)
-        for values, members in groups.items()
+        for values, members in arms.items()
         for score in _columns(members)
     }
     results.write_summary(out, numbers)
-    lines = [_line(settings, values, members) for values, members in groups.items()]
+    told = [dict(zip(settings, values, strict=True)) for values in arms]
+    lines = [line | _line(members) for line, members in zip(told, arms.values(), strict=True)]
     texts = [results.table(lines)]
-    if any(len(members) > 1 for members in groups.values()):
-        texts.append("Scores are means over runs, ± their standard deviation.")
+    if said := intervals.said(map(len, arms.values())):
+        texts.append(said)
+        texts += _differences(told, list(arms.values()), next(iter(names.values())))
+    texts += [_best(seeded, label, settings, out, sweep) for label in settings]
     points = [
         {"setting": names[tuple(run.labels.get(label) for label in settings)], "split": split}
         | {"step": step, "loss": loss}
@@ -71,7 +81,13 @@ def report(runs: Sequence[Finished], out: Path, sweep: str) -> str:
         texts.append(_curves(points, out, sweep))
     if measured := results.rows(runs):
         texts.append(_measured(measured, out, sweep))
-    return "\n\n".join(texts)
+    return "\n\n".join(filter(None, texts))
+
+
+def _seeds(run: Finished) -> tuple[Any, Any]:
+    config = run.run.resolved
+    of_data = config.data.get("seed")
+    return config.seed, config.seed if of_data is None else of_data
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
@@ -80,25 +96,91 @@ def _columns(rows: Sequence[Row]) -> list[str]:
     return [name for name in names if name.partition("/")[2] not in _LEFT_OUT]
 
 
-def _line(settings: Sequence[str], values: Sequence[object], members: Sequence[Row]) -> Row:
-    """The row of runs that differ in the seed alone."""
+def _line(members: Sequence[Row]) -> Row:
+    """What the table says of an arm."""
     found = [row["status"] for row in members]
     status = [f"{found.count(status)} {status}" for status in dict.fromkeys(found)]
-    line = dict(zip(settings, values, strict=True)) | {"runs": ", ".join(status)}
-    for score in _columns(members):
-        mean = _mean(members, score)
-        text = "" if mean is None else f"{mean:.4g}"
-        if mean is not None and len(members) > 1:
-            text += f" ± {statistics.stdev(row[score] for row in members):.2g}"
-        line[score] = text
-    return line
+    means = {
+        score: results.interval(row.get(score) for row in members) for score in _columns(members)
+    }
+    return {"runs": ", ".join(status)} | means
+
+
+def _differences(told: Sequence[Row], arms: Sequence[Sequence[Row]], first: str) -> list[str]:
+    """What each arm has less than the first, in pairs of equal seeds."""
+    lines = []
+    for line, members in zip(told[1:], arms[1:], strict=True):
+        less = {
+            score: intervals.less(_by_seeds(members, score), _by_seeds(arms[0], score))
+            for score in _columns([*arms[0], *members])
+        }
+        lines.append(line | less)
+    heading = f"Less {first}, in pairs of equal seeds, means ± half their 95 % interval:"
+    return [heading, results.table(lines)] if lines else []
+
+
+def _by_seeds(members: Sequence[Row], score: str) -> Mapping[Any, float]:
+    return {row[_PAIR]: value for row in members if (value := row.get(score)) is not None}
 
 
 def _mean(members: Sequence[Row], score: str) -> float | None:
     """The mean of a score; None where one of the runs has none that is finite."""
     values = [row.get(score) for row in members]
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if len(known) == len(values) else None
+    return None if None in values else intervals.mean(values).value
+
+
+def _best(rows: Sequence[Row], label: str, settings: Sequence[str], out: Path, sweep: str) -> str:
+    """The loss over a label of numbers, and of each arm of the others the best one.
+
+    Empty for a label of which there are too few, or which has no logarithm.
+    """
+    values = {row[label] for row in rows}
+    scored = [name for name in _CURVES.values() if any(row.get(name) is not None for row in rows)]
+    if len(values) < _FEWEST or not scored or not all(map(_is_positive, values)):
+        return ""
+    score, others = scored[-1], [name for name in settings if name != label]
+    arms = results.group(rows, *others)
+    told = [dict(zip(others, values, strict=True)) for values in arms]
+    names = [name or sweep for name in short_names(told)]
+    lines, points = [], []
+    for line, name, members in zip(told, names, arms.values(), strict=True):
+        lines.append(line | _optimum(members, label, score))
+        points += [{label: row[label], "setting": name, "loss": row.get(score)} for row in members]
+    figure = figures.lines(
+        points, x=label, y="loss", by="setting", xlabel=label, ylabel=score, xscale="log"
+    )
+    file = f"{sweep}_{label.replace('/', '_')}"
+    return "\n\n".join(
+        [
+            f"The best {label}: of each seed the vertex of a parabola through {score} over its "
+            "log; geometric mean, and in brackets its 95 % interval by Student's t.",
+            results.table(lines),
+            figures.save(figure, out, file, f"Mean {score} by {label} in its 95 % interval"),
+        ]
+    )
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _optimum(members: Sequence[Row], label: str, score: str) -> Row:
+    """The best value of a label, and the least loss, over the seeds of an arm."""
+    grids = [
+        {row[label]: row.get(score) for row in own}
+        for own in results.group(members, _PAIR).values()
+        if any(row.get(score) is not None for row in own)
+    ]
+    if not grids:
+        return {f"best {label}": "", f"least {score}": "", "n": 0}
+    found = [rates.optimum(grid) for grid in grids]
+    log = intervals.mean([each.log2_rate for each in found])
+    text = f"{2**log.value:.3g}"
+    if math.isfinite(half := log.half_width):
+        text += f" ({2 ** (log.value - half):.2g} to {2 ** (log.value + half):.2g})"
+    text += " (end of the grid)" * (not all(each.inside for each in found))
+    least = results.interval(each.loss for each in found)
+    return {f"best {label}": text, f"least {score}": least, "n": len(found)}
 
 
 def _curves(points: Sequence[Row], out: Path, sweep: str) -> str:
@@ -111,7 +193,7 @@ def _curves(points: Sequence[Row], out: Path, sweep: str) -> str:
         xlabel="step",
         ylabel="cross-entropy (nats)",
     )
-    description = "Median loss by step on training and validation data, with its range"
+    description = "Mean loss by step on training and validation data, in its 95 % interval"
     return figures.save(figure, out, f"{sweep}_curves", description)
 
 

@@ -1,4 +1,4 @@
-"""The figures of reports, from rows; `transformer_jax.tools.reports.figures` gives them one look.
+"""The figures of reports, from rows; `transformer_jax.tools.reports` gives them one look.
 
 A report makes a figure with one of the functions here, or draws its own on the axes of `panels`,
 and passes it to `save`, which returns the line for the README.
@@ -14,9 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness import rates
-from experiments.harness.results import Row, group, spread
+from experiments.harness.results import Row, group
 from transformer_jax.tools.reports import figures
-from transformer_jax.tools.reports.figures import legend, panels, style, title
+from transformer_jax.tools.reports.figures import legend, panels
+from transformer_jax.tools.reports.intervals import mean
+from transformer_jax.tools.reports.looks import style, title
 
 
 def lines(
@@ -31,7 +33,7 @@ def lines(
     yscale: str = "linear",
     panel: str | None = None,
 ) -> Figure:
-    """The median of `y` over `x`, a line for each value of `by`, with its range or interval.
+    """The mean of `y` over `x`, a line for each value of `by`, in a band of its 95 % interval.
 
     panel: a column each of whose values gets a panel of its own, titled "column value".
     """
@@ -147,10 +149,15 @@ def _lower(matrix: np.ndarray) -> np.ndarray:
 
 
 def _line(ax: Axes, rows: Sequence[Row], x: str, y: str, looks: Mapping[str, Any]) -> None:
-    points = sorted((at, spread(row[y] for row in here)) for (at,), here in group(rows, x).items())
-    xs = [at for at, _ in points]
-    ax.plot(xs, [found.median for _, found in points], markevery=max(1, len(xs) // 10), **looks)
-    if any(found.low is not None for _, found in points):
-        lows = [found.median if found.low is None else found.low for _, found in points]
-        highs = [found.median if found.high is None else found.high for _, found in points]
-        ax.fill_between(xs, lows, highs, color=looks["color"], alpha=0.2, linewidth=0)
+    """Of two seeds Student's interval is nine deviations wide: the axis is not stretched for it."""
+    found = {at: mean([row[y] for row in here]) for (at,), here in group(rows, x).items()}
+    xs, points = zip(*sorted(found.items()), strict=True)
+    values = np.array([each.value for each in points])
+    half = np.array([each.half_width for each in points])
+    ax.plot(xs, values, markevery=max(1, len(xs) // 10), **looks)
+    if np.isfinite(half).any():
+        before = ax.dataLim.frozen()
+        low, high = values - half, values + half
+        ax.fill_between(xs, low, high, color=looks["color"], alpha=0.2, linewidth=0)
+        if max(each.freedom for each in points) < 2:
+            ax.dataLim.set(before)

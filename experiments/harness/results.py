@@ -26,6 +26,8 @@ from transformer_jax.runs.workdir import (
     read_results,
     write_atomically,
 )
+from transformer_jax.tools.reports import intervals
+from transformer_jax.tools.reports.intervals import Estimate
 
 # Labels and measured values by column.
 Row = dict[str, Any]
@@ -73,7 +75,7 @@ class Finished:
 
 
 class Spread(NamedTuple):
-    """Values over seeds.
+    """Repeated measurements: times of rounds, norms over draws.
 
     low, high: of more than `FEW` values the bootstrap interval of the median, of fewer their range,
       which is all that such an interval could be; None for one value.
@@ -99,33 +101,6 @@ class Deviation(NamedTuple):
 
     value: float
     freedom: float
-
-
-class Estimate(NamedTuple):
-    """A mean, or a difference of two, and its standard error; NaN where nothing was run twice.
-
-    freedom: of the deviation that the error is made of.
-    """
-
-    value: float
-    error: float
-    freedom: float
-
-    @property
-    def half_width(self) -> float:
-        """Of the 95 % interval by Student's t."""
-        return self.error * float(stats.t.ppf(0.975, self.freedom))
-
-    @property
-    def counts(self) -> bool:
-        """Whether 0 lies outside of the interval."""
-        return abs(self.value) > self.half_width
-
-    def __format__(self, form: str) -> str:
-        """As "+0.5 ± 0.2", with half the width of the interval."""
-        half = self.half_width
-        more = f" ± {half:{form.lstrip('+')}}" if math.isfinite(half) else ""
-        return f"{self.value:{form}}{more}"
 
 
 def load(run: Run, workdir: Path) -> Finished:
@@ -203,8 +178,23 @@ def median(values: Iterable[float | None]) -> float:
     return float(np.median(np.asarray(list(values), np.float64)))
 
 
-def interval(values: Iterable[float | None], form: str = ".3g") -> str:
-    """The median, as "1.5 (1.2 to 1.9)" with its range or interval, as of `spread`.
+def interval(values: Iterable[float | None]) -> str:
+    """The mean over seeds, as "1.768 ± 0.010" with its 95 % interval by Student's t.
+
+    Empty where a value is missing (None).
+    """
+    known = list(values)
+    return "" if None in known else f"{intervals.mean(known)}"
+
+
+def said(rows: Iterable[Row], *columns: str) -> str:
+    """The sentence beside means of `interval` over rows that are alike in the columns, with n."""
+    return intervals.said(map(len, group(rows, *columns).values()))
+
+
+def median_interval(values: Iterable[float | None], form: str = ".3g") -> str:
+    """The median of repeated measurements, as "1.5 (1.2 to 1.9)" with its range or interval, as of
+    `spread`.
 
     Empty where a value is missing (None). form: of each number, as "+.3f".
     """
@@ -240,7 +230,7 @@ def paired_differences(
     first, second = values
     if alone := first.keys() ^ second.keys():
         raise ValueError(f"rows without a partner in {column}: {sorted(alone, key=str)}")
-    return [first[key] - second[key] for key in first]
+    return intervals.paired_differences(first, second)
 
 
 def pooled_deviation(groups: Iterable[ArrayLike]) -> Deviation:
@@ -249,14 +239,6 @@ def pooled_deviation(groups: Iterable[ArrayLike]) -> Deviation:
     squares = sum(float(np.sum((values - values.mean()) ** 2)) for values in arrays)
     freedom = sum(values.size - 1 for values in arrays)
     return Deviation(math.sqrt(squares / freedom) if freedom else math.nan, freedom)
-
-
-def mean(values: ArrayLike) -> Estimate:
-    """The mean of some values, of their own deviation."""
-    array = np.asarray(values, np.float64)
-    deviation = pooled_deviation([array])
-    error = deviation.value / math.sqrt(array.size)
-    return Estimate(float(array.mean()), error, deviation.freedom)
 
 
 def difference(

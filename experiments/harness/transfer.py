@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments.harness import rates, results
 from experiments.harness.results import Row
+from transformer_jax.tools.reports.intervals import Estimate
 
 # The learning rates that width_transfer and depth_transfer share, over which sensitivities compare.
 WINDOW = 2.0**-9, 2.0**-3
@@ -38,7 +39,7 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
       something trained, and missing where nothing did.
     optimum: log2 of the best learning rate, mean over seeds. inside: whether the grid goes on to
       both sides of it, for all of them.
-    shift, error, freedom: against the base's, in octaves; as of `results.Estimate`, the deviation
+    shift, error, freedom: against the base's, in octaves; as of `Estimate`, the deviation
       being pooled over the rule's sizes.
     loss: the least of the grid, mean over seeds. penalty: of the base's best rate, as of
       `rates.penalty`.
@@ -108,8 +109,8 @@ def _line(row: Row, size: str, base: Any, base_inside: bool) -> Row:
         return line
     if "shift" in row:
         beyond = " (of an end of the grid)" * (not (row["inside"] and base_inside))
-        moved = results.Estimate(row["shift"], row["error"], row["freedom"])
-        line["shift, octaves"] = f"{moved:+.2f}{beyond}"
+        moved = Estimate(row["shift"], row["error"], row["freedom"])
+        line["shift, octaves"] = f"{moved:+}{beyond}"
     if (lost := row.get("penalty")) is not None:
         line["penalty of the base's rate"] = f"{lost:.3f}" if math.isfinite(lost) else "diverges"
     return line

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.harness import figures, results
-from experiments.harness.results import Estimate, Finished, Row
+from experiments.harness.results import Finished, Row
+from transformer_jax.tools.reports import intervals
+from transformer_jax.tools.reports.intervals import Estimate
 
 # The slopes of theorem 1 of Xiong et al. 2020, and how far from them one may lie.
 FORETOLD = {"post_ln": 0.0, "pre_ln": -0.5}
@@ -26,9 +28,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             at = f"slope/{architecture}/{scheme}/{matrix}"
             numbers |= {at: found.value, f"{at}/half_width": found.half_width}
         line["foretold"] = f"{FORETOLD[scheme]:g}"
-        line["slope"] = f"{slopes['down']:+.3f}"
+        line["slope"] = f"{slopes['down']:+}"
         line["verdict"] = verdict(slopes["down"], FORETOLD[scheme])
-        line["slope of W1"] = f"{slopes['up']:+.3f}"
+        line["slope of W1"] = f"{slopes['up']:+}"
         lines.append(line)
     results.write_summary(out, numbers)
     figure = figures.lines(
@@ -56,7 +58,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
 def slope(rows: Sequence[Row], matrix: str) -> Estimate:
     """Of the log of a gradient's norm over the log of the depth, mean over draws."""
     draws = results.group(rows, "draw").values()
-    return results.mean(
+    return intervals.mean(
         [
             results.log_log_slope([row["layers"] for row in own], [row[matrix] for row in own])
             for own in draws

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.harness import figures, rates, results
-from experiments.harness.results import Estimate, Finished, Row
+from experiments.harness.results import Finished, Row
 from experiments.learning_rate_sensitivity import prediction, shown, sizes
+from transformer_jax.tools.reports.intervals import Estimate
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
@@ -50,7 +51,7 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
                 found = _against_least(of, value)
                 title = what.replace("_", " ")
                 line[title] = shown.mean_text([*of[value], *[None] * (len(cell) - len(of[value]))])
-                line[f"{title}, against {min(cells):g}"] = "" if found is None else f"{found:+.3g}"
+                line[f"{title}, against {min(cells):g}"] = "" if found is None else f"{found:+}"
                 at = f"{what}/{column}/{value:g}/{rate:g}"
                 numbers[at] = shown.mean(of[value])
                 if found is not None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness.results import Estimate, Row
+from experiments.harness.results import Row
+from transformer_jax.tools.reports.intervals import Estimate
 
 # What ablates QK-norm is drawn and listed first.
 ARMS = {False: "without", True: "with"}

@@ -168,14 +168,14 @@ def _differences(cells: Sequence[Row], out: Path) -> str:
         line: Row = {"model": model, "S": _NEVER, "first failing rate": _NEVER}
         if all(cell["below"] + other["below"]):
             found = results.difference(cell["S"], other["S"], deviations["S"])
-            line["S"] = f"{found:+.3f}"
+            line["S"] = f"{found:+}"
             numbers |= shown.difference(f"S_difference/{model}", found)
         if cell is base:
             line["first failing rate"] = ""
         elif all(cell["below"] + base["below"]):
             found = results.difference(cell["below"], base["below"], deviations["below"])
             beyond = " (of the end of the grid)" * (math.inf in cell["first"] + base["first"])
-            line["first failing rate"] = f"{found:+.2f}{beyond}"
+            line["first failing rate"] = f"{found:+}{beyond}"
             numbers |= shown.difference(f"first_failing_difference/{model}", found)
         lines.append(line)
     results.write_summary(out, numbers)
@@ -196,7 +196,7 @@ def _growth(rows: Sequence[Row], out: Path) -> str:
             norms, alignments = zip(*fitted, strict=True)
             found = results.difference(norms, alignments)
             line |= {"norms": float(np.mean(norms)), "alignment": float(np.mean(alignments))}
-            line["norms less alignment"] = f"{found:+.2f}"
+            line["norms less alignment"] = f"{found:+}"
             at = f"{moment}/{model}"
             numbers |= {f"slope_{name}/{at}": line[name] for name in ("norms", "alignment")}
             numbers |= shown.difference(f"slope_difference/{at}", found)

@@ -13,6 +13,7 @@ from experiments.harness.results import Finished, Row
 from experiments.loss_spikes import series
 from experiments.loss_spikes.series import Series
 from transformer_jax.inspection.sharpness import threshold
+from transformer_jax.tools.reports.intervals import Estimate
 
 _CONDITION = ("clip", "beta2", "embedding")
 _COMPARED = ("jumps_before", "above_before", "jumps_after", "above_after", "harm")
@@ -236,11 +237,11 @@ def difference(rows: Sequence[Row], others: Sequence[Row], name: str) -> str:
     return _told(results.difference(values, other_values))
 
 
-def _told(found: results.Estimate) -> str:
+def _told(found: Estimate) -> str:
     """Empty where there was nothing to judge."""
     if not math.isfinite(found.value):
         return ""
-    text = f"{found:+.2f}"
+    text = f"{found:+}"
     return f"**{text}**" if found.counts else text
 
 
@@ -319,7 +320,7 @@ def _lead_line(row: Row) -> Row:
     line = _condition(row) | {"spikes": row["spikes"], "led": row["led"]}
     line["by chance"] = f"{row['expected']:.1f}"
     counted = row["spikes"] > 0
-    more = _told(results.Estimate(row["excess"], row["error"], math.inf)) if counted else ""
+    more = _told(Estimate(row["excess"], row["error"], math.inf)) if counted else ""
     return line | {"share over chance": more}
 
 

@@ -27,8 +27,8 @@ def report(runs: list[Finished], out: Path) -> str:
     return "\n\n".join(
         [
             "### Loss by segment and memory",
-            "Nats a character on all of validation, read in segments, with the memory of training: "
-            "median over seeds and their range.",
+            "Nats a character on all of validation, read in segments, with the memory of training. "
+            f"{results.said(own, 'segment', 'memory')}",
             results.table(_by_segment(own)),
             "### Memory when a trained model is scored",
             figures.save(
@@ -69,7 +69,7 @@ def _by_segment(own: Sequence[Row]) -> list[Row]:
         {
             "segment": segment,
             **{
-                f"memory {memory}": results.interval(_column(each, "loss"), ".3f")
+                f"memory {memory}": results.interval(_column(each, "loss"))
                 for (memory,), each in results.group(members, "memory").items()
             },
         }

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
+from transformer_jax.tools.reports import intervals
 
 BASELINE = "pre_ln"  # what the others are paired with
 TITLES = {
@@ -91,12 +92,13 @@ def _by_depth(part: str, runs: list[Finished], rows: list[Row], out: Path) -> st
                 pair = ("scheme", scheme, BASELINE)
                 if all(row["loss"] is not None for row in members if row["scheme"] in pair):
                     gaps = results.paired_differences(members, "loss", between=pair, on=["seed"])
-                    line[f"loss less {figures.title(BASELINE)}'s"] = f"{results.mean(gaps):+.3f}"
+                    line[f"loss less {figures.title(BASELINE)}'s"] = f"{intervals.mean(gaps):+}"
                     numbers[f"{prefix}difference/{name}"] = results.median(gaps)
                 line["parts at step"] = _range(partings[layers, scheme])
             lines.append(line)
     results.write_summary(out, numbers)
-    return results.table(lines)
+    paired = f"Differences to {figures.title(BASELINE)} are of pairs of a seed."
+    return f"{results.said(rows, 'layers', 'scheme')} {paired}\n\n{results.table(lines)}"
 
 
 def _partings(runs: list[Finished]) -> dict[tuple, list[int | None]]:

@@ -33,7 +33,7 @@ def report(runs: list[Finished], out: Path) -> str:
     table = [
         {
             "positions": positions,
-            **{part: results.interval(values, ".2f") for part, values in parts.items()},
+            **{part: results.interval(values) for part, values in parts.items()},
         }
         for positions, parts in found.items()
     ]
@@ -55,7 +55,7 @@ def report(runs: list[Finished], out: Path) -> str:
             ),
             "### Beyond the length of training",
             "Nats a word. 1x: within the training length; 2x and 4x: the tokens that only a text "
-            "of that multiple has. Median over seeds, and their range.",
+            f"of that multiple has. {results.said(pieces, 'positions', 'half', 'piece')}",
             results.table(table),
             figures.save(
                 figures.lines(

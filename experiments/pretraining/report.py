@@ -37,7 +37,7 @@ def report(runs: list[Finished], out: Path) -> str:
         )
     ]
     for (name,), members in results.group(rows, "set").items():
-        text += [f"### {name}", "Accuracy: median over seeds and their range."]
+        text += [f"### {name}", f"Accuracy. {results.said(members, 'pretraining', 'share')}"]
         text.append(results.table([_line(key, each) for key, each in _by_task(members)]))
     return "\n\n".join(text)
 
@@ -51,9 +51,7 @@ def _line(task: str, rows: list[Row]) -> Row:
     return {
         "pre-training": task,
         **{
-            f"{share:.0%} of the labels": results.interval(
-                [row["accuracy"] for row in members], ".3f"
-            )
+            f"{share:.0%} of the labels": results.interval(row["accuracy"] for row in members)
             for (share,), members in shares.items()
         },
     }

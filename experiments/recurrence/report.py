@@ -58,10 +58,10 @@ def report(runs: list[Finished], out: Path) -> str:
                 "Milliseconds of a training step by the length of its rows, a line for each model",
             ),
             "### Translation after equal tokens",
-            "Medians over seeds. seconds: of the whole run on this machine.",
+            f"{results.said(scores, 'model')} seconds: of the whole run on this machine, median.",
             results.table(_scores(scores)),
             "### By the length of the source",
-            "BLEU of the sentences of test with so many words, medians over seeds.",
+            f"BLEU of the sentences of test with so many words. {results.said(scores, 'model')}",
             results.table(_lengths(lengths)),
             "### Loss by the time of training",
             figures.save(
@@ -108,8 +108,8 @@ def _scores(scores: list[Row]) -> list[Row]:
             "model": model,
             "parameters": members[0]["parameters"],
             "seconds": results.median(row["seconds"] for row in members),
-            "BLEU": results.interval([row["bleu"] for row in members], ".1f"),
-            "exact match": results.interval([row["exact_match"] for row in members], ".3f"),
+            "BLEU": results.interval([row["bleu"] for row in members]),
+            "exact match": results.interval([row["exact_match"] for row in members]),
         }
         for (model,), members in results.group(scores, "model").items()
     ]
@@ -121,7 +121,7 @@ def _lengths(lengths: list[Row]) -> list[Row]:
         {
             "model": model,
             **{
-                f"{words} words": results.median(row["bleu"] for row in each)
+                f"{words} words": results.interval(row["bleu"] for row in each)
                 for (words,), each in results.group(members, "words").items()
             },
         }

@@ -141,7 +141,7 @@ def lines(rows: Sequence[Row]) -> list[Row]:
         {
             "claim": claim.text,
             "asked": claim.asked,
-            "found": results.interval(values, ".2f"),
+            "found": results.median_interval(values, ".2f"),
             "holds": claim.holds(values),
         }
         for claim, values in _values(rows)

@@ -60,8 +60,8 @@ def _times(work: str, rows: Sequence[Row], device: str) -> Iterator[Row]:
             seconds = results.median(row["seconds"] for row in members)
             over = table.ratios(rows, program, "ours") if program != "ours" else []
             rate, first = members[0]["operations"] / seconds, members[0]
-            line["seconds"] = results.interval((row["seconds"] for row in members), ".3g")
-            line["over ours"] = results.interval(over, ".2f") if over else ""
+            line["seconds"] = results.median_interval((row["seconds"] for row in members), ".3g")
+            line["over ours"] = results.median_interval(over, ".2f") if over else ""
             line["tokens a second"] = f"{first['tokens'] / seconds:,.0f}"
             line["share of the peak"] = f"{rate / peak.flops:.2f}" if peak and rate else ""
             line["peak memory (GB)"] = f"{max(row['peak_bytes'] for row in members) / 1e9:.3g}"

@@ -53,7 +53,7 @@ def _rates(rows: Sequence[Row]) -> list[Row]:
         {
             "during": work,
             "program": table.title(name),
-            "GFLOP/s": results.interval((row["rate"] / 1e9 for row in members), ".0f"),
+            "GFLOP/s": results.median_interval((row["rate"] / 1e9 for row in members), ".0f"),
         }
         for (work, name), members in results.group(
             [row for row in rows if "rate" in row], "work", "program"
@@ -74,7 +74,7 @@ def _starts(rows: Sequence[Row]) -> list[Row]:
 
 
 def _interval(rows: Sequence[Row], column: str) -> str:
-    return results.interval((row[column] for row in rows), ".3g")
+    return results.median_interval((row[column] for row in rows), ".3g")
 
 
 def _text(rows: Sequence[Row]) -> list[Row]:
@@ -84,7 +84,7 @@ def _text(rows: Sequence[Row]) -> list[Row]:
         {
             "work": work,
             "program": table.title(name),
-            "tokens a second": results.interval(map(claims.rate, members), ".0f"),
+            "tokens a second": results.median_interval(map(claims.rate, members), ".0f"),
             "places with a token": f"{_sum(members, 'tokens') / _sum(members, 'slots'):.1%}",
         }
         for (work, name), members in results.group(both, "work", "program").items()

@@ -65,11 +65,11 @@ def lines(rows: Sequence[Row]) -> list[Row]:
         if "rate" in members[0]:
             continue
         line: dict[str, Any] = {"work": rows[0]["work"], "program": title(program)}
-        line["seconds"] = results.interval((row["seconds"] for row in members), ".3g")
+        line["seconds"] = results.median_interval((row["seconds"] for row in members), ".3g")
         over = ratios(rows, program, "ours") if program != "ours" else []
-        line["over ours"] = results.interval(over, ".2f") if over else ""
+        line["over ours"] = results.median_interval(over, ".2f") if over else ""
         shares = [row["limit"] / row["seconds"] for row in members if "limit" in row]
-        line["share of the limit"] = results.interval(shares, ".2f") if shares else ""
+        line["share of the limit"] = results.median_interval(shares, ".2f") if shares else ""
         line["peak memory (GB)"] = max(row["peak_bytes"] for row in members) / 1e9
         found.append(line)
     return found

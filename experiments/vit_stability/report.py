@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.harness import figures, rates, results
 from experiments.harness.results import Finished
+from transformer_jax.tools.reports import intervals
 
 FIRST = "pre_ln"  # what the others are compared with
 MOST = math.log(10)  # the loss of a guess among ten digits
@@ -40,8 +41,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     lines, numbers = [], {}
     for arm, values in sensitivities.items():
         less = results.difference(values, sensitivities[FIRST], deviation)
-        line = {"arm": figures.title(arm), "sensitivity (nats)": results.mean(values).value}
-        lines.append(line | {"less Pre-LN's": "" if arm == FIRST else f"{less:+.3f}"})
+        line = {"arm": figures.title(arm), "sensitivity (nats)": intervals.mean(values).value}
+        lines.append(line | {"less Pre-LN's": "" if arm == FIRST else f"{less:+}"})
         numbers |= {f"sensitivity/{arm}": line["sensitivity (nats)"], f"less/{arm}": less.value}
         numbers[f"half_width/{arm}"] = less.half_width
     cells = [
@@ -69,8 +70,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             "Sensitivities are means over seeds, their differences with a 95 % interval by t, the "
             "deviation pooled over the arms.",
             results.table(lines),
-            "Medians over seeds, and their range; the largest attention logit of all that were "
-            "measured.",
+            "The largest attention logit is that of all that were measured. "
+            f"{results.said(rows, 'arm', 'learning_rate')}",
             results.table(cells),
             figures.save(figure, out, "rates", "Validation loss by learning rate"),
         ]

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.harness import figures, rates, results
-from experiments.harness.results import Deviation, Estimate, Finished, Row
+from experiments.harness.results import Deviation, Finished, Row
 from experiments.warm_up.measure import READINGS
+from transformer_jax.tools.reports.intervals import Estimate
 
 NONE, SHORT, LONG = "none", "5 %", "20 %"
 BURN_IN, GI_ADAM, TOP = "burn-in", "gi_adam", "top quarter"
@@ -196,14 +197,14 @@ def _decision(found: Mapping[str, Finding]) -> str:
         return "No test was run."
     lines = []
     for test, each in found.items():
-        form, unit = ("+.3f", "nats") if test == LAMB else ("+.2f", "steps")
+        unit = "nats" if test == LAMB else "steps"
         predicted = PREDICTIONS.get(test, ("",) * len(CAUSES))
         lines.append(
             {
                 "test": test,
                 "found": each.said,
-                "gained": f"{each.gained:{form}} {unit}",
-                "short of 20 %": "" if each.short is None else f"{each.short:{form}} {unit}",
+                "gained": f"{each.gained:+} {unit}",
+                "short of 20 %": "" if each.short is None else f"{each.short:+} {unit}",
             }
             | {
                 cause: f"**{word}**" if word == each.said else word
@@ -251,7 +252,7 @@ def _durations(arms: Mapping[str, Sequence[Row]]) -> str:
         line: Row = {"learning rate": f"{rate:g}"}
         for row in own:
             change = row["difference"]
-            text = "not all train" if change is None else f"{change:+.3f}"
+            text = "not all train" if change is None else f"{change:+}"
             line[f"{row['longer']} - {row['shorter']}"] = text
         lines.append(line)
     return "\n\n".join([told, results.table(lines)]) if lines else told

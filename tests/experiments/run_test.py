@@ -140,6 +140,8 @@ def test_a_new_experiment_lists_its_runs_and_reports(tmp_path, capsys, undrawn):
     shown = readme[readme.index("## Results") : readme.index("## Conclusion")]
     assert "| post_ln | 2 finished |" in shown and "| pre_ln | 2 finished |" in shown
     assert "results/cpu_curves.svg" in shown and "4 runs, " in shown
+    order = json.loads((tmp_path / "runs" / "mine" / "sweeps.json").read_text())
+    assert order == {"cpu": [each.id for each in runs]}
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ class _Pool:
         told = ""
         while (holder := _holder(job.workdir)) and not self._stopping.is_set():
             if holder != told:
-                print(f"waiting for {holder}, which works at {job}", flush=True)
+                print(f"in use by {holder}, which is waited for  {job}", flush=True)
             told = holder
             self._stopping.wait(_LOOK_SECONDS)
 

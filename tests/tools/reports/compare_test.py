@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tools.reports.runs_made import make, records
-from transformer_jax.tools.reports import compare, report
+from transformer_jax.tools.reports import arms, compare, report
 from transformer_jax.tools.reports import records as work
 
 
@@ -65,15 +65,16 @@ def test_runs_stand_side_by_side_whatever_has_become_of_them(call, runs, tmp_pat
     assert {path: path.read_bytes() for run in runs for path in run.iterdir()} == before
 
 
-def test_the_figure_has_a_line_for_each_run_in_each_panel(runs):
-    figure = compare._draw([work.read(run) for run in runs], ["one", "two", "three"])
+def test_the_figure_has_a_line_for_each_arm_in_each_panel(runs):
+    figure = compare._draw(arms.arms([work.read(run) for run in runs]))
     assert figure is not None
     for axes, name in zip(figure.axes, ("train", "validation"), strict=True):
         for line, run in zip(axes.lines, runs, strict=True):
             key = f"{name}/token_loss"
             logged = [[row["step"], row[key]] for row in records(run) if key in row]
             assert np.asarray(line.get_xydata()).tolist() == logged
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two", "three"]
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert said == ["post_ln", "pre_ln", "new"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,26 @@ def test_the_runs_of_an_experiment_are_called_by_their_labels(call, tmp_path, un
         labels = {"scheme": scheme, "layers": 6}
         (run / "run.json").write_text(json.dumps({"labels": [labels]}))
     assert call(*runs)[2].split()[:2] == ["admin", "pre_ln"]
-    assert call(runs[0])[2].split()[0] == "0123456789ab"
+    other = make(tmp_path / "mine", steps=0, model={"residual": "rezero"})
+    assert call(runs[0], other)[2].split()[:3] == ["scheme=admin", "layers=6", "mine"]
+
+
+def test_seeds_of_an_arm_are_a_column(call, tmp_path, undrawn):
+    """Pairs share the seed of the data, too; where none is set, it is the other."""
+    runs = [
+        make(tmp_path / f"{scheme}_{seed}", model={"residual": scheme}, seed=seed)
+        for scheme in ("post_ln", "admin")
+        for seed in range(3)
+    ]
+    config = (runs[5] / "config.json").read_text()
+    (runs[5] / "config.json").write_text(config[:-1] + ', "data": {"seed": 7}}')
+    (runs[0] / "results.json").write_text('{"status": "diverged", "steps": 7}')
+    status, rows, text = call(*runs)
+    assert status == 0 and text.split()[:6] == "post_ln (3 seeds) admin (3 seeds)".split()
+    assert rows["status"][1:] == "diverged (1), finished (2) finished".split()
+    assert rows["test/bleu"][1:] == "2 of 3 have one 31.0 ± 2.5".split()
+    assert rows[""][3:] == "+0 (1 pair, 3 runs left out)".split()
+    assert "n = 3" in text
 
 
 def test_the_output_names_the_figure_or_its_folder(call, runs, tmp_path, undrawn):

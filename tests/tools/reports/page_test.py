@@ -7,10 +7,11 @@ import statistics
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.tools.pages.held import array, unreached
 from tests.tools.reports.runs_made import NASTY, make, make_twenty, records
-from transformer_jax.tools.reports import compare
+from transformer_jax.tools.reports import arms, compare, looks
 from transformer_jax.tools.reports import page as report
 from transformer_jax.tools.reports import records as work
 from transformer_jax.tools.reports import report as command
@@ -49,7 +50,7 @@ def test_what_is_not_finite_leaves_a_gap(tmp_path):
     assert report.report([work.read(run)], "t")  # JSON can hold it
 
 
-def test_bands_are_mean_and_range_of_the_seeds_that_have_a_value(read):
+def test_bands_are_means_and_intervals_of_the_seeds_that_have_a_value(read):
     """Runs are seeds of one if nothing else differs; one of them has ended early."""
     data = read(
         a={"seed": 0},
@@ -59,6 +60,7 @@ def test_bands_are_mean_and_range_of_the_seeds_that_have_a_value(read):
     assert [group["runs"] for group in data["groups"]] == [[0, 1], [2]]
     assert [group["name"] for group in data["groups"]] == ["pre_ln (2 seeds)", "c"]
     assert [run["group"] for run in data["runs"]] == [0, 0, 1]
+    assert "n = 1 to 2" in data["convention"]
     for name, (band, alone) in data["bands"].items():
         assert alone is None
         curves = [dict(zip(*data["curves"][name][run].values(), strict=True)) for run in (0, 1)]
@@ -66,8 +68,32 @@ def test_bands_are_mean_and_range_of_the_seeds_that_have_a_value(read):
         for at, step in enumerate(band["steps"]):
             values = [curve[step] for curve in curves if step in curve]
             assert band["mean"][at] == pytest.approx(statistics.mean(values))
-            assert (band["low"][at], band["high"][at]) == (min(values), max(values))
             assert band["count"][at] == len(values)
+            ends = [band["low"][at], band["high"][at]]
+            if len(values) == 1:
+                assert ends == [None, None]
+            else:
+                half = stats.t.ppf(0.975, 1) * stats.sem(values)
+                assert np.subtract(ends, band["mean"][at]) == pytest.approx([-half, half])
+
+
+def test_an_arm_has_its_colour_in_figures_and_on_the_page(tmp_path):
+    """And arms are in the order of their sweep, whatever their folders are called."""
+    order = ["c", "a", "b", "d"]
+    for number, name in enumerate(order):
+        labels = {"scheme": ("pre_ln", "admin")[number // 2], "seed": number % 2}
+        run = make(tmp_path / name, seed=number % 2, model={"residual": labels["scheme"]})
+        (run / "run.json").write_text(json.dumps({"labels": [labels]}))
+    (tmp_path / "sweeps.json").write_text(json.dumps({"cpu": order}))
+    runs = work.gather(sorted(tmp_path.glob("?")))
+    assert [run.folder.name for run in runs] == order
+    data = report.data(runs)
+    assert [group["name"] for group in data["groups"]] == ["pre_ln (2 seeds)", "admin (2 seeds)"]
+    figure = compare._draw(arms.arms(runs))
+    assert figure is not None
+    drawn = [line.get_color() for line in figure.axes[0].lines[::2]]
+    assert drawn == [group["looks"]["color"] for group in data["groups"]]
+    assert drawn == [looks.style(scheme)["color"] for scheme in ("pre_ln", "admin")]
 
 
 def test_runs_on_other_data_are_no_seeds_of_each_other(tmp_path):
@@ -127,10 +153,8 @@ def test_of_a_long_run_what_stands_out_is_shown(tmp_path):
     for at, (first, end) in enumerate(stretches):
         inside = [[own[step] for step in range(max(first, 1), end)] for own in losses]
         known = [[value for value in values if value is not None] for values in inside]
-        assert band["low"][at] == min(map(min, known))
-        assert band["high"][at] == max(map(max, known))
         assert band["mean"][at] == pytest.approx(statistics.mean(values[-1] for values in known))
-    assert work.facts(read[0])["steps"] == "12,000 of 12,000"
+    assert arms.facts(read[0])["steps"] == "12,000 of 12,000"
     assert data["runs"][0]["diagnostics"]["x"]["steps"] == [12_000]
 
 

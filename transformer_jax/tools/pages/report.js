@@ -95,14 +95,15 @@ const report = (() => {
   }
 
   function results() {
-    section("Results", turned(["", ...data.runs.map((run) => run.name)], data.scores));
+    section("Results", turned(["", ...data.groups.map((group) => group.name)], data.scores),
+      element("p", {class: "quiet"}, data.convention));
   }
 
   function configs() {
     const rows = data.config.filter((row) => row.length > 1);
     const same = data.runs.length > 1 ? "All runs have the same config." : "There is one run.";
     section("Settings that differ", rows.length
-      ? turned(["", ...data.runs.map((run) => run.name)], rows)
+      ? turned(["", ...data.groups.map((group) => group.name)], rows)
       : element("p", {class: "quiet"}, same));
   }
 
@@ -150,7 +151,7 @@ const report = (() => {
       all.push(chart);
     }
     redrawn.push(() => all.forEach((chart) => chart.draw()));
-    const bands = seeds ? "A band reaches from the lowest to the highest seed, its line is the mean. " : "";
+    const bands = seeds ? "A line in a band is a mean over seeds, the band its 95 % interval by Student's t. " : "";
     main.append(element("section", {"aria-label": "Curves"}, controls, grid,
       element("p", {class: "quiet"}, `${bands}Triangles at the top: the loss spiked. Crosses: a step ` +
         "that was not finite. Drag to zoom, double-click to see all; by keyboard arrows, + - and 0.")));

@@ -1,6 +1,5 @@
 "use strict";
 // Charts of a report: numbers over steps, runs overlaid or their seeds as bands.
-const HUES = [210, 24, 150, 300, 45, 190, 350, 95];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 // What ticks of steps and layers may be apart.
 const WHOLE = Array.from({length: 13}, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
@@ -10,13 +9,15 @@ const charts = {
   bands: page.data.bands && page.data.groups.some((group) => group.runs.length > 1),
   logarithmic: false,
 
+  // An arm looks as in figures, but lighter on a dark page.
   colour(group) {
-    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-    return `hsl(${HUES[group % HUES.length]} 75% ${dark ? 66 : 38}%)`;
+    const light = matchMedia("(prefers-color-scheme: dark)").matches ? 0.55 : 0;
+    const parts = page.data.groups[group].looks.color.match(/\w{2}/g).map((hex) => parseInt(hex, 16));
+    return `rgb(${parts.map((part) => Math.round(part + light * (255 - part))).join(" ")})`;
   },
 
   dash(group) {
-    return DASHES[Math.floor(group / HUES.length) % DASHES.length];
+    return DASHES[["-", "--", ":"].indexOf(page.data.groups[group].looks.linestyle)];
   },
 
   short(value) {
@@ -70,8 +71,10 @@ const charts = {
       if (line.low) {
         const fill = stroke.replace(")", " / 0.18)");
         bands.push({series: [series.length + 1, series.length + 2], fill});
+        // Of two seeds Student's interval is nine deviations wide: no axis is stretched for it.
+        const auto = Math.max(...line.count) > 2;
         for (const label of ["high", "low"]) {
-          series.push({label, stroke: "transparent", width: 0, points: {show: false}});
+          series.push({label, auto, stroke: "transparent", width: 0, points: {show: false}});
           table.push(positive(line[label]));
         }
       }
@@ -86,9 +89,9 @@ const charts = {
     for (const line of lines) {
       const at = line.steps.indexOf(step);
       if (at < 0) continue;
-      const range = line.low
-        ? ` (${charts.short(line.low[at])} to ${charts.short(line.high[at])}, ${line.count[at]} seeds)`
-        : "";
+      const ends = line.low && line.low[at] !== null
+        ? `${charts.short(line.low[at])} to ${charts.short(line.high[at])}, 95 %, ` : "";
+      const range = line.low ? ` (${ends}n = ${line.count[at]})` : "";
       const value = line.values[at] === null ? "not finite" : charts.short(line.values[at]);
       found.push(`${line.name}: ${value}${range}`);
     }

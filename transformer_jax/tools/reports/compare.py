@@ -18,14 +18,10 @@ from pathlib import Path
 
 from transformer_jax.process import tables
 from transformer_jax.tools.reports import figures
-from transformer_jax.tools.reports.records import (
-    Record,
-    config_rows,
-    gather,
-    names,
-    score_rows,
-    series,
-)
+from transformer_jax.tools.reports.arms import Arm, arms, config_rows, score_rows
+from transformer_jax.tools.reports.intervals import said
+from transformer_jax.tools.reports.looks import style
+from transformer_jax.tools.reports.records import gather, series
 
 # Without label smoothing and z-loss, so that runs which differ in these can be compared.
 _CURVES = {"training": "train/token_loss", "validation": "validation/token_loss"}
@@ -36,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="launch.sh compare",
         description="Shows what differs between the configs of runs and their scores side by "
-        "side, and draws their curves. One run alone is shown too.",
+        "side, with means over seeds, and draws their curves. One run alone is shown too.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a --workdir of training")
     parser.add_argument(
@@ -67,10 +63,14 @@ def compare(folders: Sequence[Path], output: Path) -> None:
     output = output / "compare" if output.is_dir() else output
     if not output.parent.is_dir():
         raise ValueError(f"--output={output}: there is no folder {output.parent}")
-    runs = gather(folders)
-    called = names(runs)
-    print(*tables.aligned([["", *called], *config_rows(runs), [], *score_rows(runs)]), sep="\n")
-    if (figure := _draw(runs, called)) is None:
+    groups = arms(gather(folders))
+    print(
+        *tables.aligned([["", *map(str, groups)], *config_rows(groups), [], *score_rows(groups)]),
+        sep="\n",
+    )
+    if convention := said(len(arm.runs) for arm in groups):
+        print(f"\n{convention}")
+    if (figure := _draw(groups)) is None:
         print("\nThere are no curves: nothing has been logged yet.")
         return
     stem = output.with_suffix("") if output.suffix in (".png", ".svg") else output
@@ -78,16 +78,18 @@ def compare(folders: Sequence[Path], output: Path) -> None:
     print(f"\nThe curves are in {stem}.png and {stem}.svg")
 
 
-def _draw(runs: Sequence[Record], called: Sequence[str]) -> figures.Figure | None:
-    """A panel for each loss that some run has logged, with a line per run; None: there is none."""
-    curves = {title: [series(run, name) for run in runs] for title, name in _CURVES.items()}
+def _draw(arms: Sequence[Arm]) -> figures.Figure | None:
+    """A panel for each loss that some run has logged, with a line per run in the looks of its arm;
+    None: there is none."""
+    runs = [(arm, run) for arm in arms for run in arm.runs]
+    curves = {title: [series(run, name) for _, run in runs] for title, name in _CURVES.items()}
     shown = {title: own for title, own in curves.items() if any(line["steps"] for line in own)}
     if not shown:
         return None
     figure, axes = figures.panels(1, len(shown), sharex=True, sharey=True)
     for ax, (title, lines) in zip(axes, shown.items(), strict=True):
-        for name, line in zip(called, lines, strict=True):
-            looks = {**figures.style(name, called), "label": name}
+        for (arm, _), line in zip(runs, lines, strict=True):
+            looks = {**style(arm.name, [each.name for each in arms]), "label": str(arm)}
             ax.plot(*line.values(), markevery=max(1, len(line["steps"]) // 10), **looks)
         ax.set(title=title, xlabel="step")
     axes[0].set_ylabel("cross-entropy (nats)")

@@ -1,52 +1,16 @@
 """One look for all figures: readable in print, in grey, and by the colour-blind.
 
-Colours are those of Okabe and Ito (2008). A scheme has the same colour, marker and line style in
-every figure, so that no two are told apart by colour alone. Figures hold no date, so that the same
-numbers give the same files.
+Figures hold no date, so that the same numbers give the same files.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-_BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-_BLUE, _VERMILLION, _PURPLE = "#0072B2", "#D55E00", "#CC79A7"  # without yellow, too pale on white
-
-
-class Looks(NamedTuple):
-    """How a scheme is written and drawn, as keywords of `Axes.plot`."""
-
-    label: str
-    color: str
-    marker: str
-    linestyle: str
-
-
-# Relatives share a colour. A test sees that every one of `SCHEMES` has a row.
-_SCHEMES = {
-    "post_ln": Looks("Post-LN", _VERMILLION, "o", "-"),
-    "pre_ln": Looks("Pre-LN", _BLUE, "s", "-"),
-    "admin": Looks("Admin", _GREEN, "^", "-"),
-    "admin_constant": Looks("Admin (constant)", _GREEN, "v", "--"),
-    "deepnorm": Looks("DeepNorm", _PURPLE, "D", "-"),
-    "rezero": Looks("ReZero", _ORANGE, "P", "-"),
-    "t_fixup": Looks("T-Fixup", _SKY, "X", "-"),
-    "gpt2": Looks("GPT-2 init", _BLACK, "*", "-"),
-    "sandwich": Looks("Sandwich-LN", _BLUE, "<", "--"),
-    "peri_ln": Looks("Peri-LN", _SKY, ">", "--"),
-    "sub_ln": Looks("Sub-LN", _PURPLE, "d", "--"),
-    "layer_scale": Looks("LayerScale", _ORANGE, "p", "--"),
-    "b2t": Looks("B2T", _VERMILLION, "h", "--"),
-    "residual_dual": Looks("ResiDual", _BLACK, "H", "--"),
-    "keel": Looks("KEEL", _VERMILLION, "8", ":"),
-    "ds_init": Looks("DS-Init", _GREEN, "1", ":"),
-    "depth_scaled": Looks("depth-scaled", _BLUE, "2", ":"),
-}
-_OTHERS = list(_SCHEMES.values())
 _WIDTH, _HEIGHT = 3.4, 2.8  # inches, of one panel
 # Set for good: nothing else in the process draws.
 matplotlib.rcParams.update(
@@ -65,21 +29,6 @@ matplotlib.rcParams.update(
         "svg.hashsalt": "transformer_jax",
     }
 )
-
-
-def style(name: Any, among: Sequence[Any] = ()) -> dict[str, Any]:
-    """Keywords of `Axes.plot` for a scheme, or for one of other names in a fixed order.
-
-    Where not all of the names are schemes, each looks as its place in the order says.
-    """
-    named = name in _SCHEMES and all(each in _SCHEMES for each in among)
-    looks = _SCHEMES[name] if named else _OTHERS[list(among).index(name) % len(_OTHERS)]
-    return looks._asdict() | {"label": title(name)}
-
-
-def title(name: Any) -> str:
-    """How a scheme is written in figures and tables; other names stay as they are."""
-    return _SCHEMES[name].label if name in _SCHEMES else str(name)
 
 
 def panels(rows: int = 1, columns: int = 1, **arguments: Any) -> tuple[Figure, list[Axes]]:

@@ -1,8 +1,5 @@
 """The page of a report: what runs have left, as data, for `report.js` to show."""
 
-import itertools
-import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,22 +7,11 @@ import numpy as np
 
 from transformer_jax.runs.workdir import REPLAY, SAMPLES, read_samples, reading
 from transformer_jax.tools.pages.page import file, numbers, page
-from transformer_jax.tools.reports.records import (
-    DIAGNOSTICS,
-    Curve,
-    Record,
-    config_rows,
-    differing,
-    names,
-    read_json,
-    score_rows,
-    series,
-    short_names,
-)
+from transformer_jax.tools.reports.arms import arms, config_rows, names, score_rows
+from transformer_jax.tools.reports.intervals import mean, said
+from transformer_jax.tools.reports.looks import style
+from transformer_jax.tools.reports.records import DIAGNOSTICS, Curve, Record, read_json, series
 
-# What two runs may differ in and still be seeds of one.
-_SEED = ("seed", "data.cache_dir", "data.workers")
-_LONGEST = 60  # characters of a group's name
 _SPIKE = "spike/loss"
 _LOSSES = ("validation/token_loss", "validation/loss")
 
@@ -43,15 +29,16 @@ def report(runs: Sequence[Record], title: str) -> str:
 def data(runs: Sequence[Record]) -> dict[str, Any]:
     """What the page shows, as JSON can hold it.
 
-    "runs": name, folder, group, what became of it, losses, spikes, samples and diagnostics.
-    "groups": runs that differ in their seed alone: name and members. "curves": for each number
-    in metrics.jsonl the curve of each run. "bands": for each number the mean, the least and the
-    largest value over the seeds of each group that has several (None: one run).
-    "config", "scores": the rows that `compare` prints, the first cell a name.
+    "runs": name, folder, group, what became of it, losses, spikes, samples, diagnostics.
+    "groups": the arms: name, looks and members. "curves": for each number in metrics.jsonl the
+    curve of each run. "bands": for each number the mean and its interval over the seeds of each
+    group that has several (None: one run). "config", "scores": the rows that `compare` prints, a
+    column for each group, the first cell a name. "convention": what intervals they have.
     """
-    called = names(runs)
-    groups = _groups(runs, called)
-    group_of = {run: number for number, each in enumerate(groups) for run in each["runs"]}
+    called, groups = names(runs), arms(runs)
+    members = [[runs.index(run) for run in arm.runs] for arm in groups]
+    group_of = {run: number for number, each in enumerate(members) for run in each}
+    order = [arm.name for arm in groups]
     every = dict.fromkeys(name for run in runs for name in run.curves)
     logged = [name for name in every if not name.startswith(("step", "spike/", DIAGNOSTICS))]
     curves = {name: [series(run, name) for run in runs] for name in logged}
@@ -71,14 +58,21 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
             }
             for number, (run, name) in enumerate(zip(runs, called, strict=True))
         ],
-        "groups": groups,
+        "groups": [
+            {"name": str(arm), "runs": own, "looks": style(arm.name, order)}
+            for arm, own in zip(groups, members, strict=True)
+        ],
         "curves": curves,
         "bands": {
-            name: [_band([runs[run].curves.get(name) for run in group["runs"]]) for group in groups]
+            name: [
+                _band([run.curves.get(name) for run in arm.runs]) if len(arm.runs) > 1 else None
+                for arm in groups
+            ]
             for name in logged
         },
-        "config": config_rows(runs),
-        "scores": score_rows(runs),
+        "config": config_rows(groups),
+        "scores": score_rows(groups),
+        "convention": said(len(arm.runs) for arm in groups),
         # Of what draws, whose copies have to hold it.
         "licence": file("uplot/LICENSE"),
     }
@@ -103,57 +97,22 @@ def outcome(run: Record) -> list[str]:
     return told
 
 
-def _groups(runs: Sequence[Record], called: Sequence[str]) -> list[dict[str, Any]]:
-    """The runs by what differs in their configs besides the seed, in order of first appearance."""
-    keys = [key for key in differing([run.config for run in runs]) if key not in _SEED]
-    members: dict[str, list[int]] = {}
-    for number, run in enumerate(runs):
-        members.setdefault(json.dumps([run.config.get(key) for key in keys]), []).append(number)
-    groups = []
-    for group in members.values():  # a run and its copy are no two seeds
-        several = len({runs[number].config.get("seed") for number in group}) == len(group)
-        groups += [group] if several else [[number] for number in group]
-    shared = [_shared_labels(runs, group, keys) for group in groups]
-    found = short_names(shared) if len(groups) > 1 else []
-    if len(set(found)) < len(groups) or not all(0 < len(name) <= _LONGEST for name in found):
-        found = [called[group[0]] for group in groups]
-    return [
-        {"name": called[group[0]] if len(group) == 1 else f"{name} ({len(group)} seeds)"}
-        | {"runs": group}
-        for name, group in zip(found, groups, strict=True)
-    ]
-
-
-def _shared_labels(
-    runs: Sequence[Record], group: Sequence[int], keys: Sequence[str]
-) -> dict[str, Any]:
-    """What names a group: an experiment's labels but the seed, or settings that differ."""
-    if all(run.labels for run in runs):
-        return {
-            name: value
-            for name, value in runs[group[0]].labels.items()
-            if name != "seed" and all(runs[each].labels.get(name) == value for each in group)
-        }
-    return {key.rpartition(".")[2]: runs[group[0]].config.get(key) for key in keys}
-
-
-def _band(curves: Sequence[Curve | None]) -> dict[str, Sequence[float]] | None:
-    """Mean of the last, the least and the largest value of each step or stretch with some."""
-    if len(curves) == 1:
-        return None
-    width = max(curve.width for curve in curves if curve)
-    found: dict[int, list[list[float]]] = {}
+def _band(curves: Sequence[Curve | None]) -> dict[str, list[Any]]:
+    """Mean and interval at each step or stretch of the last value of each seed that has one."""
+    width = max((curve.width for curve in curves if curve), default=1)
+    found: dict[int, list[float]] = {}
     for points in (curve.points() for curve in curves if curve):
-        for number, own in itertools.groupby(points, lambda point: point[0] // width):
-            if values := [value for _, value in own if value is not None]:
-                found.setdefault(number, []).append(values)
-    stretches = sorted(found.items())
+        last = {step // width: value for step, value in points if value is not None}
+        for stretch, value in last.items():
+            found.setdefault(stretch, []).append(value)
+    stretches = sorted(found)
+    means = [mean(found[stretch]) for stretch in stretches]
     return {
-        "steps": [number * width for number, _ in stretches],
-        "mean": [math.fsum(own[-1] for own in each) / len(each) for _, each in stretches],
-        "low": [min(map(min, each)) for _, each in stretches],
-        "high": [max(map(max, each)) for _, each in stretches],
-        "count": [len(each) for _, each in stretches],
+        "steps": [stretch * width for stretch in stretches],
+        "mean": [each.value for each in means],
+        "low": [each.value - each.half_width if each.freedom else None for each in means],
+        "high": [each.value + each.half_width if each.freedom else None for each in means],
+        "count": [len(found[stretch]) for stretch in stretches],
     }
 
 

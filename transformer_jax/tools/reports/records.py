@@ -15,19 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.configs import default
-from transformer_jax.process import tables
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
     METRICS,
-    WALL,
     read_metrics,
     read_results,
     reading,
-    scores,
 )
 
 DIAGNOSTICS = "diagnostics/"
+SWEEPS = "sweeps.json"  # beside the runs of an experiment: the order of each of its sweeps
 _STRETCHES = 2_000
 
 Point = tuple[int, Any]  # a step, and its number or vector; None: not finite
@@ -90,10 +88,16 @@ class Record(NamedTuple):
 def gather(folders: Sequence[Path]) -> list[Record]:
     """Reads the runs among the folders, each once; on stderr a line says why another is not a run.
 
+    Runs of an experiment come last, in the order of its sweeps.
+
     Raises:
       ValueError: no folder is a run, or what one holds is broken.
     """
-    paths = dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders)
+    paths = list(dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders))
+    sweeps = {path.parent: read_json(path.parent / SWEEPS).values() for path in paths}
+    ids = {home: list(itertools.chain(*own)) for home, own in sweeps.items()}
+    places = {home / id: (home, at) for home, own in ids.items() for at, id in enumerate(own)}
+    paths.sort(key=lambda path: places.get(path, ()))
     faults = {folder: fault for folder in paths if (fault := _fault(folder))}
     lines = [f"{folder} is not a run: {fault}" for folder, fault in faults.items()]
     if not (runs := [read(folder) for folder in paths if folder not in faults]):
@@ -173,67 +177,7 @@ def _flatten(config: Mapping[str, Any], section: str = "") -> dict[str, Any]:
     return flat
 
 
-def names(runs: Sequence[Record]) -> list[str]:
-    """The shortest names that tell the runs apart: labels of experiments, or the ends of paths."""
-    labels = [run.labels for run in runs]
-    names = short_names(labels) if all(labels) else []
-    depths = itertools.count(1)
-    while len(set(names)) < len(runs) or not all(names):
-        depth = next(depths)
-        names = ["/".join(run.folder.parts[-depth:]) for run in runs]
-    return names
-
-
-def config_rows(runs: Sequence[Record]) -> list[list[str]]:
-    """A row for each key whose value is not the same in all runs."""
-    keys = sorted(differing([run.config for run in runs]))
-    rows = [[key, *(str(run.config.get(key)) for run in runs)] for key in keys]
-    return rows or [["(the same config)"]] * (len(runs) > 1)
-
-
-def score_rows(runs: Sequence[Record]) -> list[list[str]]:
-    """A row for each fact and score."""
-    found = [facts(run) for run in runs]
-    names = dict.fromkeys(name for facts in found for name in facts)
-    return [[name, *(facts.get(name, "-") for facts in found)] for name in names]
-
-
-def facts(run: Record) -> dict[str, str]:
-    """How far a run has come and its scores, as text; before its end, those last logged."""
-    logged = {
-        name: run.last(name)
-        for name in run.curves
-        if name.startswith("validation/") or name == "train/token_loss"
-    }
-    reached = max(run.results.get("steps", 0), run.last("step") or 0)
-    facts = {
-        "status": run.results.get("status", "-"),
-        "steps": f"{reached:,} of {run.config['train.steps']:,}",
-        "parameters": tables.cell(run.results.get("parameters", "-")),
-        "wall seconds": tables.cell(max(run.results.get(WALL, 0.0), run.last(WALL) or 0.0) or "-"),
-    }
-    found = scores(logged | run.results).items()
-    return facts | {name: tables.cell(value) for name, value in found}
-
-
 def series(run: Record, name: str) -> dict[str, Any]:
     """The "steps" and "values" of a run's curve; empty where it has none."""
     points = run.curves[name].points() if name in run.curves else []
     return {"steps": [step for step, _ in points], "values": [value for _, value in points]}
-
-
-def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns in which the rows differ, in order of appearance; a missing value is None."""
-    columns = dict.fromkeys(column for row in rows for column in row)
-    return [name for name in columns if any(row.get(name) != rows[0].get(name) for row in rows)]
-
-
-def short_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells the rows apart: "VALUE" where one column does, else "NAME=VALUE NAME=VALUE".
-
-    Empty for rows that are alike.
-    """
-    columns = differing(rows)
-    if len(columns) == 1:
-        return [str(row.get(columns[0])) for row in rows]
-    return [" ".join(f"{name}={row.get(name)}" for name in columns) for row in rows]

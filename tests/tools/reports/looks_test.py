@@ -1,11 +1,11 @@
 """The look of figures: no two names look alike."""
 
 from transformer_jax.models.transformer.schemes import SCHEMES
-from transformer_jax.tools.reports import figures
+from transformer_jax.tools.reports import looks
 
 
 def test_no_two_schemes_look_alike():
-    styles = [tuple(figures.style(scheme).items()) for scheme in SCHEMES]
+    styles = [tuple(looks.style(scheme).items()) for scheme in SCHEMES]
     assert len(set(styles)) == len(SCHEMES)
     # Nor in grey: where colours are left out, markers tell them apart.
-    assert len({figures.style(scheme)["marker"] for scheme in SCHEMES}) == len(SCHEMES)
+    assert len({looks.style(scheme)["marker"] for scheme in SCHEMES}) == len(SCHEMES)

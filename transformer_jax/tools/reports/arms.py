@@ -1,0 +1,154 @@
+"""Runs by arm: those that differ in their seeds alone, what is said of them side by side, pairs."""
+
+import collections
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_jax.process import tables
+from transformer_jax.runs.workdir import WALL, scores
+from transformer_jax.tools.reports import intervals
+from transformer_jax.tools.reports.records import Record
+
+# What two runs may differ in and still be seeds of one.
+_SEEDS = ("seed", "data.seed", "data.cache_dir", "data.workers")
+_LONGEST = 60  # characters of an arm's name
+
+
+class Arm(NamedTuple):
+    """Runs that differ in their seeds alone; a run without its like is an arm too."""
+
+    name: str
+    runs: list[Record]
+
+    def __str__(self) -> str:
+        return self.name if len(self.runs) == 1 else f"{self.name} ({len(self.runs)} seeds)"
+
+
+def arms(runs: Sequence[Record]) -> list[Arm]:
+    """The arms, in order of first appearance. A run and its copy are no two seeds."""
+    keys = [key for key in differing([run.config for run in runs]) if key not in _SEEDS]
+    alike: dict[str, list[Record]] = {}
+    for run in runs:
+        alike.setdefault(json.dumps([run.config.get(key) for key in keys]), []).append(run)
+    groups = []
+    for own in alike.values():
+        groups += [own] if len({*map(seeds, own)}) == len(own) else [[run] for run in own]
+    labelled = all(run.labels for run in runs)
+    found = short_names([_shared(own, [] if labelled else keys) for own in groups])
+    told = len(set(found)) == len(groups) and all(0 < len(name) <= _LONGEST for name in found)
+    called = {run.folder: name for run, name in zip(runs, names(runs), strict=True)}
+    return [
+        Arm(name if told and (labelled or len(own) > 1) else called[own[0].folder], own)
+        for name, own in zip(found, groups, strict=True)
+    ]
+
+
+def seeds(run: Record) -> tuple[Any, Any]:
+    """The seeds of parameters and of data, in which runs of two arms are alike that are a pair."""
+    seed, of_data = run.config.get("seed"), run.config.get("data.seed")
+    return seed, seed if of_data is None else of_data
+
+
+def _shared(own: Sequence[Record], keys: Sequence[str]) -> dict[str, Any]:
+    """What names an arm: settings, or labels that all of its runs share, but for the seed."""
+    first, *others = own
+    if keys:
+        return {key.rpartition(".")[2]: first.config.get(key) for key in keys}
+    return {
+        name: value
+        for name, value in first.labels.items()
+        if name != "seed" and all(run.labels.get(name) == value for run in others)
+    }
+
+
+def names(runs: Sequence[Record]) -> list[str]:
+    """The shortest names that tell the runs apart: labels of experiments, or the ends of paths."""
+    short = iter(short_names([run.labels for run in runs if run.labels]))
+    own = [next(short) or _told(run.labels) if run.labels else "" for run in runs]
+    own = [name if own.count(name) == 1 else "" for name in own]
+    found, depths = own, itertools.count(1)
+    while len({*found}) < len(runs) or not all(found):
+        depth = next(depths)
+        ends = ["/".join(run.folder.parts[-depth:]) for run in runs]
+        found = [name or end for name, end in zip(own, ends, strict=True)]
+    return found
+
+
+def config_rows(arms: Sequence[Arm]) -> list[list[str]]:
+    """A row for each key whose value is not the same in all runs, with all values of each arm."""
+    keys = sorted(differing([run.config for arm in arms for run in arm.runs]))
+    values = [[{str(run.config.get(key)): 0 for run in arm.runs} for arm in arms] for key in keys]
+    rows = [[key, *map(", ".join, own)] for key, own in zip(keys, values, strict=True)]
+    return rows or [["(the same config)"]] * (len(arms) > 1)
+
+
+def score_rows(arms: Sequence[Arm]) -> list[list[str]]:
+    """A row for each fact and score; of several seeds the mean and its interval, and what each arm
+    has less than the first in pairs of equal seeds."""
+    told = [{seeds(run): facts(run) for run in arm.runs} for arm in arms]
+    names = dict.fromkeys(name for own in told for each in own.values() for name in each)
+    rows = []
+    for name in names:
+        found = [{seed: each.get(name, "-") for seed, each in own.items()} for own in told]
+        rows.append([name, *(_cell([*own.values()]) for own in found)])
+        if "/" in name and any(len(own) > 1 for own in found):
+            first, *others = [
+                {seed: value for seed, value in own.items() if isinstance(value, float)}
+                for own in found
+            ]
+            less = [intervals.less(other, first) for other in others]
+            rows += [[f"  less {arms[0].name}, paired", "", *less]] * any(less)
+    return rows
+
+
+def facts(run: Record) -> dict[str, Any]:
+    """How far a run has come and its scores; before its end, those last logged."""
+    logged = {
+        name: run.last(name)
+        for name in run.curves
+        if name.startswith("validation/") or name == "train/token_loss"
+    }
+    reached = max(run.results.get("steps", 0), run.last("step") or 0)
+    return {
+        "status": run.results.get("status", "-"),
+        "steps": f"{reached:,} of {run.config['train.steps']:,}",
+        "parameters": run.results.get("parameters", "-"),
+        "wall seconds": max(run.results.get(WALL, 0.0), run.last(WALL) or 0.0) or "-",
+        **scores(logged | run.results),
+    }
+
+
+def _cell(values: Sequence[Any]) -> str:
+    """What runs of an arm have in common, the mean of their numbers, or each text and how often."""
+    texts = collections.Counter(map(tables.cell, values))
+    if len(texts) == 1:
+        return next(iter(texts))
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) == len(values):
+        return f"{intervals.mean(numbers)}"
+    if numbers:
+        return f"{len(numbers)} of {len(values)} have one"
+    return ", ".join(f"{text} ({count})" for text, count in texts.items())
+
+
+def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns in which the rows differ, in order of appearance; a missing value is None."""
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return [name for name in columns if any(row.get(name) != rows[0].get(name) for row in rows)]
+
+
+def short_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells the rows apart: "VALUE" where one column does, else "NAME=VALUE NAME=VALUE".
+
+    Empty for rows that are alike.
+    """
+    columns = differing(rows)
+    if len(columns) == 1:
+        return [str(row.get(columns[0])) for row in rows]
+    return [_told({name: row.get(name) for name in columns}) for row in rows]
+
+
+def _told(labels: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in labels.items())
