@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ QUICK = SMALL | {
 pytestmark = pytest.mark.long
 
 
-def run(folder: Path, texts: list[str], end: str) -> object:
+def run(folder: Path, texts: list[str], end: str) -> list[Any]:
     """What `end` is after the texts, in a process that compiles as those of users do."""
     # What makes tests compile quickly makes programs that run ten times as long.
     plain = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": "", "MPLBACKEND": "agg"}

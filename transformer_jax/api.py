@@ -37,7 +37,7 @@ from transformer_jax.runs import workdir as work
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, read_metrics, read_results
 from transformer_jax.tools.convert.commands import export as export_command
 from transformer_jax.tools.convert.commands import import_
-from transformer_jax.tools.reports import records
+from transformer_jax.tools.reports import arms, records
 from transformer_jax.training.losses import PlaceLoss
 
 _P = ParamSpec("_P")
@@ -304,7 +304,7 @@ def load_runs(*folders: str | os.PathLike) -> Runs:
     if not paths:
         raise ValueError(f"there are no runs in {', '.join(map(str, map(_folder, folders)))}")
     runs = records.gather(paths)
-    names = records.names(runs)
+    names = arms.names(runs)
     results, metrics = [], []
     for name, run in zip(names, runs, strict=True):
         own = identity(load_file(str(run.folder / CONFIG)))
