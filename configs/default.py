@@ -20,6 +20,9 @@ def get_config(arg: str = "") -> Config:
         raise ValueError(f"this config takes no argument, got {arg!r}")
     config: Config = config_dict.ConfigDict()
     config.seed = 0  # of parameters, dropout, data order and sampling, 0 to 2^32 - 1
+    # The path of a Python file with schemes, probes, sources, optimizers or schedules of one's own,
+    # for the keys that name one ("": none). A run keeps it, and names it with its hash, PATH@HASH.
+    config.rows = ""
 
     config.data = _data()
     config.model = _model()
@@ -84,6 +87,9 @@ def get_config(arg: str = "") -> Config:
     train.evaluate_every = 1000  # steps (0: only after the last)
     train.diagnostics_every = 0  # steps between measurements inside the model (0: none)
     train.sharpness_every = 0  # steps between measurements of the loss's curvature (0: none)
+    # Rows (name, every) of single measurements inside the model, as (("sink_mass", 100),): each is
+    # logged as "NAME/..." every so many steps.
+    train.probes = ()
     # What happens at a step whose loss, gradient or new parameters are not finite: "stop" ends the
     # run as diverged, "skip" leaves the update out, "restore" goes back to the last checkpoint and
     # continues with the batch after the bad one.

@@ -23,6 +23,7 @@ from transformer_jax.config import load as overrides
 from transformer_jax.config.kinds import CHOICES
 from transformer_jax.configs import default
 from transformer_jax.data.read import sources
+from transformer_jax.inspection import measures
 from transformer_jax.models.recurrent import config as recurrent
 from transformer_jax.models.transformer import parameterizations, schemes
 from transformer_jax.tasks import TASKS
@@ -85,7 +86,7 @@ def schemes_table() -> str:
         ]
         if row.profiled:
             constants.append("ω at first: profiled on the first batch")
-        rows.append((_code(name), _equation(row), "; ".join(constants), notes[name]))
+        rows.append((_code(name), row.equation, "; ".join(constants), notes[name]))
     return _table(("Scheme", "Output", "Constants", "Source and notes"), rows)
 
 
@@ -110,29 +111,6 @@ def _growth(growth: parameterizations.Growth) -> str:
 
 def _powers(**exponents: float) -> str:
     return " ".join(f"{name}^{power:g}" for name, power in exponents.items() if power) or "1"
-
-
-def _equation(row: schemes.ResidualScheme) -> str:
-    """The right-hand side of the residual equation, and the norms that a row adds elsewhere."""
-    branch = "f(Norm(x))" if row.pre_norm else "f(x)"
-    if row.branch_norm:
-        branch = f"Norm({branch})"
-    if row.branch is not None:
-        branch = f"c {branch}"
-    skip = "ω x" if row.trained_skip else "s x" if row.skip else "x"
-    equation = f"{skip} + {branch}"
-    if row.post_norm:
-        equation = f"Norm({equation})"
-    notes = {
-        f"c a trained {row.trained_branch}": row.trained_branch is not None,
-        "a Norm inside f, before its last projection": row.inner_norm,
-        "no Norm after the first sublayer": not row.first_post_norm,
-        "a layer's last sublayer also adds the layer's input": row.layer_shortcut,
-        "a second stream sums up all branches and joins at the end": row.summed_branches,
-        "a Norm on the embedding": row.embedding_norm,
-        "a Norm at the end of the stack": row.final_norm,
-    }
-    return "; ".join([equation, *(note for note, holds in notes.items() if holds)])
 
 
 def _formula(module: Any, node: ast.expr) -> str:
@@ -213,6 +191,16 @@ def sources_table() -> str:
         for name, yielded in sources.SOURCES.items()
     ]
     return _table(("`data.source`", "Examples", "Tasks"), rows)
+
+
+def probes_table() -> str:
+    """What can be measured inside a model in training, and what of it is a diagnostic."""
+    notes = _row_comments(measures, "DIAGNOSTICS") | _row_comments(measures, "PROBES")
+    rows = [
+        (_code(name), notes[name], "yes" if name in measures.DIAGNOSTICS else "")
+        for name in measures.PROBES
+    ]
+    return _table(("Name", "Meaning", "One of the diagnostics"), rows)
 
 
 def experiments_table() -> str:
@@ -315,8 +303,8 @@ _ADDITIONS = {
     "a residual scheme": (
         "models.transformer.schemes",
         "SCHEMES",
-        "its formula in `tests/models/reference.py`, and how it is drawn in "
-        "`transformer_jax/tools/reports/looks.py`",
+        "its formula in `tests/models/reference.py`, a name there in `FINAL_NORM` if a norm ends "
+        "its stacks, and its colour in `transformer_jax/tools/reports/looks.py`",
     ),
     "a parameterisation": (
         "models.transformer.parameterizations",
@@ -352,9 +340,9 @@ _ADDITIONS = {
     "an optimizer": ("training.update_rules", "OPTIMIZERS", ""),
     "a schedule": ("training.schedule", "SCHEDULES", ""),
     "a probe": (
-        "inspection.probes",
-        "probes",
-        "its interval as a key of `config.train`, and in `TrainSettings`",
+        "inspection.measures",
+        "PROBES",
+        "or in `DIAGNOSTICS`, if it is to go with all of these",
     ),
     "a source of data": (
         "data.read.sources",
@@ -412,6 +400,7 @@ PARTS = {
     "choices": choices_table,
     "tasks": tasks_table,
     "sources": sources_table,
+    "probes": probes_table,
     "experiments": experiments_table,
     "claims": claims_table,
     "modules": modules_tree,
@@ -430,8 +419,9 @@ def _dict_rows(tree: ast.Module, name: str) -> Iterator[tuple[str, ast.expr, int
             table = node.value  # pyright: ignore[reportAttributeAccessIssue]
             assert isinstance(table, ast.Dict)
             for key, value in zip(table.keys, table.values, strict=True):
-                assert isinstance(key, ast.Constant)
-                yield str(key.value), value, key.lineno
+                if key is not None:  # where it is, all rows of another table
+                    assert isinstance(key, ast.Constant)
+                    yield str(key.value), value, key.lineno
 
 
 def _row_comments(module: Any, name: str) -> dict[str, str]:

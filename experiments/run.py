@@ -50,7 +50,8 @@ from experiments.harness import default_report, new, results
 from experiments.harness.executors import EXECUTORS, bucket
 from experiments.harness.jobs import Job, Order
 from experiments.harness.plan import plan
-from experiments.harness.sweep import ROOT, Run, mistakes, part
+from experiments.harness.sweep import ROOT, Run, part
+from transformer_jax.config.rows import mistakes
 from transformer_jax.runs.workdir import write_atomically
 from transformer_jax.tools.reports.records import SWEEPS
 
@@ -148,9 +149,12 @@ def _runs(folder: Path, arguments: argparse.Namespace) -> tuple[str, list[Run]]:
         runs = list(sweeps[name](arguments.quick))
         if others := [run for run in runs if not isinstance(run, Run)]:
             raise ValueError(f"the sweep {name!r} lists {others[0]!r:.100}, which is no Run")
-    if arguments.data_dir is not None:
-        place = {"data.dir": arguments.data_dir}
-        runs = [dataclasses.replace(run, overrides={**run.overrides, **place}) for run in runs]
+    own = {"rows": str(folder / "rows.py")} if (folder / "rows.py").exists() else {}
+    place = {} if arguments.data_dir is None else {"data.dir": arguments.data_dir}
+    if own or place:
+        runs = [
+            dataclasses.replace(run, overrides={**own, **run.overrides, **place}) for run in runs
+        ]
     if arguments.run is not None:
         runs = [run for run in runs if run.id == arguments.run]
         if not runs:

@@ -112,5 +112,23 @@ def undrawn(monkeypatch):
 
 
 @pytest.fixture
+def forget():
+    """A function after which this process knows the library's rows alone, as it does in the end."""
+    from transformer_jax.config import rows
+
+    before = {name: dict(table) for name, table in rows.TABLES.items()}
+
+    def forget():
+        rows._sources.clear()
+        rows._owners.clear()
+        for name, table in rows.TABLES.items():
+            table.clear()
+            table.update(before[name])
+
+    yield forget
+    forget()
+
+
+@pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(0)

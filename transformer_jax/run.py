@@ -74,6 +74,7 @@ class Run:
       identity: what the run is, by dotted key: what differs from the default config and may not
         change.
       as_json: the content of its config.json, to be saved; nothing is read out of it.
+      own_rows: the source of the rows that are not this library's, to be saved; "": none.
       mesh: of the devices; the caller puts it in use (`devices.mesh.use`).
       task: what the model is trained for, and so what is scored and generated.
       loss: (outputs, batch) -> (loss sum, weight, sums).
@@ -83,6 +84,7 @@ class Run:
 
     identity: Mapping[str, object]
     as_json: Mapping[str, Any]
+    own_rows: str
     seed: int
     mesh: Mesh
     task: Task

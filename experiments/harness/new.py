@@ -69,6 +69,7 @@ def make(folder: Path, command: str) -> str:
     return f"""Made {folder}:
   sweep.py   its runs; change the example
   README.md  the question; the report goes there
+  rows.py    if you write it, schemes, probes, sources of its own (docs/extending.md)
 Then:
   ./launch.sh experiment {command} --dry_run   lists the runs
   ./launch.sh experiment {command} --quick     tries a small version

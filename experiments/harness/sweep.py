@@ -12,6 +12,8 @@ A folder `experiments/NAME/` asks one question, and holds:
     measure.py    where runs are measured: measure(config, workdir, **arguments) -> list of rows,
                   each {name: number or text}; workdir holds the checkpoints of a trained run;
                   what measures share is in `lab`
+    rows.py       SCHEMES, PROBES, SOURCES, OPTIMIZERS, SCHEDULES: rows of the experiment's own,
+                  which its runs may name (see docs/extending.md)
     report.py     report(runs, out) -> markdown for the README; writes csv, figures and
                   summary.json into `out` (see `results` and `figures`)
     results/      what the report wrote, committed
@@ -28,21 +30,18 @@ again; nor does a new key of the default config. A change of the code of `measur
 remove the work directories then.
 """
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import itertools
 import json
-import sys
-import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from transformer_jax.config import load as overrides
+from transformer_jax.config import rows
 from transformer_jax.configs import default
 from transformer_jax.configs.default import Config
 from transformer_jax.runs.workdir import plain
@@ -132,23 +131,4 @@ def part(folder: Path, name: str) -> ModuleType:
         raise FileNotFoundError(
             f"there is no {path}: see experiments/harness/sweep.py for what it holds"
         )
-    spec = importlib.util.spec_from_file_location(f"experiments.{folder.name}.{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # so that the parts of a folder may import each other
-    with mistakes(path):
-        spec.loader.exec_module(module)
-    return module
-
-
-@contextlib.contextmanager
-def mistakes(path: Path) -> Iterator[None]:
-    """Raises ValueError in one line for what goes wrong in a part of a folder, with the place."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if Path(frame.filename).parent == path.parent]
-        place = f"{own[-1].filename}, line {own[-1].lineno}" if own else path
-        told = error if isinstance(error, ValueError | OSError | SyntaxError) else repr(error)
-        raise ValueError(f"{place}: {told}") from error
+    return rows.run(f"experiments.{folder.name}.{name}", path)

@@ -1,8 +1,10 @@
 """A run takes what fits of another one's parameters, and says what became of each."""
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,7 @@ from tests.models import tiny
 from transformer_jax.checkpoint import init_from as init_from_file
 from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.checkpoint.init_from import Grid, InitReport, format_report, resample
+from transformer_jax.models.transformer.schemes import SCHEMES
 
 init_from = functools.partial(
     init_from_file.init_from,
@@ -140,20 +143,29 @@ def test_learned_positions_of_images_are_resampled_as_by_torch(rows, columns):
     assert not found[-3:].any()
 
 
-# Schemes that train factors, and what they are with all of them at 1.
-FACTORS_AT_1 = {
-    "admin": "post_ln",
-    "layer_scale": "pre_ln",
-    "rezero": "t_fixup",
-}
+# Every scheme that trains factors, two at a time.
+TRAINED = [name for name, row in SCHEMES.items() if row.trained_skip or row.trained_branch]
+TRAINED += TRAINED[: len(TRAINED) % 2]
+PAIRS = [TRAINED[n : n + 2] for n in range(0, len(TRAINED), 2)]
+
+
+def _without_factors(name):
+    """The scheme that is otherwise the same, and has no scale where the other trains one."""
+    row = SCHEMES[name]
+    own: dict[str, Any] = dict(trained_skip=False, profiled=False, trained_branch=None)
+    own |= {"skip": None} if row.trained_skip else {}
+    own |= {"branch": None} if row.trained_branch else {}
+    SCHEMES[f"{name} without"] = dataclasses.replace(row, **own)
+    return f"{name} without"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("encoder", "decoder"), [("admin", "layer_scale"), ("rezero", "admin")])
+@pytest.mark.usefixtures("forget")
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
 def test_factors_that_a_scheme_adds_leave_the_function_as_it_was(tmp_path, encoder, decoder):
     """Also of Admin, whose draws are profiled. A stack that the checkpoint lacks keeps its own."""
     new = tiny.config(decoder, encoder_residual=encoder)
-    old = tiny.config(FACTORS_AT_1[decoder], encoder_residual=FACTORS_AT_1[encoder])
+    old = tiny.config(_without_factors(decoder), encoder_residual=_without_factors(encoder))
     saved, drawn = tiny.random_parameters(old), tiny.random_parameters(new, seed=1)
     _save(tmp_path, saved)
     factors = {path for path, role in tiny.roles(new).items() if role.factor}

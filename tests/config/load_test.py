@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -312,7 +313,9 @@ def test_a_choice_is_one_of_its_table_and_another_is_told_them_all(key):
     leaf, choices = overrides.flatten(default.get_config())[key], kinds.CHOICES[key]
     names = leaf if isinstance(leaf, tuple) else (leaf,)
     assert leaf is None or all(name in choices for name in names)
-    wrong = ("nothing",) if isinstance(leaf, tuple) else "nothing"
+    wrong: Any = ("nothing",) if isinstance(leaf, tuple) else "nothing"
+    if key in kinds.ROWS:
+        wrong = (("nothing", *kinds.ROWS[key][0][1:]),)
     message = f"^{key}='nothing' is not one of {', '.join(map(repr, choices))}$"
     with pytest.raises(ValueError, match=message):
         overrides.load(DEFAULT, {key: wrong})

@@ -1,6 +1,8 @@
 """What training logs, against the measures one by one, and Admin's profile against its draw."""
 
 import functools
+from types import SimpleNamespace
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -19,8 +21,10 @@ from tests.inspection.seen import (
     sublayers,
 )
 from tests.models import tiny
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection import diagnostics, probes
 from transformer_jax.inspection.dependency import own_dependency
+from transformer_jax.inspection.diagnostics import diagnose
+from transformer_jax.inspection.measures import DIAGNOSTICS, PROBES, Step
 from transformer_jax.inspection.observed import (
     branch_variance,
     largest_logit,
@@ -31,10 +35,13 @@ from transformer_jax.inspection.observed import (
 from transformer_jax.inspection.steps import update
 from transformer_jax.models.transformer import initialisation
 from transformer_jax.tasks import TASKS
+from transformer_jax.training.probe import Observation
 
 
 @pytest.mark.parametrize(("number", "shape"), list(enumerate(tiny.SHAPES)))
-def test_training_can_log_the_diagnostics_of_every_shape(number, shape):
+def test_training_can_log_every_probe_of_every_shape(number, shape):
+    """A row whose form is said here is measured in that; any other is a number, or one for each
+    layer or sublayer."""
     config = tiny.config("admin", qk_norm=number % 2 == 1, **tiny.SHAPES[shape])
     params = nn.unbox(tiny.abstract_parameters(config))
     batch = tiny.read_by(config, tiny.packed_batch())
@@ -46,30 +53,44 @@ def test_training_can_log_the_diagnostics_of_every_shape(number, shape):
         "masked_tokens": "masked_lm",
     }.get(shape, "tagging")
     loss = TASKS[task].bound_loss(loss_settings(0.0))
-    diagnose = functools.partial(diagnostics.diagnose, make(config), loss, tiny.roles(config))
-    found = jax.eval_shape(diagnose, params, params, batch)
-    expected = {}
-    for stack, kinds in tiny.stacks(config).items():
-        of_sublayers = ("branch_variance", "dependency", "output_gradient_norm", "token_similarity")
-        expected |= {f"{stack}/{name}": (2 * len(kinds),) for name in of_sublayers}
-        updates = dict.fromkeys(("update_ratio", "update_rms", "update_angle"), (2,))
-        expected |= {f"{stack}/{name}": shape for name, shape in updates.items()}
-        expected |= {f"{stack}/output_change": (), "log_z": ()}
-        names = ("entropy", "largest_logit", "query_norm", "key_norm")
-        expected |= {f"{stack}/{kind}/{name}": (2,) for kind in kinds[:-1] for name in names}
-    assert {name: values.shape for name, values in found.items()} == expected
+    parts = make(config), loss, tiny.roles(config)
+
+    def measured(*step):
+        step = Step(*parts, *step)
+        return {name: measure(step) for name, measure in PROBES.items()}
+
+    shapes = jax.eval_shape(measured, params, params, batch)
+    found = {name: {place: x.shape for place, x in own.items()} for name, own in shapes.items()}
+    stacks = tiny.stacks(config)
+    sublayers = {stack: (2 * len(kinds),) for stack, kinds in stacks.items()}
+    names = "branch_variance dependency output_gradient_norm token_similarity max_activation"
+    expected: dict[str, Any] = dict.fromkeys(names.split(), sublayers)
+    names = "update_ratio update_rms update_angle"
+    expected |= dict.fromkeys(names.split(), dict.fromkeys(stacks, (2,)))
+    kinds = {f"{stack}/{kind}": (2,) for stack, kinds in stacks.items() for kind in kinds[:-1]}
+    expected |= dict.fromkeys("entropy largest_logit query_norm key_norm".split(), kinds)
+    expected |= {"output_change": dict.fromkeys(stacks, ()), "log_z": {"": ()}}
+    assert {name: found[name] for name in expected} == expected
+    for places in found.values():
+        assert set(places) and all(len(own) <= 1 for own in places.values())
 
 
 @pytest.mark.long
 def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(monkeypatch):
     """It looks at the first rows of a batch: those beyond change nothing."""
     packed, more = tiny.packed_batch(), tiny.pack([tiny.sentences((5, 5), seed=1)])
-    monkeypatch.setattr(diagnostics, "ROWS", len(packed["inputs"]))
+    monkeypatch.setattr(probes, "ROWS", len(packed["inputs"]))
     batch = jax.tree.map(lambda *rows: np.concatenate(rows), packed, more)
     before, after = (tiny.random_parameters(POST_LN, seed) for seed in (0, 1))
     roles = tiny.roles(POST_LN)
-    diagnose = functools.partial(diagnostics.diagnose, make(POST_LN), LOSS, roles)
-    found = jax.jit(diagnose)(before, after, batch)
+    run: Any = SimpleNamespace(model=make(POST_LN), loss=LOSS, roles=roles)
+
+    def measure(step) -> Any:
+        return diagnose(step), {name: measure(step) for name, measure in PROBES.items()}
+
+    state: Any = SimpleNamespace(params=after)
+    measured: Any = probes.compiled(run, measure)(Observation(state, before, batch))
+    found, single = measured
 
     look = observe_function(POST_LN)
     (outputs, olds), (_, news) = look(before, packed), look(after, packed)
@@ -99,7 +120,12 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
         return expected
 
     expected = one_by_one(outputs.arrays(), olds, news, norms)
-    assert set(found) == set(expected)
+    assert set(expected) <= set(found)
+    assert all(np.isfinite(values).all() for values in jax.tree.leaves(single))
+    for name in DIAGNOSTICS:
+        for place, values in single[name].items():
+            together = found["/".join(filter(None, (place, name)))]
+            np.testing.assert_allclose(values, together, rtol=1e-5, err_msg=name)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
 

@@ -25,6 +25,7 @@ from transformer_jax.runs.workdir import (
     LABELS,
     METRICS,
     PROFILE,
+    ROWS,
     SAMPLES,
     TOKENIZER,
     read_metrics,
@@ -111,6 +112,8 @@ def origin_of(run: Run, streams: TrainStreams) -> Origin:
 
 def save_vocabularies(run: Run, workdir: Path) -> None:
     """Saves what makes the work directory enough to predict with, without the data."""
+    if run.own_rows:
+        save(workdir / ROWS, run.own_rows)
     if run.data.settings.recipe.tokenized and not (workdir / TOKENIZER).exists():
         run.data.tokenizer.save(workdir / TOKENIZER)
     if run.data.labels and not (workdir / LABELS).exists():

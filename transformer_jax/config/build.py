@@ -17,7 +17,7 @@ from absl import logging
 from jax.sharding import Mesh
 
 from transformer_jax import tasks
-from transformer_jax.config import build_data
+from transformer_jax.config import build_data, rows
 from transformer_jax.config.load import identity
 from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.tokenizer import BOS_ID
@@ -95,6 +95,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     run = Run(
         identity=identity(config),
         as_json=config.to_dict(),
+        own_rows=rows.source(config.rows),
         seed=config.seed,
         mesh=mesh,
         task=task,
@@ -291,14 +292,15 @@ def _check_rows(data: DataSettings, decode: DecodeSettings, task: Task, most: in
 
 def _check_inspected(train: TrainSettings, family: str) -> None:
     """Checks that nothing is asked of the model's inside that is not known of its family."""
-    every = train.diagnostics_every
-    if every and not FAMILIES[family].inspected:
-        known = " or ".join(repr(name) for name, row in FAMILIES.items() if row.inspected)
-        raise ValueError(
-            f"train.diagnostics_every={every} measures sublayers and their residual connections, "
-            f"which a model of model.family={family!r} does not have: set it to 0, or "
-            f"model.family to {known}"
-        )
+    asked = {"diagnostics_every": (train.diagnostics_every, 0), "probes": (train.probes, ())}
+    for key, (value, none) in asked.items():
+        if value and not FAMILIES[family].inspected:
+            known = " or ".join(repr(name) for name, row in FAMILIES.items() if row.inspected)
+            raise ValueError(
+                f"train.{key}={value} measures sublayers and their residual connections, which a "
+                f"model of model.family={family!r} does not have: set it to {none}, or "
+                f"model.family to {known}"
+            )
 
 
 def _check_best(

@@ -125,7 +125,7 @@ def _choices(config: Config) -> list[Choice]:
     return [
         *(
             Choice(name, bool(flat[name]) if True in readers else flat[name], readers)
-            for name, readers in _READERS.items()
+            for name, readers in (_reads_of_rows() | _READERS).items()
         ),
         Choice("data.source", source, sources),
         Choice("task.name", task.recipe.name, {n: _read_by(row) for n, row in TASKS.items()}),
@@ -171,14 +171,8 @@ _TOKENS = {"model.vocab_size", "model.embedding_scale"}
 _TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
 # The keys that each value of a setting reads and not every other one does; True: any value but
 # none, 0 and ().
-_READERS: Mapping[str, Mapping[Any, Collection[str]]] = {
+_READERS: dict[str, Mapping[Any, Collection[str]]] = {
     "decode.method": _in("decode", METHODS),
-    "optimizer.schedule": {
-        name: ("optimizer.final_learning_rate",) * row.ends
-        + tuple(f"optimizer.{key}" for key in row.reads)
-        for name, row in SCHEDULES.items()
-    },
-    "optimizer.name": _in("optimizer", _reads(OPTIMIZERS)),
     "model.memory_length": {True: ("evaluate.memory_length",), False: ()},
     "model.positions": {
         name: ("model.max_length",) * row.learned
@@ -187,7 +181,6 @@ _READERS: Mapping[str, Mapping[Any, Collection[str]]] = {
         for name, row in POSITIONS.items()
     },
     "model.stem": _in("model", _reads(STEMS)),
-    "model.residual": _in("model", _reads(SCHEMES)),
     "model.parameterization": _in("model", _reads(PARAMETERIZATIONS)),
     "model.family": {
         name: [f"model.{key}" for key in row.reads.intersection(_DEFAULTS.model)]
@@ -211,6 +204,19 @@ _READERS: Mapping[str, Mapping[Any, Collection[str]]] = {
     "data.mixture": {True: (), False: ("data.train",)},
     "data.packing": {True: ("data.row_source_length", "data.row_target_length"), False: ()},
 }
+
+
+def _reads_of_rows() -> dict[str, Mapping[Any, Collection[str]]]:
+    """The same of the tables that `config.rows` may have added to by now."""
+    return {
+        "optimizer.schedule": {
+            name: ("optimizer.final_learning_rate",) * row.ends
+            + tuple(f"optimizer.{key}" for key in row.reads)
+            for name, row in SCHEDULES.items()
+        },
+        "optimizer.name": _in("optimizer", _reads(OPTIMIZERS)),
+        "model.residual": _in("model", _reads(SCHEMES)),
+    }
 
 
 def _sources(task: Task) -> dict[str, Collection[str]]:

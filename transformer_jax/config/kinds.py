@@ -13,6 +13,7 @@ from transformer_jax.data.read.images import AUGMENTATIONS, FITS
 from transformer_jax.data.read.sources import SOURCES
 from transformer_jax.evaluation.decoder import METHODS
 from transformer_jax.evaluation.scores import BLEU_TOKENIZERS
+from transformer_jax.inspection.measures import PROBES
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.recurrent import config as recurrent
 from transformer_jax.models.transformer import config as transformer
@@ -43,6 +44,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "optimizer.name": OPTIMIZERS,
     "optimizer.schedule": SCHEDULES,
     "train.bad_step": ("stop", "skip", "restore"),
+    "train.probes": PROBES,  # the first item of each row
 }
 # The keys whose tuples hold rows instead of texts, with an example.
 ROWS = {
@@ -50,6 +52,7 @@ ROWS = {
     "optimizer.layer_warm_ups": (("decoder/*", 10, 12, 200),),
     "data.mixture": (("json", "~/web", "part-*.json", 3.0),),
     "data.parts": (("reverse", 1.0, "data.source_language=de", "data.target_language=en"),),
+    "train.probes": (("sink_mass", 100),),
 }
 # The keys whose texts have a form, and what is of that form; "" is free.
 _UTF_8 = r"[^\ud800-\udfff]*", "a text in UTF-8"  # which names of files need not be
@@ -144,7 +147,8 @@ def check(key: str, kind: Kind, value: Any) -> Any:
         raise ValueError(f"{key}={show(value)} is not {allowed}")
     if key in FORMS and fitted and not re.fullmatch(FORMS[key][0], fitted):
         raise ValueError(f"{key}={show(value)} is not {FORMS[key][1]}")
-    for name in fitted if kind.type is tuple else (fitted,):
+    named = fitted if kind.type is tuple else (fitted,)
+    for name in [row[0] for row in named] if key in ROWS else named:
         if key in CHOICES and name not in CHOICES[key]:
             choices = ", ".join(map(repr, CHOICES[key]))
             raise ValueError(f"{key}={show(name)} is not one of {choices}")

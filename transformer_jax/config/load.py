@@ -22,12 +22,12 @@ from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from transformer_jax.config import kinds
+from transformer_jax.config import kinds, rows
 from transformer_jax.config.kinds import Kind, shorten
 from transformer_jax.configs import default
 from transformer_jax.configs.default import Config
 from transformer_jax.data.read.open_file import decode_lines
-from transformer_jax.runs.workdir import reading
+from transformer_jax.runs.workdir import CHECKPOINTS, reading
 from transformer_jax.training.schedule import SCHEDULES
 
 # What each key of the config may be
@@ -43,6 +43,7 @@ FREE_TO_CHANGE = (
     "train.evaluate_every",
     "train.diagnostics_every",
     "train.sharpness_every",
+    "train.probes",
     "log",
     "data.dir",
     "data.cache_dir",
@@ -72,10 +73,15 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
       FileNotFoundError: when there is no such file.
     """
     base, schema = _defaults(default.get_config)
-    config = _read(schema, config_file)
     if not isinstance(overrides, Mapping):
         pairs = (text.partition("=") for text in overrides)
         overrides = {key: kinds.parse(_kind(schema, key), text) for key, _, text in pairs}
+    # First of all, since values may name them.
+    named = overrides.get("rows")
+    if named is not None:
+        named = rows.load(kinds.check("rows", _kind(schema, "rows"), named))
+    config = _read(schema, config_file, named)
+    overrides = {key: value for key, value in overrides.items() if key != "rows"}
     checked = {key: kinds.check(key, _kind(schema, key), value) for key, value in overrides.items()}
     try:
         # Through the ConfigDict, so that what a file derives by `get_ref` follows its override.
@@ -141,10 +147,14 @@ def difference(config: Config, other: Config) -> list[str]:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """Returns what a run is, by dotted key: what differs from the default and may not change."""
+    """Returns what a run is, by dotted key: what differs from the default and may not change.
+
+    Of a file of rows it is the content, wherever that lies.
+    """
     differing = changes(_defaults(default.get_config)[0], config).items()
     free = tuple(f"{name}." for name in FREE_TO_CHANGE)
-    return {key: value for key, (_, value) in differing if not f"{key}.".startswith(free)}
+    own = {key: value for key, (_, value) in differing if not f"{key}.".startswith(free)}
+    return own | {"rows": rows.digest(own["rows"])} if "rows" in own else own
 
 
 def check_workdir(saved: Config, config: Config) -> None:
@@ -180,8 +190,11 @@ def to_json(config: Config | Mapping[str, Any]) -> str:
     return json.dumps(ConfigDict(config).to_dict(), indent=2, sort_keys=True) + "\n"
 
 
-def _read(schema: Schema, config_file: str) -> Config:
-    """Reads a config file of either kind; whatever goes wrong inside it is told with its name."""
+def _read(schema: Schema, config_file: str, named: str | None) -> Config:
+    """Reads a config file of either kind; whatever goes wrong inside it is told with its name.
+
+    named: what names the file of rows in place of the config's (None: that is loaded).
+    """
     stem, colon, argument = config_file.partition(".py:")
     path = Path(stem + ".py" if colon else config_file)
     if not path.exists() and path.parent in (Path(), Path(CONFIGS.name)):
@@ -195,7 +208,7 @@ def _read(schema: Schema, config_file: str) -> Config:
         raise ValueError(f"{path} is not a config file: those end in .py, a saved one in .json")
     try:
         if path.suffix == ".json":
-            return _read_json(schema, path)
+            return _read_json(schema, path, named)
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -204,13 +217,15 @@ def _read(schema: Schema, config_file: str) -> Config:
         if not isinstance(config, ConfigDict):
             raise ValueError("get_config returns no ConfigDict; does it end with `return config`?")
         _check_complete(schema, flatten(config))
-        return config.as_configdict() if isinstance(config, FrozenConfigDict) else config
+        unfrozen: Any = getattr(config, "as_configdict", lambda: config)()
+        unfrozen.rows = rows.load(unfrozen.rows) if named is None else named
+        return unfrozen
     except (Exception, SystemExit) as error:
         message = _mistake(schema, path, error)
         raise ValueError(f"config file {config_file}: {message}") from error
 
 
-def _read_json(schema: Schema, path: Path) -> Config:
+def _read_json(schema: Schema, path: Path, named: str | None) -> Config:
     """The config that a work directory holds; keys that are younger have their default."""
     flat = flatten(_saved(path))
     if unknown := flat.keys() - schema.keys():
@@ -219,6 +234,11 @@ def _read_json(schema: Schema, path: Path) -> Config:
             "run belongs to another version. Use that one, or train anew in another --workdir"
         )
     config = default.get_config()
+    if named is None:
+        saved = kinds.check("rows", schema["rows"], flat.get("rows", config.rows))
+        own = path.resolve().parent
+        named = rows.load(saved, own.parents[1] if own.parent.name == CHECKPOINTS else own)
+    flat["rows"] = named
     config.update_from_flattened_dict(_check_all(schema, flatten(config) | flat))
     return config
 

@@ -33,6 +33,7 @@ class Observed(NamedTuple):
         (scaled, after dropout), and the stream after it.
       final: what leaves the stack, after its last norm.
       segments: the number of each token's text in its row; 0 is padding.
+      weights: of each query for each key, of which a row's own come after those of a memory.
       entropy, largest_logit: one number for each query of each kind of attention, in nats.
       query_norm, key_norm: of each query, scaled as the score has it, and of the keys it sees.
     """
@@ -42,6 +43,7 @@ class Observed(NamedTuple):
     outputs: Float[Array, "n B T D"]
     final: Float[Array, "B T D"]
     segments: Int[Array, "B T"]
+    weights: dict[Kind, Float[Array, "L B H T S"]]
     entropy: dict[Kind, Float[Array, "L B H T"]]
     largest_logit: dict[Kind, Float[Array, "L B H T"]]
     query_norm: dict[Kind, Float[Array, "L B H T"]]
@@ -96,7 +98,7 @@ def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch)
         kind: shown[stack][kind] for kind in depth(config, stack).kinds if kind != "feed_forward"
     }
 
-    def of_queries(name: str) -> dict[Kind, Float[Array, "L B H T"]]:
+    def of_queries(name: str) -> dict[Kind, Float[Array, "L B H T *S"]]:
         return {kind: attention[name] for kind, attention in attentions.items()}
 
     return Observed(
@@ -105,6 +107,7 @@ def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch)
         outputs=in_order(config, stack, shown, "output"),
         final=shown[f"{stack}_output"],
         segments=segments,
+        weights=of_queries("weights"),
         entropy=of_queries("entropy"),
         largest_logit=of_queries("largest_logit"),
         query_norm=of_queries("query_size"),
@@ -210,6 +213,24 @@ def token_similarity(observed: Observed) -> Float[Array, "n"]:
         return (jnp.sum(jnp.square(sums)) - jnp.sum(jnp.square(units))) / pairs
 
     return jax.lax.map(mean_cosine, observed.outputs)
+
+
+def max_activation(observed: Observed) -> Float[Array, "n"]:
+    """The largest entry, by size, of the residual stream after each sublayer."""
+    sizes = jnp.max(jnp.abs(observed.outputs), axis=-1)
+    return jnp.max(sizes, axis=(1, 2), where=observed.real[None], initial=0.0)
+
+
+def sink_mass(observed: Observed) -> Float[Array, "L H"]:
+    """The mean weight that self-attention gives the first token of a text, over those after it.
+
+    NaN where every text is one token.
+    """
+    segments = observed.segments
+    starts = jnp.diff(segments, axis=1, prepend=0) != 0
+    own = observed.weights["self_attention"][..., -segments.shape[1] :]
+    mass = jnp.sum(own, axis=-1, where=starts[None, :, None, None, :])
+    return jnp.mean(mass, axis=(1, 3), where=(observed.real & ~starts)[None, :, None])
 
 
 def mean_over_queries(observed: Observed, values: Float[Array, "L B H T"]) -> Float[Array, "L"]:

@@ -1,30 +1,40 @@
-"""What observes training; `probes` is the table."""
+"""What observes training, and when; `measures` has the table of what can be measured."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 
 from transformer_jax.data.dataset import Split
+from transformer_jax.devices.mesh import constrain
 from transformer_jax.inspection.diagnostics import diagnose
+from transformer_jax.inspection.measures import PROBES, Measure, Step
 from transformer_jax.inspection.sharpness import make_sharpness
-from transformer_jax.models.family import Params
+from transformer_jax.models.family import Batch, Params
 from transformer_jax.run import Run
 from transformer_jax.runs.log import Texts
-from transformer_jax.training.probe import Probe
+from transformer_jax.training.probe import Observation, Probe
+
+# Rows of a batch that diagnostics and the rows of PROBES look at.
+ROWS = 8
 
 
 def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
     """What measures in training, in the order in which a line of the log has the values."""
     train = run.train
-    # Compiled where they are first asked for.
-    inside = jax.jit(lambda *step: diagnose(run.model, run.loss, run.roles, *step))
     curvature = make_sharpness(run)
     return (
         Probe(
             "diagnostics",
             train.diagnostics_every,
-            lambda seen: inside(seen.before, seen.state.params, seen.batch),
+            compiled(run, diagnose),
             needs_before=True,
         ),
         Probe("diagnostics", train.sharpness_every, lambda seen: curvature(seen.state, seen.batch)),
+        *(
+            Probe(name, every, compiled(run, PROBES[name]), needs_before=True)
+            for name, every in train.probes
+        ),
         Probe(
             "validation",
             train.evaluate_every,
@@ -38,6 +48,18 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
             last=train.steps,
         ),
     )
+
+
+def compiled(run: Run, measure: Measure) -> Callable[[Observation], dict[str, Any]]:
+    """The measure as a program, which is compiled when it is first due."""
+
+    @jax.jit
+    def program(before: Params, after: Params, batch: Batch) -> Any:
+        rows = jax.tree.map(lambda array: array[:ROWS], batch)
+        step = Step(run.model, run.loss, run.roles, before, after, rows)
+        return jax.tree.map(constrain, measure(step))
+
+    return lambda seen: program(seen.before, seen.state.params, seen.batch)
 
 
 def _samples(run: Run, params: Params) -> dict[str, Texts]:

@@ -185,8 +185,8 @@ def versions() -> dict[str, str]:
 
 
 def named(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values under flat names, as "test/bleu"."""
-    return {f"{group}/{name}": value for name, value in values.items()}
+    """Values under flat names, as "test/bleu"; one without a name has the group's."""
+    return {f"{group}/{name}" if name else group: value for name, value in values.items()}
 
 
 def format_scores(results: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 CONFIG = "config.json"  # the config that the directory belongs to
+ROWS = "rows.py"  # the rows of its own that the run was made with, where its config names some
 SPECIAL_IDS = "special_ids.json"  # of a tokenizer beside it that has its own
 TOKENIZER = "tokenizer.json"  # so that predicting needs no training data
 TOKENIZER_CONFIG = "tokenizer_config.json"  # what an imported one came with, for its export

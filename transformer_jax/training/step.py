@@ -37,6 +37,7 @@ class TrainSettings:
     checkpoint_every: int  # 0: only after the last step
     diagnostics_every: int  # 0: never
     sharpness_every: int  # 0: never
+    probes: tuple[tuple[str, int], ...]  # those besides, and the interval of each (0: never)
     bad_step: str  # "stop", "skip" or "restore"
     spike_threshold: float | None  # robust deviations; None: no spike is bad
 

@@ -3,6 +3,7 @@
 What a scheme computes from its parameters is compared with NumPy in shapes_test.
 """
 
+import dataclasses
 import functools
 import math
 
@@ -15,7 +16,7 @@ from tests.models import tiny
 from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.transformer.config import depth
 from transformer_jax.models.transformer.initialisation import draw_gain
-from transformer_jax.models.transformer.schemes import SCHEMES
+from transformer_jax.models.transformer.schemes import SCHEMES, ResidualScheme
 
 # Values that are given to three places, and values in float32.
 assert_to_three_places = functools.partial(np.testing.assert_allclose, rtol=0, atol=5.01e-4)
@@ -42,6 +43,15 @@ def gain_at(config, *path):
     gain = draw_gain(config, path)
     assert gain is not None
     return gain
+
+
+def test_every_field_shows_in_the_equation_but_those_that_draw():
+    plain = ResidualScheme()
+    set_to = {"skip": lambda depth: 2.0, "branch": lambda depth: 2.0, "trained_branch": "scalar"}
+    draw = {"profiled", "gain", "gained", "embedding_gain", "reads"}
+    for name in {field.name for field in dataclasses.fields(plain)} - draw:
+        value = set_to.get(name, not getattr(plain, name))
+        assert dataclasses.replace(plain, **{name: value}).equation != plain.equation, name
 
 
 # Constants of the equation

@@ -1,6 +1,8 @@
 """Scores, predictions, decoded text and diagnostics on a mesh equal those on one device."""
 
 import functools
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,8 +15,10 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.evaluation import trained
 from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
 from transformer_jax.evaluation.generate import generate
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection import probes
+from transformer_jax.inspection.diagnostics import diagnose
 from transformer_jax.training import state as train_state
+from transformer_jax.training.probe import Observation
 
 BEAM = settings(DecodeSettings, "decode", beam_size=3, extra_length=6)
 MESHES = ["data, fsdp and tensor", "fsdp, tensor and sequence"]
@@ -92,8 +96,9 @@ def test_diagnostics_are_the_same_and_whole_on_every_device():
 
     def compute(params):
         moved = jax.tree.map(lambda leaf: leaf * 1.01, params)
-        diagnose = functools.partial(diagnostics.diagnose, alone.model, alone.loss, alone.roles)
-        found = jax.jit(diagnose)(params, moved, batch)
+        after: Any = SimpleNamespace(params=moved)
+        seen = Observation(after, params, batch)
+        found = probes.compiled(alone, diagnose)(seen)
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)
 

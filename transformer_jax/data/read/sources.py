@@ -33,6 +33,7 @@ class Files(NamedTuple):
         shaping: others that have an effect on the examples.
         endings: settings -> what the name of each file ends with, behind the name of the split.
         beside: a file of a split -> others that are read along with it.
+        code: what tells one state of `read` from another, of a source that this library lacks.
     """
 
     read: Callable[..., Iterator[tuple]]
@@ -40,6 +41,7 @@ class Files(NamedTuple):
     shaping: tuple[str, ...] = ()
     endings: Callable[[SourceSettings], tuple[str, ...]] = lambda settings: ("",)
     beside: Callable[[Path], tuple[Path, ...]] = lambda path: ()
+    code: str = ""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -59,13 +61,14 @@ class Files(NamedTuple):
 class Generated(NamedTuple):
     """Reads splits where there are no files to name.
 
-    read: (settings, names of splits, columns) -> blocks of examples. reads: as of `Files`.
+    read: (settings, names of splits, columns) -> blocks of examples. reads, code: as of `Files`.
     version: settings -> what tells one state of the splits from another, without reading them.
     """
 
     read: Callable[[SourceSettings, tuple[str, ...], Columns], Iterable[Examples]]
     version: Callable[[SourceSettings], Any]
     reads: tuple[str, ...] = ()
+    code: str = ""
 
 
 PAIRS: Columns = ("source", "target")
@@ -259,14 +262,15 @@ def version(settings: SourceSettings, columns: Columns, splits: tuple[str, ...])
     files = find_files(settings, columns, splits)
     reader = SOURCES[settings.source][columns]
     shaping = [getattr(settings, name) for name in reader.reads if name != "dir"]
+    source = settings.source + reader.code
     if isinstance(reader, Generated):
-        return [settings.source, columns, splits, shaping, reader.version(settings)]
+        return [source, columns, splits, shaping, reader.version(settings)]
     folder = Path(settings.dir).expanduser().resolve()
     states = [
         [(os.path.relpath(path.resolve(), folder), *_state(path)) for path in reader.all_of(paths)]
         for paths in files
     ]
-    return [settings.source, columns, shaping, str(folder), states]
+    return [source, columns, shaping, str(folder), states]
 
 
 def plain_bytes(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) -> int | None:

@@ -72,15 +72,18 @@ class Carry(NamedTuple):
 
 
 class TrainedScale(nn.Module):
-    """A trained scale, filled with one value. A module of its own, so that it disturbs no draw."""
+    """A trained scale, filled with one value (None: 1).
+
+    A module of its own, so that it disturbs no draw.
+    """
 
     parameter_name: str
     size: tuple[int, ...]
 
     @nn.compact
-    def __call__(self, value: Float[Array, ""]) -> Float[Array, "*size"]:
+    def __call__(self, value: Float[Array, ""] | None) -> Float[Array, "*size"]:
         def fill(key, size):
-            return jnp.full(size, value)
+            return jnp.full(size, 1.0 if value is None else value)
 
         axes = ("embed",) * len(self.size)
         return parameter(self, self.parameter_name, fill, self.size, axes, factor=True)

@@ -104,6 +104,29 @@ class ResidualScheme:
         """Whether a stack has one norm more than its sublayers have."""
         return self.final_norm or self.summed_branches
 
+    @property
+    def equation(self) -> str:
+        """The right-hand side of the equation, and what the row adds elsewhere, as text."""
+        branch = "f(Norm(x))" if self.pre_norm else "f(x)"
+        if self.branch_norm:
+            branch = f"Norm({branch})"
+        if self.branch is not None or self.trained_branch is not None:
+            branch = f"c {branch}"
+        skip = "ω x" if self.trained_skip else "s x" if self.skip else "x"
+        equation = f"{skip} + {branch}"
+        if self.post_norm:
+            equation = f"Norm({equation})"
+        notes = {
+            f"c a trained {self.trained_branch}": self.trained_branch is not None,
+            "a Norm inside f, before its last projection": self.inner_norm,
+            "no Norm after the first sublayer": not self.first_post_norm,
+            "a layer's last sublayer also adds the layer's input": self.layer_shortcut,
+            "a second stream sums up all branches and joins at the end": self.summed_branches,
+            "a Norm on the embedding": self.embedding_norm,
+            "a Norm at the end of the stack": self.final_norm,
+        }
+        return "; ".join([equation, *(note for note, holds in notes.items() if holds)])
+
 
 def _admin_constant(depth: Depth) -> float:
     """sqrt((n + 1) / ln(n + 1) - 1) for n sublayers."""

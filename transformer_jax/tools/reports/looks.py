@@ -46,10 +46,14 @@ _OTHERS = list(_SCHEMES.values())
 def style(name: Any, among: Sequence[Any] = ()) -> dict[str, Any]:
     """Keywords of `Axes.plot` for a scheme, or for one of other names in a fixed order.
 
-    Where not all of the names are schemes, each looks as its place in the order says.
+    What is no scheme of this library, as one of an experiment's own, looks as its place in the
+    order says, and like no scheme among the names.
     """
-    named = name in _SCHEMES and all(each in _SCHEMES for each in among)
-    looks = _SCHEMES[name] if named else _OTHERS[list(among).index(name) % len(_OTHERS)]
+    looks = _SCHEMES.get(name)
+    if looks is None:
+        free = [own for scheme, own in _SCHEMES.items() if scheme not in among]
+        others = [each for each in among if each not in _SCHEMES] or [name]
+        looks = (free or _OTHERS)[others.index(name) % len(free or _OTHERS)]
     return looks._asdict() | {"label": title(name)}
 
 

@@ -39,8 +39,10 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
     members = [[runs.index(run) for run in arm.runs] for arm in groups]
     group_of = {run: number for number, each in enumerate(members) for run in each}
     order = [arm.name for arm in groups]
-    every = dict.fromkeys(name for run in runs for name in run.curves)
-    logged = [name for name in every if not name.startswith(("step", "spike/", DIAGNOSTICS))]
+    every = dict.fromkeys(
+        name for run in runs for name in run.curves if _by_depth(run, name) is None
+    )
+    logged = [name for name in every if not name.startswith(("step", "spike/"))]
     curves = {name: [series(run, name) for run in runs] for name in logged}
     return {
         "runs": [
@@ -123,14 +125,22 @@ def _diagnostics(run: Record) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for name in run.curves:
-        if name.startswith(DIAGNOSTICS):
+        if (what := _by_depth(run, name)) is not None:
             own = series(run, name)
             rows = np.array(own["values"], np.float32)  # None becomes NaN
             own["values"] = numbers(rows.reshape(len(rows), -1))
-            stack = (what := name.removeprefix(DIAGNOSTICS)).partition("/")[0]
+            stack = what.partition("/")[0]
             layers = run.config.get(f"model.num_{stack}_layers")
             found[what] = own | {"layers": layers or run.config.get("model.num_layers")}
     return found
+
+
+def _by_depth(run: Record, name: str) -> str | None:
+    """What was measured, as "decoder/entropy", by diagnostics or a probe; None: a curve."""
+    if name.startswith(DIAGNOSTICS):
+        return name.removeprefix(DIAGNOSTICS)
+    probe, _, place = name.partition("/")
+    return "/".join(filter(None, (place, probe))) if run.curves[name].vector else None
 
 
 def _samples(run: Record) -> list[dict[str, Any]]:

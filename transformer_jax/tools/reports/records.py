@@ -37,7 +37,11 @@ class Curve:
     Steps are divided into stretches of `width`, which is 1 until there are more than 2,000 and then
     doubles. Of each stay the least, the largest, the last and the first value that is not finite;
     of vectors the last.
+
+    vector: whether its values are vectors, measured inside the model by depth.
     """
+
+    vector = False
 
     def __init__(self):
         self.width = 1
@@ -45,6 +49,7 @@ class Curve:
 
     def add(self, step: int, value: Any) -> None:
         """Adds the value of a step that is not before the last one."""
+        self.vector = isinstance(value, list)
         points = self._stretches.setdefault(step // self.width, [])
         points.append((step, value))
         if len(points) > 16:
@@ -134,8 +139,7 @@ def _curves(folder: Path) -> dict[str, Curve]:
                 if sizes.setdefault(name, size) != size:
                     raise ValueError(f"{name} is {value!r:.80}, and not as long as before")
                 value = _finite(value) if size is None else [*map(_finite, value)]
-                if size is None or name.startswith(DIAGNOSTICS):
-                    curves[name].add(record["step"], value)
+                curves[name].add(record["step"], value)
     return dict(curves)
 
 

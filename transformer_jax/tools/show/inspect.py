@@ -14,6 +14,7 @@ from transformer_jax.inspection import memory
 from transformer_jax.inspection.flops import product_flops
 from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import Share
+from transformer_jax.models.transformer.config import scheme, stacks
 from transformer_jax.run import Run
 from transformer_jax.training.update_rules import OPTIMIZERS
 
@@ -30,6 +31,11 @@ def inspect(config: Config, workdir: Path | None) -> int:
         print("Changes from the default:", *(changes or ["none"]), sep="\n  ")
         if told:
             print("To note:", *told, sep="\n  ")
+
+        if run.family.inspected:
+            print("\nThe output of a residual sublayer:")
+            for stack in stacks(run.model.config):
+                print(f"  {stack}: {scheme(run.model.config, stack).equation}")
 
         width = max(map(len, run.roles))
         print("\nParameters:")
