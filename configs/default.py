@@ -85,7 +85,13 @@ def get_config(arg: str = "") -> Config:
     train.ema_decay = 0.0  # of the moving average of parameters that is evaluated (0: none)
     train.log_every = 100  # steps; logged values are means over this many
     train.evaluate_every = 1000  # steps (0: only after the last)
+    # Steps after which the validation split is scored besides, as (0, 10, 500); ("log2",) means
+    # 0, 1, 2, 4, 8, ... Step 0 is the start.
+    train.evaluate_at = ()
     train.diagnostics_every = 0  # steps between measurements inside the model (0: none)
+    # Likewise, steps at which it is measured besides; not 0, since it compares parameters before a
+    # step with those after it.
+    train.diagnostics_at = ()
     train.sharpness_every = 0  # steps between measurements of the loss's curvature (0: none)
     # Rows (name, every) of single measurements inside the model, as (("sink_mass", 100),): each is
     # logged as "NAME/..." every so many steps.
@@ -107,8 +113,14 @@ def get_config(arg: str = "") -> Config:
     # Work directory or checkpoint of another run, whose parameters of equal path and shape (and
     # tokenizer) this one starts from ("": none).
     checkpoint.init_from = ""
+    # Work directory or checkpoint (RUN/checkpoints/STEP) of another run that this one branches off
+    # from, with all of its state ("": none). Schedule, learning rate, weight decay, clipping, steps
+    # and what a rerun may change may differ, nothing else.
+    checkpoint.fork_from = ""
     checkpoint.every = 1000  # steps (0: only after the last)
-    checkpoint.keep_last = 5  # newest checkpoints that stay
+    # Steps after which there is a checkpoint that stays besides, as of train.evaluate_at.
+    checkpoint.at = ()
+    checkpoint.keep_last = 5  # newest checkpoints that stay, of those of checkpoint.every
     # The best by this metric stays too ("": none). Lower is better for a loss or a perplexity.
     checkpoint.best_metric = "validation/loss"
     checkpoint.average_last = 1  # "last" is the mean of this many newest checkpoints' parameters
@@ -187,6 +199,9 @@ def _data() -> Config:
     # Whether lines of files that are no examples (not UTF-8, a missing field, ...) are counted and
     # left out. Otherwise the first one ends the run.
     data.skip_bad_lines = False
+    # Of the order, masks and packing of training data alone: so initial parameters differ on equal
+    # batches, or batches with equal initial parameters (None: seed).
+    data.seed = config_dict.placeholder(int)
     data.workers = 8  # processes that tokenise at most; no more than there are cores
 
     data.tokenizer = tokenizer = config_dict.ConfigDict()  # one for both languages

@@ -48,8 +48,8 @@ import jax
 from experiments import flags
 from experiments.harness import default_report, new, results
 from experiments.harness.executors import EXECUTORS, bucket
-from experiments.harness.jobs import Job, Order
-from experiments.harness.plan import plan
+from experiments.harness.jobs import Job, Order, ready
+from experiments.harness.plan import check_listed, plan
 from experiments.harness.sweep import ROOT, Run, part
 from transformer_jax.config.rows import mistakes
 from transformer_jax.runs.workdir import write_atomically
@@ -106,7 +106,7 @@ def _main(arguments: argparse.Namespace) -> int:
     if arguments.run is None:
         _write_order(jobs, home, sweep + " --quick" * arguments.quick)
     if left:
-        if signalled := _execute(left, arguments, folder, home, sweep):
+        if signalled := _execute_all(jobs, arguments, folder, home, sweep):
             print("Stopped. The same command continues from here.")
             return 128 + signalled
         if _failed(jobs):
@@ -149,6 +149,7 @@ def _runs(folder: Path, arguments: argparse.Namespace) -> tuple[str, list[Run]]:
         runs = list(sweeps[name](arguments.quick))
         if others := [run for run in runs if not isinstance(run, Run)]:
             raise ValueError(f"the sweep {name!r} lists {others[0]!r:.100}, which is no Run")
+        check_listed(runs)
     own = {"rows": str(folder / "rows.py")} if (folder / "rows.py").exists() else {}
     place = {} if arguments.data_dir is None else {"data.dir": arguments.data_dir}
     if own or place:
@@ -198,6 +199,21 @@ def _write_order(jobs: Sequence[Job], home: Path, sweep: str) -> None:
     home.mkdir(parents=True, exist_ok=True)
     orders = results.read_json(home / SWEEPS) | {sweep: [job.id for job in jobs]}
     write_atomically(home / SWEEPS, json.dumps(orders, indent=1) + "\n")
+
+
+def _execute_all(
+    jobs: Sequence[Job], arguments: argparse.Namespace, folder: Path, home: Path, sweep: str
+) -> int:
+    """Runs the jobs, forks after what they are forks of; returns the signal that stopped it, or 0.
+
+    A job that has failed is not tried again, and what forks from it is left.
+    """
+    tried: set[str] = set()
+    while now := [job for job in ready(jobs) if job.id not in tried]:
+        if signalled := _execute(now, arguments, folder, home, sweep):
+            return signalled
+        tried |= {job.id for job in now}
+    return 0
 
 
 def _execute(

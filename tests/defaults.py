@@ -40,7 +40,7 @@ def settings(kind: type[Any], section: str, **changes: Any) -> Any:
 
 def train_settings(**changes: Any) -> TrainSettings:
     """Ten steps of which none is evaluated, measured or saved."""
-    quiet = {"steps": 10, "evaluate_every": 0, "checkpoint_every": 0}
+    quiet = {"steps": 10, "evaluate_every": 0, "checkpoint_every": 0, "checkpoint_at": ()}
     return settings(TrainSettings, "train", **(quiet | changes))
 
 

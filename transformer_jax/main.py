@@ -49,7 +49,9 @@ from transformer_jax.runs.workdir import ERROR
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ARGUMENT] (default: the workdir's own).")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run's files.")
 _MODE = flags.DEFINE_enum("mode", "train", list(COMMANDS), "What to do.")
-_CHECKPOINT = flags.DEFINE_string("checkpoint", None, "last, best, a step, or a folder.")
+_CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", None, "last, best, a step, a folder, or all (evaluate)."
+)
 _SPLIT = flags.DEFINE_enum("split", None, ("validation", "test"), "What to score (default: test).")
 _INPUT = flags.DEFINE_string("input", "-", "Lines to read; - is standard input.")
 _OUTPUT = flags.DEFINE_string("output", "-", "Where results go; - is standard output.")

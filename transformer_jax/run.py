@@ -33,6 +33,7 @@ from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.tasks.task import Task
 from transformer_jax.training import state
 from transformer_jax.training.losses import Loss
+from transformer_jax.training.probe import is_listed
 from transformer_jax.training.state import State
 from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings, TrainStep
 from transformer_jax.training.update_rules import OptimizerSettings
@@ -40,14 +41,20 @@ from transformer_jax.training.update_rules import OptimizerSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """`config.checkpoint`, but for `every`, which is one of training's intervals."""
+    """`config.checkpoint`, but for `every` and `at`, which are of training's intervals."""
 
     keep_last: int
     best_metric: str
     average_last: int
     init_from: str
+    fork_from: str
 
     def __post_init__(self):
+        if self.init_from and self.fork_from:
+            raise ValueError(
+                f"checkpoint.fork_from={self.fork_from!r} starts with all of a run's state, and "
+                f'checkpoint.init_from={self.init_from!r} with parameters: set one of them to ""'
+            )
         if self.average_last > self.keep_last:
             raise ValueError(
                 f"checkpoint.average_last={self.average_last} needs as many checkpoints, but "
@@ -75,6 +82,7 @@ class Run:
         change.
       as_json: the content of its config.json, to be saved; nothing is read out of it.
       own_rows: the source of the rows that are not this library's, to be saved; "": none.
+      data_seed: of the data alone; None: `seed`.
       mesh: of the devices; the caller puts it in use (`devices.mesh.use`).
       task: what the model is trained for, and so what is scored and generated.
       loss: (outputs, batch) -> (loss sum, weight, sums).
@@ -86,6 +94,7 @@ class Run:
     as_json: Mapping[str, Any]
     own_rows: str
     seed: int
+    data_seed: int | None
     mesh: Mesh
     task: Task
     data: Dataset
@@ -123,7 +132,12 @@ class Run:
         return with_memory(self.model, params, batch, rng, memory)
 
     def with_seed(self, seed: int | Int[Array, ""]) -> "Run":
-        """The same with another seed, which may be traced; the step of one trains the others."""
+        """The same with another seed, which may be traced; the step of one trains the others.
+
+        The data stays where it has a seed of its own.
+        """
+        if self.data_seed is not None:
+            return dataclasses.replace(self, seed=seed)
         settings = dataclasses.replace(self.data.settings, seed=seed)
         data = dataclasses.replace(self.data, settings=settings)
         return dataclasses.replace(self, seed=seed, data=data)
@@ -198,6 +212,7 @@ class Run:
             workdir / CHECKPOINTS,
             keep_last=self.checkpoint.keep_last,
             best_metric=self.checkpoint.best_metric,
+            stays=lambda step: is_listed(step, self.train.checkpoint_at),
         )
 
     def trained(self, params: Params) -> Trained:

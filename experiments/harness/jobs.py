@@ -8,6 +8,7 @@ from pathlib import Path
 
 from experiments.harness import results
 from experiments.harness.sweep import ROOT, Run
+from transformer_jax.runs.workdir import CHECKPOINTS
 
 _LOG_LINES = 15  # shown of a failed run's log
 
@@ -40,6 +41,10 @@ class Job:
         python = [sys.executable, "-m"]
         train = [*python, "transformer_jax.main", f"--config={ROOT / run.config}", workdir]
         train += [f"--config.{key}={_written(value)}" for key, value in run.overrides.items()]
+        if run.fork_from is not None:
+            trunk = self.workdir.parent / run.fork_from.id
+            place = trunk if run.fork_step is None else trunk / CHECKPOINTS / str(run.fork_step)
+            train.append(f"--config.checkpoint.fork_from={_written(str(place))}")
         measure = [*python, "experiments.harness.measure", f"--folder={self.folder}", workdir]
         left = []
         if run.train and not results.is_trained(run, self.workdir):
@@ -94,6 +99,13 @@ class Order:
         if not self.folder.is_relative_to(ROOT):
             raise ValueError(f"{self.folder} has to be in {ROOT}, which is what other machines get")
         return ["experiment", self.folder.name, *self.flags, f"--runs_dir={self.bucket}"]
+
+
+def ready(jobs: Sequence[Job]) -> list[Job]:
+    """Those with something left to do, but for forks of runs that are not done."""
+    left = {job.id: job for job in jobs if job.commands()}
+    trunks = {id: job.runs[0].fork_from for id, job in left.items()}
+    return [left[id] for id, trunk in trunks.items() if trunk is None or trunk.id not in left]
 
 
 def wait(

@@ -38,7 +38,32 @@ def plan(runs: Sequence[Run], folder: Path, home: Path) -> list[Job]:
                     f"{'; '.join(difference)}: that is not part of what a run is"
                 )
         check(first, folder)
+        if first.fork_from is not None:
+            check_fork(first, first.fork_from)
     return [Job(folder, home / id, tuple(same[id])) for id in same]
+
+
+def check_listed(runs: Sequence[Run]) -> None:
+    """Raises ValueError for a fork of a run that the sweep does not list."""
+    ids = {run.id for run in runs}
+    for run in runs:
+        if run.fork_from is not None and run.fork_from.id not in ids:
+            raise ValueError(
+                f"the run {run} is a fork of {run.fork_from}, which the sweep does not list: add it"
+            )
+
+
+def check_fork(run: Run, trunk: Run) -> None:
+    """Raises ValueError where the run differs from its trunk in what a fork may not."""
+    ours = overrides.identity(run.resolved)
+    if lines := overrides.refused_in_fork(overrides.identity(trunk.resolved), ours):
+        raise ValueError(f"the run {run} cannot be a fork of {trunk}: {'; '.join(lines)}")
+    step = trunk.resolved.train.steps if run.fork_step is None else run.fork_step
+    if step >= run.resolved.train.steps:
+        raise ValueError(
+            f"the run {run} has train.steps={run.resolved.train.steps}, and is a fork of {trunk} "
+            f"at step {step}: raise it"
+        )
 
 
 def check(run: Run, folder: Path) -> build.Run:

@@ -48,7 +48,7 @@ from transformer_jax.runs.workdir import plain
 
 ROOT = Path(__file__).parents[2]
 # Keys whose change alone makes nothing run again: data is moved more often than changed.
-FOLDERS = ("data.dir", "data.cache_dir")
+FOLDERS = ("data.dir", "data.cache_dir", "checkpoint.fork_from")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,9 @@ class Run:
         that differ in nothing else are run once: a baseline may stand in two grids.
       train: whether the run is trained.
       measure: the arguments of the folder's `measure.measure` (plain values); None: not measured.
+      fork_from: the run of the same sweep that this one branches off from once that has ended, with
+        all of its state. Its own config is told as if it stood alone.
+      fork_step: the step of fork_from's checkpoint (see `checkpoint.at`); None: of its last.
     """
 
     config: str
@@ -69,8 +72,12 @@ class Run:
     labels: Mapping[str, Any]
     train: bool = True
     measure: Mapping[str, Any] | None = None
+    fork_from: "Run | None" = None
+    fork_step: int | None = None
 
     def __post_init__(self):
+        if self.fork_from is not None and not (self.train and self.fork_from.train):
+            raise ValueError(f"the run {self} or what it is a fork of is not trained")
         if not self.train and self.measure is None:
             raise ValueError(f"the run {self} does nothing: train it, or give arguments to measure")
 
@@ -90,14 +97,17 @@ class Run:
         """Twelve hexadecimal digits that stand for what the run does.
 
         They depend on what differs from the default config (folders, checkpoints, evaluation and
-        decoding left out), on `train` and on `measure`; not on `labels`. So a key that is added to
-        the default config changes no id.
+        decoding left out), on `train`, `measure` and the fork; not on `labels`. So a key that is
+        added to the default config changes no id.
         """
         changes = overrides.changes(default.get_config(), self.resolved)
         # A report reads the log, so the intervals at which it is written count.
         intervals = {key: value for key, (_, value) in changes.items() if key.startswith("train.")}
         config = overrides.identity(self.resolved) | intervals
-        text = json.dumps([config, self.train, self.measure], sort_keys=True)
+        parts = [config, self.train, self.measure]
+        if self.fork_from is not None:
+            parts += [self.fork_from.id, self.fork_step]
+        text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @functools.cached_property

@@ -8,7 +8,9 @@ import pytest
 
 from transformer_jax.config import kinds
 from transformer_jax.config import load as overrides
+from transformer_jax.config.build import optimizer_settings
 from transformer_jax.configs import default
+from transformer_jax.training.schedule import make_schedule
 
 DEFAULT = "configs/default.py"
 
@@ -84,6 +86,8 @@ def test_text_becomes_a_value_of_the_keys_type(text, value):
         (f"optimizer.learning_rate={'9' * 400}", ["optimizer.learning_rate=999", "finite number"]),
         ("optimizer.learning_rate=1e39", ["optimizer.learning_rate=1e+39", "at most 3.4e+38"]),
         (f"{'x' * 5000}=1", ["there is no config key xxx", "... (5,000 characters)"]),
+        ("checkpoint.at=(0,-1)", ["checkpoint.at=(0, -1)", "(0, 10, 500) or ('log2',)"]),
+        ("train.evaluate_at=log3", ["train.evaluate_at='log3'", "steps"]),
         ("data.prefix=\udc80", ["data.prefix='\\udc80'", "text in UTF-8"]),
     ],
 )
@@ -294,6 +298,22 @@ def test_a_work_directory_refuses_another_run(text):
         overrides.check_workdir(overrides.load(DEFAULT), overrides.load(DEFAULT, [text]))
 
 
+@pytest.mark.parametrize("key", overrides.flatten(default.get_config()))
+def test_a_fork_differs_in_how_it_is_trained_and_in_nothing_of_its_state(key):
+    """Of each key, another value is refused by its name, or free in a rerun, or in the list."""
+    config, kind = overrides.load(DEFAULT), overrides._defaults(default.get_config)[1][key].type
+    other = {int: 2**30, float: 0.7, str: "other", tuple: ("other",)}
+    other[bool] = not overrides.flatten(config)[key]
+    changed = overrides.replace(config, {key: other[kind]})
+    schedules = "schedule learning_rate warmup_steps burn_in_steps decay_steps stable_steps"
+    others = [f"optimizer.{name}" for name in f"{schedules} final_learning_rate".split()]
+    others += ["optimizer.weight_decay", "optimizer.clip_norm", "train.steps"]
+    lines = overrides.refused_in_fork({}, overrides.identity(changed))
+    is_free = key in [*others, "train.bad_step"] or key.startswith("checkpoint.")
+    is_free |= not overrides.identity(changed)  # a rerun may change it
+    assert [line.partition(":")[0] for line in lines] == [key] * (not is_free)
+
+
 def test_what_was_skipped_stays_skipped():
     with pytest.raises(ValueError, match="train.bad_step: 'skip' -> 'stop'"):
         overrides.check_workdir(
@@ -301,11 +321,23 @@ def test_what_was_skipped_stays_skipped():
         )
 
 
-def test_steps_do_not_grow_under_a_schedule_that_ends():
-    saved = overrides.load(DEFAULT, {"optimizer.schedule": "cosine"})
-    with pytest.raises(ValueError, match="train.steps: 100000 -> 200000"):
-        overrides.check_workdir(saved, overrides.replace(saved, {"train.steps": 200_000}))
-    assert overrides.difference(saved, overrides.replace(saved, {})) == []
+@pytest.mark.parametrize(
+    ("schedule", "most"),  # the last step from which they may grow
+    [("cosine", -1), ("linear", -1), ("warmup_stable_decay", 99_000), ("halving", 100_000)],
+)
+def test_steps_grow_as_long_as_no_learning_rate_has_depended_on_them(schedule, most):
+    changes = {"optimizer.schedule": schedule, "optimizer.decay_steps": 1_000}
+    saved = overrides.load(DEFAULT, changes)
+    longer = overrides.replace(saved, {"train.steps": 200_000})
+    rates = [make_schedule(optimizer_settings(config)) for config in (saved, longer)]
+    for reached in (0, 5_000, 98_999, 99_000, 99_001, 100_000):
+        before, after = overrides.identity(saved), overrides.identity(longer)
+        lines = overrides.refused(before, after, reached)
+        assert lines == ["train.steps: 100000 -> 200000"] * (reached > most)
+        # So those that were made are what the longer run would have made.
+        assert lines or rates[0](reached - 1) == rates[1](reached - 1)
+    with pytest.raises(ValueError, match="train.steps: 200000 -> 100000"):
+        overrides.check_workdir(longer, saved)
 
 
 @pytest.mark.parametrize("key", kinds.CHOICES)

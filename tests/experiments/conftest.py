@@ -52,7 +52,20 @@ SWEEP = """
     def clash(quick):
         return [run({"beam": size}, {"decode.beam_size": size}) for size in (1, 2)]
 
+    def forks(quick, listed=True, **changes):
+        trunk = run({"rate": "trunk"}, {"train.steps": 20, "checkpoint.at": (10,)})
+        rates = {"train.steps": 25} | changes
+        branches = [
+            run({"rate": x}, rates | {"optimizer.learning_rate": x}, fork_from=trunk, fork_step=10)
+            for x in (0.0, 0.01, 0.02, 0.03, 0.04)
+        ]
+        return [*branches, *[trunk] * listed]
+
     SWEEPS = {
+        "forks": forks,
+        "unlisted": lambda quick: forks(quick, False),
+        "other_state": lambda quick: forks(quick, **{"optimizer.beta1": 0.5}),
+        "no_steps": lambda quick: forks(quick, **{"train.steps": 10}),
         "measured": measured,
         "trained": trained,
         "broken": broken,

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from experiments.harness.executors import Executor
 from experiments.harness.sweep import ROOT, part
 from transformer_jax.config.load import to_json
 from transformer_jax.configs.default import Config
+from transformer_jax.runs.workdir import read_metrics
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -201,3 +203,21 @@ def test_the_devices_are_left_to_the_runs(command):
     assert "0 of 1 run done" in sweep.stdout, sweep.stderr
     assert sweep.returncode == 1 and "JAX finds no device" in sweep.stderr
     assert "nowhere" in sweep.stderr
+
+
+@pytest.mark.long
+def test_branches_of_one_trunk_cost_it_once(folder, command, tmp_path):
+    """What was trained is counted in logged steps: all of the trunk, of others their own."""
+    (folder / "report.py").unlink()
+    (folder / "README.md").write_text("# Question\n")
+    assert run.main(command("forks", "--jobs=2")) == 0
+    workdirs = [path.parent for path in tmp_path.glob("runs/question/*/config.json")]
+    logged = [[record["step"] for record in read_metrics(workdir)] for workdir in workdirs]
+    assert sorted(logged) == [[5, 10, 15, 20], *[[15, 20, 25]] * 5]
+    logs = [(workdir / "log.txt").read_text() for workdir in workdirs]
+    assert [log.count("\n$ ") + log.startswith("$ ") for log in logs] == [1] * 6
+    trunk, branch = (next(w for w in workdirs if len([*read_metrics(w)]) == n) for n in (4, 3))
+    before = _contents(trunk)
+    shutil.rmtree(branch)
+    assert run.main(command("forks")) == 0  # that branch again, and nothing else
+    assert _contents(trunk) == before and len([*read_metrics(branch)]) == 3

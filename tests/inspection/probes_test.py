@@ -45,6 +45,10 @@ def test_each_row_is_due_at_its_interval_and_scores_after_the_last_step():
     assert due(make()) == [[3, 6, 9, 12], [4, 8, 12], evaluated, evaluated]
     never = dict.fromkeys(EVERY, 0)
     assert due(make(**never)) == [[], [], [12], [12]]
+    listed = make(**never, evaluate_at=(0, 7), diagnostics_at=("log2", 3))
+    assert due(listed) == [[1, 2, 3, 4, 8], [], [7, 12], [7, 12]]
+    # Before the first step, what needs no step.
+    assert [probe.due(0) for probe in listed] == [False, False, True, True]
     assert [probe.needs_before for probe in make()] == [True, False, False, False]
 
 

@@ -147,10 +147,12 @@ def test_the_loop_equals_a_plain_loop_of_steps():
         ((4, 3, 6), [4, 8, 10], [3, 6, 9, 10], [6, 10]),
         ((100, 4, 3), [10], [4, 8, 10], [3, 6, 9, 10]),
         ((100, 0, 0), [10], [10], [10]),
+        ((100, 0, 7, ("log2", 5)), [10], [10], [1, 2, 4, 5, 7, 8, 10]),
     ],
 )
 def test_lines_probes_and_checkpoints_come_at_their_steps(every, trained, probed, saved_at):
-    intervals = dict(zip(("log_every", "evaluate_every", "checkpoint_every"), every, strict=True))
+    names = "log_every", "evaluate_every", "checkpoint_every", "checkpoint_at"
+    intervals = dict(zip(names, every, strict=False))
     _, log, saved = fit(make_settings(**intervals))
     assert [step for step, line in log.lines.items() if "train/loss" in line] == trained
     assert [step for step, line in log.lines.items() if "validation/loss" in line] == probed

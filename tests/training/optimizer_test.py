@@ -178,3 +178,16 @@ def group(glob, factor, decay):
 def test_mistakes_are_named(changes, words):
     with pytest.raises(ValueError, match=words):
         make_optimizer(**({"name": "adamw"} | changes)).init(make_stack()[0])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_a_fork_may_change_leaves_the_structure_of_the_state(name):
+    """Otherwise its trunk's could not be restored."""
+    params, _ = make_stack()
+    decay = {"weight_decay": 0.1} if OPTIMIZERS[name].decays else {}
+    plain, other = (
+        make_optimizer(name, **changes).init(params)
+        for changes in ({}, {"clip_norm": 1.0, **decay})
+    )
+    assert jax.tree.structure(plain) == jax.tree.structure(other)
+    assert jax.tree.map(np.shape, plain) == jax.tree.map(np.shape, other)

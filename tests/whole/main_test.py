@@ -9,10 +9,15 @@ import jax
 import numpy as np
 import pytest
 
+from tests.checkpoint.states import arrays_of
 from tests.whole.command_line import call, files, message_of, piped, records, results
+from transformer_jax.config.build import built
 from transformer_jax.config.load import difference, load
+from transformer_jax.devices.mesh import place
+from transformer_jax.evaluation import trained
 from transformer_jax.inspection import memory
 from transformer_jax.process import machine
+from transformer_jax.runs.workdir import SCORED, read_metrics, scores
 
 NEW = "--config=@/run.json --workdir=@/new"
 RUN = "--workdir=@/run"
@@ -181,3 +186,96 @@ def test_a_failure_in_training_is_reported_and_noted(folder, tmp_path, capsys, m
     message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}/run")
     assert "no space left" in message
     assert results(tmp_path / "run")["status"] == "failed"
+
+
+# Forks -------------------------------------------------------------------------------------------
+
+
+def test_a_fork_that_changes_nothing_is_the_run_that_was_not_broken(folder, tmp_path, monkeypatch):
+    """Also where it is broken in turn, and what it comes from is gone by then."""
+    shutil.copytree(folder / "run", tmp_path / "trunk")
+    monkeypatch.chdir(tmp_path)
+    branch = tmp_path / "branch"
+    fork = f"--config={folder}/run.json", "--config.checkpoint.fork_from=trunk/checkpoints/2"
+    listed = "--config.checkpoint.at=(5,)", "--config.checkpoint.keep_last=1"
+    assert call(*fork, *listed, f"--workdir={branch}") == 0
+    shutil.rmtree(tmp_path / "trunk")
+    for _ in range(2):
+        assert results(branch)["fork"] == {"run": str(tmp_path / "trunk"), "step": 2}
+        assert sorted(path.name for path in (branch / "checkpoints").iterdir()) == ["5", "6"]
+        assert records(branch) == records(folder / "run")[1:]
+        ends = (arrays_of(run / "checkpoints" / "6") for run in (branch, folder / "run"))
+        assert next(ends) == next(ends)
+        assert scores(results(branch)) == scores(results(folder / "run"))
+        shutil.rmtree(branch / "checkpoints" / "6")
+        (branch / "results.json").unlink()
+        assert call(f"--workdir={branch}") == 0
+
+
+def test_branches_have_their_own_schedules_and_the_parameters_of_the_trunk(folder, tmp_path):
+    trunk = folder / "run" / "checkpoints" / "4"
+    changes = "schedule=linear", "learning_rate=0", "clip_norm=1"
+    flags = [f"--config.optimizer.{change}" for change in changes]
+    flags += [f"--config.checkpoint.fork_from={trunk}", "--config.train.steps=7"]
+    assert call(f"--config={folder}/run.json", *flags, f"--workdir={tmp_path}") == 0
+    assert results(tmp_path)["steps"] == 7 and records(tmp_path)[-1]["train/learning_rate"] == 0
+    before, after = arrays_of(trunk), arrays_of(tmp_path / "checkpoints" / "7")
+    names = [name for name in before if name.startswith("params/")]
+    assert names and all(before[name] == after[name] for name in names)
+
+
+FORK = f"{NEW} --config.checkpoint.fork_from=@/run"
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ("", "made 6 steps | train.steps=6 leaves none | RUN/checkpoints/STEP"),
+        ("/checkpoints/6", "made 6 steps"),
+        ("/checkpoints/5", "manifest.json is missing"),
+        ("where", "runwhere' is no work directory"),
+        (" train.steps=9 model.d_ff=8 seed=4", "model.d_ff: 16 -> 8 | seed: 3 -> 4"),
+        (" train.steps=9 data.seed=1", "data.seed: None -> 1"),
+        (" train.steps=9 data.train=('test',)", "data.train: ('train',) -> ('test',)"),
+        (" checkpoint.init_from=@/run", "checkpoint.init_from= | set one of them"),
+    ],
+)
+def test_what_a_fork_may_not_change_is_refused_before_anything_is_compiled(
+    folder, capsys, monkeypatch, changes, parts
+):
+    monkeypatch.setattr(memory, "compiled_step", None)
+    which, *others = changes.split(" ")
+    arguments = [FORK + which, *(f"--config.{change}" for change in others)]
+    message = message_of(folder, capsys, " ".join(arguments))
+    assert all(part in message for part in parts.split(" | ")), message
+
+
+def test_all_checkpoints_are_scored_by_one_program(folder, tmp_path, monkeypatch):
+    workdir = shutil.copytree(folder / "run", tmp_path / "run")
+    evaluate, traced = (f"--workdir={workdir}", "--mode=evaluate", "--checkpoint=all"), []
+    plain = trained.with_memory
+    monkeypatch.setattr(trained, "with_memory", lambda *a: traced.append(a) or plain(*a))
+    assert call(*evaluate, "--config.evaluate.batch_size=3") == 0  # no test has asked for it
+    assert len(traced) == 1 and not (workdir / SCORED).exists()
+    assert call(*evaluate) == 0 and call(*evaluate, "--split=validation") == 0
+    scored = list(read_metrics(workdir, SCORED))
+    assert [record["step"] for record in scored] == [2, 4, 6]
+    assert all(scored[-1][n] == v for n, v in results(workdir).items() if n.startswith("test/"))
+    assert len({record["validation/loss"] for record in scored}) == 3
+
+
+def test_the_seed_of_the_data_decides_batches_and_the_other_parameters(folder):
+    def first(**seeds):
+        changes = {name.replace("_", "."): value for name, value in seeds.items()}
+        with built(load(str(folder / "run.json"), changes), folder / "run") as run:
+            batch = place(run.mesh, next(run.train_streams()))
+            drawn = run.with_seed(run.seed).new_state(batch).params
+            assert run.with_seed(9).data.settings.seed == seeds.get("data_seed", 9)
+            return [jax.tree.map(np.asarray, part) for part in (batch, drawn)]
+
+    def same(one, other):
+        return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+    plain, other, ours = first(seed=1), first(seed=2, data_seed=1), first(seed=1, data_seed=2)
+    assert same(plain[0], other[0]) and not same(plain[1], other[1])
+    assert same(plain[1], ours[1]) and not same(plain[0], ours[0])

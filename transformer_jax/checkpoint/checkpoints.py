@@ -37,7 +37,7 @@ from transformer_jax.process import hosts
 from transformer_jax.runs import manifest
 from transformer_jax.runs.workdir import CONFIG, LABELS, plain, read_labels
 
-_PROGRESS = "progress.json"
+PROGRESS = "progress.json"
 _METRICS = "metrics.json"
 
 
@@ -67,9 +67,10 @@ class Restored:
 class Checkpoints:
     """The checkpoints of one run: the newest, the last `keep_last` scheduled ones, and the best.
 
-    Scheduled are those that every run saves, however often it is preempted and however long it
-    continues afterwards. Any other counts, for the mean and for the best, only while it is the
-    newest. So a run ends with the same checkpoints, mean and best, whether or not it was broken.
+    Those of steps for which `stays` holds stay too. Scheduled are those that every run saves,
+    however often it is preempted and however long it continues afterwards. Any other counts, for
+    the mean and for the best, only while it is the newest. So a run ends with the same checkpoints,
+    mean and best, whether or not it was broken.
 
     `best_metric` decides which one is the best; where it is "", none is kept. Lower is better for
     a metric whose name ends in "loss" or "perplexity", higher for any other.
@@ -77,8 +78,16 @@ class Checkpoints:
     An error in the background is raised by the next call of any method.
     """
 
-    def __init__(self, directory: str | os.PathLike, *, keep_last: int, best_metric: str):
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        *,
+        keep_last: int,
+        best_metric: str,
+        stays: Callable[[int], bool] = lambda step: False,
+    ):
         self._directory = Path(directory).absolute()
+        self._stays = stays
         self._keep_last = keep_last
         self._best_metric = best_metric
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -115,7 +124,7 @@ class Checkpoints:
             # Also tells the others that the folder is there.
             parts = map(json.loads, hosts.gather("streams", json.dumps(streams)))
             documents = {
-                _PROGRESS: {
+                PROGRESS: {
                     "step": step,
                     "scheduled": scheduled,
                     "records": records,
@@ -164,10 +173,6 @@ class Checkpoints:
         """Steps of the whole checkpoints, oldest first. Reads and hashes every file."""
         self.wait()
         return hosts.first(self._whole)
-
-    def newest_step(self) -> int:
-        """The step of the newest checkpoint, whole or not; 0 without one. Reads no file."""
-        return max(self._folders(), default=0)
 
     def wait(self) -> None:
         """Returns when the last save is on disk. Raises RuntimeError or OSError if it failed."""
@@ -316,6 +321,7 @@ class Checkpoints:
         scheduled = [folder for folder in whole if _progress(folder)["scheduled"]]
         # The best of the scheduled ones: the newest may be better, and will not count later.
         keep = {folders[saved], *scheduled[-self._keep_last :], self._best(scheduled)}
+        keep |= {folder for step, folder in folders.items() if self._stays(step)}
         for folder in set(folders.values()) - keep:
             # Renamed first: after a kill it is a leftover rather than half a checkpoint.
             shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
@@ -323,7 +329,7 @@ class Checkpoints:
 
 def fault(folder: Path, *, unhashed: str | None = None) -> str | None:
     """Why the folder is not a whole checkpoint, or None (see `manifest.fault`)."""
-    needed = (_PROGRESS, CONFIG, arrays.STATE)
+    needed = (PROGRESS, CONFIG, arrays.STATE)
     if found := manifest.fault(folder, needed=needed, unhashed=unhashed):
         return found
     if folder.stem.isdecimal() and folder.stem != str(step := _progress(folder)["step"]):
@@ -357,6 +363,11 @@ def origin(folder: Path) -> Origin:
             f"the checkpoint {folder} does not say which {error.args[0]} it was trained with, for "
             "an older version of this code saved it: use that one, or train in another --workdir"
         ) from error
+
+
+def step_of(folder: Path) -> int:
+    """The step of a whole checkpoint."""
+    return _progress(folder)["step"]
 
 
 def restore(folder: Path, abstract_state: PyTree) -> Restored:
@@ -400,7 +411,7 @@ def evaluated(saved: Mapping[str, Any]) -> str:
 
 
 def _progress(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / _PROGRESS).read_text())
+    return json.loads((folder / PROGRESS).read_text())
 
 
 def _metrics(folder: Path) -> dict[str, float | None]:

@@ -82,7 +82,7 @@ def init_from(
     """
     source = Path(path).expanduser().absolute()
     earlier = hosts.first(lambda: _earlier(before, source))
-    folder = Path(earlier) if earlier else _source(source)
+    folder = Path(earlier) if earlier else source_of(source)
     saved = arrays.saved(folder)
     name = evaluated(saved)
     ours, theirs = arrays.flat(params), arrays.flat(saved[name])
@@ -232,8 +232,11 @@ def _earlier(before: Path, source: Path) -> str | None:
     return None
 
 
-def _source(path: Path) -> Path:
-    """The newest whole checkpoint of a work directory, or `path` as a checkpoint's own folder."""
+def source_of(path: Path) -> Path:
+    """The newest whole checkpoint of a work directory, or `path` as a checkpoint's own folder.
+
+    Raises FileNotFoundError when there is no whole checkpoint.
+    """
     checkpoints = path / CHECKPOINTS
     if hosts.first(checkpoints.is_dir):
         newest = Checkpoints(checkpoints, keep_last=1, best_metric="").find("last")

@@ -101,7 +101,8 @@ def check_own(config: Config, workdir: Path) -> None:
     """
     _check_whole(workdir)
     if (workdir / CONFIG).exists():
-        check_workdir(load(str(workdir / CONFIG)), config)
+        reached = max(work.saved_steps(workdir), default=0)
+        check_workdir(load(str(workdir / CONFIG)), config, reached)
 
 
 def _check_whole(workdir: Path) -> None:
@@ -162,5 +163,6 @@ def _is_edited(config: Config, workdir: Path) -> bool:
     """Whether config.json is not that of the checkpoints; what restores one says how it differs."""
     for path in sorted((workdir / CHECKPOINTS).glob(f"*/{CONFIG}")):
         with contextlib.suppress(ValueError):  # a broken one
-            return bool(refused(identity(load(str(path))), identity(config)))
+            ours, reached = identity(config), int(path.parent.stem)
+            return bool(refused(identity(load(str(path))), ours, reached))
     return False

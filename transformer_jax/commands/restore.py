@@ -3,7 +3,14 @@
 import itertools
 from pathlib import Path
 
-from transformer_jax.checkpoint.checkpoints import Restored, load_parameters, origin, restore, whole
+from transformer_jax.checkpoint.checkpoints import (
+    Restored,
+    load_parameters,
+    origin,
+    restore,
+    step_of,
+    whole,
+)
 from transformer_jax.config.load import identity, load, refused
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.evaluation.trained import Trained
@@ -56,8 +63,16 @@ GIVE_TOKENIZER = (
 def resume(run: Run, folder: Path, streams: TrainStreams) -> Restored:
     """What training needs of a checkpoint; the streams are set to where it left them.
 
-    Raises ValueError where it was trained on other data.
+    Raises ValueError as `check_data`.
     """
+    check_data(folder, streams)
+    restored = restore(folder, run.abstract_state())
+    streams.set_state(restored.streams)
+    return restored
+
+
+def check_data(folder: Path, streams: TrainStreams) -> None:
+    """Raises ValueError where a checkpoint was trained on other data."""
     if (data := origin(folder).data) == IMPORTED:
         raise ValueError(
             f"the checkpoint {folder} was imported: to train from it, choose another --workdir and "
@@ -69,9 +84,6 @@ def resume(run: Run, folder: Path, streams: TrainStreams) -> Restored:
             f"version of this code made: its fingerprint is {data[:12]}, that of the files at hand "
             f"{streams.fingerprint[:12]}; restore the data, or choose another --workdir"
         )
-    restored = restore(folder, run.abstract_state())
-    streams.set_state(restored.streams)
-    return restored
 
 
 def check(run: Run, workdir: Path, folder: Path) -> None:
@@ -90,7 +102,7 @@ def check(run: Run, workdir: Path, folder: Path) -> None:
         )
     tokenizer = run.data.tokenizer_fingerprint
     own = folder.parent.resolve() == (workdir / CHECKPOINTS).resolve()
-    changes = refused(identity(load(str(folder / CONFIG))), run.identity)
+    changes = refused(identity(load(str(folder / CONFIG))), run.identity, step_of(folder))
     changes = [line for line in changes if own or line.startswith("model.")]
     if changes:
         what, mend, details = CONFIG, f"copy {folder / CONFIG} there", "\n  ".join(["", *changes])

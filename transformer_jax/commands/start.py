@@ -10,6 +10,7 @@ from absl import logging
 
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin, Restored
 from transformer_jax.checkpoint.init_from import format_report, init_from
+from transformer_jax.commands.fork import fork, source
 from transformer_jax.commands.opening import save
 from transformer_jax.commands.restore import check, resume
 from transformer_jax.config.load import load
@@ -37,7 +38,8 @@ from transformer_jax.training.state import State, split_key
 def newest(run: Run, workdir: Path, checkpoints: Checkpoints) -> Path | None:
     """The newest checkpoint, which `restore.check` has compared; None: there has never been one.
 
-    Raises FileNotFoundError where there have been some and all are gone.
+    A fork begins with one that it copies. Raises what `fork` raises, and FileNotFoundError where
+    there have been some and all are gone.
     """
     with progress.phase("Checking the checkpoints"):
         folder = checkpoints.find("last")
@@ -45,6 +47,11 @@ def newest(run: Run, workdir: Path, checkpoints: Checkpoints) -> Path | None:
         check(run, workdir, folder)
     else:
         hosts.first(lambda: _check_nothing_was_saved(workdir))
+        if run.checkpoint.fork_from:
+            trunk = source(run, workdir)
+            if hosts.is_first():
+                save_vocabularies(run, workdir)  # as long as the other run is there
+            return fork(run, workdir, trunk)
     return folder
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 from absl import logging
 
-from transformer_jax.checkpoint.checkpoints import Checkpoints
 from transformer_jax.commands import restore
 from transformer_jax.commands.opening import final_status, is_scored, lock, save
 from transformer_jax.commands.start import newest, origin_of, save_vocabularies, start
@@ -34,10 +33,13 @@ from transformer_jax.runs.log import RunLog
 from transformer_jax.runs.workdir import (
     CONFIG,
     SAMPLES,
+    read_fork,
     read_metrics,
     read_results,
+    saved_steps,
 )
 from transformer_jax.training import loop
+from transformer_jax.training.probe import Observation, is_listed
 from transformer_jax.training.state import State
 
 MOST_RESTORES = 10  # of a process, after bad steps
@@ -80,6 +82,8 @@ def _train(run: Run, workdir: Path) -> str:
     streams = run.train_streams()
     if hosts.is_first():
         print(report(run.data.summaries()), flush=True)
+    if checkpoint is not None:
+        restore.check_data(checkpoint, streams)
     # Before there is a state, so that nothing is made in vain, and only where steps are left.
     left = checkpoint is None or int(checkpoint.name) < run.train.steps
     train_step = memory.compiled_step(run) if left else run.train_step()
@@ -91,7 +95,7 @@ def _train(run: Run, workdir: Path) -> str:
         if run.mesh.size > 1:
             print(_mesh_line(run))
 
-    log = _opened_log(run, workdir, int(state.step))
+    log = _opened_log(run, workdir, -1 if checkpoint is None else int(state.step))
     log.results({"too_long": too_long(run.data.summaries()) or None})
     origin = origin_of(run, streams)
 
@@ -103,7 +107,14 @@ def _train(run: Run, workdir: Path) -> str:
     try:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         save(workdir / CONFIG, to_json(run.as_json))
-        with watch.stop_at_signal(lambda: _prospect(checkpoints)) as stop:
+        with watch.stop_at_signal(lambda: _prospect(workdir)) as stop:
+            observing = probes(run, splits["validation"])
+            if checkpoint is None:  # what is due before the first step
+                if values := loop.measured(observing, 0, Observation(state, None, {})):
+                    log.write(0, values)
+                if is_listed(0, run.train.checkpoint_at):
+                    begun = streams.get_state()
+                    save_checkpoint(0, state, values, streams=begun, scheduled=False)
             for restores in itertools.count():
                 outcome = loop.fit(
                     state,
@@ -111,7 +122,7 @@ def _train(run: Run, workdir: Path) -> str:
                     settings=run.train,
                     train_step=train_step,
                     report=loop.Report(run.train, run.loss.means, log, seconds_at_peak(run)),
-                    probes=probes(run, splits["validation"]),
+                    probes=observing,
                     save=save_checkpoint,
                     stop=stop,
                 )
@@ -158,7 +169,7 @@ def _train(run: Run, workdir: Path) -> str:
 
 
 def _opened_log(run: Run, workdir: Path, step: int) -> RunLog:
-    """The log of a run that begins or continues after this step, as its results say."""
+    """The log of a run that continues after this step (-1: it begins), as its results say."""
     log = RunLog(
         workdir,
         restored_step=step,
@@ -170,7 +181,8 @@ def _opened_log(run: Run, workdir: Path, step: int) -> RunLog:
         {
             "status": "running",
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(run.abstract_state().params)),
-            "steps": step,
+            "steps": max(step, 0),
+            **({"fork": origin} if (origin := read_fork(workdir)) else {}),
             "device_kind": jax.devices()[0].device_kind,
             "versions": run_log.versions(),
             "devices": run.mesh.size,
@@ -194,11 +206,11 @@ def _score(run: Run, workdir: Path, splits: dict[str, Split], log: RunLog) -> No
         log.results(run_log.named(name, scores))
 
 
-def _prospect(checkpoints: Checkpoints) -> str:
+def _prospect(workdir: Path) -> str:
     """What comes of a signal in training, for the user to read."""
     return (
         "the step under way is finished and saved first. A second signal ends the run at once, and "
-        f"the same command then continues from step {checkpoints.newest_step()}."
+        f"the same command then continues from step {max(saved_steps(workdir), default=0)}."
     )
 
 

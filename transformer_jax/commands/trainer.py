@@ -21,6 +21,7 @@ from transformer_jax.models.family import Batch
 from transformer_jax.process import hosts
 from transformer_jax.runs import workdir as work
 from transformer_jax.runs.workdir import CONFIG, read_metrics
+from transformer_jax.training.probe import is_due
 
 
 class Trainer:
@@ -51,8 +52,9 @@ class Trainer:
             memory.check(run, memory.train(run))
             self._checkpoints = run.checkpoints(workdir)
             streams = run.train_streams()
+            checkpoint = newest(run, workdir, self._checkpoints)
             self._step = memory.compiled_step(run)
-            self.state = start(run, workdir, newest(run, workdir, self._checkpoints), streams)
+            self.state = start(run, workdir, checkpoint, streams)
             self._origin = origin_of(run, streams)
             self._streams, self._taken = streams.get_state(), deque[Any]()
             self.batches = self._batches(mesh.place_ahead(streams, run.mesh))
@@ -97,7 +99,7 @@ class Trainer:
             streams=self._streams,
             origin=self._origin,
             metrics={},
-            scheduled=step % run.train.checkpoint_every == 0,
+            scheduled=is_due(step, run.train.checkpoint_every),
             records=sum(record["step"] <= step for record in read_metrics(self._workdir)),
         )
         self._checkpoints.wait()

@@ -76,7 +76,7 @@ _BY_INTERVAL = {
     ): "decode.temperature",
     # Far beyond, the powers of lengths overflow, and all hypotheses have the same score.
     Interval(-10, 10): "decode.length_penalty",
-    Interval(0, 2**32 - 1): "seed decode.seed",  # of jax.random.key
+    Interval(0, 2**32 - 1): "seed data.seed decode.seed",  # of jax.random.key
     # The libraries allocate a table of this size before they look at the texts.
     Interval(1, 2**24): "data.tokenizer.vocab_size",
 }

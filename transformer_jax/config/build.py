@@ -61,8 +61,8 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
             raise ValueError(f"{name.upper()}={value} makes another run of this config: unset it")
     settings = config.to_dict()
     del settings["evaluate"]["metrics"]  # of the parts of the data
-    every = settings["checkpoint"].pop("every")
-    train = TrainSettings(**settings["train"], checkpoint_every=every)
+    saved = {f"checkpoint_{name}": settings["checkpoint"].pop(name) for name in ("every", "at")}
+    train = TrainSettings(**settings["train"], **saved)
     checkpoint = CheckpointSettings(**settings["checkpoint"])
     evaluate = EvaluateSettings(**settings["evaluate"])
     decode = DecodeSettings(**settings["decode"])
@@ -97,6 +97,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
         as_json=config.to_dict(),
         own_rows=rows.source(config.rows),
         seed=config.seed,
+        data_seed=config.data.seed,
         mesh=mesh,
         task=task,
         data=data,
@@ -292,13 +293,17 @@ def _check_rows(data: DataSettings, decode: DecodeSettings, task: Task, most: in
 
 def _check_inspected(train: TrainSettings, family: str) -> None:
     """Checks that nothing is asked of the model's inside that is not known of its family."""
-    asked = {"diagnostics_every": (train.diagnostics_every, 0), "probes": (train.probes, ())}
-    for key, (value, none) in asked.items():
+    asked: dict[str, Any] = {
+        "diagnostics_every": train.diagnostics_every,
+        "diagnostics_at": train.diagnostics_at,
+        "probes": train.probes,
+    }
+    for key, value in asked.items():
         if value and not FAMILIES[family].inspected:
             known = " or ".join(repr(name) for name, row in FAMILIES.items() if row.inspected)
             raise ValueError(
                 f"train.{key}={value} measures sublayers and their residual connections, which a "
-                f"model of model.family={family!r} does not have: set it to {none}, or "
+                f"model of model.family={family!r} does not have: set it to {type(value)()}, or "
                 f"model.family to {known}"
             )
 

@@ -44,7 +44,8 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
     """
     _check(config, task)
     data = config.data.to_dict()
-    tokenizer, mixture, parts = (data.pop(name) for name in ("tokenizer", "mixture", "parts"))
+    taken = "tokenizer", "mixture", "parts", "seed"
+    tokenizer, mixture, parts, seed = (data.pop(name) for name in taken)
     longest: dict[Side, int] = {side: data.pop(f"max_{side}_length") for side in SIDES}
     packed: dict[Side, int] = {side: data.pop(f"row_{side}_length") for side in SIDES}
     images = _images(config) if task.recipe.reads_images else None
@@ -75,7 +76,7 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
         contiguous=bool(_memory(config)[1]),
         mask_rate=config.task.mask_rate,
         mean_span_length=config.task.mean_span_length,
-        seed=config.seed,
+        seed=config.seed if seed is None else seed,
         evaluation_batch_size=math.ceil(config.evaluate.batch_size / shares) * shares,
         evaluation_readers=config.evaluate.batch_size,
         tokenizer_file=_tokenizer_file(config, workdir) if task.recipe.tokenized else None,
@@ -168,21 +169,22 @@ def _set(like: Part, source: str, place: str, file: str, weight: float) -> Part:
 def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
     """The work directory's, or that of the run whose parameters this one starts from."""
     own = workdir / TOKENIZER if workdir else None
-    if not config.checkpoint.init_from or (own is not None and own.exists()):
+    key = "fork_from" if config.checkpoint.fork_from else "init_from"
+    if not config.checkpoint[key] or (own is not None and own.exists()):
         return own
     # A work directory, or a folder W/checkpoints/STEP in one.
-    start = Path(config.checkpoint.init_from).expanduser()
+    start = Path(config.checkpoint[key]).expanduser()
     folders = start, *start.absolute().parents[:2]
     files = [folder / TOKENIZER for folder in folders if (folder / TOKENIZER).exists()]
     if not files and any((folder / CONFIG).exists() for folder in folders):
         raise FileNotFoundError(
-            f"checkpoint.init_from={str(start)!r} has no {TOKENIZER}: restore it, or, where it was "
+            f"checkpoint.{key}={str(start)!r} has no {TOKENIZER}: restore it, or, where it was "
             "imported from a folder without one, have save_pretrained of a fast tokenizer write it "
             "there, and import that folder again into another --workdir"
         )
     if not files:
         raise FileNotFoundError(
-            f"checkpoint.init_from={str(start)!r} is no work directory, nor a checkpoint in one: "
+            f"checkpoint.{key}={str(start)!r} is no work directory, nor a checkpoint in one: "
             "there is no tokenizer.json"
         )
     return files[0]

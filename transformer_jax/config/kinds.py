@@ -1,13 +1,14 @@
 """What a setting may be: its type, and the table that lists its choices."""
 
 import ast
+import functools
 import math
 import re
 import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from transformer_jax.config.bounds import bounds
+from transformer_jax.config.bounds import LARGEST, bounds
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
 from transformer_jax.data.read.images import AUGMENTATIONS, FITS
 from transformer_jax.data.read.sources import SOURCES
@@ -20,6 +21,7 @@ from transformer_jax.models.transformer import config as transformer
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.runs.trackers import TRACKERS
 from transformer_jax.tasks import TASKS
+from transformer_jax.training.probe import LISTS
 from transformer_jax.training.schedule import SCHEDULES
 from transformer_jax.training.update_rules import OPTIMIZERS
 
@@ -61,6 +63,8 @@ FORMS = {
     "data.prefix": _UTF_8,
     "data.document_separator": _UTF_8,
 }
+# The keys whose tuples list steps, or name such a list.
+STEPS = ("checkpoint.at", "train.evaluate_at", "train.diagnostics_at")
 _OPEN = {"data.parts": 2}  # the rows that have any number of texts behind so many items
 _MAX_FLOAT32 = 3.4e38
 _EXPECTED = {
@@ -139,6 +143,7 @@ def check(key: str, kind: Kind, value: Any) -> Any:
     if fitted is None:
         rows = f"rows, as {ROWS[key]!r}" if key in ROWS else "texts, as ('train',)"
         rows = "numbers, as (1, 2)" if kind.item is not str else rows
+        rows = f"steps, as (0, 10, 500) or {tuple(LISTS)}" if key in STEPS else rows
         expected = _EXPECTED.get(kind.type, f"a tuple of {rows}")
         none = value is None or value == "None"
         unset = " or None" if kind.may_be_none else "; it cannot be None" if none else ""
@@ -157,8 +162,11 @@ def check(key: str, kind: Kind, value: Any) -> Any:
 
 def _fitted(key: str, kind: Kind, value: Any) -> Any:
     """The value in this type; None where it has another."""
+    if key in STEPS:
+        value = (value,) if isinstance(value, str | int) else value  # as a command line has one
     if kind.type is tuple and isinstance(value, tuple | list):
-        items = tuple(_row(key, item) if key in ROWS else _item(kind.item, item) for item in value)
+        fit = _step if key in STEPS else functools.partial(_row, key) if key in ROWS else None
+        items = tuple(fit(item) if fit else _item(kind.item, item) for item in value)
         return None if None in items else items
     # The text 'None' as a folder or a name is a slip of whoever meant to unset it.
     return None if value == "None" and key not in CHOICES else _item(kind.type, value)
@@ -175,6 +183,14 @@ def _item(kind: type, value: Any) -> Any:
     if kind is float and -_MAX_FLOAT32 <= value <= _MAX_FLOAT32:
         return float(value)
     return None
+
+
+def _step(value: Any) -> int | str | None:
+    """The value as a step or the name of a list of them, None where it is neither."""
+    if value in LISTS:
+        return value
+    step = _item(int, value)
+    return step if step is not None and 0 <= step <= LARGEST else None
 
 
 def _row(key: str, value: Any) -> tuple | None:

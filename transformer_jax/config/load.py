@@ -41,7 +41,9 @@ _MISTYPED = r"(?:Key )?[\"'](\w+)[\"']"
 FREE_TO_CHANGE = (
     "train.log_every",
     "train.evaluate_every",
+    "train.evaluate_at",
     "train.diagnostics_every",
+    "train.diagnostics_at",
     "train.sharpness_every",
     "train.probes",
     "log",
@@ -49,6 +51,7 @@ FREE_TO_CHANGE = (
     "data.cache_dir",
     "data.workers",
     "checkpoint.every",
+    "checkpoint.at",
     "checkpoint.keep_last",
     "checkpoint.best_metric",
     "checkpoint.average_last",
@@ -58,6 +61,12 @@ FREE_TO_CHANGE = (
     "model.remat",
     "model.attention_kernel",
 )
+# What a run may change besides of the one that it is a fork of: nothing of what its state means.
+FREE_IN_FORK = """
+    optimizer.schedule optimizer.learning_rate optimizer.warmup_steps optimizer.burn_in_steps
+    optimizer.decay_steps optimizer.stable_steps optimizer.final_learning_rate
+    optimizer.weight_decay optimizer.clip_norm train.steps checkpoint
+""".split()
 
 
 def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ()) -> Config:
@@ -152,37 +161,50 @@ def identity(config: Config) -> dict[str, Any]:
     Of a file of rows it is the content, wherever that lies.
     """
     differing = changes(_defaults(default.get_config)[0], config).items()
-    free = tuple(f"{name}." for name in FREE_TO_CHANGE)
-    own = {key: value for key, (_, value) in differing if not f"{key}.".startswith(free)}
+    own = {key: value for key, (_, value) in differing if not _is_of(key, FREE_TO_CHANGE)}
     return own | {"rows": rows.digest(own["rows"])} if "rows" in own else own
 
 
-def check_workdir(saved: Config, config: Config) -> None:
+def _is_of(key: str, names: Iterable[str]) -> bool:
+    """Whether a key is one of these, or in a section that is."""
+    return any(f"{key}.".startswith(f"{name}.") for name in names)
+
+
+def check_workdir(saved: Config, config: Config, reached: int = 0) -> None:
     """Checks that a work directory made with `saved` may continue with `config`.
 
     Free to change are trackers, intervals of logging, measuring and saving, the settings of
     checkpoints, evaluation and decoding, folders, and what decides how but not what is computed
     (the mesh, what the backward pass computes again, the attention kernel). `train.steps` may grow
-    under a schedule whose learning rates do not depend on it, `train.bad_step` be no more "stop".
+    where no learning rate up to `reached`, the newest checkpoint's step, depends on it;
+    `train.bad_step` may be no more "stop".
 
     Raises:
       ValueError: with the difference, when anything else has changed.
     """
-    if lines := refused(identity(saved), identity(config)):
+    if lines := refused(identity(saved), identity(config), reached):
         raise ValueError(
             "the work directory belongs to another config; choose another --workdir, or undo:\n  "
             + "\n  ".join(lines)
         )
 
 
-def refused(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+def refused(saved: Mapping[str, Any], ours: Mapping[str, Any], reached: int) -> list[str]:
     """Returns the lines of `difference` that `check_workdir` refuses, of two identities."""
     before, after = (replace(_defaults(default.get_config)[0], own) for own in (saved, ours))
-    if not SCHEDULES[before.optimizer.schedule].ends and after.train.steps > before.train.steps:
+    row, steps = SCHEDULES[before.optimizer.schedule], before.train.steps
+    constant = steps - before.optimizer.decay_steps if row.reads else -1  # up to this step
+    if after.train.steps > steps and (not row.ends or reached <= constant):
         after = replace(after, {"train.steps": before.train.steps})
     if before.train.bad_step == "stop":
         after = replace(after, {"train.bad_step": "stop"})
     return difference(before, after)
+
+
+def refused_in_fork(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of `difference` that a run may not have to the one that it is a fork of."""
+    lines = refused(saved, ours, reached=0)
+    return [line for line in lines if not _is_of(line.partition(":")[0], FREE_IN_FORK)]
 
 
 def to_json(config: Config | Mapping[str, Any]) -> str:

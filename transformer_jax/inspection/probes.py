@@ -29,6 +29,7 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
             train.diagnostics_every,
             compiled(run, diagnose),
             needs_before=True,
+            at=train.diagnostics_at,
         ),
         Probe("diagnostics", train.sharpness_every, lambda seen: curvature(seen.state, seen.batch)),
         *(
@@ -40,12 +41,14 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
             train.evaluate_every,
             lambda seen: run.task.losses(run.trained(seen.state.evaluated), validation),
             last=train.steps,
+            at=train.evaluate_at,
         ),
         Probe(
             "samples",
             train.evaluate_every,
             lambda seen: _samples(run, seen.state.evaluated),
             last=train.steps,
+            at=train.evaluate_at,
         ),
     )
 

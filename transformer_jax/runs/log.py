@@ -49,7 +49,7 @@ class Texts(NamedTuple):
 
 
 class RunLog:
-    """The log of one run in `workdir`, from `restored_step` on (0: nothing was restored).
+    """The log of one run in `workdir`, from `restored_step` on (-1: nothing was restored).
 
     The first host alone writes; that of another does nothing. What an earlier process logged after
     `restored_step` is dropped, since those steps come again. Every record has time/wall_seconds:
@@ -82,7 +82,7 @@ class RunLog:
         with replacing(path) as file:
             for record in read_metrics(workdir):
                 spent = max(spent, record.get(WALL, 0.0))
-                if 0 < restored_step >= record["step"]:
+                if record["step"] <= restored_step:
                     file.write(_line(record))
                     self.records += 1
         self._started = time.monotonic() - spent
@@ -90,13 +90,15 @@ class RunLog:
         # From this step on, TensorBoard hides what the files of earlier processes hold.
         self._tensorboard = SummaryWriter(
             str(self._workdir / TENSORBOARD),
-            purge_step=restored_step + 1 if restored_step else 0,
+            purge_step=restored_step + 1,
             # Named by the second alone, a quick restart would overwrite the file before it.
             filename_suffix=f".{time.time_ns()}",
         )
         # With more steps to go, old scores are no longer those of the run.
         self._results = read_results(workdir) if restored_step >= total_steps else {}
-        self._bar = progress.Bar("Training", total=total_steps, unit="steps", done=restored_step)
+        self._bar = progress.Bar(
+            "Training", total=total_steps, unit="steps", done=max(restored_step, 0)
+        )
 
     def write(self, step: int, values: Mapping[str, ArrayLike | Texts]) -> None:
         """Appends a record of numbers and vectors; TensorBoard gets the means of vectors.

@@ -22,12 +22,14 @@ TOKENIZER = "tokenizer.json"  # so that predicting needs no training data
 TOKENIZER_CONFIG = "tokenizer_config.json"  # what an imported one came with, for its export
 LABELS = "labels.json"  # the classes or tags, where the model predicts such
 INIT_FROM = "init_from.json"  # what was taken from another run, where the config names one
+FORK = "fork.json"  # the run and the step that this one branches off from, where it does
 PROFILE = "profile.json"  # variances and omega of each sublayer, where the scheme measures them
 METRICS = "metrics.jsonl"  # the numbers of training, a step a line
 TRACKED = "trackers.json"  # the ids of this run at W&B and MLflow
 TENSORBOARD = "tensorboard"  # the same numbers, for TensorBoard
 SPIKES = "spikes"  # STEP.npz: the batches whose losses spiked, the first of them
 RESULTS = "results.json"  # final scores, status, spikes and the first bad step
+SCORED = "checkpoints.jsonl"  # the scores of all checkpoints, one a line
 SAMPLES = "samples.txt"  # a few results on the test split
 SAMPLED = "samples.jsonl"  # at each evaluation, the results of evaluate.samples
 REPLAY = "replay.json"  # what the last replay found
@@ -51,6 +53,12 @@ def check_folders(workdir: Path) -> None:
             raise NotADirectoryError(
                 f"{path} is not a folder: move it away, or choose another --workdir"
             )
+
+
+def saved_steps(workdir: Path) -> list[int]:
+    """The steps of the checkpoints in a work directory, whole or not."""
+    names = (path.name for path in (workdir / CHECKPOINTS).glob("*"))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def is_writable(workdir: Path) -> bool:
@@ -150,6 +158,13 @@ def read_results(workdir: str | os.PathLike) -> dict[str, Any]:
     return results
 
 
+def read_fork(workdir: Path) -> dict[str, Any]:
+    """The "run" and the "step" that a run is a fork of; empty where it is none."""
+    path = workdir / FORK
+    with reading(path, "remove it, and the run does not say what it is a fork of"):
+        return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
 def read_labels(path: Path) -> tuple[str, ...]:
     """The labels in a labels.json. Raises ValueError, with the file, for a broken one."""
     mend = "copy that of a checkpoint there, or remove it to have it made of the data again"
@@ -169,13 +184,13 @@ def scores(results: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def read_metrics(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The records of metrics.jsonl in order, one at a time, without a last line that a kill tore.
+def read_metrics(workdir: str | os.PathLike, name: str = METRICS) -> Iterator[dict[str, Any]]:
+    """The records of metrics.jsonl, or another such file, in order, one at a time.
 
-    None where there is no file; blank lines are none. Raises ValueError with file and line for any
-    other bad line.
+    None where there is no file; blank lines are none, nor is a last line that a kill tore. Raises
+    ValueError with file and line for any other bad line.
     """
-    path, last = Path(workdir) / METRICS, 0
+    path, last = Path(workdir) / name, 0
     if not path.exists():
         return
     with path.open("rb") as file:

@@ -14,7 +14,7 @@ from transformer_jax.devices.mesh import Placed
 from transformer_jax.models.family import Batch, Sums
 from transformer_jax.process import hosts
 from transformer_jax.runs.log import RunLog, named
-from transformer_jax.training.probe import Observation, Probe, is_due
+from transformer_jax.training.probe import Observation, Probe, is_due, is_listed
 from transformer_jax.training.state import RECENT, State
 from transformer_jax.training.step import Metrics, StepFn, TrainSettings, all_finite, is_finite
 
@@ -53,7 +53,7 @@ def fit(
         `checkpoint_every` steps, after the last, and before a stop. `streams` is the state of the
         streams after this step's batch, `values` is what the log has of exactly this step, and
         `scheduled` says whether the step is a multiple of `checkpoint_every`: a longer run saves it
-        too.
+        too. It is called at the steps of `checkpoint_at` besides.
       stop: asked after every step; once true, training saves and ends as "preempted".
     """
     step = int(state.step)
@@ -72,14 +72,13 @@ def fit(
                 last = step == settings.steps
                 stopping = stop() and not last
                 scheduled = is_due(step, settings.checkpoint_every)
-                saving = last or stopping or scheduled
+                saving = last or stopping or scheduled or is_listed(step, settings.checkpoint_at)
                 if not (due or saving):
                     continue
                 values = report.read()
                 if saving and not jax.jit(all_finite)((state.ema_params, state.opt_state)):
                     raise _Diverged(step, "a moment or a moving average is not finite")
-                for probe in due:
-                    values |= named(probe.name, probe.measure(Observation(state, before, batch)))
+                values |= measured(due, step, Observation(state, before, batch))
                 report.write(step, values)
                 if saving:
                     save(step, state, streams=streams, values=values, scheduled=scheduled)
@@ -89,6 +88,12 @@ def fit(
         logging.error("Training stopped: %s", diverged)
         return Outcome(state, "diverged", diverged.step)
     return Outcome(state, "finished", step)
+
+
+def measured(probes: Sequence[Probe], step: int, seen: Observation) -> dict[str, Any]:
+    """What those probes that are due at a step say, by the names of the log."""
+    due = (probe for probe in probes if probe.due(step))
+    return {name: v for probe in due for name, v in named(probe.name, probe.measure(seen)).items()}
 
 
 class Made(NamedTuple):

@@ -14,6 +14,7 @@ from transformer_jax.devices import compiled
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.family import Batch, Outputs, Params, Sums
 from transformer_jax.training.losses import Loss
+from transformer_jax.training.probe import Steps
 from transformer_jax.training.state import State
 
 # A spread is known once there are so many recent losses.
@@ -34,8 +35,11 @@ class TrainSettings:
     ema_decay: float  # of the moving average of the parameters (0: none)
     log_every: int
     evaluate_every: int  # 0: only after the last step
+    evaluate_at: Steps
     checkpoint_every: int  # 0: only after the last step
+    checkpoint_at: Steps
     diagnostics_every: int  # 0: never
+    diagnostics_at: Steps
     sharpness_every: int  # 0: never
     probes: tuple[tuple[str, int], ...]  # those besides, and the interval of each (0: never)
     bad_step: str  # "stop", "skip" or "restore"

@@ -111,11 +111,14 @@ def facts(run: Record) -> dict[str, Any]:
         if name.startswith("validation/") or name == "train/token_loss"
     }
     reached = max(run.results.get("steps", 0), run.last("step") or 0)
+    origin = run.results.get("fork")
+    fork = {"forked from": f"{origin['run']} at step {origin['step']:,}"} if origin else {}
     return {
         "status": run.results.get("status", "-"),
         "steps": f"{reached:,} of {run.config['train.steps']:,}",
         "parameters": run.results.get("parameters", "-"),
         "wall seconds": max(run.results.get(WALL, 0.0), run.last(WALL) or 0.0) or "-",
+        **fork,
         **scores(logged | run.results),
     }
 

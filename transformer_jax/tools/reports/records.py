@@ -19,6 +19,7 @@ from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
     METRICS,
+    SCORED,
     read_metrics,
     read_results,
     reading,
@@ -140,6 +141,10 @@ def _curves(folder: Path) -> dict[str, Curve]:
                     raise ValueError(f"{name} is {value!r:.80}, and not as long as before")
                 value = _finite(value) if size is None else [*map(_finite, value)]
                 curves[name].add(record["step"], value)
+    for record in read_metrics(folder, SCORED):  # of all its checkpoints
+        for name in record.keys() - {"step"}:
+            if not isinstance(record[name], str):
+                curves[f"checkpoints/{name}"].add(record["step"], _finite(record[name]))
     return dict(curves)
 
 
