@@ -149,13 +149,17 @@ def _runs(folder: Path, arguments: argparse.Namespace) -> tuple[str, list[Run]]:
         runs = list(sweeps[name](arguments.quick))
         if others := [run for run in runs if not isinstance(run, Run)]:
             raise ValueError(f"the sweep {name!r} lists {others[0]!r:.100}, which is no Run")
-        check_listed(runs)
     own = {"rows": str(folder / "rows.py")} if (folder / "rows.py").exists() else {}
     place = {} if arguments.data_dir is None else {"data.dir": arguments.data_dir}
-    if own or place:
-        runs = [
-            dataclasses.replace(run, overrides={**own, **run.overrides, **place}) for run in runs
-        ]
+
+    def completed(run: Run) -> Run:
+        trunk = None if run.fork_from is None else completed(run.fork_from)
+        overrides = {**own, **run.overrides, **place}
+        return dataclasses.replace(run, overrides=overrides, fork_from=trunk)
+
+    runs = list(map(completed, runs)) if own or place else runs
+    with mistakes(path):
+        check_listed(runs)
     if arguments.run is not None:
         runs = [run for run in runs if run.id == arguments.run]
         if not runs:
