@@ -53,37 +53,14 @@ const report = (() => {
     return table(first, others);
   }
 
-  // The finding, from the loss on validation: which group has the least, and by how much.
+  // The finding, and how many runs it is of.
   function finding() {
-    const named = ["validation/token_loss", "validation/loss", "train/token_loss"];
-    const last = (number, name) => data.runs[number].losses[name] ?? data.curves[name]?.[number]?.values.at(-1);
-    const name = named.find((each) => data.runs.some((_, number) => Number.isFinite(last(number, each))));
-    const unit = name ? ` ${charts.unit(name)}`.trimEnd() : "";
-    const [split, ...loss] = (name ?? "").split("/");
-    const what = `${split} ${loss.join("/").replace("token_loss", "loss")}`;
-    const arms = data.groups.map((group) => {
-      const values = group.runs.map((run) => last(run, name)).filter(Number.isFinite);
-      return {...group, values, mean: values.reduce((sum, each) => sum + each, 0) / values.length};
-    }).filter((arm) => arm.values.length).sort((a, b) => a.mean - b.mean);
-    const [best, second] = arms;
-    const said = [];
-    if (!best) said.push("Nothing has been scored yet.");
-    else if (!second) said.push(`The ${what} of ${best.name} is ${charts.short(best.mean)}${unit}.`);
-    else {
-      said.push(`${best.name} has the lowest ${what}, ${charts.short(best.mean)}${unit}: ` +
-        `${Number((second.mean - best.mean).toPrecision(2))} less than ${second.name}`);
-      const apart = Math.max(...best.values) < Math.min(...second.values);
-      if (best.values.length > 1 && second.values.length > 1) {
-        said.push(apart ? ", and no seed of one reaches the other" : ", but their seeds overlap");
-      }
-      said.push(".");
-    }
     const count = {};
     for (const {status} of data.runs) count[status] = (count[status] ?? 0) + 1;
     const states = Object.entries(count).map(([status, number]) => `${number} ${status}`).join(", ");
     const runs = `${data.runs.length} run${data.runs.length > 1 ? "s" : ""}`;
     const groups = data.groups.length < data.runs.length ? ` in ${data.groups.length} groups` : "";
-    main.append(element("p", {class: "lead", dir: "auto"}, said.join("")),
+    main.append(element("p", {class: "lead", dir: "auto"}, data.finding),
       element("p", {class: "quiet", dir: "auto"}, `${runs}${groups}: ${states}.`));
   }
 

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 from transformer_jax.process import tables
 from transformer_jax.runs.workdir import WALL, scores
 from transformer_jax.tools.reports import intervals
+from transformer_jax.tools.reports.intervals import mean
 from transformer_jax.tools.reports.records import Record
 
 # What two runs may differ in and still be seeds of one.
 _SEEDS = ("seed", "data.seed", "data.cache_dir", "data.workers")
+_LOSSES = ("validation/token_loss", "validation/loss", "train/token_loss")
 _LONGEST = 60  # characters of an arm's name
 
 
@@ -101,6 +103,32 @@ def score_rows(arms: Sequence[Arm]) -> list[list[str]]:
             less = [intervals.less(other, first) for other in others]
             rows += [[f"  less {arms[0].name}, paired", "", *less]] * any(less)
     return rows
+
+
+def finding(arms: Sequence[Arm]) -> str:
+    """A sentence: which arm has the least loss, and how much less than the next one."""
+    for name in _LOSSES:
+        losses = [
+            {seeds(run): value for run in arm.runs if (value := _last(run, name)) is not None}
+            for arm in arms
+        ]
+        if any(losses):
+            break
+    else:
+        return "Nothing has been scored yet."
+    scored = [(mean(own.values()), arm, own) for arm, own in zip(arms, losses, strict=True) if own]
+    (least, best, own), *others = sorted(scored, key=lambda each: each[0].value)
+    what = name.replace("/", " ").replace("token_loss", "loss")
+    if not others:
+        return f"The {what} of {best} is {least}."
+    _, second, theirs = others[0]
+    less = intervals.less(own, theirs) or f"{least.value - others[0][0].value:+.2g}"
+    return f"{best} has the lowest {what}, {least}: {less} against {second}."
+
+
+def _last(run: Record, name: str) -> float | None:
+    value = run.results.get(name)
+    return run.last(name) if value is None else value
 
 
 def facts(run: Record) -> dict[str, Any]:

@@ -7,13 +7,12 @@ import numpy as np
 
 from transformer_jax.runs.workdir import REPLAY, SAMPLES, read_samples, reading
 from transformer_jax.tools.pages.page import file, numbers, page
-from transformer_jax.tools.reports.arms import arms, config_rows, names, score_rows
+from transformer_jax.tools.reports.arms import arms, config_rows, finding, names, score_rows
 from transformer_jax.tools.reports.intervals import mean, said
 from transformer_jax.tools.reports.looks import style
 from transformer_jax.tools.reports.records import DIAGNOSTICS, Curve, Record, read_json, series
 
 _SPIKE = "spike/loss"
-_LOSSES = ("validation/token_loss", "validation/loss")
 
 
 def report(runs: Sequence[Record], title: str) -> str:
@@ -29,11 +28,12 @@ def report(runs: Sequence[Record], title: str) -> str:
 def data(runs: Sequence[Record]) -> dict[str, Any]:
     """What the page shows, as JSON can hold it.
 
-    "runs": name, folder, group, what became of it, losses, spikes, samples, diagnostics.
+    "runs": name, folder, group, what became of it, spikes, samples, diagnostics.
     "groups": the arms: name, looks and members. "curves": for each number in metrics.jsonl the
     curve of each run. "bands": for each number the mean and its interval over the seeds of each
     group that has several (None: one run). "config", "scores": the rows that `compare` prints, a
     column for each group, the first cell a name. "convention": what intervals they have.
+    "finding": the sentence that the page begins with.
     """
     called, groups = names(runs), arms(runs)
     members = [[runs.index(run) for run in arm.runs] for arm in groups]
@@ -45,13 +45,13 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
     logged = [name for name in every if not name.startswith(("step", "spike/"))]
     curves = {name: [series(run, name) for run in runs] for name in logged}
     return {
+        "finding": finding(groups),
         "runs": [
             {
                 "name": name,
                 "folder": str(run.folder),
                 "group": group_of[number],
                 "status": run.results.get("status", "not begun"),
-                "losses": {name: run.results.get(name) for name in _LOSSES},
                 "outcome": outcome(run),
                 "bad": run.results.get("first_bad_step"),
                 "spikes": series(run, _SPIKE),
