@@ -142,6 +142,11 @@ COMMANDS = {
     "memory": _training(TRAINING),
     "states": _training(TRAINING),
     "two hosts": _training(TRAINING, hosts=2),
+    "fork": _training(TRAINING)._replace(
+        program=f"{MAIN} --config=config.json --workdir=branch "
+        "--config.checkpoint.fork_from=run/checkpoints/15 --config.train.steps=24",
+        after="memory",
+    ),
     "prepare": _training(TOKENIZER | PREPARING)._replace(
         program=f"{MAIN} --mode=prepare --config=config.json"
     ),
