@@ -4,7 +4,9 @@ Paths may be relative. A mistake that the command line tells of in one line is r
 with the same words.
 """
 
+import contextlib
 import functools
+import json
 import os
 import tempfile
 import weakref
@@ -35,9 +37,6 @@ from transformer_jax.models.family import Batch, Model, Outputs, Params
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.runs import workdir as work
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, read_metrics, read_results
-from transformer_jax.tools.convert.commands import export as export_command
-from transformer_jax.tools.convert.commands import import_
-from transformer_jax.tools.reports import arms, records
 from transformer_jax.training.losses import PlaceLoss
 
 _P = ParamSpec("_P")
@@ -272,12 +271,14 @@ def load(workdir: str | os.PathLike, checkpoint: str | int = "last", **changes: 
     folder = _folder(workdir)
     if "data.cache_dir" not in changes:  # a run may be another user's, and hold programs
         compiled.keep(default.get_config().data.cache_dir)
-    if "model_type" not in records.read_json(folder / CONFIG):
+    if not _is_theirs(folder):
         return LoadedRun(configured(folder, None, changes), folder, str(checkpoint))
     scratch = tempfile.TemporaryDirectory(prefix="transformer_jax.")
     imported = Path(scratch.name) / folder.name
     of_import = {key: changes.pop(key) for key in COMMANDS["import"].makes_config if key in changes}
-    import_(imported, str(folder), [f"{key}={value}" for key, value in of_import.items()])
+    COMMANDS["import"].load()(
+        imported, str(folder), [f"{key}={value}" for key, value in of_import.items()]
+    )
     run = LoadedRun(configured(imported, None, changes), imported, str(checkpoint))
     weakref.finalize(run, scratch.cleanup)
     return run
@@ -289,12 +290,15 @@ def export(
 ) -> None:
     """Writes a folder that Hugging Face's `from_pretrained` reads."""
     folder = _folder(workdir)
-    export_command(configured(folder, None, {}), folder, str(checkpoint), os.fspath(output))
+    config = configured(folder, None, {})
+    COMMANDS["export"].load()(config, folder, str(checkpoint), os.fspath(output))
 
 
 @told
 def load_runs(*folders: str | os.PathLike) -> Runs:
     """The runs in these folders and in all folders in them, in order of their paths."""
+    from transformer_jax.tools.reports import arms, records  # here, as commands import their tools
+
     paths = [
         path.parent
         for folder in folders
@@ -322,6 +326,13 @@ def _folder(folder: str | os.PathLike) -> Path:
         if place.is_dir():
             return place
     raise FileNotFoundError(f"there is no folder {places[0]}")
+
+
+def _is_theirs(folder: Path) -> bool:
+    """Whether a folder is one of Hugging Face, whose config.json names the kind of the model."""
+    with contextlib.suppress(OSError, ValueError):  # `configured` tells of what is broken
+        return "model_type" in json.loads((folder / CONFIG).read_text("utf-8"))
+    return False
 
 
 def _listed(given: Any) -> tuple[list[Any], bool]:
