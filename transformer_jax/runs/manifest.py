@@ -13,14 +13,18 @@ NAME = "manifest.json"
 
 
 def write(folder: Path) -> None:
-    """Writes the manifest of the files in `folder`, all of which are on disk afterwards."""
+    """Writes the manifest of the files in `folder`, all of which are on disk afterwards.
+
+    It takes the place of one that is there, as in a copy.
+    """
+    manifest = folder / NAME
+    manifest.unlink(missing_ok=True)
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         # On disk before the manifest says so, since older checkpoints are deleted on its word.
         sync(path)
         name = path.relative_to(folder).as_posix()
         files[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
-    manifest = folder / NAME
     manifest.write_text(json.dumps({"files": files}, indent=1))
     sync(manifest)
     sync(folder)
