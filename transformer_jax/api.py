@@ -52,7 +52,7 @@ _observe = jax.jit(observed.observe, static_argnames="model")
 
 
 def _asked(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`_told`, on the mesh of the run."""
+    """`told`, on the mesh of the run."""
 
     @functools.wraps(method)
     def asked(*args: _P.args, **kwargs: _P.kwargs) -> _R:

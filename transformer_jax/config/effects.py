@@ -125,7 +125,7 @@ def _choices(config: Config) -> list[Choice]:
     return [
         *(
             Choice(name, bool(flat[name]) if True in readers else flat[name], readers)
-            for name, readers in (_reads_of_rows() | _READERS).items()
+            for name, readers in _readers().items()
         ),
         Choice("data.source", source, sources),
         Choice("task.name", task.recipe.name, {n: _read_by(row) for n, row in TASKS.items()}),
@@ -169,45 +169,13 @@ _IMAGES = {f"data.{key}" for key in build_data.IMAGES} | {
 }
 _TOKENS = {"model.vocab_size", "model.embedding_scale"}
 _TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
-# The keys that each value of a setting reads and not every other one does; True: any value but
-# none, 0 and ().
-_READERS: dict[str, Mapping[Any, Collection[str]]] = {
-    "decode.method": _in("decode", METHODS),
-    "model.memory_length": {True: ("evaluate.memory_length",), False: ()},
-    "model.positions": {
-        name: ("model.max_length",) * row.learned
-        + ("model.max_distance",) * row.distances
-        + ("model.rotary_base",) * (row.rotation is not None)
-        for name, row in POSITIONS.items()
-    },
-    "model.stem": _in("model", _reads(STEMS)),
-    "model.parameterization": _in("model", _reads(PARAMETERIZATIONS)),
-    "model.family": {
-        name: [f"model.{key}" for key in row.reads.intersection(_DEFAULTS.model)]
-        for name, row in FAMILIES.items()
-    },
-    # An encoder alone also embeds, whatever it is trained for.
-    "model.architecture": {
-        name: [
-            "model.num_queries"
-            if name in UNORDERED
-            else "model.pooling"
-            if stacks == ("encoder",)
-            else "model.logits_bias"
-        ]
-        + [key for s in stacks for key in (f"model.num_{s}_layers", f"model.{s}_residual")]
-        for name, stacks in ARCHITECTURES.items()
-    },
-    "data.tokenizer.kind": {
-        name: _TOKENIZER[1:] * (row.least is not None) for name, row in TOKENIZERS.items()
-    },
-    "data.mixture": {True: (), False: ("data.train",)},
-    "data.packing": {True: ("data.row_source_length", "data.row_target_length"), False: ()},
-}
 
 
-def _reads_of_rows() -> dict[str, Mapping[Any, Collection[str]]]:
-    """The same of the tables that `config.rows` may have added to by now."""
+def _readers() -> dict[str, Mapping[Any, Collection[str]]]:
+    """The keys that each value of a setting reads and not every other one does.
+
+    True: any value but none, 0 and (). A function, since `config.rows` adds to the tables.
+    """
     return {
         "optimizer.schedule": {
             name: ("optimizer.final_learning_rate",) * row.ends
@@ -216,6 +184,37 @@ def _reads_of_rows() -> dict[str, Mapping[Any, Collection[str]]]:
         },
         "optimizer.name": _in("optimizer", _reads(OPTIMIZERS)),
         "model.residual": _in("model", _reads(SCHEMES)),
+        "decode.method": _in("decode", METHODS),
+        "model.memory_length": {True: ("evaluate.memory_length",), False: ()},
+        "model.positions": {
+            name: ("model.max_length",) * row.learned
+            + ("model.max_distance",) * row.distances
+            + ("model.rotary_base",) * (row.rotation is not None)
+            for name, row in POSITIONS.items()
+        },
+        "model.stem": _in("model", _reads(STEMS)),
+        "model.parameterization": _in("model", _reads(PARAMETERIZATIONS)),
+        "model.family": {
+            name: [f"model.{key}" for key in row.reads.intersection(_DEFAULTS.model)]
+            for name, row in FAMILIES.items()
+        },
+        # An encoder alone also embeds, whatever it is trained for.
+        "model.architecture": {
+            name: [
+                "model.num_queries"
+                if name in UNORDERED
+                else "model.pooling"
+                if stacks == ("encoder",)
+                else "model.logits_bias"
+            ]
+            + [key for s in stacks for key in (f"model.num_{s}_layers", f"model.{s}_residual")]
+            for name, stacks in ARCHITECTURES.items()
+        },
+        "data.tokenizer.kind": {
+            name: _TOKENIZER[1:] * (row.least is not None) for name, row in TOKENIZERS.items()
+        },
+        "data.mixture": {True: (), False: ("data.train",)},
+        "data.packing": {True: ("data.row_source_length", "data.row_target_length"), False: ()},
     }
 
 
