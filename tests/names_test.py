@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from transformer_jax.config.load import flatten
 from transformer_jax.configs import default
+from transformer_jax.configs.default import flatten
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transformer_jax"

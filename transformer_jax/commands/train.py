@@ -15,8 +15,8 @@ from transformer_jax.commands.opening import final_status, is_scored, lock, save
 from transformer_jax.commands.start import newest, origin_of, save_vocabularies, start
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
-from transformer_jax.config.load import flatten, to_json
-from transformer_jax.configs.default import Config
+from transformer_jax.config.load import to_json
+from transformer_jax.configs.default import Config, flatten
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.summary import report, too_long
 from transformer_jax.devices import mesh

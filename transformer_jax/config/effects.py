@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from transformer_jax import tasks
 from transformer_jax.config import build_data
 from transformer_jax.config.kinds import Kind, parse, show
-from transformer_jax.config.load import changes, flatten
+from transformer_jax.config.load import changes
 from transformer_jax.configs import default
-from transformer_jax.configs.default import Config
+from transformer_jax.configs.default import Config, flatten
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
 from transformer_jax.data.read.sources import PAIRS, SOURCES
 from transformer_jax.evaluation.decoder import METHODS

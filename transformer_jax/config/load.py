@@ -25,7 +25,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from transformer_jax.config import kinds, rows
 from transformer_jax.config.kinds import Kind, shorten
 from transformer_jax.configs import default
-from transformer_jax.configs.default import Config
+from transformer_jax.configs.default import Config, flatten
 from transformer_jax.data.read.open_file import decode_lines
 from transformer_jax.runs.workdir import CHECKPOINTS, reading
 from transformer_jax.training.schedule import SCHEDULES
@@ -130,17 +130,6 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
             text = f"{text}={value}"
         overrides.append(text)
     return others, overrides
-
-
-def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the leaves of a config by dotted key, in alphabetical order."""
-    flat = {}
-    for name, value in sorted(config.items()):
-        if isinstance(value, (ConfigDict, dict)):
-            flat |= {f"{name}.{key}": leaf for key, leaf in flatten(value).items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 def changes(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:

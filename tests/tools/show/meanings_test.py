@@ -2,8 +2,8 @@
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config.load import flatten
 from transformer_jax.configs import default
+from transformer_jax.configs.default import flatten
 from transformer_jax.tools.show import meanings
 
 

@@ -10,11 +10,11 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.configs import default
+from transformer_jax.configs.default import flatten, get_config
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -120,8 +120,8 @@ def read(folder: Path) -> Record:
         first, *_ = labels
         labels = {**first}
     # A key that came after the run has the value by which the code did what it did before.
-    config = json.loads(json.dumps(default.get_config().to_dict()))
-    flat = _flatten(config) | _flatten(read_json(folder / CONFIG))
+    config = json.loads(json.dumps(get_config().to_dict()))
+    flat = flatten(config) | flatten(read_json(folder / CONFIG))
     with reading(folder / CONFIG, "restore it from checkpoints/STEP/config.json"):
         if any(isinstance(config.get(key), dict) for key in flat):
             raise ValueError("a section of it is a value")
@@ -175,15 +175,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} is broken: it holds a {type(content).__name__}, not an object")
     return content
-
-
-def _flatten(config: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """The values of a config by dotted key."""
-    flat = {}
-    for name, value in config.items():
-        key = f"{section}{name}"
-        flat |= _flatten(value, f"{key}.") if isinstance(value, dict) else {key: value}
-    return flat
 
 
 def series(run: Record, name: str) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from transformer_jax.config.kinds import CHOICES
-from transformer_jax.config.load import flatten
 from transformer_jax.configs import default
-from transformer_jax.configs.default import Config
+from transformer_jax.configs.default import Config, flatten
 
 _END_OF_SENTENCE = re.compile(r"(?<=[.?])\s+(?=[A-Z(\"`])")
 
