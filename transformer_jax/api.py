@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.commands import COMMANDS, embed, generate
-from transformer_jax.commands.message import Error, told
+from transformer_jax.commands.message import Error as Error
+from transformer_jax.commands.message import told
 from transformer_jax.commands.opening import check_own, configured, opened
 from transformer_jax.commands.train import trained
 from transformer_jax.commands.trainer import Trainer
@@ -41,9 +42,6 @@ from transformer_jax.training.losses import PlaceLoss
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-__all__ = ["Error", "LoadedRun", "Runs", "Trainer", "export", "load", "load_config"]
-__all__ += ["load_runs", "train", "trainer"]
 
 AnyBatch = Any  # arrays by name, of NumPy or JAX
 
