@@ -232,7 +232,7 @@ FORK = f"{NEW} --config.checkpoint.fork_from=@/run"
     [
         ("", "made 6 steps | train.steps=6 leaves none | RUN/checkpoints/STEP"),
         ("/checkpoints/6", "made 6 steps"),
-        ("/checkpoints/5", "manifest.json is missing"),
+        ("/checkpoints/5", "whole checkpoints: 2, 4, 6"),
         ("where", "runwhere' is no work directory"),
         (" train.steps=9 model.d_ff=8 seed=4", "model.d_ff: 16 -> 8 | seed: 3 -> 4"),
         (" train.steps=9 data.seed=1", "data.seed: None -> 1"),

@@ -243,6 +243,9 @@ def source_of(path: Path) -> Path:
         if newest is None:
             raise FileNotFoundError(f"there is no checkpoint in {path} to start from")
         return newest
+    if path.parent.name == CHECKPOINTS and path.name.isdecimal():
+        # Where it is missing, this names those that are there.
+        return Checkpoints(path.parent, keep_last=1, best_metric="").find(int(path.name)) or path
     if found := hosts.first(lambda: fault(path)):
         raise FileNotFoundError(
             f"{path} is neither a work directory nor a whole checkpoint to start from: {found}"

@@ -173,8 +173,8 @@ def check_workdir(saved: Config, config: Config, reached: int = 0) -> None:
     """
     if lines := refused(identity(saved), identity(config), reached):
         raise ValueError(
-            "the work directory belongs to another config; choose another --workdir, or undo:\n  "
-            + "\n  ".join(lines)
+            "the work directory belongs to another config; choose another --workdir "
+            "(checkpoint.fork_from goes on from this run there), or undo:\n  " + "\n  ".join(lines)
         )
 
 
