@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from transformer_jax.commands import restore
 from transformer_jax.commands.message import told
 from transformer_jax.commands.opening import check_own, lock, save
 from transformer_jax.commands.start import newest, origin_of, save_vocabularies, start
@@ -51,8 +52,9 @@ class Trainer:
             self._run, self._workdir = run, workdir
             memory.check(run, memory.train(run))
             self._checkpoints = run.checkpoints(workdir)
-            streams = run.train_streams()
-            checkpoint = newest(run, workdir, self._checkpoints)
+            checkpoint, streams = newest(run, workdir, self._checkpoints), run.train_streams()
+            if checkpoint is not None:
+                restore.check_data(checkpoint, streams)  # before anything is compiled
             self._step = memory.compiled_step(run)
             self.state = start(run, workdir, checkpoint, streams)
             self._origin = origin_of(run, streams)
