@@ -152,14 +152,15 @@ class LoadedRun:
     @_asked
     def logits(self, batch: AnyBatch) -> Any:
         """Float32 logits (B, T, V), or of labels (B, T, C); of a detector its classes and boxes."""
-        return jax.device_get(predict_step(self.params, batch, model=self.model, predict=_arrays))
+        logits, _ = predict_step(self.params, batch, model=self.model, predict=_arrays)
+        return jax.device_get(logits)
 
     @_asked
     def losses(self, of: str | AnyBatch, by_token: bool = False) -> Any:
         """The mean losses and what follows from them, in nats, as training logs them.
 
         by_token: in their place -log p of each target: (B, T), NaN where there is none; of a split
-        a list of such rows, in the order of its examples.
+        a list of such rows, in the order of its examples, or of the readers of a model with memory.
 
         of: a split, "validation" or "test", or a batch.
         """
@@ -170,10 +171,10 @@ class LoadedRun:
         if isinstance(of, str):
             split = self._run.data.split(of)
             if by_token:
-                return self._trained.predicting(function.each).predict(split.batches)
+                return self._trained.by_place(split, function.each)
             return self._run.task.losses(self._trained, split)
         if by_token:
-            each = predict_step(self.params, of, model=self.model, predict=function.each)
+            each, _ = predict_step(self.params, of, model=self.model, predict=function.each)
             return jax.device_get(each)
         sums, _ = eval_step(self.params, of, (), model=self.model, loss=self._run.loss)
         return self._run.loss.means(sums)

@@ -1,7 +1,7 @@
 """What is asked of pure functions in the place of a model: means, classes, vectors."""
 
 import types
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -147,6 +147,10 @@ def test_what_a_batch_leaves_is_there_for_the_next():
     memory = {"sum": jax.ShapeDtypeStruct((1,), jnp.float32)}
     found = losses(jnp.float32(0), compute, batches, lambda rows: memory)
     assert found["loss"] == pytest.approx((0 + 1 + 3) / 3)
+    model: Any = trained(jnp.float32(0), Function(compute), memory=lambda rows: memory)
+    split: Any = types.SimpleNamespace(batches=batches)
+    (row,) = model.by_place(split, lambda outputs, batch: outputs.values[:, None])
+    assert row.tolist() == [0, 1, 3]  # what one reader reads
 
 
 def test_evaluation_needs_batches():

@@ -1,5 +1,6 @@
 """A trained model to ask: its parameters, its data, its loss and how it writes."""
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -37,10 +38,12 @@ def eval_step(
 
 @functools.partial(checked, what="predicting", settings="evaluate.batch_size")
 @functools.partial(jax.jit, static_argnames=("model", "predict"))
-def predict_step(params: Params, batch: Batch, *, model: Model, predict: Predict) -> Any:
-    """What is predicted of a batch without dropout."""
-    outputs, _ = with_memory(model, params, batch, None, ())
-    return jax.tree.map(constrain, predict(outputs, batch))
+def predict_step(
+    params: Params, batch: Batch, memory: Any = (), *, model: Model, predict: Predict
+) -> tuple[Any, Any]:
+    """What is predicted of a batch without dropout, and the memory after it."""
+    outputs, memory = with_memory(model, params, batch, None, memory)
+    return jax.tree.map(constrain, predict(outputs, batch)), memory
 
 
 @functools.partial(checked, what="embedding", settings="evaluate.batch_size")
@@ -98,10 +101,7 @@ class Trained:
         Sums are added up in float64 on the host. Raises ValueError where there are no batches, or
         nothing in them has a weight.
         """
-        shapes = self.memory(self.data.settings.evaluation_batch_size)
-        memory = jax.tree.map(
-            lambda leaf: constrain(jnp.zeros(leaf.shape, leaf.dtype), "batch"), shapes
-        )
+        memory = self._no_memory()
 
         def score(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Sums:
             nonlocal memory
@@ -118,9 +118,39 @@ class Trained:
         """What is predicted of each example, as its row of each array."""
 
         def predict(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Any:
-            return predict_step(self.params, batch, model=self.model, predict=self.prediction)
+            predict = self.prediction
+            return predict_step(self.params, batch, model=self.model, predict=predict)[0]
 
         return fetch_examples("Predicting", predict, batches)
+
+    def by_place(self, split: Split, each: Predict) -> list[Float[np.ndarray, " T"]]:
+        """What `each` has of every place, a row an example, in their order.
+
+        Of a text that a model with memory reads, a row is what one of evaluate.batch_size readers
+        reads of it, from one batch to the next.
+
+        each: (outputs, their batch) -> (B, T).
+        """
+        memory, rows = self._no_memory(), collections.defaultdict[int, list[Any]](list)
+
+        def score(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Any:
+            nonlocal memory
+            values, memory = predict_step(
+                self.params, batch, memory, model=self.model, predict=each
+            )
+            return numbers, values
+
+        for numbers, values in fetch("Scoring", score, split.batches):
+            for row in np.flatnonzero(numbers >= 0).tolist():
+                rows[int(numbers[row])].append(values[row])
+        return [np.concatenate(rows[number]) for number in sorted(rows)]
+
+    def _no_memory(self) -> Any:
+        """The memory before the first batch of a split."""
+        shapes = self.memory(self.data.settings.evaluation_batch_size)
+        return jax.tree.map(
+            lambda leaf: constrain(jnp.zeros(leaf.shape, leaf.dtype), "batch"), shapes
+        )
 
     def embed(self, lines: Sequence[str]) -> Float[np.ndarray, "N D"]:
         """The vector of each line. Raises ValueError where there are no lines."""

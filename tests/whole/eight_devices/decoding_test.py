@@ -78,7 +78,8 @@ def test_scores_and_predictions_are_the_same_and_whole_on_every_device():
     def compute(params):
         sums, _ = trained.eval_step(params, batch, (), model=alone.model, loss=alone.loss)
         predict = alone.task.predict
-        found = sums, trained.predict_step(params, batch, model=alone.model, predict=predict)
+        classes, _ = trained.predict_step(params, batch, model=alone.model, predict=predict)
+        found = sums, classes
         assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
         return jax.device_get(found)
 
