@@ -177,6 +177,17 @@ def test_prompts_come_by_their_numbers_and_a_warning_counts_those_that_are_too_l
     assert "1 lines are too long" in caplog.text
 
 
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "span_corruption"])
+def test_a_text_by_hand_is_one_row_however_long_it_is(folder, task, caplog):
+    data = dataset(folder, task)
+    both, alone = data.batch([" ".join("a" * 99), "b"]), data.batch(["b"])
+    for name, values in alone.items():
+        assert len(both[name]) == 2
+        if name.endswith("_segment_ids"):
+            assert both[name][1].sum() == values[0].sum()
+    assert "1 lines are too long" in caplog.text
+
+
 @pytest.mark.parametrize("task", TOKENIZED)
 def test_a_prefix_stands_before_prompts_where_it_does_before_what_is_trained_on(folder, task):
     plain = dataset(folder, task)

@@ -1,5 +1,6 @@
 """Examples that come in by hand: lines to answer, and columns as of a source, as batches."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,8 +8,17 @@ import numpy as np
 from absl import logging
 
 from transformer_jax.data.prepare import pictures
-from transformer_jax.data.prepare.recipe import Batch, Corrupt, Draw, Labels
+from transformer_jax.data.prepare.recipe import (
+    Batch,
+    Corrupt,
+    Draw,
+    Encoding,
+    Labels,
+    Limits,
+    Recipe,
+)
 from transformer_jax.data.read import sources
+from transformer_jax.data.read.examples import Examples
 from transformer_jax.data.serve.batches import Batches, eval_batches, prompt_batches
 from transformer_jax.data.settings import DataSettings
 
@@ -20,8 +30,7 @@ def prompts(
     recipe = settings.recipe
     lines = _prefixed(lines, settings)
     rows, too_long = recipe.prompt(lines, encoder, labels, settings.limits("truncate"))
-    if too_long:
-        logging.warning("%d lines are too long and were cut off", len(too_long))
+    _warn(too_long)
     return prompt_batches(
         rows, recipe.columns, batch_size=batch_size, max_length=settings.max_prompt_length
     )
@@ -42,7 +51,8 @@ def batch(
       or its pixels, uint8 of (rows, columns) or (rows, columns, 3).
 
     Raises:
-      ValueError: for another number of columns, columns of different lengths, or no examples.
+      ValueError: for another number of columns, columns of different lengths, no examples, or a
+        document without a token.
     """
     recipe = settings.recipe
     reads, counts = recipe.reads, [len(column) for column in columns]
@@ -62,7 +72,9 @@ def batch(
         first, *others = columns
         first = pictures.by_hand(first) if recipe.reads_images else _prefixed(first, settings)
         given = dict(zip(reads, map(list, (first, *others)), strict=True))
-        encoded, _ = recipe.encode(given, encoder, labels, settings.limits("truncate"))
+        encode = functools.partial(_first_pieces, recipe) if recipe.documents else recipe.encode
+        encoded, too_long = encode(given, encoder, labels, settings.limits("truncate"))
+        _warn(too_long)
         rows = [
             {name: recipe.stored[name].array(row) for name, row in zip(encoded, own, strict=True)}
             for own in zip(*encoded.values(), strict=True)
@@ -72,6 +84,25 @@ def batch(
         )
     ((made, numbers),) = batches
     return {name: values[np.argsort(numbers)] for name, values in made.items()}
+
+
+def _first_pieces(
+    recipe: Recipe, given: Examples, encoder: Any, labels: Labels, limits: Limits
+) -> Encoding:
+    """Of each document its first piece, where `encode` has all; and which ones had more."""
+    ((name, texts),) = given.items()
+    each = [recipe.encode({name: [text]}, encoder, labels, limits)[0] for text in texts]
+    (column,) = recipe.stored
+    rows = [own[column] for own in each]
+    for text, own in zip(texts, rows, strict=True):
+        if not own:
+            raise ValueError(f"there is no token in the text {text!r}: leave it out")
+    return {column: [own[0] for own in rows]}, [n for n, own in enumerate(rows) if len(own) > 1]
+
+
+def _warn(too_long: Sequence[int]) -> None:
+    if too_long:
+        logging.warning("%d lines are too long and were cut off", len(too_long))
 
 
 def _prefixed(lines: Sequence[Any], settings: DataSettings) -> Sequence[Any]:
