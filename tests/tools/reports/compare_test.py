@@ -117,6 +117,23 @@ def test_seeds_of_an_arm_are_a_column(call, tmp_path, undrawn):
     assert "n = 3" in text
 
 
+def test_forks_of_runs_that_differ_in_their_seeds_are_an_arm(tmp_path):
+    """So are not those of another step, or of a run that differs in more."""
+    runs = []
+    for scheme, step in (("post_ln", 4), ("post_ln", 8), ("admin", 4)):
+        for seed in range(2):
+            name = f"{scheme}_{step}_{seed}"
+            trunk = make(tmp_path / f"of_{name}", model={"residual": scheme}, seed=seed, steps=0)
+            results = {"fork": {"run": str(trunk), "step": step}}
+            run = make(tmp_path / name, seed=seed, results=results)
+            config = json.loads((run / "config.json").read_text())
+            config["checkpoint"] = {"fork_from": f"{trunk}/checkpoints/{step}"}
+            (run / "config.json").write_text(json.dumps(config))
+            runs.append(work.read(run))
+    found = [[run.folder.name for run in arm.runs] for arm in arms.arms(runs)]
+    assert found == [[run.folder.name for run in runs[at : at + 2]] for at in (0, 2, 4)]
+
+
 def test_the_output_names_the_figure_or_its_folder(call, runs, tmp_path, undrawn):
     (tmp_path / "figures").mkdir()
     for output, written in (

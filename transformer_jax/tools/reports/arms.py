@@ -4,16 +4,17 @@ import collections
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.process import tables
-from transformer_jax.runs.workdir import WALL, scores
+from transformer_jax.runs.workdir import CONFIG, WALL, scores
 from transformer_jax.tools.reports import intervals
 from transformer_jax.tools.reports.intervals import mean
-from transformer_jax.tools.reports.records import Record
+from transformer_jax.tools.reports.records import Record, read_config
 
 # What two runs may differ in and still be seeds of one.
-_SEEDS = ("seed", "data.seed", "data.cache_dir", "data.workers")
+_SEEDS = ("seed", "data.seed", "data.cache_dir", "data.workers", "checkpoint.fork_from")
 _LOSSES = ("validation/token_loss", "validation/loss", "train/token_loss")
 _LONGEST = 60  # characters of an arm's name
 
@@ -33,7 +34,8 @@ def arms(runs: Sequence[Record]) -> list[Arm]:
     keys = [key for key in differing([run.config for run in runs]) if key not in _SEEDS]
     alike: dict[str, list[Record]] = {}
     for run in runs:
-        alike.setdefault(json.dumps([run.config.get(key) for key in keys]), []).append(run)
+        own = [*(run.config.get(key) for key in keys), _trunk(run)]
+        alike.setdefault(json.dumps(own), []).append(run)
     groups = []
     for own in alike.values():
         groups += [own] if len({*map(seeds, own)}) == len(own) else [[run] for run in own]
@@ -51,6 +53,15 @@ def seeds(run: Record) -> tuple[Any, Any]:
     """The seeds of parameters and of data, in which runs of two arms are alike that are a pair."""
     seed, of_data = run.config.get("seed"), run.config.get("data.seed")
     return seed, seed if of_data is None else of_data
+
+
+def _trunk(run: Record) -> Any:
+    """What a fork branched off from, but for its seeds; its place where that is not there now."""
+    place, origin = run.config["checkpoint.fork_from"], run.results.get("fork")
+    if not origin or not (path := Path(origin["run"]) / CONFIG).is_file():
+        return place
+    config = read_config(path)
+    return origin["step"], [value for key, value in config.items() if key not in _SEEDS]
 
 
 def _shared(own: Sequence[Record], keys: Sequence[str]) -> dict[str, Any]:

@@ -119,15 +119,26 @@ def read(folder: Path) -> Record:
     with reading(folder / "run.json", "remove it, and its experiment writes it again"):
         first, *_ = labels
         labels = {**first}
+    config = read_config(folder / CONFIG)
+    return Record(folder, config, labels, read_results(folder), _curves(folder))
+
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """The values of a config.json by dotted key; None: the default's. It runs no rows of its own.
+
+    Raises ValueError naming the file that is broken.
+    """
     # A key that came after the run has the value by which the code did what it did before.
     config = json.loads(json.dumps(get_config().to_dict()))
-    flat = flatten(config) | flatten(read_json(folder / CONFIG))
-    with reading(folder / CONFIG, "restore it from checkpoints/STEP/config.json"):
+    if path is None:
+        return flatten(config)
+    flat = flatten(config) | flatten(read_json(path))
+    with reading(path, "restore it from checkpoints/STEP/config.json"):
         if any(isinstance(config.get(key), dict) for key in flat):
             raise ValueError("a section of it is a value")
         for key in ("train.steps", "seed"):
             operator.index(flat[key])
-    return Record(folder, flat, labels, read_results(folder), _curves(folder))
+    return flat
 
 
 def _curves(folder: Path) -> dict[str, Curve]:
