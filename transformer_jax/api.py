@@ -24,8 +24,7 @@ from transformer_jax.commands.message import told
 from transformer_jax.commands.opening import check_own, configured, opened
 from transformer_jax.commands.train import trained
 from transformer_jax.commands.trainer import Trainer
-from transformer_jax.config.load import identity
-from transformer_jax.config.load import load as load_file
+from transformer_jax.config.load import may_change
 from transformer_jax.configs import default
 from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.tokenizer import Tokenizer
@@ -307,10 +306,12 @@ def load_runs(*folders: str | os.PathLike) -> Runs:
     if not paths:
         raise ValueError(f"there are no runs in {', '.join(map(str, map(_folder, folders)))}")
     runs = records.gather(paths)
-    names = arms.names(runs)
+    names, plain = arms.names(runs), records.read_config(None)
     results, metrics = [], []
     for name, run in zip(names, runs, strict=True):
-        own = identity(load_file(str(run.folder / CONFIG)))
+        own = {
+            key: x for key, x in run.config.items() if x != plain.get(key) and not may_change(key)
+        }
         scalars = {key: x for key, x in run.results.items() if not isinstance(x, dict | list)}
         results.append({"run": name, "folder": str(run.folder), **own, **scalars})
         metrics += ({"run": name, **record} for record in read_metrics(run.folder))

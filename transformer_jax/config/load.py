@@ -150,8 +150,13 @@ def identity(config: Config) -> dict[str, Any]:
     Of a file of rows it is the content, wherever that lies.
     """
     differing = changes(_defaults(default.get_config)[0], config).items()
-    own = {key: value for key, (_, value) in differing if not _is_of(key, FREE_TO_CHANGE)}
+    own = {key: value for key, (_, value) in differing if not may_change(key)}
     return own | {"rows": rows.digest(own["rows"])} if "rows" in own else own
+
+
+def may_change(key: str) -> bool:
+    """Whether a work directory may continue with another value of a key."""
+    return _is_of(key, FREE_TO_CHANGE)
 
 
 def _is_of(key: str, names: Iterable[str]) -> bool:
