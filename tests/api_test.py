@@ -1,5 +1,8 @@
 """The Python API answers as the commands do, trains as they do, and fails in their words."""
 
+import dataclasses
+import fcntl
+import gc
 import json
 import subprocess
 import sys
@@ -10,6 +13,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.defaults import SMALL
+from transformer_jax.runs.workdir import LOCK
 
 SETTINGS = SMALL | {
     "data.max_source_length": 24,
@@ -59,6 +63,15 @@ def logged(folder) -> list[dict]:
     return [{name: x for name, x in each.items() if name not in times} for each in records]
 
 
+def is_locked(folder) -> bool:
+    with (folder / LOCK).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def test_importing_takes_no_more_than_is_asked_for():
     code = (
         "import sys, transformer_jax as tj; dir(tj); print('jax' in sys.modules, 'load' in dir(tj))"
@@ -78,7 +91,16 @@ def test_a_loop_of_ones_own_is_training_and_either_continues_the_other(config, t
             assert {name: float(value) for name, value in metrics.items()}["loss"] > 0
             means[int(trainer.state.step)] = trainer.means()
         trainer.save()
+        if steps == 2:  # as a cell that runs again leaves the one before
+            trainer = tj.trainer(config, tmp_path / "b")
+            gc.collect()
+            assert is_locked(tmp_path / "b")
+            ruined = jax.tree.map(lambda x: x * np.nan, trainer.state.params)
+            trainer.state = dataclasses.replace(trainer.state, params=ruined)
+            with pytest.raises(tj.Error, match="step 2 is not finite"):
+                trainer.save()
         trainer.close()
+        assert not is_locked(tmp_path / "b")
     records = {record["step"]: record for record in logged(trained)}
     for step in (2, 4):
         assert means[step] == {name: records[step][f"train/{name}"] for name in means[step]} != {}

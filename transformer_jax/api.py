@@ -247,6 +247,7 @@ def train(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> dic
     return read_results(folder)
 
 
+    work.claim(folder)
 @told
 def trainer(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> Trainer:
     """Training by a loop of one's own in a work directory, from its last checkpoint on or anew.

@@ -47,6 +47,9 @@ class Trainer:
         check_own(config, workdir)
         lock(workdir)
         self.close = weakref.finalize(self, work.unlock, workdir)
+        work.claim(
+            workdir
+        )  # by each, as a cell that runs again makes the next before this one goes
         with contextlib.ExitStack() as failing, built(config, workdir) as run:
             failing.callback(self.close)
             self._run, self._workdir = run, workdir

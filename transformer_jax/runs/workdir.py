@@ -4,6 +4,7 @@ Any process may import this: it knows neither JAX nor the hosts of a job. Only t
 job may lock and write; the callers see to that.
 """
 
+import collections
 import contextlib
 import errno
 import fcntl
@@ -43,6 +44,7 @@ _FOLDERS = (CHECKPOINTS, TENSORBOARD, SPIKES)
 # What the fields of results.json are that are not only shown.
 _RESULTS = dict(status=str, steps=int, first_bad_step=int | None, spikes=list) | {WALL: int | float}
 
+_claims = collections.Counter[Path]()  # of who shares a lock in this process
 _held: dict[Path, int] = {}
 
 
@@ -107,9 +109,16 @@ def lock(workdir: str | os.PathLike) -> None:
     _held[path] = file
 
 
+def claim(workdir: str | os.PathLike) -> None:
+    """Has the lock of `workdir`, taken or yet to be taken, last until as many calls of `unlock`."""
+    _claims[Path(workdir).resolve() / LOCK] += 1
+
+
 def unlock(workdir: str | os.PathLike) -> None:
-    """Lets other processes lock `workdir`, if this one has the lock."""
-    if (file := _held.pop(Path(workdir).resolve() / LOCK, None)) is not None:
+    """Gives up a `claim`; after the last one, other processes may lock `workdir`."""
+    path = Path(workdir).resolve() / LOCK
+    _claims[path] -= 1
+    if not _claims[path] and (file := _held.pop(path, None)) is not None:
         os.close(file)
 
 
