@@ -23,6 +23,7 @@ from transformer_jax.process import hosts
 from transformer_jax.runs import workdir as work
 from transformer_jax.runs.workdir import CONFIG, read_metrics
 from transformer_jax.training.probe import is_due
+from transformer_jax.training.step import all_finite
 
 
 class Trainer:
@@ -46,10 +47,10 @@ class Trainer:
     def __init__(self, config: Config, workdir: Path):
         check_own(config, workdir)
         lock(workdir)
-        self.close = weakref.finalize(self, work.unlock, workdir)
         work.claim(
             workdir
         )  # by each, as a cell that runs again makes the next before this one goes
+        self.close = weakref.finalize(self, work.unlock, workdir)
         with contextlib.ExitStack() as failing, built(config, workdir) as run:
             failing.callback(self.close)
             self._run, self._workdir = run, workdir
@@ -93,14 +94,23 @@ class Trainer:
 
     @told
     def save(self) -> Path:
-        """Saves a checkpoint of this state, and returns its folder once it is whole."""
-        run, step = self._run, int(self.state.step)
+        """Saves a checkpoint of this state, and returns its folder once it is whole.
+
+        Raises ValueError, and saves nothing, where a parameter, a moment or a moving average is not
+        finite: training could not go on from there.
+        """
+        run, state, step = self._run, self.state, int(self.state.step)
+        if not jax.jit(all_finite)((state.params, state.ema_params, state.opt_state)):
+            raise ValueError(
+                f"the state at step {step} is not finite, and was not saved: make another trainer, "
+                "which goes on from the last checkpoint"
+            )
         if hosts.is_first():
             save_vocabularies(run, self._workdir)
         save(self._workdir / CONFIG, to_json(run.as_json))
         self._checkpoints.save(
             step,
-            self.state,
+            state,
             streams=self._streams,
             origin=self._origin,
             metrics={},
