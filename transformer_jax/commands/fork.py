@@ -11,7 +11,7 @@ from pathlib import Path
 from transformer_jax.checkpoint.checkpoints import PROGRESS, step_of, whole
 from transformer_jax.checkpoint.init_from import source_of
 from transformer_jax.commands.opening import save
-from transformer_jax.commands.restore import check
+from transformer_jax.commands.restore import check, check_data
 from transformer_jax.config.load import identity, load, refused_in_fork, to_json
 from transformer_jax.process import hosts, progress
 from transformer_jax.run import Run
@@ -25,7 +25,7 @@ def source(run: Run, workdir: Path) -> Path:
     Raises:
       FileNotFoundError: there is none that is whole.
       ValueError: its config differs in what a fork may not change, or no steps are left; and what
-        `restore.check` refuses.
+        `restore.check` and `restore.check_data` refuse.
     """
     trunk = source_of(Path(run.checkpoint.fork_from).expanduser().resolve())
     named = f"checkpoint.fork_from={run.checkpoint.fork_from!r}"
@@ -40,6 +40,7 @@ def source(run: Run, workdir: Path) -> Path:
             f"it, or name an earlier checkpoint, as RUN/{CHECKPOINTS}/STEP"
         )
     check(run, workdir, trunk)
+    check_data(trunk, run.train_streams())  # before anything is written
     return trunk
 
 
