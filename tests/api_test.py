@@ -141,7 +141,7 @@ def test_one_stands_alone_and_many_keep_their_order(run):
         for name, values in alone.items():
             np.testing.assert_array_equal(values[0], both[name][row, : values.shape[1]])
     assert run.batch(LINES).keys() == {"inputs", "inputs_segment_ids", "inputs_positions"}
-    assert [run.generate(line) for line in LINES] == run.generate(LINES)
+    assert [run.generate(line) for line in LINES] == run.generate(np.array(LINES))
 
 
 def test_other_parameters_may_take_the_place_of_the_trained_ones(trained):
@@ -177,6 +177,8 @@ def test_runs_become_records(trained):
         "no vectors": (lambda run: run.embed("a"), "only a model with"),
         "columns": (lambda run: run.batch(LINES, TARGETS, TARGETS), "reads source, target"),
         "lengths": (lambda run: run.batch(LINES, TARGETS[:1]), "2, 1 examples"),
+        "no targets": (lambda run: run.logits(run.batch(LINES)), "give `batch` all of source, t"),
+        "train": (lambda run: run.losses("train"), "choose validation or test"),
         "no examples": (lambda run: run.batch([]), "at least one"),
         "another config": (
             lambda run: tj.train(tj.load_config("quickstart.py"), run.workdir),

@@ -49,13 +49,20 @@ _observe = jax.jit(observed.observe, static_argnames="model")
 
 
 def _asked(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`told`, on the mesh of the run."""
+    """`told`, on the mesh of the run; of a part that a batch lacks it tells, too."""
 
     @functools.wraps(method)
     def asked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         run: Any = args[0]
-        with use(run.mesh):
-            return method(*args, **kwargs)
+        try:
+            with use(run.mesh):
+                return method(*args, **kwargs)
+        except KeyError as error:
+            recipe, name = run._run.data.settings.recipe, str(error).strip("'")
+            if name not in recipe.batch_columns():
+                raise
+            reads = ", ".join(recipe.reads)
+            raise ValueError(f"the batch has no {name!r}: give `batch` all of {reads}") from error
 
     return told(asked)
 
@@ -240,6 +247,7 @@ def train(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> dic
     config = load_config(config) if isinstance(config, str | os.PathLike) else config
     folder = Path(workdir).expanduser().absolute()
     check_own(config, folder)
+    work.claim(folder)
     try:
         trained(config, folder)
     finally:
@@ -247,7 +255,6 @@ def train(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> dic
     return read_results(folder)
 
 
-    work.claim(folder)
 @told
 def trainer(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> Trainer:
     """Training by a loop of one's own in a work directory, from its last checkpoint on or anew.
@@ -338,7 +345,7 @@ def _is_theirs(folder: Path) -> bool:
 
 def _listed(given: Any) -> tuple[list[Any], bool]:
     """Examples as a list, and whether one stood alone: a text, a path, or an image's pixels."""
-    pixels = isinstance(given, np.ndarray) and given.shape[2:] in ((), (3,))
+    pixels = isinstance(given, np.ndarray) and given.ndim > 1 and given.shape[2:] in ((), (3,))
     if isinstance(given, str | Path) or pixels:
         return [given], True
     return list(given), False

@@ -274,6 +274,8 @@ class Dataset:
 
     def split(self, name: str) -> Split:
         """A split to score: "validation" or "test". Raises ValueError where there is none."""
+        if name == "train":
+            raise ValueError("train is not scored as a split: choose validation or test")
         if not self.has(name):
             raise ValueError(f"data.{name} is empty: name a split, or choose another --split")
         settings, sets = self.settings, self._tokens(name)
