@@ -266,26 +266,29 @@ def trainer(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> T
 
 
 @told
-def load(workdir: str | os.PathLike, checkpoint: str | int = "last", **changes: Any) -> LoadedRun:
+def load(
+    workdir: str | os.PathLike, checkpoint: str | int | None = "last", **changes: Any
+) -> LoadedRun:
     """A trained model to ask: of a work directory, or of a folder that `save_pretrained` wrote.
 
     Args:
       workdir: one that is not there is looked for in the repository.
-      checkpoint: "last", "best", a step, or the folder of one.
+      checkpoint: "last", "best", a step, or the folder of one; None: as evaluate.checkpoint says.
       changes: settings that a trained run may change: `**{"decode.method": "greedy"}`.
     """
     folder = _folder(workdir)
     if "data.cache_dir" not in changes:  # a run may be another user's, and hold programs
         compiled.keep(default.get_config().data.cache_dir)
+    which = None if checkpoint is None else str(checkpoint)
     if not _is_theirs(folder):
-        return LoadedRun(configured(folder, None, changes), folder, str(checkpoint))
+        return LoadedRun(configured(folder, None, changes), folder, which)
     scratch = tempfile.TemporaryDirectory(prefix="transformer_jax.")
     imported = Path(scratch.name) / folder.name
     of_import = {key: changes.pop(key) for key in COMMANDS["import"].makes_config if key in changes}
     COMMANDS["import"].load()(
         imported, str(folder), [f"{key}={value}" for key, value in of_import.items()]
     )
-    run = LoadedRun(configured(imported, None, changes), imported, str(checkpoint))
+    run = LoadedRun(configured(imported, None, changes), imported, which)
     weakref.finalize(run, scratch.cleanup)
     return run
 

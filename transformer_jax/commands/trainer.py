@@ -47,9 +47,8 @@ class Trainer:
     def __init__(self, config: Config, workdir: Path):
         check_own(config, workdir)
         lock(workdir)
-        work.claim(
-            workdir
-        )  # by each, as a cell that runs again makes the next before this one goes
+        # By each, as a cell that runs again makes the next one before this one goes.
+        work.claim(workdir)
         self.close = weakref.finalize(self, work.unlock, workdir)
         with contextlib.ExitStack() as failing, built(config, workdir) as run:
             failing.callback(self.close)
