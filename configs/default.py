@@ -3,24 +3,12 @@
 It is the base model of "Attention Is All You Need" on the embedded corpus; other files change it.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import config_dict
 
 # A ConfigDict, mutable or frozen; type checkers know nothing of its attributes.
 Config = Any
-
-
-def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the leaves of a config by dotted key, in alphabetical order."""
-    flat = {}
-    for name, value in sorted(config.items()):
-        if isinstance(value, config_dict.ConfigDict | Mapping):
-            flat |= {f"{name}.{key}": leaf for key, leaf in flatten(value).items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 def get_config(arg: str = "") -> Config:

@@ -41,8 +41,7 @@ def test_a_config_imports_configs_alone_and_its_header_names_its_slice(path):
     tree, topology = ast.parse(path.read_text()), load(str(path)).mesh.topology
     assert not topology or accelerators.parse(topology).name in (ast.get_docstring(tree) or "")
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    plain = {"collections.abc", "ml_collections", "typing"}
-    assert set(modules) <= plain | {"transformer_jax.configs"}
+    assert set(modules) <= {"ml_collections", "transformer_jax.configs", "typing"}
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
 
 

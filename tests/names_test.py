@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from transformer_jax.configs import default
-from transformer_jax.configs.default import flatten
+from transformer_jax.runs.workdir import flatten
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transformer_jax"

@@ -244,8 +244,7 @@ def train(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> dic
 
     config: of `load_config`, or a config's file.
     """
-    config = load_config(config) if isinstance(config, str | os.PathLike) else config
-    folder = Path(workdir).expanduser().absolute()
+    config, folder = _run_of(config, workdir)
     check_own(config, folder)
     work.claim(folder)
     try:
@@ -261,8 +260,7 @@ def trainer(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> T
 
     config: of `load_config`, or a config's file.
     """
-    config = load_config(config) if isinstance(config, str | os.PathLike) else config
-    return Trainer(config, Path(workdir).expanduser().absolute())
+    return Trainer(*_run_of(config, workdir))
 
 
 @told
@@ -327,6 +325,12 @@ def load_runs(*folders: str | os.PathLike) -> Runs:
         results.append({"run": name, "folder": str(run.folder), **own, **scalars})
         metrics += ({"run": name, **record} for record in read_metrics(run.folder))
     return Runs(results, metrics)
+
+
+def _run_of(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> tuple[Config, Path]:
+    """A config, which may be named by its file, and the whole path of a work directory."""
+    config = load_config(config) if isinstance(config, str | os.PathLike) else config
+    return config, Path(workdir).expanduser().absolute()
 
 
 def _folder(folder: str | os.PathLike) -> Path:

@@ -16,7 +16,7 @@ from transformer_jax.commands.start import newest, origin_of, save_vocabularies,
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
 from transformer_jax.config.load import to_json
-from transformer_jax.configs.default import Config, flatten
+from transformer_jax.configs.default import Config
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.summary import report, too_long
 from transformer_jax.devices import mesh
@@ -33,6 +33,7 @@ from transformer_jax.runs.log import RunLog
 from transformer_jax.runs.workdir import (
     CONFIG,
     SAMPLES,
+    flatten,
     read_fork,
     read_metrics,
     read_results,
@@ -80,8 +81,9 @@ def _train(run: Run, workdir: Path) -> str:
     # All data is read before anything is written, so that a mistake in it comes at once.
     splits = {name: run.data.split(name) for name in ("validation", "test") if run.data.has(name)}
     streams = run.train_streams()
+    summaries = run.data.summaries()
     if hosts.is_first():
-        print(report(run.data.summaries()), flush=True)
+        print(report(summaries), flush=True)
     if checkpoint is not None:
         restore.check_data(checkpoint, streams)
     # Before there is a state, so that nothing is made in vain, and only where steps are left.
@@ -96,7 +98,7 @@ def _train(run: Run, workdir: Path) -> str:
             print(_mesh_line(run))
 
     log = _opened_log(run, workdir, -1 if checkpoint is None else int(state.step))
-    log.results({"too_long": too_long(run.data.summaries()) or None})
+    log.results({"too_long": too_long(summaries) or None})
     origin = origin_of(run, streams)
 
     def save_checkpoint(step: int, state: State, values: dict[str, Any], **parts: Any) -> None:
@@ -110,7 +112,8 @@ def _train(run: Run, workdir: Path) -> str:
         with watch.stop_at_signal(lambda: _prospect(workdir)) as stop:
             observing = probes(run, splits["validation"])
             if checkpoint is None:  # what is due before the first step
-                if values := loop.measured(observing, 0, Observation(state, None, {})):
+                due = [probe for probe in observing if probe.due(0)]
+                if values := loop.measured(due, Observation(state, None, {})):
                     log.write(0, values)
                 if is_listed(0, run.train.checkpoint_at):
                     begun = streams.get_state()

@@ -12,7 +12,7 @@ from transformer_jax.config import build_data
 from transformer_jax.config.kinds import Kind, parse, show
 from transformer_jax.config.load import changes
 from transformer_jax.configs import default
-from transformer_jax.configs.default import Config, flatten
+from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.tokenizer import TOKENIZERS
 from transformer_jax.data.read.sources import PAIRS, SOURCES
 from transformer_jax.evaluation.decoder import METHODS
@@ -22,6 +22,7 @@ from transformer_jax.models.layers.settings import ARCHITECTURES, UNORDERED
 from transformer_jax.models.layers.stems import STEMS
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.models.transformer.schemes import SCHEMES
+from transformer_jax.runs.workdir import flatten
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task
 from transformer_jax.training.cross_entropy import METRICS

@@ -25,9 +25,9 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from transformer_jax.config import kinds, rows
 from transformer_jax.config.kinds import Kind, shorten
 from transformer_jax.configs import default
-from transformer_jax.configs.default import Config, flatten
+from transformer_jax.configs.default import Config
 from transformer_jax.data.read.open_file import decode_lines
-from transformer_jax.runs.workdir import CHECKPOINTS, reading
+from transformer_jax.runs.workdir import CHECKPOINTS, flatten, reading
 from transformer_jax.training.schedule import SCHEDULES
 
 # What each key of the config may be

@@ -91,10 +91,6 @@ class Trained:
             self, decoder=dataclasses.replace(self.writer, settings=settings)
         )
 
-    def predicting(self, prediction: Predict) -> "Trained":
-        """The same, which predicts something else."""
-        return dataclasses.replace(self, prediction=prediction)
-
     def losses(self, split: Split) -> dict[str, float]:
         """Means over all batches of a split, so that it does not matter how these are cut.
 
@@ -118,8 +114,8 @@ class Trained:
         """What is predicted of each example, as its row of each array."""
 
         def predict(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Any:
-            predict = self.prediction
-            return predict_step(self.params, batch, model=self.model, predict=predict)[0]
+            values, _ = predict_step(self.params, batch, model=self.model, predict=self.prediction)
+            return values
 
         return fetch_examples("Predicting", predict, batches)
 

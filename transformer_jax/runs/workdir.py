@@ -238,6 +238,17 @@ def read_samples(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     return records
 
 
+def flatten(config: Any) -> dict[str, Any]:
+    """Returns the leaves of a config, or of what a config.json holds, by dotted key, in order."""
+    flat = {}
+    for name, value in sorted(config.items()):
+        if hasattr(value, "items"):  # a section
+            flat |= {f"{name}.{key}": leaf for key, leaf in flatten(value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
 def merged(results: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The results with these fields. New scores of a split replace all that it had.
 

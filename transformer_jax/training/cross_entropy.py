@@ -56,6 +56,12 @@ def cross_entropy(
     return _plain(settings, logits, targets, weights)
 
 
+def token_losses(logits: Float[Array, "*B V"], targets: Int[Array, "*B"]) -> Float[Array, "*B"]:
+    """-log p of each target, in nats."""
+    log_z, target_logit, *_ = _statistics(logits, targets)
+    return log_z - target_logit
+
+
 def _plain(
     settings: LossSettings,
     logits: Float[Array, "*B V"],

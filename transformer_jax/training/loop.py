@@ -78,7 +78,7 @@ def fit(
                 values = report.read()
                 if saving and not jax.jit(all_finite)((state.ema_params, state.opt_state)):
                     raise _Diverged(step, "a moment or a moving average is not finite")
-                values |= measured(due, step, Observation(state, before, batch))
+                values |= measured(due, Observation(state, before, batch))
                 report.write(step, values)
                 if saving:
                     save(step, state, streams=streams, values=values, scheduled=scheduled)
@@ -90,9 +90,8 @@ def fit(
     return Outcome(state, "finished", step)
 
 
-def measured(probes: Sequence[Probe], step: int, seen: Observation) -> dict[str, Any]:
-    """What those probes that are due at a step say, by the names of the log."""
-    due = (probe for probe in probes if probe.due(step))
+def measured(due: Sequence[Probe], seen: Observation) -> dict[str, Any]:
+    """What the probes that are due say, by the names of the log."""
     return {name: v for probe in due for name, v in named(probe.name, probe.measure(seen)).items()}
 
 

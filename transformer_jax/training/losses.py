@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.family import Batch, Outputs, Sums
-from transformer_jax.training.cross_entropy import LossSettings, cross_entropy
+from transformer_jax.training.cross_entropy import LossSettings, cross_entropy, token_losses
 
 # Sum of the losses to minimise, its weight, and the sums that are reported
 Result = tuple[Float[Array, ""], Float[Array, ""], Sums]
@@ -77,9 +77,7 @@ class PlaceLoss:
     def each(self, outputs: Outputs, batch: Batch) -> Float[Array, "B T"]:
         """-log p(target) at every place, in nats; NaN where none is asked for."""
         targets, asked = self.asked(batch)
-        log_p = jax.nn.log_softmax(outputs.arrays())
-        chosen = jnp.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
-        return jnp.where(asked, -chosen, jnp.nan)
+        return jnp.where(asked, token_losses(outputs.arrays(), targets), jnp.nan)
 
 
 def _next_tokens(batch: Batch) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:

@@ -3,7 +3,7 @@
 from ml_collections import ConfigDict
 
 from transformer_jax.configs import default
-from transformer_jax.configs.default import flatten
+from transformer_jax.runs.workdir import flatten
 from transformer_jax.tools.show import meanings
 
 

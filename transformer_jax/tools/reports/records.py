@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.configs.default import flatten, get_config
+from transformer_jax.configs.default import get_config
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
     METRICS,
     SCORED,
+    flatten,
     read_metrics,
     read_results,
     reading,

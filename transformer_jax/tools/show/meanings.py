@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 
 from transformer_jax.config.kinds import CHOICES
 from transformer_jax.configs import default
-from transformer_jax.configs.default import Config, flatten
+from transformer_jax.configs.default import Config
+from transformer_jax.runs.workdir import flatten
 
 _END_OF_SENTENCE = re.compile(r"(?<=[.?])\s+(?=[A-Z(\"`])")
 
