@@ -119,6 +119,7 @@ def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch, cap
         ),
         (f"{NEW} --mode=generate --input=@/t", "", "/new"),
         (f"{NEW} --mode=replay --step=1", "", "/new | train there first"),
+        (f"{RUN}/checkpoints/6 --mode=evaluate", "", "its work directory, | /run, and 6 as"),
         (RUN, "seed=4", "seed: 3 -> 4"),
         (f"{RUN} --mode=evaluate --checkpoint=5", "", "5 | 2, 4, 6"),
         (f"{RUN} --mode=replay --step=7", "", "--step=N | 1 to 6 | 7"),

@@ -97,7 +97,7 @@ def check_own(config: Config, workdir: Path) -> None:
 
     Raises:
       NotADirectoryError: a file takes the place of a folder.
-      ValueError: it belongs to another config, or to one that is missing.
+      ValueError: it belongs to another config, or to one that is missing, or is a checkpoint.
     """
     _check_whole(workdir)
     if (workdir / CONFIG).exists():
@@ -107,6 +107,11 @@ def check_own(config: Config, workdir: Path) -> None:
 
 def _check_whole(workdir: Path) -> None:
     work.check_folders(workdir)
+    if workdir.parent.name == CHECKPOINTS and (workdir.parents[1] / CONFIG).exists():
+        raise ValueError(
+            f"{workdir} is a checkpoint of a run: give its work directory, {workdir.parents[1]}, "
+            f"and {workdir.name} as the checkpoint"
+        )
     if (workdir / CHECKPOINTS).exists() and not (workdir / CONFIG).exists():
         raise ValueError(
             f"{workdir} holds checkpoints but no config.json: copy there the one of a checkpoint "

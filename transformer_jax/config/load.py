@@ -188,11 +188,15 @@ def refused(saved: Mapping[str, Any], ours: Mapping[str, Any], reached: int) -> 
     before, after = (replace(_defaults(default.get_config)[0], own) for own in (saved, ours))
     row, steps = SCHEDULES[before.optimizer.schedule], before.train.steps
     constant = steps - before.optimizer.decay_steps if row.reads else -1  # up to this step
-    if after.train.steps > steps and (not row.ends or reached <= constant):
+    grows, why = after.train.steps > steps, ""
+    if grows and row.ends and reached > constant:
+        why = f" (the learning rate of step {reached}, which is reached, depends on it)"
+    elif grows:
         after = replace(after, {"train.steps": before.train.steps})
     if before.train.bad_step == "stop":
         after = replace(after, {"train.bad_step": "stop"})
-    return difference(before, after)
+    lines = difference(before, after)
+    return [line + why if line.startswith("train.steps:") else line for line in lines]
 
 
 def refused_in_fork(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
