@@ -1,11 +1,13 @@
 """Runs side by side: from work directories in any state to a table and a figure."""
 
+import itertools
 import json
 
 import numpy as np
 import pytest
 
 from tests.tools.reports.runs_made import make, records
+from transformer_jax.process import tables
 from transformer_jax.tools.reports import arms, compare, report
 from transformer_jax.tools.reports import records as work
 
@@ -63,6 +65,22 @@ def test_runs_stand_side_by_side_whatever_has_become_of_them(call, runs, tmp_pat
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"compare.png", "compare.svg"}
     assert "compare.png" in text and "compare.svg" in text
     assert {path: path.read_bytes() for run in runs for path in run.iterdir()} == before
+
+
+@pytest.mark.parametrize("room", [1, 12, 15, 25, 99])
+def test_a_table_has_parts_that_are_as_wide_as_there_is_room_for(room):
+    table = [["", "arm", "b", "long arm"], ["steps", "1", "2", "3"], []]
+    parts = [*compare._parts(table, room)]
+    for row, *own in zip(table, *parts, strict=True):
+        assert all(part[:1] == row[:1] for part in own)
+        assert sum((part[1:] for part in own), row[:1]) == row
+
+    def fits(part):
+        return max(map(len, tables.aligned(part))) <= room
+
+    assert all(fits(part) or len(part[0]) == 2 for part in parts)
+    for part, after in itertools.pairwise(parts):
+        assert not fits([[*row, *more[1:2]] for row, more in zip(part, after, strict=True)])
 
 
 def test_the_figure_has_a_line_for_each_arm_in_each_panel(runs):

@@ -203,6 +203,12 @@ def test_runs_of_any_state_and_of_an_experiment_are_one_page(tmp_path, capsys, m
     assert command.main(["--experiment=lr"]) == 0
     assert "2 runs" in capsys.readouterr().out
     assert "<title>lr</title>" in (tmp_path / "report.html").read_text()
+    folder = f"{tmp_path}/elsewhere/lr"  # that of the experiment itself
+    assert command.main([f"--experiment={folder}", "--output=two.html"]) == 0
+    assert (tmp_path / "two.html").read_text().partition("<title>lr</title>")[1]
+    (home / "sweeps.json").write_text("{}")
+    assert command.main([*map(str, home.iterdir()), "--output=two.html"]) == 0
+    assert capsys.readouterr().err == ""
     assert command.main([str(home / "1"), str(tmp_path), "--output=one.html"]) == 0
     assert "is not a run" in capsys.readouterr().err
     assert (tmp_path / "one.html").exists()

@@ -12,8 +12,13 @@ if __name__ == "__main__":  # before the imports below
     interrupt.install()
 
 import argparse
+import bisect
+import itertools
+import math
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from transformer_jax.process import tables
@@ -23,6 +28,7 @@ from transformer_jax.tools.reports.intervals import said
 from transformer_jax.tools.reports.looks import style
 from transformer_jax.tools.reports.records import gather, series
 
+_BREAKS = textwrap.TextWrapper(24, break_long_words=False, break_on_hyphens=False)  # of names
 # Without label smoothing and z-loss, so that runs which differ in these can be compared.
 _CURVES = {"training": "train/token_loss", "validation": "validation/token_loss"}
 
@@ -64,10 +70,11 @@ def compare(folders: Sequence[Path], output: Path) -> None:
     if not output.parent.is_dir():
         raise ValueError(f"--output={output}: there is no folder {output.parent}")
     groups = arms(gather(folders))
-    print(
-        *tables.aligned([["", *map(str, groups)], *config_rows(groups), [], *score_rows(groups)]),
-        sep="\n",
-    )
+    heads = [_BREAKS.wrap(str(arm)) for arm in groups]
+    head = [["", *line] for line in itertools.zip_longest(*heads, fillvalue="")]
+    table = [*head, *config_rows(groups), [], *score_rows(groups)]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+    print("\n\n".join("\n".join(tables.aligned(part)) for part in _parts(table, room)))
     if convention := said(len(arm.runs) for arm in groups):
         print(f"\n{convention}")
     if (figure := _draw(groups)) is None:
@@ -76,6 +83,19 @@ def compare(folders: Sequence[Path], output: Path) -> None:
     stem = output.with_suffix("") if output.suffix in (".png", ".svg") else output
     figures.save(figure, stem)
     print(f"\nThe curves are in {stem}.png and {stem}.svg")
+
+
+def _parts(table: Sequence[Sequence[str]], room: float) -> Iterator[list[list[str]]]:
+    """The table in parts of as many columns as there is room for, in characters, the first again
+    in each."""
+    columns = itertools.zip_longest(*table, fillvalue="")
+    first, *widths = [2 + max(map(len, column)) for column in columns]
+    begin = 0
+    while begin < len(widths):
+        ends = [first - 2 + width for width in itertools.accumulate(widths[begin:])]
+        end = begin + max(1, bisect.bisect_right(ends, room))
+        yield [[*row[:1], *row[1 + begin : 1 + end]] for row in table]
+        begin = end
 
 
 def _draw(arms: Sequence[Arm]) -> figures.Figure | None:

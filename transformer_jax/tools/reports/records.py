@@ -106,11 +106,12 @@ def gather(folders: Sequence[Path]) -> list[Record]:
     places = {home / id: (home, at) for home, own in ids.items() for at, id in enumerate(own)}
     paths.sort(key=lambda path: places.get(path, ()))
     faults = {folder: fault for folder in paths if (fault := _fault(folder))}
-    lines = [f"{folder} is not a run: {fault}" for folder, fault in faults.items()]
+    lines = {folder: f"{folder} is not a run: {fault}" for folder, fault in faults.items()}
     if not (runs := [read(folder) for folder in paths if folder not in faults]):
-        raise ValueError("\n".join(lines))
-    for line in lines:
-        print(line, file=sys.stderr)
+        raise ValueError("\n".join(lines.values()))
+    for folder, line in lines.items():
+        if folder.name != SWEEPS:  # which `runs/experiments/NAME/*` names too
+            print(line, file=sys.stderr)
     return runs
 
 
@@ -171,6 +172,8 @@ def _fault(folder: Path) -> str | None:
         return "it is a part of one; give the folder that was its --workdir"
     if (folder / CONFIG).is_file():
         return None
+    if folder.is_file():
+        return "it is a file"
     if not folder.is_dir():
         return "there is no such folder"
     if inside := sorted(path.parent for path in folder.glob(f"*/{CONFIG}")):

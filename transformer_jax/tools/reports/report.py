@@ -50,8 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if bool(arguments.runs) == bool(arguments.experiment):
             raise ValueError("give RUN ..., the work directories, or --experiment=NAME")
-        folders = arguments.runs or _of_experiment(arguments.runs_dir / arguments.experiment)
-        _write(folders, arguments.experiment or "Runs", arguments.output)
+        experiment = arguments.experiment or ""
+        folders = arguments.runs or _of_experiment(experiment, arguments.runs_dir)
+        _write(folders, Path(experiment).name or "Runs", arguments.output)
         return 0
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -71,13 +72,14 @@ def _write(folders: Sequence[Path], title: str, output: Path) -> None:
     print(f"The page of {count} is {output} ({len(text.encode()) / 1e6:.1f} MB)")
 
 
-def _of_experiment(home: Path) -> list[Path]:
-    """The work directories of an experiment's trained runs."""
+def _of_experiment(experiment: str, runs_dir: Path) -> list[Path]:
+    """The work directories of the trained runs of an experiment, a name or the path of a folder."""
+    home = runs_dir / Path(experiment).name
     found = sorted(path.parent for path in home.glob(f"*/{CONFIG}"))
     if not found:
         what = "has no trained runs" if home.is_dir() else "is not there"
         raise ValueError(
-            f"{home} {what}: run ./launch.sh experiment {home.name}, or name its --runs_dir"
+            f"{home} {what}: run ./launch.sh experiment {experiment}, or name its --runs_dir"
         )
     return found
 
