@@ -217,6 +217,9 @@ def test_pieces_are_joined_to_words_and_what_a_mask_hides_is_not_listed(kind, op
         assert not any(f"\u2068{word}\u2069" in looked_at for word in words[row + 1 :])
     tab.keyboard.press("w")
     assert queries.get_by_role("button").count() == size
+    # Where no query is a word, the surest look is told all the same.
+    tab = opened(_synthetic(1, 1, 2, ["?", "!"], np.array([[[[0.4, 0.6], [0.1, 0.9]]]], "f4")))
+    assert "with 0.90 of its weight" in tab.locator("#finding").inner_text()
 
 
 @pytest.mark.long

@@ -10,8 +10,9 @@ const finding = {
   telling({rows, columns, at, names}) {
     let best = {query: 0, key: 0, reach: -Infinity};
     const spelled = (name) => /[\p{L}\p{N}]/u.test(name) && !/^[<[].*[>\]]$/.test(name);
+    const wordless = !names.query.some(spelled); // then of any query
     for (let query = 0; query < rows; query++) {
-      if (!spelled(names.query[query])) continue;
+      if (!wordless && !spelled(names.query[query])) continue;
       for (let key = 0; key < columns; key++) {
         const weight = at(query, key);
         const far = weight > 0.5 && spelled(names.key[key]);
