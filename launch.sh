@@ -36,7 +36,7 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   tpu            --accelerator=v5e-16 --zone=ZONE COMMAND ... --workdir=gs://BUCKET/FOLDER:
                  one of the commands above on all hosts of a Cloud TPU slice (`tpu --help`)
   test           format, lint, types and imports of the files that git tracks, and the short tests
-  test FILE ...  the short tests of these files alone, without the checks
+  test FILE ...  the short tests of these files alone, named from the repository; no checks
   test --long    the long tests alone: kills, several processes, whole trainings
   test --faults  tests/faults alone, in its long form: FAULT_TRIALS=200 times of each kind;
                  with any of the three, further arguments go to pytest

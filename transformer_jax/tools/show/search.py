@@ -16,10 +16,16 @@ SYNONYMS = {
     "context": "max target length",
     "momentum": "beta1",
     "precision": "dtype",
+    "bf16": "dtype",
+    "fp16": "dtype",
     "gpu": "mesh",
     "pretrained": "init from",
     "vocabulary": "vocab",
     "mlp": "d ff",
+    "gqa": "num kv heads",
+    "rope": "rotary",
+    "flash": "attention kernel",
+    "checkpointing": "remat",
 }
 
 
