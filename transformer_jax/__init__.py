@@ -42,6 +42,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from transformer_jax.process import machine
+
+    machine.keep_freed_memory()  # first of all, since some libraries start threads when imported
     return getattr(importlib.import_module("transformer_jax.api"), name)
 
 

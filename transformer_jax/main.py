@@ -12,13 +12,14 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     import contextlib
     import gc
 
-    from transformer_jax.process import interrupt, progress
+    from transformer_jax.process import interrupt, machine, progress
 
     # Nothing that an import makes is garbage. To look for some takes a third of their time. Nor is
     # it looked through later, least of all when the process ends.
     gc.disable()
     atexit.register(gc.freeze)  # of --help, which ends before all is loaded
     interrupt.install()
+    machine.keep_freed_memory()
     loading = contextlib.ExitStack()
     loading.callback(gc.enable)
     loading.callback(gc.freeze)

@@ -6,9 +6,10 @@
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds
-    from transformer_jax.process import interrupt
+    from transformer_jax.process import interrupt, machine
 
     interrupt.install()
+    machine.keep_freed_memory()
 
 import argparse
 import json
@@ -22,7 +23,6 @@ import jax
 
 from experiments.harness.sweep import Run, part
 from transformer_jax.devices import compiled
-from transformer_jax.process import machine
 from transformer_jax.runs.log import versions
 from transformer_jax.runs.workdir import lock, write_atomically
 
@@ -39,7 +39,6 @@ def main() -> None:
     run = Run(labels=asked["labels"][0], **{name: asked[name] for name in names})
     config = run.resolved
     measure = part(arguments.folder, "measure").measure
-    machine.keep_freed_memory()
     compiled.keep(config.data.cache_dir)
 
     started = time.monotonic()

@@ -30,7 +30,6 @@ from transformer_jax.models.family import Family
 from transformer_jax.models.layers.settings import UNORDERED
 from transformer_jax.models.layers.stems import STEMS
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
-from transformer_jax.process import machine
 from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
 from transformer_jax.tasks.task import Task
 from transformer_jax.training.cross_entropy import LossSettings
@@ -118,11 +117,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
 
 @contextlib.contextmanager
 def built(config: Config, workdir: Path | None) -> Iterator[Run]:
-    """The run of a config, with its mesh in use, and what it compiles kept in data.cache_dir.
-
-    The process keeps the memory that it frees, since one step takes as much as the other.
-    """
-    machine.keep_freed_memory()
+    """The run of a config, with its mesh in use, and what it compiles kept in data.cache_dir."""
     run = build(config, workdir)
     compiled.keep(run.data.settings.source.cache_dir)
     with use(run.mesh):

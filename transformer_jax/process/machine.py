@@ -98,7 +98,9 @@ def keep_freed_memory() -> None:
     XLA on a CPU takes all that a step needs at its start, and frees it at its end. What exceeds 32
     or 64 MiB would go back to the system each time, which hands it out again page by page, zeroed:
     a quarter to a third of the time of steps that take more. For that, all threads have to share
-    one heap, the only one that can grow so large. To be called before threads that allocate start.
+    one heap, the only one that can grow so large. To be called before threads that allocate start,
+    those of libraries that start some when they are imported too (pyarrow): the heap of one that
+    has ended goes to the next thread that starts.
 
     Other C libraries than GNU's are left as they are.
     """
