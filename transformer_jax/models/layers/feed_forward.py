@@ -16,6 +16,16 @@ from transformer_jax.models.layers.product import product
 from transformer_jax.models.layers.stack import keep
 
 
+def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """x times the standard normal's distribution function (Hendrycks and Gimpel 2016, section 2).
+
+    By erf in float32, as PyTorch has it: `jax.nn.gelu` takes erfc, which costs a CPU three times as
+    much, and a twelfth of a small model's step. Far below 0 the two differ by a rounding of x.
+    """
+    wide = x.astype(jnp.float32)
+    return (0.5 * wide * (1 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
+
+
 class Activation(NamedTuple):
     """gated: whether the function takes a projection of its own, which multiplies x W_up."""
 
@@ -25,7 +35,7 @@ class Activation(NamedTuple):
 
 ACTIVATIONS = {
     "relu": Activation(jax.nn.relu),
-    "gelu": Activation(lambda x: jax.nn.gelu(x, approximate=False)),
+    "gelu": Activation(gelu),
     "gelu_tanh": Activation(lambda x: jax.nn.gelu(x, approximate=True)),  # of GPT-2
     "swish": Activation(jax.nn.silu),  # of Marian
     "swiglu": Activation(jax.nn.silu, gated=True),  # Shazeer 2020, equation 6

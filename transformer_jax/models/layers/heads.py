@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from transformer_jax.models.layers.affine import XAVIER, affine, weights
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.embeddings import Unprojected, scaled
+from transformer_jax.models.layers.feed_forward import gelu
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.parameter import RoleName, parameter
 
@@ -34,7 +35,7 @@ class MaskedTokenHead(nn.Module):
     ) -> Unprojected:
         config, x = self.config, _transformed(self, x)
         norm = Norm(config.norm, config.norm_epsilon, name="norm")
-        x = norm(jax.nn.gelu(x, approximate=False))
+        x = norm(gelu(x))
         zeros, size = nn.initializers.zeros, (config.vocab_size,)
         bias = parameter(self, "logits_bias", zeros, size, ("vocab",), role="vector")
         return project(x)._replace(bias=bias)
