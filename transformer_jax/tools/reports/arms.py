@@ -117,7 +117,10 @@ def score_rows(arms: Sequence[Arm]) -> list[list[str]]:
 
 
 def finding(arms: Sequence[Arm]) -> str:
-    """A sentence: which arm has the least loss, and how much less than the next one."""
+    """A sentence: which arm has the least loss, how much less than the next one, and if it counts.
+
+    A difference may be chance where its interval has 0 in it, or one pair has none.
+    """
     for name in _LOSSES:
         losses = [
             {seeds(run): value for run in arm.runs if (value := _last(run, name)) is not None}
@@ -134,7 +137,9 @@ def finding(arms: Sequence[Arm]) -> str:
         return f"The {what} of {best} is {least}."
     _, second, theirs = others[0]
     less = intervals.less(own, theirs) or f"{least.value - others[0][0].value:+.2g}"
-    return f"{best} has the lowest {what}, {least}: {less} against {second}."
+    differences = intervals.paired_differences(own, theirs)
+    chance = ", which may be chance" * bool(differences and not mean(differences).counts)
+    return f"{best} has the lowest {what}, {least}: {less} against {second}{chance}."
 
 
 def _last(run: Record, name: str) -> float | None:
