@@ -177,6 +177,27 @@ def _parse(argv: list[str]) -> list[str]:
         sys.exit(f"error: {' '.join(str(error).split())}; ./launch.sh --help lists the flags")
 
 
+def call(words: list[str]) -> int:
+    """Does what a process with these words does, short of starting and ending, and leaves no flag.
+
+    words: as of `sys.argv`. Returns the exit status.
+    """
+    sys.argv[:] = words
+    try:
+        argv, changes = split(words)
+        return main(_parse(argv), changes)
+    finally:
+        for flag in (*_FLAGS, _MODE):
+            flags.FLAGS[flag.name].unparse()
+
+
+def log_plainly() -> None:
+    """Has messages look as other programs write them: without absl's date, process and line."""
+    logging.use_absl_handler()
+    form = python_logging.Formatter("%(levelname)s: %(message)s")
+    logging.get_absl_handler().setFormatter(form)
+
+
 def run(loading: contextlib.ExitStack) -> None:
     """The entry point of the process. loading: to be closed when all is imported."""
     try:
@@ -185,9 +206,7 @@ def run(loading: contextlib.ExitStack) -> None:
         sys.exit(f"error: {error}")
     # Warnings and worse, unless told otherwise: absl's own default would show Orbax at work.
     argv.insert(1, f"--verbosity={logging.WARNING}")
-    # As other programs write them: without absl's date, process and line.
-    form = python_logging.Formatter("%(levelname)s: %(message)s")
-    logging.get_absl_handler().setFormatter(form)
+    log_plainly()
     joined = functools.partial(_join_and_run, changes=changes, loading=loading)
     app.run(joined, argv=argv, flags_parser=_parse)
 

@@ -1,6 +1,8 @@
 """A job: the runs of a sweep that share a work directory. An order: the jobs for an executor."""
 
 import dataclasses
+import functools
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +10,7 @@ from pathlib import Path
 
 from experiments.harness import results
 from experiments.harness.sweep import ROOT, Run
+from transformer_jax.config import load as overrides
 from transformer_jax.runs.workdir import CHECKPOINTS
 
 _LOG_LINES = 15  # shown of a failed run's log
@@ -34,6 +37,30 @@ class Job:
     def id(self) -> str:
         """The id of its runs."""
         return self.runs[0].id
+
+    @functools.cached_property
+    def process(self) -> tuple[str, str] | None:
+        """Equal for jobs that one process may train one after the other; None: not with others.
+
+        Rows and the folder of compiled programs are a process's. What is measured may depend on
+        what the process did before, and a tracker may stay attached to it.
+        """
+        config = self.runs[0].resolved
+        if self.runs[0].measure is not None or config.log.trackers:
+            return None
+        return config.rows, config.data.cache_dir
+
+    @functools.cached_property
+    def programs(self) -> tuple[str, str]:
+        """What decides the programs that train it and that score it, as far as the config says.
+
+        Runs that agree in it need not compile them again. The seed is no part of a program.
+        """
+        trained = overrides.identity(self.runs[0].resolved)
+        trained.pop("seed", None)
+        beside = ("optimizer.", "train.")
+        scored = {key: value for key, value in trained.items() if not key.startswith(beside)}
+        return json.dumps(trained, sort_keys=True), json.dumps([scored], sort_keys=True)
 
     def commands(self) -> list[list[str]]:
         """What is left to do: to train, to measure, both, or nothing."""

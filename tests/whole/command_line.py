@@ -6,11 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
 from tests.defaults import SMALL
 from transformer_jax import main
-from transformer_jax.config.load import split
 
 CONFIG = SMALL | {
     "seed": 3,
@@ -82,12 +79,7 @@ BYTES = {
 
 def call(*arguments: str) -> int:
     """Does what the process does, short of ending; returns its exit status."""
-    argv, changes = split(["main", *arguments])
-    try:
-        return main.main(flags.FLAGS(argv), changes)
-    finally:
-        for flag in flags.FLAGS.flags_by_module_dict()[main.__name__]:
-            flag.unparse()
+    return main.call(["main", *arguments])
 
 
 class _Pipe:

@@ -111,6 +111,12 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, _NEVER)
 
 
+def give_back_freed_memory() -> None:
+    """Gives the system what `keep_freed_memory` has kept so far."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def size(number: float) -> str:
     """Bytes as "1.5 GiB"."""
     units = "KiB MiB GiB TiB PiB EiB".split()

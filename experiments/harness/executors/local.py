@@ -7,17 +7,19 @@ import json
 import os
 import platform
 import queue
+import select
 import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import IO, Literal, NamedTuple, TypeVar
 
+from experiments.harness import train
 from experiments.harness.jobs import Job, Order
 from experiments.harness.sweep import ROOT
 from transformer_jax.process import interrupt, machine
@@ -110,23 +112,44 @@ def _devices() -> tuple[str, int]:
     return backend, int(count)
 
 
+class _Place:
+    """A slot and what is there: the last job, and the process that trains (see `harness.train`)."""
+
+    def __init__(self, slot: Slot):
+        self.slot = slot
+        self.job: Job | None = None
+        self.trainer: subprocess.Popen | None = None
+        self.trains: tuple[str, str] | None = None  # see `Job.process`
+
+    def end_trainer(self) -> None:
+        """Ends the process, which trains nothing now."""
+        if self.trainer is not None:
+            self.trainer.communicate()
+            self.trainer = None
+
+
 class _Pool:
     """Processes, as many at once as there are slots."""
 
     def __init__(self, places: Sequence[Slot], machine: str):
-        self._count = len(places)
-        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
-        for slot in places:
-            self._free.put(slot)
+        self._places = [_Place(slot) for slot in places]
+        self._free: queue.SimpleQueue[_Place] = queue.SimpleQueue()
+        for place in self._places:
+            self._free.put(place)
+        self._left: list[Job] = []
+        self._picking = threading.Lock()
         self._machine = machine
         self._processes: set[subprocess.Popen] = set()
         self._stopping = threading.Event()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Ended]:
         """Yields how each job went, as they end."""
-        with ThreadPoolExecutor(self._count) as threads:
-            for future in as_completed([threads.submit(self._perform, job) for job in jobs]):
+        self._left[:] = jobs
+        with ThreadPoolExecutor(len(self._places)) as threads:
+            for future in as_completed([threads.submit(self._perform) for _ in jobs]):
                 yield future.result()
+        for place in self._places:
+            place.end_trainer()
 
     @contextlib.contextmanager
     def stopped_by_signals(self) -> Iterator[list[int]]:
@@ -150,19 +173,37 @@ class _Pool:
         with interrupt.obeying(stop, signal.SIGUSR1):
             yield came
 
-    def _perform(self, job: Job) -> Ended:
-        slot, started = self._free.get(), time.monotonic()
+    def _perform(self) -> Ended:
+        place, started = self._free.get(), time.monotonic()
+        job = self._next(place)
         try:
             self._wait_for_others(job)
             left, before = job.commands(), []
             # A command that leaves as much to do as there was has failed.
             while left and left != before and not self._stopping.is_set():
-                self._call(job, left[0], slot)
+                self._call(job, left[0], place)
                 left, before = job.commands(), left
         finally:
-            self._free.put(slot)
+            self._free.put(place)
         unfinished = "stopped" if self._stopping.is_set() else "failed"
         return Ended(job, unfinished if left else "done", time.monotonic() - started)
+
+    def _next(self, place: _Place) -> Job:
+        """The first that is left of those whose programs this place has, or else no other place.
+
+        Two places that begin with the same program would both compile it.
+        """
+        with self._picking:
+            own = place.job.programs if place.job else ()
+            others = {name for each in self._places if each.job for name in each.job.programs}
+
+            def cost(job: Job) -> list[bool]:
+                unlike = [name not in own for name in job.programs]
+                return [*unlike, *(name in others for name in job.programs)]
+
+            place.job = min(self._left, key=cost)
+            self._left.remove(place.job)
+            return place.job
 
     def _wait_for_others(self, job: Job) -> None:
         """Waits while another process is at this job, as one whose sweep was killed may be."""
@@ -173,29 +214,60 @@ class _Pool:
             told = holder
             self._stopping.wait(_LOOK_SECONDS)
 
-    def _call(self, job: Job, command: list[str], slot: Slot) -> None:
+    def _call(self, job: Job, command: list[str], place: _Place) -> None:
         job.workdir.mkdir(parents=True, exist_ok=True)
         _write_record(job, self._machine)
         with (job.workdir / "log.txt").open("a", encoding="utf-8") as log:
             print("$", shlex.join(command), file=log, flush=True)
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, **slot.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C comes through `stop`, and not twice
-            )
-            # XLA starts as many threads as it sees cores, later than this.
-            if hasattr(os, "sched_setaffinity"):
-                with contextlib.suppress(ProcessLookupError):
-                    os.sched_setaffinity(process.pid, slot.cores)
-            self._processes.add(process)
-            if self._stopping.is_set():
-                process.send_signal(_STOP)  # `stop` has come before the process was in the set
-            _follow(process, job)
+            if job.process is not None:
+                self._train(job, command, place, log)
+                return
+            place.end_trainer()
+            process = self._start(command, place.slot, log)
+            _follow(lambda seconds: _has_ended(process, seconds), job)
             self._processes.discard(process)
+
+    def _train(self, job: Job, command: list[str], place: _Place, log: IO[str]) -> None:
+        """Has the place's process train a run; starts one where there is none for such runs."""
+        python, flag, _, *words = command
+        trainer = place.trainer
+        if trainer is None or place.trains != job.process or trainer.poll() is not None:
+            place.end_trainer()
+            command = [python, flag, train.__name__]
+            trainer = self._start(
+                command, place.slot, log, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            place.trainer, place.trains = trainer, job.process
+        order = json.dumps({"words": words, "workdir": str(job.workdir)})
+        with contextlib.suppress(BrokenPipeError):  # it has just been stopped
+            trainer.stdin.write(f"{order}\n".encode())
+            trainer.stdin.flush()
+        _follow(lambda seconds: bool(select.select([trainer.stdout], [], [], seconds)[0]), job)
+        if not trainer.stdout.readline():
+            trainer.wait()
+            place.trainer = None
+            self._processes.discard(trainer)
+
+    def _start(
+        self, command: list[str], slot: Slot, log: IO[str], **pipes: int
+    ) -> subprocess.Popen:
+        """Starts a process on its share of the machine, which writes into a log."""
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **slot.environment},
+            **{"stdin": subprocess.DEVNULL, "stdout": log} | pipes,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C comes through `stop`, and not twice
+        )
+        # XLA starts as many threads as it sees cores, later than this.
+        if hasattr(os, "sched_setaffinity"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, slot.cores)
+        self._processes.add(process)
+        if self._stopping.is_set():
+            process.send_signal(_STOP)  # `stop` has come before the process was in the set
+        return process
 
 
 def _holder(workdir: Path) -> str:
@@ -208,21 +280,25 @@ def _holder(workdir: Path) -> str:
     return ""
 
 
-def _follow(process: subprocess.Popen, job: Job) -> None:
-    """Waits for its end. Says now and then that it runs, as long as it writes into its log.
+def _follow(has_ended: Callable[[float], bool], job: Job) -> None:
+    """Waits for the end of a run. Says now and then that it runs, as long as it fills its log.
 
     `launch.sh tpu` takes a sweep without output for one that hangs.
+
+    has_ended: whether it has, once it has or after so many seconds.
     """
     log = job.workdir / "log.txt"
     started, size = time.monotonic(), log.stat().st_size
-    while True:
-        try:
-            process.wait(_SIGN_SECONDS)
-            return
-        except subprocess.TimeoutExpired:
-            before, size = size, log.stat().st_size
-            if size > before:
-                print(f"running for {time.monotonic() - started:.0f} s  {job}", flush=True)
+    while not has_ended(_SIGN_SECONDS):
+        before, size = size, log.stat().st_size
+        if size > before:
+            print(f"running for {time.monotonic() - started:.0f} s  {job}", flush=True)
+
+
+def _has_ended(process: subprocess.Popen, seconds: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.poll() is not None
 
 
 def _write_record(job: Job, machine: str) -> None:
