@@ -182,10 +182,9 @@ def call(words: list[str]) -> int:
 
     words: as of `sys.argv`. Returns the exit status.
     """
-    sys.argv[:] = words
+    argv, changes = split(words)
     try:
-        argv, changes = split(words)
-        return main(_parse(argv), changes)
+        return main(flags.FLAGS(argv), changes)
     finally:
         for flag in (*_FLAGS, _MODE):
             flags.FLAGS[flag.name].unparse()

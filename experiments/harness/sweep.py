@@ -23,7 +23,8 @@ A folder `experiments/NAME/` asks one question, and holds:
 the two lines gets them.
 
 A run is trained (`train`, through the command line), measured (`measure`, the arguments of the
-folder's function), or first trained and then measured. Each is a process of its own, which takes
+folder's function), or first trained and then measured. Runs that are only trained share a process,
+one after the other, and what it has compiled; what is measured is a process of its own, which takes
 seconds to start, so that what takes less (a seed, a depth) belongs inside `measure`. What a run is
 called depends on its content alone: a change of labels, or of the order of runs, makes nothing run
 again; nor does a new key of the default config. A change of the code of `measure` does not either:

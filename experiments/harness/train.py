@@ -25,7 +25,6 @@ import warnings
 from pathlib import Path
 
 from transformer_jax import main
-from transformer_jax.commands import COMMANDS
 from transformer_jax.process import interrupt, machine, watch
 from transformer_jax.runs import workdir as work
 
@@ -35,7 +34,6 @@ def serve() -> int:
     asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     _redirect(Path(os.devnull), 0, os.O_RDONLY)
     main.log_plainly()
-    COMMANDS["train"].load()
     try:
         watch.start()
     except (ValueError, RuntimeError) as error:
@@ -56,19 +54,26 @@ def _train(words: list[str], workdir: Path) -> int:
     """Does what a process with these words does; returns what its exit status would be."""
     for descriptor in (1, 2):
         _redirect(workdir / "log.txt", descriptor, os.O_WRONLY | os.O_APPEND)
+    sys.argv[:] = [main.__file__, *words]
     work.claim(workdir)
     try:
         with warnings.catch_warnings():  # so that each run is told of what it does
-            return main.call([main.__file__, *words])
+            status = main.call(sys.argv)
     finally:
         work.unlock(workdir)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):  # the disk is full
-                stream.flush()
-        for descriptor in (1, 2):
-            _redirect(Path(os.devnull), descriptor, os.O_WRONLY)
-        gc.collect()
-        machine.give_back_freed_memory()
+    _flush()
+    for descriptor in (1, 2):
+        _redirect(Path(os.devnull), descriptor, os.O_WRONLY)
+    _flush()  # what a full disk did not take
+    gc.collect()
+    machine.give_back_freed_memory()
+    return status
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
 
 
 def _redirect(path: Path, descriptor: int, how: int) -> None:

@@ -61,7 +61,16 @@ SWEEP = """
         ]
         return [*branches, *[trunk] * listed]
 
+    def shared(quick):
+        longer = {"train.steps": 800}
+        changes = [{"optimizer.learning_rate": 1e25}, longer, longer, {}]
+        return [
+            run({"case": case}, {"train.steps": 20, "seed": case} | change)
+            for case, change in enumerate(changes)
+        ]
+
     SWEEPS = {
+        "shared": shared,
         "forks": forks,
         "unlisted": lambda quick: forks(quick, False),
         "other_state": lambda quick: forks(quick, **{"optimizer.beta1": 0.5}),

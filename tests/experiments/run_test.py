@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,15 @@ from pathlib import Path
 import pytest
 
 from experiments import run
-from experiments.harness.executors import Executor
+from experiments.harness import results
+from experiments.harness.executors import Executor, local
+from experiments.harness.jobs import Job
 from experiments.harness.sweep import ROOT, part
+from tests.processes import wait_for
+from tests.whole.command_line import records, timeless
 from transformer_jax.config.load import to_json
 from transformer_jax.configs.default import Config
-from transformer_jax.runs.workdir import read_metrics
+from transformer_jax.runs.workdir import read_metrics, read_results
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -221,3 +226,58 @@ def test_branches_of_one_trunk_cost_it_once(folder, command, tmp_path):
     shutil.rmtree(branch)
     assert run.main(command("forks")) == 0  # that branch again, and nothing else
     assert _contents(trunk) == before and len([*read_metrics(branch)]) == 3
+
+
+@pytest.mark.long
+def test_runs_that_share_a_process_end_alone_and_as_in_one_of_their_own(
+    folder, command, tmp_path, monkeypatch
+):
+    """One diverges, one is refused, and one is killed, then interrupted, and resumed both times."""
+    (folder / "report.py").unlink()
+    (folder / "README.md").write_text("\n".join(["# Question", *results.markers("shared"), ""]))
+    stops, follow = [signal.SIGKILL, signal.SIGINT], local._follow
+
+    def stopping(has_ended, job):
+        """Stops the third run once it has logged: its process, and then the whole sweep."""
+        if stops and job.runs[0].labels["case"] == 2:
+            wait_for(lambda: [*read_metrics(job.workdir)])
+            stop = stops.pop(0)
+            os.kill(_process_of(job.workdir) if stop == signal.SIGKILL else os.getpid(), stop)
+        follow(has_ended, job)
+
+    monkeypatch.setattr(local, "_follow", stopping)
+    runs = part(folder, "sweep").SWEEPS["shared"](False)
+    home = tmp_path / "runs" / "question"
+    diverging, refused, stopped, last = (home / each.id for each in runs)
+    refused.mkdir(parents=True)
+    (refused / "checkpoints").touch()
+    assert run.main(command("shared", "--jobs=1")) == 1
+    assert _process_of(diverging) == _process_of(stopped) != _process_of(last)
+    assert read_results(diverging)["first_bad_step"] and not read_results(refused)
+    assert "is not a folder" in (refused / "log.txt").read_text()
+    assert read_results(stopped)["status"] == "running" and read_results(last)["steps"] == 20
+    for each in runs:
+        log = (home / each.id / "log.txt").read_text()
+        assert {other.id for other in runs if other.id in log} == {each.id}
+
+    (refused / "checkpoints").unlink()
+    (stopped / "metrics.jsonl").unlink()  # so that the next process is waited for
+    assert run.main(command("shared", "--jobs=1")) == 128 + signal.SIGINT
+    assert read_results(stopped)["status"] == "preempted"
+    assert 0 < read_results(stopped)["steps"] < 800
+    assert run.main(command("shared", "--jobs=1")) == 0
+    steps = [record["step"] for record in read_metrics(stopped)]
+    assert steps == sorted({*steps}) and steps[-1] == 800
+
+    monkeypatch.setattr(Job, "process", None)
+    alone = [f"--run={last.name}", f"--runs_dir={tmp_path / 'alone'}"]
+    assert run.main([*command("shared"), *alone]) == 0
+    other = tmp_path / "alone" / "question" / last.name
+    assert _process_of(other) != _process_of(last)
+    assert records(other) == records(last)
+    assert timeless(read_results(other)) == timeless(read_results(last))
+
+
+def _process_of(workdir: Path) -> int:
+    """The process that trained there last."""
+    return int((workdir / ".lock").read_text().split()[1])

@@ -1,8 +1,13 @@
-"""Runs on this machine: processes, each on its own share of the cores and GPUs."""
+"""Runs on this machine: processes, each on its own share of the cores and GPUs.
+
+Runs that are only trained share a process (`harness.train`), one after the other, where `Job` says
+that they may; what else there is to do has a process of its own.
+"""
 
 import contextlib
 import datetime
 import fcntl
+import functools
 import json
 import os
 import platform
@@ -19,7 +24,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, TypeVar
 
-from experiments.harness import train
 from experiments.harness.jobs import Job, Order
 from experiments.harness.sweep import ROOT
 from transformer_jax.process import interrupt, machine
@@ -121,12 +125,6 @@ class _Place:
         self.trainer: subprocess.Popen | None = None
         self.trains: tuple[str, str] | None = None  # see `Job.process`
 
-    def end_trainer(self) -> None:
-        """Ends the process, which trains nothing now."""
-        if self.trainer is not None:
-            self.trainer.communicate()
-            self.trainer = None
-
 
 class _Pool:
     """Processes, as many at once as there are slots."""
@@ -149,7 +147,7 @@ class _Pool:
             for future in as_completed([threads.submit(self._perform) for _ in jobs]):
                 yield future.result()
         for place in self._places:
-            place.end_trainer()
+            self._end_trainer(place)
 
     @contextlib.contextmanager
     def stopped_by_signals(self) -> Iterator[list[int]]:
@@ -222,9 +220,9 @@ class _Pool:
             if job.process is not None:
                 self._train(job, command, place, log)
                 return
-            place.end_trainer()
+            self._end_trainer(place)
             process = self._start(command, place.slot, log)
-            _follow(lambda seconds: _has_ended(process, seconds), job)
+            _follow(functools.partial(_has_ended, process), job)
             self._processes.discard(process)
 
     def _train(self, job: Job, command: list[str], place: _Place, log: IO[str]) -> None:
@@ -232,31 +230,40 @@ class _Pool:
         python, flag, _, *words = command
         trainer = place.trainer
         if trainer is None or place.trains != job.process or trainer.poll() is not None:
-            place.end_trainer()
-            command = [python, flag, train.__name__]
-            trainer = self._start(
-                command, place.slot, log, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            self._end_trainer(place)
+            command = [python, flag, "experiments.harness.train"]
+            trainer = self._start(command, place.slot, log, subprocess.PIPE)
             place.trainer, place.trains = trainer, job.process
+        assert trainer.stdin is not None and trainer.stdout is not None
         order = json.dumps({"words": words, "workdir": str(job.workdir)})
         with contextlib.suppress(BrokenPipeError):  # it has just been stopped
             trainer.stdin.write(f"{order}\n".encode())
             trainer.stdin.flush()
-        _follow(lambda seconds: bool(select.select([trainer.stdout], [], [], seconds)[0]), job)
-        if not trainer.stdout.readline():
-            trainer.wait()
+        answers = trainer.stdout
+        _follow(lambda seconds: bool(select.select([answers], [], [], seconds)[0]), job)
+        if not answers.readline():
+            self._end_trainer(place)
+
+    def _end_trainer(self, place: _Place) -> None:
+        """Ends the place's process for training, which trains nothing now, where there is one."""
+        if place.trainer is not None:
+            place.trainer.communicate()
+            self._processes.discard(place.trainer)
             place.trainer = None
-            self._processes.discard(trainer)
 
     def _start(
-        self, command: list[str], slot: Slot, log: IO[str], **pipes: int
+        self, command: list[str], slot: Slot, log: IO[str], pipe: int | None = None
     ) -> subprocess.Popen:
-        """Starts a process on its share of the machine, which writes into a log."""
+        """Starts a process on its share of the machine, which writes into a log.
+
+        pipe: subprocess.PIPE, to be asked and to answer.
+        """
         process = subprocess.Popen(
             command,
             cwd=ROOT,
             env={**os.environ, **slot.environment},
-            **{"stdin": subprocess.DEVNULL, "stdout": log} | pipes,
+            stdin=pipe or subprocess.DEVNULL,
+            stdout=pipe or log,
             stderr=log,
             start_new_session=True,  # Ctrl-C comes through `stop`, and not twice
         )

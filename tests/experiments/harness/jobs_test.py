@@ -75,3 +75,22 @@ def test_measurements_that_do_not_name_their_config_count(tmp_path):
 @pytest.mark.parametrize("text", ["a b", "\n\n", r"\n", "'a'", 'say "it"', "it's", "C:\\", "é\\"])
 def test_a_text_of_an_override_is_read_back_from_the_command_line(text):
     assert kinds.parse(Kind(str, False), jobs._written(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "shares"),
+    [
+        ({"seed": 1, "optimizer.learning_rate": 0.5, "model.d_model": 32}, {}, True),
+        ({"data.cache_dir": "/elsewhere"}, {}, False),
+        ({"log.trackers": ("mlflow",)}, {}, None),
+        ({}, {"measure": {"size": 1}}, None),
+    ],
+)
+def test_a_process_trains_runs_that_agree_in_what_stays_with_it(changes, arguments, shares):
+    first, other = (
+        Job(Path(), Path(), (Run(config="configs/bigram_copy.py", overrides=c, labels={}, **a),))
+        for c, a in (({}, {}), (changes, arguments))
+    )
+    assert first.process is not None
+    assert (other.process is None) == (shares is None)
+    assert (other.process == first.process) == bool(shares)

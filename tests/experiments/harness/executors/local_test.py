@@ -1,10 +1,13 @@
 """Runs on this machine: their shares of it."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from experiments.harness.executors import local
+from experiments.harness.jobs import Job
+from experiments.harness.sweep import Run, grid
 from transformer_jax.process import machine
 
 
@@ -50,3 +53,16 @@ def test_a_tpu_takes_one_run_at_a_time(monkeypatch):
     monkeypatch.setattr(local, "_devices", lambda: ("tpu", 4))
     (slot,) = local.slots(None)
     assert slot.environment == {}
+
+
+def test_places_train_what_they_have_compiled_before_what_no_other_has():
+    rows = grid(residual=["pre_ln", "post_ln"], rate=[0.1, 0.2], seed=[0, 1])
+    names = {"residual": "model.residual", "rate": "optimizer.learning_rate", "seed": "seed"}
+    pool = local._Pool([local.Slot([0], {})] * 2, "")
+    for row in rows:
+        changes = {names[label]: value for label, value in row.items()}
+        run = Run(config="configs/bigram_copy.py", overrides=changes, labels=row)
+        pool._left.append(Job(Path(), Path(run.id), (run,)))
+    taken = [[*pool._next(place).runs[0].labels.values()] for place in pool._places * 4]
+    assert taken[::2] == [["pre_ln", rate, seed] for rate in (0.1, 0.2) for seed in (0, 1)]
+    assert taken[1::2] == [["post_ln", rate, seed] for rate in (0.1, 0.2) for seed in (0, 1)]
