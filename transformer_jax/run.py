@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key
 
 from transformer_jax.checkpoint.checkpoints import Checkpoints
@@ -112,8 +112,11 @@ class Run:
 
     @functools.cached_property
     def init(self) -> state.Init:
-        """Makes parameters, boxed with logical axes; the model runs in training mode for them."""
-        return functools.partial(self.family.init, self.model)  # the same, so JAX traces it once
+        """Makes parameters, boxed with logical axes; the model runs in training mode for them.
+
+        JAX traces it once: the shapes of the state and the program that makes it share that.
+        """
+        return jax.jit(functools.partial(self.family.init, self.model), inline=True)
 
     def memory(self, rows: int, length: int | None = None) -> Any:
         """The shapes of what the model keeps of a batch for the next.
@@ -170,15 +173,18 @@ class Run:
 
     @functools.cached_property
     def _abstract_state(self) -> State:
+        return self._states.abstract(self._abstract_key, self.abstract_batch())
+
+    @property
+    def _abstract_key(self) -> Key[Array, ""]:
         # Not even a key, as the devices may be none that are here.
         key = jax.eval_shape(jax.random.key, self.seed)
-        return self._states.abstract(key, self.abstract_batch())
+        return key.update(sharding=NamedSharding(self.mesh, PartitionSpec()))
 
     @functools.cached_property
     def roles(self) -> dict[str, Role]:
         """What each parameter is, by its path and in their order; nothing is computed."""
-        key = jax.eval_shape(jax.random.key, self.seed)
-        return roles(jax.eval_shape(self.init, key, self.abstract_batch()))
+        return roles(jax.eval_shape(self.init, self._abstract_key, self.abstract_batch()))
 
     def train_step(self, outputs: ApplyFn | None = None) -> StepFn:
         """The compiled step of training; `outputs` replaces the model's own."""

@@ -4,11 +4,13 @@ Names that begin with "time/" are the only ones whose values may differ between 
 one that was stopped and resumed.
 """
 
+import importlib
 import importlib.metadata
 import json
 import math
 import os
 import platform
+import sys
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,9 +73,6 @@ class RunLog:
         self._silent = not hosts.is_first()
         if self._silent:
             return
-        # Only here: it imports PyTorch where there is one, which takes seconds.
-        from tensorboardX import SummaryWriter
-
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
         read_samples(workdir)  # a broken one is refused now
@@ -88,7 +87,7 @@ class RunLog:
         self._started = time.monotonic() - spent
         self._metrics = path.open("a", encoding="utf-8")
         # From this step on, TensorBoard hides what the files of earlier processes hold.
-        self._tensorboard = SummaryWriter(
+        self._tensorboard = _summary_writer()(
             str(self._workdir / TENSORBOARD),
             purge_step=restored_step + 1,
             # Named by the second alone, a quick restart would overwrite the file before it.
@@ -164,6 +163,18 @@ class RunLog:
 
     def _wall_seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)
+
+
+def _summary_writer() -> Any:
+    """tensorboardX's; without PyTorch, which it would import where there is one: seconds."""
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]
+    try:
+        return importlib.import_module("tensorboardX").SummaryWriter
+    finally:
+        if hidden:
+            del sys.modules["torch"]
 
 
 def spikes(metrics: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
