@@ -165,7 +165,15 @@ class Run:
 
     def new_state(self, batch: Batch) -> State:
         """The state before the first step, whose batch this is."""
-        return self._states.create(jax.random.key(self.seed), batch)
+        return self._new_state(jax.random.key(self.seed), batch)
+
+    def compile_new_state(self) -> None:
+        """Compiles the program of `new_state`, which then runs at once."""
+        self._new_state.lower(self._abstract_key, self.abstract_batch()).compile()
+
+    @functools.cached_property
+    def _new_state(self) -> Any:
+        return self._states.program(self.abstract_state())
 
     def abstract_state(self) -> State:
         """Shapes and shardings of the state that training carries; nothing is computed."""

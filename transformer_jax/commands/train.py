@@ -88,7 +88,7 @@ def _train(run: Run, workdir: Path) -> str:
         restore.check_data(checkpoint, streams)
     # Before there is a state, so that nothing is made in vain, and only where steps are left.
     left = checkpoint is None or int(checkpoint.name) < run.train.steps
-    train_step = memory.compiled_step(run) if left else run.train_step()
+    train_step = memory.compiled_step(run, begins=checkpoint is None) if left else run.train_step()
     state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
         save_vocabularies(run, workdir)

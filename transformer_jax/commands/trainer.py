@@ -58,7 +58,7 @@ class Trainer:
             checkpoint, streams = newest(run, workdir, self._checkpoints), run.train_streams()
             if checkpoint is not None:
                 restore.check_data(checkpoint, streams)  # before anything is compiled
-            self._step = memory.compiled_step(run)
+            self._step = memory.compiled_step(run, begins=checkpoint is None)
             self.state = start(run, workdir, checkpoint, streams)
             self._origin = origin_of(run, streams)
             self._streams, self._taken = streams.get_state(), deque[Any]()

@@ -8,6 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -58,14 +59,20 @@ def table(run: Run) -> Iterator[str]:
     yield from itertools.islice(filter(None, messages), 1)
 
 
-def compiled_step(run: Run, step: StepFn | None = None) -> StepFn:
+def compiled_step(run: Run, step: StepFn | None = None, *, begins: bool = False) -> StepFn:
     """The training step, or another one of the same shapes, compiled for the mesh in use.
+
+    begins: whether training begins with a new state, whose program is compiled at the same time.
 
     Raises ValueError where it needs more memory than there is.
     """
     jitted: Any = step or run.train_step()
-    with progress.phase("Compiling the training step"):
-        compiled = jitted.lower(run.abstract_state(), run.abstract_batch()).compile()
+    with progress.phase("Compiling the training step"), ThreadPoolExecutor(1) as pool:
+        lowered = jitted.lower(run.abstract_state(), run.abstract_batch())
+        compiling = pool.submit(lowered.compile)
+        if begins:
+            run.compile_new_state()
+        compiled = compiling.result()
     check_program("training", compiled, _batch_settings(run), held=False)
     return compiled
 

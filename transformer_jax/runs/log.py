@@ -4,7 +4,6 @@ Names that begin with "time/" are the only ones whose values may differ between 
 one that was stopped and resumed.
 """
 
-import importlib
 import importlib.metadata
 import json
 import math
@@ -171,7 +170,9 @@ def _summary_writer() -> Any:
     if hidden:
         sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]
     try:
-        return importlib.import_module("tensorboardX").SummaryWriter
+        from tensorboardX import SummaryWriter
+
+        return SummaryWriter
     finally:
         if hidden:
             del sys.modules["torch"]

@@ -77,12 +77,16 @@ class StateMaker:
 
         `batch` is one global batch: `init` sees its shapes, and Admin's `init` its values.
         """
+        return self.program(self.abstract(key, batch))(key, batch)
+
+    def program(self, abstract: State) -> Any:
+        """`create`, as one program, of what `abstract` returns."""
 
         def new(key: Key[Array, ""], batch: Batch) -> State:
             init_key, rng = split_key(key)
             return self._first(_unboxed(self.init(init_key, batch)), rng)
 
-        return jax.jit(new, out_shardings=layout(self.abstract(key, batch)))(key, batch)
+        return jax.jit(new, out_shardings=layout(abstract))
 
     def abstract(self, key: Key[Array, ""], batch: Batch) -> State:
         """The same of `jax.ShapeDtypeStruct`s with shardings: nothing is computed."""

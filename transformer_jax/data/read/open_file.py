@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 from absl import logging
 
 _BLOCK = 2**20  # characters that are read at a time
@@ -212,6 +211,8 @@ def _unpacked(path: Path) -> Any:
     if path.suffix == ".gz":
         return gzip.open(path)
     if path.suffix == ".zst":
+        import pyarrow  # only here, as in `parse`: few files need it
+
         return pyarrow.CompressedInputStream(str(path), "zstd")
     return path.open("rb", buffering=0)
 

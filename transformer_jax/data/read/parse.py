@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet as parquet
 from absl import logging
 
 from transformer_jax.data.read.examples import listed, words
@@ -252,10 +250,6 @@ def read_json(columns: Sequence[str], path: Path, *fields: str, skip_bad: bool) 
     return parsed(path, parse, skip_bad)
 
 
-# What PyArrow raises of a file, and Python of texts in it that are no UTF-8
-_BROKEN = (OSError, ValueError, pyarrow.ArrowException)
-
-
 def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: bool) -> Iterator[Row]:
     """The named columns of a Parquet file, as `read_json` has those of objects.
 
@@ -268,11 +262,13 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
         yield from checked(path, rows, lambda row: _row(row, columns, fields), skip_bad)
 
 
-def opened_parquet(path: Path, fields: Sequence[str]) -> parquet.ParquetFile:
-    """A Parquet file that has these columns. Raises ValueError as `read_parquet`."""
+def opened_parquet(path: Path, fields: Sequence[str]) -> Any:
+    """A `ParquetFile` that has these columns. Raises ValueError as `read_parquet`."""
+    from pyarrow import ArrowException, parquet  # only here: most runs read no such file
+
     try:
         file = parquet.ParquetFile(path)
-    except _BROKEN as error:
+    except (OSError, ValueError, ArrowException) as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
     names = file.schema_arrow.names
     counts = {name: names.count(name) or names.count(name.split(".")[0]) for name in fields}
@@ -282,14 +278,15 @@ def opened_parquet(path: Path, fields: Sequence[str]) -> parquet.ParquetFile:
     return file
 
 
-def parquet_rows(
-    path: Path, file: parquet.ParquetFile, fields: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file. Raises ValueError where it is not whole."""
+def parquet_rows(path: Path, file: Any, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of what `opened_parquet` returns. Raises ValueError where it is not whole."""
+    from pyarrow import ArrowException
+
     try:
         for batch in file.iter_batches(_READ, columns=list(fields)):
             yield from batch.to_pylist()
-    except _BROKEN as error:
+    # What PyArrow raises of a file, and Python of texts in it that are no UTF-8
+    except (OSError, ValueError, ArrowException) as error:
         raise ValueError(f"{path}: not a whole Parquet file ({error})") from error
 
 
