@@ -21,7 +21,15 @@ for name in names:
 assert len(names) > 100 and not [name for name in names if ".tools" in name]
 """
 # What a mode may do without; each takes as long as much of the rest, most of them seconds.
-LATE = {"matplotlib", "scipy", "seqeval", "sklearn", "tensorboardX", "tensorflow_datasets"}
+LATE = {
+    "matplotlib",
+    "pyarrow",
+    "scipy",
+    "seqeval",
+    "sklearn",
+    "tensorboardX",
+    "tensorflow_datasets",
+}
 
 
 @pytest.mark.long

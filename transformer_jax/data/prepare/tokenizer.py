@@ -122,8 +122,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids before any that ends it; pad and bos are skipped, unk is <unk>."""
-        before_end = itertools.takewhile(lambda i: i not in self.special.ends, map(int, ids))
-        kept = [i for i in before_end if i not in self.special.silent]
+        ends, silent = self.special.ends, self.special.silent
+        before_end = itertools.takewhile(lambda i: i not in ends, map(int, ids))
+        kept = [i for i in before_end if i not in silent]
         return self._library.decode(kept, skip_special_tokens=False)
 
     def spans(self, ids: Iterable[int]) -> dict[str, Any]:
