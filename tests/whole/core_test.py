@@ -21,15 +21,7 @@ for name in names:
 assert len(names) > 100 and not [name for name in names if ".tools" in name]
 """
 # What a mode may do without; each takes as long as much of the rest, most of them seconds.
-LATE = {
-    "matplotlib",
-    "pyarrow",
-    "scipy",
-    "seqeval",
-    "sklearn",
-    "tensorboardX",
-    "tensorflow_datasets",
-}
+LATE = set("matplotlib pyarrow scipy seqeval sklearn tensorboardX tensorflow_datasets".split())
 
 
 @pytest.mark.long
