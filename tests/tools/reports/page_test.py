@@ -214,6 +214,17 @@ def test_runs_of_any_state_and_of_an_experiment_are_one_page(tmp_path, capsys, m
     assert (tmp_path / "one.html").exists()
 
 
+@pytest.mark.parametrize(("second", "chance"), [(2.1, True), (2.21, False)])
+def test_a_finding_says_where_a_difference_may_be_chance(tmp_path, second, chance):
+    losses = {"post_ln": (2.0, second), "pre_ln": (1.5, 1.7)}
+    for scheme, seed in itertools.product(losses, range(2)):
+        score = {"validation/token_loss": losses[scheme][seed]}
+        make(tmp_path / f"{scheme}{seed}", model={"residual": scheme}, seed=seed, results=score)
+    found = arms.finding(arms.arms([work.read(run) for run in sorted(tmp_path.iterdir())]))
+    half = stats.t.interval(0.95, 1, 0, stats.sem([0.5, second - 1.7]))[1]
+    assert (half > np.mean([0.5, second - 1.7])) == chance == found.endswith("may be chance.")
+
+
 @pytest.mark.long
 def test_what_was_measured_once_is_a_dot_with_its_value(tmp_path, opened):
     """And the finding says which group has the lowest loss, and by how much."""
