@@ -113,7 +113,7 @@ def train(corpus, monkeypatch):
     """A function that trains in this process; it returns the results, or None after a kill."""
 
     def train(workdir, bad_step, faults=(), **kind):
-        def compiled(run, step=None):
+        def compiled(run, *, begins):
             return Step(run, corpus.numbers, faults, **kind)
 
         monkeypatch.setattr(memory, "compiled_step", compiled)

@@ -162,7 +162,7 @@ def test_a_device_that_is_not_here_is_told_by_what_asks_for_it(folder, capsys, m
 
 
 def test_other_data_is_refused_and_the_run_is_left_as_it_was(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(memory, "compiled_step", lambda run: None)  # no step is made
+    monkeypatch.setattr(memory, "compiled_step", lambda run, begins: None)  # no step is made
     for path in (*folder.glob("*.en"), *folder.glob("*.de")):
         (tmp_path / path.name).write_text(path.read_text().replace("a e", "e a"))
     before = (folder / "run" / "results.json").read_text()
@@ -183,7 +183,7 @@ def test_a_failure_in_training_is_reported_and_noted(folder, tmp_path, capsys, m
     def step(*_):
         raise OSError(28, "no space left")
 
-    monkeypatch.setattr(memory, "compiled_step", lambda run: step)
+    monkeypatch.setattr(memory, "compiled_step", lambda run, begins: step)
     message = message_of(folder, capsys, f"--config=@/run.json --workdir={tmp_path}/run")
     assert "no space left" in message
     assert results(tmp_path / "run")["status"] == "failed"

@@ -263,7 +263,7 @@ def read_parquet(columns: Sequence[str], path: Path, *fields: str, skip_bad: boo
 
 
 def opened_parquet(path: Path, fields: Sequence[str]) -> Any:
-    """A `ParquetFile` that has these columns. Raises ValueError as `read_parquet`."""
+    """PyArrow's view of a file that has these columns. Raises ValueError as `read_parquet`."""
     from pyarrow import ArrowException, parquet  # only here: most runs read no such file
 
     try:
