@@ -19,8 +19,8 @@ from transformer_jax.models.layers.stack import keep
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """x times the standard normal's distribution function (Hendrycks and Gimpel 2016, section 2).
 
-    By erf in float32, as PyTorch has it: `jax.nn.gelu` takes erfc, which costs a CPU three times as
-    much, and a twelfth of a small model's step. Far below 0 the two differ by a rounding of x.
+    By erf in float32, as PyTorch has it: `jax.nn.gelu` takes erfc, by which a small model's step
+    took a twelfth longer on a CPU. Far below 0 the two differ by a rounding of x.
     """
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
