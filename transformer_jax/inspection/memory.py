@@ -73,6 +73,7 @@ def compiled_step(run: Run, step: StepFn | None = None, *, begins: bool = False)
         if begins:
             run.compile_new_state()
         compiled = compiling.result()
+    machine.give_back_freed_memory()  # compiling took hundreds of MB, which no step needs
     check_program("training", compiled, _batch_settings(run), held=False)
     return compiled
 
