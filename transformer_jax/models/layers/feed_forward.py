@@ -33,14 +33,21 @@ class Activation(NamedTuple):
     gated: bool = False
 
 
+def _recomputed(function: Callable) -> Callable:
+    """Of all that it computes, its input alone is kept; a scan keeps the two passes apart."""
+    return jax.checkpoint(function, prevent_cse=False)
+
+
+_gelu_tanh = _recomputed(lambda x: jax.nn.gelu(x, approximate=True))
+_silu = _recomputed(jax.nn.silu)
+
 ACTIVATIONS = {
-    "relu": Activation(jax.nn.relu),
-    "gelu": Activation(gelu),
-    "gelu_tanh": Activation(lambda x: jax.nn.gelu(x, approximate=True)),  # of GPT-2
-    "swish": Activation(jax.nn.silu),  # of Marian
-    "swiglu": Activation(jax.nn.silu, gated=True),  # Shazeer 2020, equation 6
-    # Of T5 1.1, with the tanh that approximates GELU.
-    "geglu_tanh": Activation(lambda x: jax.nn.gelu(x, approximate=True), gated=True),
+    "relu": Activation(jax.nn.relu),  # keeps a sign, a quarter of its input
+    "gelu": Activation(_recomputed(gelu)),
+    "gelu_tanh": Activation(_gelu_tanh),  # of GPT-2
+    "swish": Activation(_silu),  # of Marian
+    "swiglu": Activation(_silu, gated=True),  # Shazeer 2020, equation 6
+    "geglu_tanh": Activation(_gelu_tanh, gated=True),  # of T5 1.1
 }
 
 
@@ -79,8 +86,6 @@ class FeedForward(nn.Module):
             return keep(project(x.astype(compute_dtype), name, axes, size, compute_dtype), name)
 
         function, gated = ACTIVATIONS[config.activation]
-        # Of all that it computes, its input alone is kept; a scan keeps the two passes apart.
-        function = jax.checkpoint(function, prevent_cse=False)
         up = inward("up")
         hidden = function(inward("gate")) * up if gated else function(up)
         hidden = constrain(hidden, "batch", "length", "mlp")
