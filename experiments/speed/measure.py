@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.sweep import ROOT
-from experiments.speed import peers, training
+from experiments.speed import commands, peers, training
 from experiments.speed.workers import Row, Worker, in_turn
 from transformer_jax.config.load import load, to_json
 from transformer_jax.configs.default import Config
@@ -29,7 +29,7 @@ _PASSIVE = "PASSIVE"
 def measure(
     config: Config, workdir: Path, *, what: str, changes: Mapping[str, Any], **arguments: Any
 ) -> list[Row]:
-    """Rows of `turns`, of `starts`, or of a training run, whichever `what` names.
+    """Rows of `turns`, of `starts`, of whole commands, or of a long training: what `what` names.
 
     changes: of the config. They are arguments since settings of decoding are no part of what a run
       is called, and here they make another run.
@@ -38,7 +38,13 @@ def measure(
     write_atomically(config_file, to_json(config))
     if changes:
         write_atomically(config_file, to_json(load(str(config_file), changes)))
-    measures = {"turns": turns, "starts": starts, "training": training.watch}
+    measures = {
+        "turns": turns,
+        "starts": starts,
+        "generate": commands.generate,
+        "sweep": commands.sweep,
+        "training": training.watch,
+    }
     return measures[what](config_file, **arguments)
 
 
@@ -52,6 +58,7 @@ def turns(
     arguments: Mapping[str, Any],
     before: str = "",
     spare: bool = False,
+    cores: int | None = None,
 ) -> list[Row]:
     """A row for each program and round: the seconds of one call, and the most memory held.
 
@@ -62,7 +69,10 @@ def turns(
       arguments: of the work, for all programs.
       before: another checkout of this project, which takes part as "before".
       spare: whether a program that fails to start is left out; its row has an "error" alone.
+      cores: how many of this machine's all programs share; None: all.
     """
+    if cores is not None:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     failed: list[Row] = []
     with contextlib.ExitStack() as stack:
         works: dict[str, Callable[[], Row]] = {}

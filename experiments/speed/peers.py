@@ -108,6 +108,13 @@ PROGRAMS = {
     ),
     "hugging_face": Program(title="Hugging Face", script="hugging_face.py", python=_PYTHON),
     "nanogpt": Program(title="nanoGPT", script="nanogpt.py", python=_PYTHON, checkout=_NANOGPT),
+    "nanogpt_fused": Program(
+        title="nanoGPT, fused AdamW",
+        script="nanogpt.py",
+        python=_PYTHON,
+        checkout=_NANOGPT,
+        arguments={"fused": True},
+    ),
     "nanogpt_compiled": Program(
         title="nanoGPT compiled",
         script="nanogpt.py",

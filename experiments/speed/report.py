@@ -9,6 +9,7 @@ from experiments.harness.results import Finished, Row
 from experiments.speed import claims, table
 
 _DRAWN = ("step_small", "step_base", "step_decoder", "step_base_bfloat16")
+_DRAWN += ("step_xs", "step_s", "step_m")
 _DRAWN += ("beam", "greedy", "greedy_decoder", "sample_decoder")
 
 
@@ -24,6 +25,7 @@ def report(runs: list[Finished], out: Path) -> str:
         "Times": _times(rows),
         "What the machine multiplies": _rates(rows),
         "From the start of a process to its first training step": _starts(rows),
+        "Whole commands": _commands(rows),
         "Real text": _text(rows),
     }
     parts = [_versions(rows)]
@@ -70,6 +72,20 @@ def _starts(rows: Sequence[Row]) -> list[Row]:
             "full (s)": _interval(members, "warm"),
         }
         for (name,), members in groups
+    ]
+
+
+def _commands(rows: Sequence[Row]) -> list[Row]:
+    """One line that is generated, beside the imports; trainings in one process, beside one each."""
+    both = [*table.of_work(rows, "generate"), *table.of_work(rows, "sweep")]
+    return [
+        {
+            "work": work,
+            "how": name,
+            "seconds": _interval(members, "seconds"),
+            "sum of losses": members[0].get("loss", ""),
+        }
+        for (work, name), members in results.group(both, "work", "program").items()
     ]
 
 

@@ -30,6 +30,9 @@ _ADAMW = {
     "optimizer.weight_decay": 0.1,
     "optimizer.clip_norm": 1.0,
 }
+# The lab's: layers and d_model; 4 heads, 16 rows of 64 characters, no dropout, one core.
+_LAB_SIZES = {"xs": (2, 64), "s": (3, 64), "m": (4, 128)}
+_LAB_BATCH = (16, 64)
 _TOKENS = {"tokens": 64}  # that each prompt gets
 
 # The products alone take part everywhere: their rate is that of the machine in the same minutes.
@@ -37,6 +40,7 @@ _STEP = ["products", "ours", "flax", "torch", "torch_compiled"]
 _LOW = ["products", "torch_products", "ours", "ours_float32", "torch_autocast"]
 _START = ["ours", "flax", "torch"]
 _GPT = ["products", "ours", "nanogpt", "nanogpt_compiled"]
+_LAB = ["products", "ours", "nanogpt", "nanogpt_fused", "nanogpt_compiled"]
 _KERNELS = ["ours", "ours_cudnn"]
 _GENERATE = ["products", "ours", "hugging_face"]
 
@@ -95,18 +99,40 @@ def cpu(quick: bool) -> list[Run]:
         _run("step_base", _BASE, _BASE_BATCH, _turns("step", [*_STEP, "torch_products"], rounds)),
         _run("step_base_bfloat16", _BASE | _BFLOAT16, _BASE_BATCH, low),
         _run("step_decoder", _DECODER, _BASE_BATCH, _turns("step", _GPT, rounds, 3), _ADAMW),
+        *(_lab(name, _turns("step", _LAB, rounds, 20) | {"cores": 1}) for name in _LAB_SIZES),
         _run("beam", _SMALL, _SMALL_BATCH, decode),
         _run("greedy", _SMALL, _SMALL_BATCH, generate | greedy),
         _run("greedy_decoder", _DECODER, prompts, generate | greedy),
         _run("sample_decoder", _DECODER, prompts, generate | sample),
         _run("compile", _SIZES | {"num_layers": 6}, _SMALL_BATCH, compiled),
         _run("start", _SMALL, _SMALL_BATCH, started),
-        _training(steps=600 if quick else 5000),
+        _generate(rounds),
+        _trainings("sweep", steps=60, log_every=10, measure={"rounds": 1 if quick else 3}),
+        _trainings("training", steps=600 if quick else 5000, log_every=100, measure={}),
     ]
 
 
-def _training(steps: int) -> Run:
-    """One long training run through the command line, of a model whose steps take little."""
+def _lab(name: str, measure: dict[str, Any]) -> Run:
+    """A step of one of the lab's sizes, as nanoGPT builds it: learned positions."""
+    layers, width = _LAB_SIZES[name]
+    sizes = {"num_layers": layers, "d_model": width, "d_ff": 4 * width, "vocab_size": 256}
+    rates = dict.fromkeys(("dropout_rate", "embedding_dropout_rate", "attention_dropout_rate"), 0.0)
+    return _run(f"step_{name}", _DECODER | sizes | rates, _LAB_BATCH, measure, _ADAMW)
+
+
+def _generate(rounds: int) -> Run:
+    """The command that continues one line, of a model of one step and the size of `small`."""
+    return Run(
+        config="configs/quickstart.py",
+        overrides={f"model.{name}": value for name, value in _SIZES.items()} | {"train.steps": 1},
+        labels={"work": "generate"},
+        train=False,
+        measure={"what": "generate", "changes": {}, "rounds": rounds},
+    )
+
+
+def _trainings(what: str, steps: int, log_every: int, measure: dict[str, Any]) -> Run:
+    """Training through the command line, of a model whose steps take little."""
     return Run(
         config="configs/bigram_copy.py",
         overrides={
@@ -116,11 +142,11 @@ def _training(steps: int) -> Run:
             "model.d_ff": 64,
             "data.batch_size": 8,
             "train.steps": steps,
-            "train.log_every": 100,
+            "train.log_every": log_every,
         },
-        labels={"work": "training"},
+        labels={"work": what},
         train=False,
-        measure={"what": "training", "changes": {}},
+        measure={"what": what, "changes": {}, **measure},
     )
 
 

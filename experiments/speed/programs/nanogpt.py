@@ -29,6 +29,8 @@ def main() -> None:
     for layer in model.transformer.h:
         layer.attn.dropout = sizes["attention_dropout_rate"]
     optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), worker.DEVICE)
+    for group in optimizer.param_groups:  # its own is fused on a GPU alone
+        group["fused"] = group["fused"] or spec["arguments"].get("fused", False)
     call = torch.compile(model) if spec["arguments"].get("compiled") else model
     size = (data["batch_size"], data["row_target_length"] + 1)
     tokens = torch.randint(1, sizes["vocab_size"], size, device=worker.DEVICE)

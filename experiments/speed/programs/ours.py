@@ -1,5 +1,10 @@
 """This project's work: what `build` makes of the config, through the functions that users run."""
 
+if __name__ == "__main__":  # before the imports below, as the command line does
+    from transformer_jax.process import machine
+
+    machine.keep_freed_memory()
+
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +22,7 @@ from transformer_jax.data.prepare import tokenizer
 from transformer_jax.devices.mesh import place, place_ahead
 from transformer_jax.evaluation.decoder import Decoder
 from transformer_jax.evaluation.generate import generate
+from transformer_jax.inspection.memory import compiled_step
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import TOKENIZER
 
@@ -44,7 +50,7 @@ def _device_peak() -> int:
 def _step(run: Run) -> Work:
     """A training step on one batch of random tokens."""
     batch = place(run.mesh, _random_batch(run))
-    state, step = run.new_state(batch), run.train_step()
+    state, step = run.new_state(batch), compiled_step(run)
 
     def work() -> None:
         nonlocal state
@@ -58,7 +64,7 @@ def _epoch(run: Run) -> Work:
     """A training step on the next batch of the data; `slots`: the targets that it has room for."""
     streams = run.train_streams()
     placed = place_ahead(streams, run.mesh)
-    state, step = run.new_state(next(placed)[0]), run.train_step()
+    state, step = run.new_state(next(placed)[0]), compiled_step(run)
 
     def work() -> dict[str, float]:
         nonlocal state
