@@ -27,6 +27,7 @@ from transformer_jax.models.layers.heads import HEADS, POOLINGS
 from transformer_jax.models.layers.masks import segment_mask
 from transformer_jax.models.layers.observe import observe, sums_of
 from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.product import kernel_first
 from transformer_jax.models.memory import Memory
 from transformer_jax.models.stacks import Place, Prompts, Stacks, Vectors
 
@@ -35,10 +36,12 @@ class Context(NamedTuple):
     """What decoding keeps of the texts that it translates or continues.
 
     own: what the decoder keeps (see `stacks.Layers.start`).
+    table: what gives logits, in the compute dtype.
     """
 
     own: Any
     prompts: Prompts | None
+    table: Float[Array, "V D"]
 
 
 class Architecture(nn.Module):
@@ -112,7 +115,14 @@ class Writer(Architecture):
         x = self.table.embed(tokens[:, None])
         place = Place(slot, context.prompts, ancestors)
         x, cache = self.decoder.step(x, context.own, cache, place)
-        return self._next_tokens(x).logits()[:, 0], cache
+        projected = self._next_tokens(x)._replace(table=context.table)
+        return projected.logits(kernel_first)[:, 0], cache
+
+    def _context(self, own: Any, prompts: Prompts | None) -> Context:
+        """What decoding keeps, where the decoder keeps `own`."""
+        dtype = self.config.compute_dtype
+        nothing = jnp.zeros((1, 1, self.config.d_model), dtype)
+        return Context(own, prompts, _logits(self, nothing).table.astype(dtype))
 
     def _next_tokens(self, x: Float[Array, "B T D"]) -> Unprojected:
         observe(self, decoder_output=x)
@@ -147,7 +157,7 @@ class EncoderDecoder(Writer):
         rows = encoded.x.shape[0]
         own, cache = self.decoder.start(rows, max_length, encoded, None)
         first = jnp.full((rows,), self.config.bos_id, jnp.int32)
-        return first, Context(own, None), cache
+        return first, self._context(own, None), cache
 
 
 class EncoderOnly(Architecture):
@@ -210,8 +220,10 @@ class DecoderOnly(Writer):
             before = positions[:, :-1]
             x = self.table.embed(tokens[:, :-1])
             prompt = Vectors(x, (before >= 0).astype(jnp.int32), before)
-        own, cache = self.decoder.start(rows, width - 1 + max_length, None, prompt)
-        return tokens[:, -1], Context(own, Prompts(padding, jnp.int32(width - 1))), cache
+        slots = -(-(width - 1 + max_length) // 8) * 8
+        own, cache = self.decoder.start(rows, slots, None, prompt)
+        prompts = Prompts(padding, jnp.int32(width - 1))
+        return tokens[:, -1], self._context(own, prompts), cache
 
 
 class Queries(nn.Module):

@@ -1,6 +1,7 @@
 """Multi-head attention, self and cross, from projections of our own."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -109,6 +110,7 @@ class Attention(nn.Module):
     config: Any
     distances: bool = False
     inner_norm: bool = False
+    product: Callable[..., Any] = product
 
     # The parameters that are multiplied by what queries, and what keys and values are made from.
     query_kernels: ClassVar[tuple[str, ...]] = ("query",)
@@ -163,13 +165,13 @@ class Attention(nn.Module):
         """
         placed = None if offsets is None else (x + offsets).astype(self.dtype)
         x = x.astype(self.dtype)
-        keys = product(
+        keys = self.product(
             "BSD,DGK->BSGK", x if placed is None else placed, self.key.astype(self.dtype)
         )
         if self.config.qk_norm:
             keys = self.key_norm(keys).astype(self.dtype)
         keys = rotate(keys, rotation)
-        values = product("BSD,DGK->BSGK", x, self.value.astype(self.dtype))
+        values = self.product("BSD,DGK->BSGK", x, self.value.astype(self.dtype))
         if self.value_bias is not None:
             values = values + self.value_bias.astype(self.dtype)[None, None]
         # Whole rows, since every query may look at every key.
@@ -267,7 +269,7 @@ class Attention(nn.Module):
         self, x: Float[Array, "B T D"], rotation: Rotation | None
     ) -> Float[Array, "B T H K"]:
         dtype = self.dtype
-        queries = product("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
+        queries = self.product("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
         if self.query_bias is not None:
             queries = queries + self.query_bias.astype(dtype)[None, None]
         if self.config.qk_norm:
@@ -283,7 +285,7 @@ class Attention(nn.Module):
             flat = self.norm_of_heads(heads.reshape(*heads.shape[:2], -1))
             heads = flat.astype(dtype).reshape(heads.shape)
         output = self.output.astype(dtype)
-        out = product("BTHK,HKD->BTD", heads, output, jnp.float32)
+        out = self.product("BTHK,HKD->BTD", heads, output, jnp.float32)
         return out if self.output_bias is None else out + self.output_bias[None, None]
 
     def _by_distance(

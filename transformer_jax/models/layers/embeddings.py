@@ -1,5 +1,6 @@
 """Tokens to vectors, and vectors back to logits."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -39,7 +40,7 @@ class Unprojected(NamedTuple):
     table: Float[Array, "V D"]
     bias: Float[Array, "V"] | None = None
 
-    def logits(self) -> Float[Array, "B T V"]:
+    def logits(self, product: Callable[..., Any] = product) -> Float[Array, "B T V"]:
         """The logits of all places, float32."""
         table = self.table.astype(self.x.dtype)
         logits = product("BTD,VD->BTV", self.x, table, jnp.float32)

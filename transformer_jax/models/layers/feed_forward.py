@@ -63,6 +63,7 @@ class FeedForward(nn.Module):
 
     config: Any
     inner_norm: bool = False
+    product: Callable[..., Any] = product
 
     input_kernels: ClassVar[tuple[str, ...]] = ("up", "gate")  # what x is multiplied by
 
@@ -74,7 +75,7 @@ class FeedForward(nn.Module):
         def project(x, name, axes, size, dtype):
             kernel = parameter(self, name, init, size, axes, matrix=(1, 1), role="hidden")
             kernel = times(config.multipliers.hidden, kernel)
-            y = product("BTI,IO->BTO", x, kernel.astype(compute_dtype), dtype)
+            y = self.product("BTI,IO->BTO", x, kernel.astype(compute_dtype), dtype)
             if not config.bias:
                 return y
             zeros = nn.initializers.zeros

@@ -14,6 +14,7 @@ from transformer_jax.models.layers.attention import Attention, Offsets, Slots
 from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import POSITIONS, Rotation
+from transformer_jax.models.layers.product import product
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
     depth,
@@ -65,12 +66,13 @@ class Block(nn.Module):
 
     config: TransformerConfig
     stack: Stack
+    product: Callable[..., Any] = product
 
     def setup(self):
         config, stack = self.config, self.stack
         inner_norm = scheme(config, stack).inner_norm
         for index, kind in enumerate(depth(config, stack).kinds):
-            setattr(self, kind, _SUBLAYERS[kind](config, inner_norm))
+            setattr(self, kind, _SUBLAYERS[kind](config, inner_norm, self.product))
             setattr(self, f"{kind}_residual", ResidualSublayer(config, stack, index))
 
     def __call__(
@@ -160,10 +162,12 @@ class Block(nn.Module):
         return carry
 
 
-_SUBLAYERS: dict[Kind, Callable[[TransformerConfig, bool], nn.Module]] = {
-    "self_attention": lambda config, inner_norm: Attention(
-        config, POSITIONS[config.positions].distances, inner_norm
+_SUBLAYERS: dict[Kind, Callable[..., nn.Module]] = {
+    "self_attention": lambda config, inner_norm, product: Attention(
+        config, POSITIONS[config.positions].distances, inner_norm, product
     ),
-    "cross_attention": lambda config, inner_norm: Attention(config),  # without an inner norm
+    "cross_attention": lambda config, inner_norm, product: Attention(
+        config, product=product
+    ),  # without an inner norm
     "feed_forward": FeedForward,
 }

@@ -13,6 +13,7 @@ from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.positions import POSITIONS, Positions, Rotation
+from transformer_jax.models.layers.product import kernel_first
 from transformer_jax.models.layers.stack import stack as repeated
 from transformer_jax.models.stacks import Cache, Past, Place, Prompts, Vectors
 from transformer_jax.models.transformer.blocks import Block, NewTokens, WholeRows
@@ -186,11 +187,12 @@ class Layers:
             # Vectors (two axes with that of the layers) may be read in float32, unlike products.
             return leaf[number].astype(self.config.compute_dtype) if leaf.ndim > 2 else leaf[number]
 
-        return jax.tree.map(own, stacked)
+        return _moved(jax.tree.map(own, stacked), back=False)
 
     def _method(self, layer: Params, name: str) -> Callable[..., Any]:
-        block = Block(self.config, self.stack, parent=None)
-        return lambda *arguments: block.apply({"params": layer}, *arguments, method=name)
+        block = Block(self.config, self.stack, kernel_first, parent=None)
+        variables = {"params": _moved(layer, back=True)}
+        return lambda *arguments: block.apply(variables, *arguments, method=name)
 
 
 def transformer_stacks(config: TransformerConfig) -> dict[Stack, Layers]:
@@ -211,3 +213,14 @@ def _held(holders: Int[Array, "B J S"]) -> Bool[Array, "N J S"]:
     """Whether a row holds the slot of each hypothesis of its text."""
     rows = jnp.arange(holders.shape[1])[None, :, None, None]
     return (holders[:, None] == rows).reshape(-1, *holders.shape[1:])
+
+
+def _moved(layer: Params, *, back: bool) -> Params:
+    """The kernels of a layer with their inputs as last axes, as `kernel_first` reads them."""
+
+    def moved(path: tuple[Any, ...], leaf: Array) -> Array:
+        inputs = min(leaf.ndim - 1, 2 if path[-1].key == "output" else 1)
+        first, last = range(inputs), range(-inputs, 0)
+        return jnp.moveaxis(leaf, *((last, first) if back else (first, last)))
+
+    return jax.tree_util.tree_map_with_path(moved, layer)
