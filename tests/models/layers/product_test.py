@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.models.layers.product import product
+from transformer_jax.models.layers.product import kernel_first, product
 
 FORMULAS = [
     ("BTD,DF->BTF", (2, 3, 4), (4, 5)),
@@ -26,18 +26,18 @@ def test_value_and_gradients_are_those_of_an_einsum(dtype, formula, x_shape, ker
     generator = np.random.default_rng(0)
     x, kernel = (jnp.asarray(generator.normal(size=s), dtype) for s in (x_shape, kernel_shape))
     einsum = functools.partial(jnp.einsum, formula, preferred_element_type=jnp.float32)
+    tolerance = 1e-6 if dtype == jnp.float32 else 1e-2
+    close = functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
 
     expected, their_back = jax.vjp(einsum, x, kernel)
     got, our_back = jax.vjp(lambda x, kernel: product(formula, x, kernel, jnp.float32), x, kernel)
     weights = jnp.asarray(generator.normal(size=expected.shape), jnp.float32)
 
     np.testing.assert_array_equal(got, expected)
+    close(kernel_first(formula, x, kernel, jnp.float32), expected)
     for ours, theirs in zip(our_back(weights), their_back(weights), strict=True):
         assert ours.dtype == theirs.dtype == dtype
-        tolerance = 1e-6 if dtype == jnp.float32 else 1e-2
-        np.testing.assert_allclose(
-            ours.astype(jnp.float32), theirs.astype(jnp.float32), rtol=tolerance, atol=tolerance
-        )
+        close(ours.astype(jnp.float32), theirs.astype(jnp.float32))
 
 
 def test_the_gradient_can_be_derived_once_more():
@@ -65,3 +65,12 @@ def test_the_kernel_gradient_is_a_product_that_the_fast_kernel_takes():
     text = jax.jit(jax.grad(loss)).lower(kernel, x).compile().as_text()
     assert text is not None
     assert "lhs_contracting_dims={0}, rhs_contracting_dims={1}" not in text
+
+
+@pytest.mark.parametrize(("rows", "shape"), [(8, "f32[64,8]"), (128, "f32[128,64]")])
+def test_in_decoding_a_kernel_is_the_first_operand_where_rows_are_few(rows, shape):
+    x, stored = jnp.ones((rows, 1, 32)), jnp.ones((64, 32))
+    multiply = jax.jit(lambda x, stored: kernel_first("BTD,DF->BTF", x, stored.T))
+    text = multiply.lower(x, stored).compile().as_text()
+    assert text is not None
+    assert f"{shape}{{1,0}} dot(" in text

@@ -105,6 +105,7 @@ class Attention(nn.Module):
         normalised before they meet (Dehghani et al. 2023, 2302.05442, section 2).
       distances: whether scores have a part by distance, and so a kernel W of their vectors.
       inner_norm: the heads' outputs are normalised before they are projected.
+      product: what multiplies by kernels, `product` or, to decode, `kernel_first`.
     """
 
     config: Any

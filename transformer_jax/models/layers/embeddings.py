@@ -41,7 +41,7 @@ class Unprojected(NamedTuple):
     bias: Float[Array, "V"] | None = None
 
     def logits(self, product: Callable[..., Any] = product) -> Float[Array, "B T V"]:
-        """The logits of all places, float32."""
+        """The logits of all places, float32. product: as of `Attention`."""
         table = self.table.astype(self.x.dtype)
         logits = product("BTD,VD->BTV", self.x, table, jnp.float32)
         logits = constrain(logits, "batch", "length", "vocab")

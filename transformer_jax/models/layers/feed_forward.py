@@ -59,6 +59,7 @@ class FeedForward(nn.Module):
     Attributes:
       config: a `TransformerConfig`.
       inner_norm: the hidden layer is normalised before W_down.
+      product: as of `Attention`.
     """
 
     config: Any

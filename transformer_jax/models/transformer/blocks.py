@@ -62,7 +62,10 @@ class NewTokens(NamedTuple):
 
 
 class Block(nn.Module):
-    """One layer of a stack: the sublayers of `depth(config, stack).kinds`, each in its residual."""
+    """One layer of a stack: the sublayers of `depth(config, stack).kinds`, each in its residual.
+
+    product: as of `Attention`.
+    """
 
     config: TransformerConfig
     stack: Stack
@@ -166,8 +169,7 @@ _SUBLAYERS: dict[Kind, Callable[..., nn.Module]] = {
     "self_attention": lambda config, inner_norm, product: Attention(
         config, POSITIONS[config.positions].distances, inner_norm, product
     ),
-    "cross_attention": lambda config, inner_norm, product: Attention(
-        config, product=product
-    ),  # without an inner norm
+    # Without an inner norm
+    "cross_attention": lambda config, inner_norm, product: Attention(config, product=product),
     "feed_forward": FeedForward,
 }

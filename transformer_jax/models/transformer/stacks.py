@@ -179,6 +179,8 @@ class Layers:
     def _own(self, stacked: Params, number: int) -> Params:
         """The parameters of one layer, apart from the others, matrices in the compute dtype.
 
+        Their inputs are the last axes, as `kernel_first` reads them.
+
         A scan over depth would copy each layer's cache out of one array and back into it at each
         step; and what a step takes out of stacked parameters would be taken out again at each step.
         """
@@ -187,11 +189,11 @@ class Layers:
             # Vectors (two axes with that of the layers) may be read in float32, unlike products.
             return leaf[number].astype(self.config.compute_dtype) if leaf.ndim > 2 else leaf[number]
 
-        return _moved(jax.tree.map(own, stacked), back=False)
+        return _inputs_last(jax.tree.map(own, stacked))
 
     def _method(self, layer: Params, name: str) -> Callable[..., Any]:
         block = Block(self.config, self.stack, kernel_first, parent=None)
-        variables = {"params": _moved(layer, back=True)}
+        variables = {"params": _inputs_last(layer, back=True)}
         return lambda *arguments: block.apply(variables, *arguments, method=name)
 
 
@@ -215,12 +217,12 @@ def _held(holders: Int[Array, "B J S"]) -> Bool[Array, "N J S"]:
     return (holders[:, None] == rows).reshape(-1, *holders.shape[1:])
 
 
-def _moved(layer: Params, *, back: bool) -> Params:
-    """The kernels of a layer with their inputs as last axes, as `kernel_first` reads them."""
+def _inputs_last(layer: Params, *, back: bool = False) -> Params:
+    """The kernels of a layer with their inputs as last axes; or back, as the layer knows them."""
 
     def moved(path: tuple[Any, ...], leaf: Array) -> Array:
-        inputs = min(leaf.ndim - 1, 2 if path[-1].key == "output" else 1)
+        inputs = 2 if path[-1].key == "output" else min(1, leaf.ndim - 1)
         first, last = range(inputs), range(-inputs, 0)
-        return jnp.moveaxis(leaf, *((last, first) if back else (first, last)))
+        return jnp.moveaxis(leaf, last, first) if back else jnp.moveaxis(leaf, first, last)
 
     return jax.tree_util.tree_map_with_path(moved, layer)
