@@ -161,5 +161,6 @@ class Decoder:
             {"params": params}, context, cache, tokens, index, ancestors, method="step"
         )
         if self.never:
-            logits = logits.at[:, np.array(self.never)].set(search.IMPOSSIBLE)
+            never = np.isin(np.arange(logits.shape[1]), self.never)
+            logits = jnp.where(never[None], search.IMPOSSIBLE, logits)  # no copy, unlike `set`
         return logits, cache

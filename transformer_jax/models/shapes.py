@@ -120,9 +120,8 @@ class Writer(Architecture):
 
     def _context(self, own: Any, prompts: Prompts | None) -> Context:
         """See `Context`; the table is laid out and converted once, and not at each step."""
-        dtype = self.config.compute_dtype
-        nothing = jnp.zeros((1, 1, self.config.d_model), dtype)
-        return Context(own, prompts, _logits(self, nothing).table.astype(dtype))
+        nothing = jnp.zeros((1, 1, self.config.d_model), self.config.compute_dtype)
+        return Context(own, prompts, _logits(self, nothing).table.astype(nothing.dtype))
 
     def _next_tokens(self, x: Float[Array, "B T D"]) -> Unprojected:
         observe(self, decoder_output=x)

@@ -177,9 +177,7 @@ class Layers:
         return turn(positions, config.head_dim, config.rotary_base)
 
     def _own(self, stacked: Params, number: int) -> Params:
-        """The parameters of one layer, apart from the others, matrices in the compute dtype.
-
-        Their inputs are the last axes, as `kernel_first` reads them.
+        """The parameters of one layer, apart, matrices in the compute dtype with inputs last.
 
         A scan over depth would copy each layer's cache out of one array and back into it at each
         step; and what a step takes out of stacked parameters would be taken out again at each step.
