@@ -10,7 +10,7 @@ import pytest
 from transformer_jax.models.layers.product import kernel_first, product
 
 FORMULAS = [
-    ("BTD,DF->BTF", (2, 3, 4), (4, 5)),
+    ("BTD,DF->BTF", (5, 16, 4), (4, 5)),  # many rows
     ("BTD,DHK->BTHK", (2, 3, 4), (4, 2, 5)),
     ("BTHK,HKD->BTD", (2, 3, 4, 5), (4, 5, 6)),
     ("BTD,VD->BTV", (2, 3, 4), (7, 4)),
@@ -58,19 +58,13 @@ def test_the_gradient_can_be_derived_once_more():
 def test_the_kernel_gradient_is_a_product_that_the_fast_kernel_takes():
     # XLA's fast kernel on a CPU wants the contracted axis last in one operand, first in the other.
     x, kernel = jnp.ones((8, 16, 32)), jnp.ones((32, 64))
-
-    def loss(kernel, x):
-        return jnp.sum(jnp.square(product("BTD,DF->BTF", x, kernel)))
-
-    text = jax.jit(jax.grad(loss)).lower(kernel, x).compile().as_text()
+    gradient = jax.grad(lambda kernel, x: jnp.sum(product("BTD,DF->BTF", x, kernel) ** 2))
+    text = jax.jit(gradient).lower(kernel, x).compile().as_text()
     assert text is not None
     assert "lhs_contracting_dims={0}, rhs_contracting_dims={1}" not in text
 
 
-@pytest.mark.parametrize(("rows", "shape"), [(8, "f32[64,8]"), (128, "f32[128,64]")])
-def test_in_decoding_a_kernel_is_the_first_operand_where_rows_are_few(rows, shape):
-    x, stored = jnp.ones((rows, 1, 32)), jnp.ones((64, 32))
+def test_in_decoding_the_kernel_is_the_first_operand_of_few_rows():
+    x, stored = jnp.ones((8, 1, 32)), jnp.ones((64, 32))
     multiply = jax.jit(lambda x, stored: kernel_first("BTD,DF->BTF", x, stored.T))
-    text = multiply.lower(x, stored).compile().as_text()
-    assert text is not None
-    assert f"{shape}{{1,0}} dot(" in text
+    assert "f32[64,8]{1,0} dot(" in str(multiply.lower(x, stored).compile().as_text())
