@@ -23,8 +23,10 @@ _MOST_MAPS = 30_000
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 if jax.__version_info__ < (0, 11):  # later ones have the new emitters alone, and abort
     # Of code that runs for a moment, the old ones make half as much work, and so does one thread,
-    # since xdist's workers have the others.
+    # since xdist's workers have the others. What is optimised after all runs as fast at LLVM's
+    # first level, and takes a third of the time to compile.
     quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    quick += " --xla_backend_optimization_level=1"
     os.environ["XLA_FLAGS"] = " ".join(filter(None, (os.environ.get("XLA_FLAGS"), quick)))
 
 
@@ -68,6 +70,14 @@ def few_maps():
     if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def optimised():
+    """Programs of this test are optimised: where it trains for longer than it compiles."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

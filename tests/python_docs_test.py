@@ -29,9 +29,9 @@ pytestmark = pytest.mark.long
 
 
 def run(folder: Path, texts: list[str], end: str) -> list[Any]:
-    """What `end` is after the texts, in a process that compiles as those of users do."""
-    # What makes tests compile quickly makes programs that run ten times as long.
-    plain = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": "", "MPLBACKEND": "agg"}
+    """What `end` is after the texts, in a process that optimises what it compiles."""
+    # Programs without run several times as long.
+    plain = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "MPLBACKEND": "agg"}
     script = "\n".join([*texts, f"import json\nprint('\\n' + json.dumps({end}))"])
     done = subprocess.run(
         [sys.executable, "-c", script],

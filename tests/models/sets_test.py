@@ -11,7 +11,6 @@ import pytest
 from tests.defaults import loss_settings
 from tests.models import reference, tiny
 from transformer_jax.models.family import with_memory
-from transformer_jax.models.transformer import initialisation
 from transformer_jax.training import detection
 from transformer_jax.training.losses import Loss
 
@@ -84,8 +83,7 @@ def test_queries_are_told_in_no_order():
 def test_omega_starts_from_1_where_the_stream_is_zero():
     """The first self-attention of the decoder adds nothing to zeros, and has no variance."""
     config = tiny.config("admin", **SIZES, positions_in="attention")
-    draw = functools.partial(initialisation.initialise, tiny.model(config))
-    params = tiny.nn.unbox(jax.jit(draw)(jax.random.key(0), tiny.read_by(config, batch())))
+    params = tiny.nn.unbox(tiny.init_function(config)(jax.random.key(0), batch()))
     expected = reference.admin_omegas(params, batch(), config)
     for stack, sublayers in tiny.stacks(config).items():
         for name in sublayers:
@@ -113,8 +111,7 @@ def test_schemes_train_from_zeros_on(residual, monkeypatch):
     monkeypatch.setattr(detection, "match", lambda *given: queries)
     config = tiny.config(residual, **SIZES, positions_in="attention", num_labels=2)
     model, (images, loss) = tiny.model(config), trained_on()
-    draw = functools.partial(initialisation.initialise, model)
-    params = tiny.nn.unbox(jax.jit(draw)(jax.random.key(0), images))
+    params = tiny.nn.unbox(tiny.init_function(config)(jax.random.key(0), images))
     for path, leaf in tiny.flat(params).items():
         assert not path.endswith("omega") or np.all(np.isfinite(leaf) & (leaf > 0)), path
 

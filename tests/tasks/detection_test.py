@@ -255,6 +255,7 @@ def test_what_sets_cannot_do_is_refused(config, changes, words):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("optimised")
 def test_detr_shapes_is_a_third_of_the_way_after_a_third_of_its_steps(tmp_path):
     """Of 2,300 steps to an AP50 of 0.90; on a part of its scenes, to have them drawn sooner."""
     changes = {"train.steps": 766, "train.evaluate_every": 0, "data.train": ("train[:8000]",)}

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,17 +15,9 @@ from transformer_jax.configs import default
 from transformer_jax.data.corpora import grammar
 from transformer_jax.devices import mesh
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("optimised")]
 
 CONFIGS = Path(default.__file__).parent
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_well():
-    """Training takes more time here than compiling."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +40,7 @@ def test_a_classifier_finds_the_noun_of_it_in_triples_that_it_never_saw(cache, t
 
 def test_a_language_model_comes_within_0_05_nats_of_the_grammars_entropy(cache, tmp_path):
     """All sentences that are not held out are equally likely, so each has `entropy` nats."""
-    config, results = _train("language_model", cache, tmp_path, steps=400)
+    config, results = _train("language_model", cache, tmp_path, steps=300)
     validation = build(config, tmp_path).data.split("validation")
     sentences = validation.examples["text"]
     tokens = sum(len(text.split()) + 1 for text in sentences)  # words, and eos
