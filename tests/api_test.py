@@ -36,7 +36,7 @@ TARGETS = ["Die Kuh ist müde .", "Das Tier überquerte die Straße nicht , weil
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
+def config(tmp_path_factory, compiled_once):
     folder = tmp_path_factory.mktemp("data")
     for split, count in {"train": 40, "validation": 20, "test": 4}.items():
         for language, lines in {"en": LINES, "de": TARGETS}.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from transformer_jax.process import machine, progress
 
@@ -70,6 +71,22 @@ def few_maps():
     if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture(scope="module")
+def compiled_once(compiled):
+    """What one test has compiled, another takes from the disk, as a second process would."""
+    settings = {
+        "jax_compilation_cache_dir": str(compiled),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: jax.config.values[name] for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # which JAX would go on with, whatever the config says
 
 
 @pytest.fixture

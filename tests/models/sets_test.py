@@ -11,6 +11,7 @@ import pytest
 from tests.defaults import loss_settings
 from tests.models import reference, tiny
 from transformer_jax.models.family import with_memory
+from transformer_jax.models.transformer import initialisation
 from transformer_jax.training import detection
 from transformer_jax.training.losses import Loss
 
@@ -83,7 +84,8 @@ def test_queries_are_told_in_no_order():
 def test_omega_starts_from_1_where_the_stream_is_zero():
     """The first self-attention of the decoder adds nothing to zeros, and has no variance."""
     config = tiny.config("admin", **SIZES, positions_in="attention")
-    params = tiny.nn.unbox(tiny.init_function(config)(jax.random.key(0), batch()))
+    draw = functools.partial(initialisation.initialise, tiny.model(config))
+    params = tiny.nn.unbox(jax.jit(draw)(jax.random.key(0), tiny.read_by(config, batch())))
     expected = reference.admin_omegas(params, batch(), config)
     for stack, sublayers in tiny.stacks(config).items():
         for name in sublayers:

@@ -93,6 +93,7 @@ def test_what_a_model_says_of_images_is_scored_and_given_for_their_paths(config)
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("compiled_once")
 def test_a_killed_run_goes_on_and_another_goes_on_from_it_with_larger_images(
     config, tmp_path, capsys
 ):

@@ -2,29 +2,11 @@
 
 import functools
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from tests.whole.command_line import CONFIG, OTHERS, call
 from transformer_jax.config.load import load, to_json
 from transformer_jax.configs import default
-
-
-@pytest.fixture(scope="module")
-def compiled_once(compiled):
-    """What one test has compiled, another takes from the disk, as a second process would."""
-    settings = {
-        "jax_compilation_cache_dir": str(compiled),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: jax.config.values[name] for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()  # which JAX would go on with, whatever the config says
 
 
 @pytest.fixture(scope="module")
