@@ -1,7 +1,6 @@
 """The configs of the embedded corpus reach the best possible scores, in about half their steps."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +9,11 @@ from experiments.coreference.measure import CROSS, weights_of_it
 from experiments.harness import lab
 from transformer_jax.commands.train import train
 from transformer_jax.config.build import build
-from transformer_jax.config.load import load
-from transformer_jax.configs import default
+from transformer_jax.config.load import CONFIGS, load
 from transformer_jax.data.corpora import grammar
 from transformer_jax.devices import mesh
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("optimised")]
-
-CONFIGS = Path(default.__file__).parent
 
 
 @pytest.fixture(scope="module")
