@@ -32,9 +32,10 @@ if jax.__version_info__ < (0, 11):  # later ones have the new emitters alone, an
 
 
 def pytest_collection_modifyitems(items):
-    """Whole runs first, then files of long tests alone: so both of xdist's workers end together."""
+    """Long trainings first, then files of long tests alone: so both workers end together."""
     short = {item.path for item in items if not item.get_closest_marker("long")}
-    items.sort(key=lambda item: ("whole" not in item.path.parts, item.path in short))
+    long = {i.path for i in items if "whole" in i.path.parts or "optimised" in i.fixturenames}
+    items.sort(key=lambda item: (item.path not in long, item.path in short))
 
 
 @pytest.fixture(scope="session", autouse=True)
