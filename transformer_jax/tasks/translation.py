@@ -1,5 +1,7 @@
 """Translation: a target sentence from a source sentence, by an encoder-decoder."""
 
+import numpy as np
+
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
@@ -24,8 +26,9 @@ def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Li
 
 
 def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:
-    """As many tokens as the source has, and some more. Too few positions are refused by build."""
-    return prompt_tokens + extra_length
+    """As many tokens as the source has, and some more, or as many as there are positions for."""
+    most = prompt_tokens + extra_length
+    return most if most_positions is None else np.minimum(most, most_positions)
 
 
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:

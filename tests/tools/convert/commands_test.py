@@ -67,7 +67,7 @@ def test_there_and_back(imported, tmp_path, capsys):
         np.testing.assert_array_equal(found[name], tensor.read(), err_msg=name)
     config = json.loads((back / "config.json").read_text())
     assert {key for key, value in CONFIG.items() if config[key] != value} == set()
-    tokenizer = special_tokens.tokenizer(back)
+    tokenizer = special_tokens.tokenizer(back, "decoder_only")
     assert tokenizer is not None and tokenizer.special.ends == (2, 3)
     assert tokenizer.decode([5, 3, 6]) == tokenizer.decode([5])
     # After the lines themselves, what is left to be written.

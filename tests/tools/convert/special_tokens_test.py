@@ -47,7 +47,8 @@ def test_ids_of_an_imported_tokenizer_are_the_librarys(tmp_path, kind, added, sp
     library.encode_special_tokens = bool(split)  # whether their spelling is a text
     (tmp_path / "theirs/tokenizer_config.json").write_text(f'{{"split_special_tokens": {split}}}')
     expected = [e.ids for e in library.encode_batch(LINES, add_special_tokens=False)]
-    imported = special_tokens.tokenizer(tmp_path / "theirs")  # whose names are BERT's by default
+    # Whose names are BERT's by default
+    imported = special_tokens.tokenizer(tmp_path / "theirs", "encoder_only")
     assert imported is not None
     names = (imported.token(i) for i in imported.special[1:5] if i is not None)
     assert [*names] == ["[SEP]", "[CLS]", "[UNK]", "[MASK]"]
@@ -91,7 +92,7 @@ def test_it_is_said_where_a_model_reads_other_ids_around_a_text(
     tmp_path, frame, architecture, words
 ):
     checkpoint(tmp_path / "theirs", KINDS["bpe"](), frame=frame)
-    imported = special_tokens.tokenizer(tmp_path / "theirs")
+    imported = special_tokens.tokenizer(tmp_path / "theirs", architecture)
     assert imported is not None
     told = special_tokens.unlike(tmp_path / "theirs", imported.special, architecture)
     if words is None:

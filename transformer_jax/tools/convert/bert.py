@@ -1,4 +1,8 @@
-"""BERT (Devlin et al. 2019) for single texts: masked tokens, classes or tags."""
+"""BERT (Devlin et al. 2019) and what has its equations: masked tokens, classes or tags of texts."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -7,65 +11,127 @@ from transformer_jax.tools.convert import rows
 from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values
 
 _TYPES = 2  # rows of the table of token types that is written; texts are of type 0
-_POOLER = "bert.pooler.dense"
 # Their classes stand on tanh(x W + b) of the first token. Where ours stand on the token itself, W
 # is this times the identity: so small that tanh(y) = y to the last digit, and taken back after it.
 _SMALL = 2.0**-14
-_INWARD = [f"attention.self.{name}" for name in ("query", "key", "value")]
-_LAYER = {
-    "self_attention": [*_INWARD, "attention.output.dense"],
+
+
+class _Names(NamedTuple):
+    """What the parts are called.
+
+    stem: the bare model. layer: of each layer, for `rows.layers`. head: transform, norm and bias of
+    the masked tokens' head. pooler, labels: the two matrices of a classifier, "" where it is none
+    of ours. tags: that of a tagger. types: whether there is a table of token types. offset: rows of
+    the table of positions that no token reads.
+    """
+
+    stem: str
+    layers: str
+    layer: dict[str, str | list[str]]
+    head: tuple[str, str, str]
+    pooler: str = ""
+    labels: str = ""
+    tags: str = "classifier"
+    types: bool = True
+    offset: int = 0
+
+
+_LAYER: dict[str, str | list[str]] = {
+    "self_attention": [
+        *(f"attention.self.{name}" for name in ("query", "key", "value")),
+        "attention.output.dense",
+    ],
     "self_attention_residual/post_norm": "attention.output.LayerNorm",
     "feed_forward/up": "intermediate.dense",
     "feed_forward/down": "output.dense",
     "feed_forward_residual/post_norm": "output.LayerNorm",
 }
+_HEAD = "cls.predictions"
+_BERT = _Names(
+    "bert",
+    "bert.encoder.layer.{}",
+    _LAYER,
+    (f"{_HEAD}.transform.dense", f"{_HEAD}.transform.LayerNorm", f"{_HEAD}.bias"),
+    pooler="bert.pooler.dense",
+    labels="classifier",
+)
+_ROBERTA = _Names(
+    "roberta",
+    "roberta.encoder.layer.{}",
+    _LAYER,
+    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    pooler="classifier.dense",
+    labels="classifier.out_proj",
+    offset=2,
+)
+_DISTILBERT = _Names(
+    "distilbert",
+    "distilbert.transformer.layer.{}",
+    {
+        "self_attention": [f"attention.{name}_lin" for name in ("q", "k", "v", "out")],
+        "self_attention_residual/post_norm": "sa_layer_norm",
+        "feed_forward/up": "ffn.lin1",
+        "feed_forward/down": "ffn.lin2",
+        "feed_forward_residual/post_norm": "output_layer_norm",
+    },
+    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    types=False,
+)
 
 
-def _pooling(theirs: Settings, ours: Values) -> Values:
+def _pooling(names: _Names, theirs: Settings, ours: Values) -> Values:
     """Whether the pooler of a classifier is more than what this file writes in place of none."""
     if ours["head"] != "classes":
         return {"pooling": "first"}
-    kernel, bias = (theirs.tensor(f"{_POOLER}.{name}") for name in ("weight", "bias"))
+    kernel, bias = (theirs.tensor(f"{names.pooler}.{name}") for name in ("weight", "bias"))
     if kernel is not None and bias is not None and not np.any(bias):
         if np.array_equal(kernel, _SMALL * np.eye(len(kernel))):
             return {"pooling": "first"}
     return {"pooling": "pooler"}  # which is missed by name where it is missing
 
 
-def _rows(config: TransformerConfig) -> list[rows.Row]:
-    table = "bert.embeddings.{}_embeddings.weight"
-    # Texts are of type 0, whose vector is added at every position.
-    positions = rows.Row(
-        (table.format("position"), table.format("token_type")),
-        ("positions/table",),
-        lambda positions, types: (positions + types[:1],),
-        lambda positions: (positions, np.zeros((_TYPES, config.d_model), np.float32)),
-    )
+def _rows(names: _Names, config: TransformerConfig) -> list[rows.Row]:
+    table = f"{names.stem}.embeddings.{{}}_embeddings.weight"
     return [
         rows.as_it_is(table.format("word"), "embedding/table"),
-        positions,
-        *rows.norm("bert.embeddings.LayerNorm", "positions/norm", config),
-        *rows.layers("bert.encoder.layer.{}", "encoder", config, _LAYER),
-        *_head(config),
+        _positions(names, table, config.d_model),
+        *rows.norm(f"{names.stem}.embeddings.LayerNorm", "positions/norm", config),
+        *rows.layers(names.layers, "encoder", config, names.layer),
+        *_head(names, config),
     ]
 
 
-def _head(config: TransformerConfig) -> list[rows.Row]:
+def _positions(names: _Names, table: str, d_model: int) -> rows.Row:
+    """The table of positions; texts are of type 0, whose vector is added at every position."""
+    unread = np.zeros((names.offset, d_model), np.float32)
+
+    def read(positions, *types):
+        return (sum((kind[:1] for kind in types), positions[names.offset :]),)
+
+    def write(positions):
+        types = [np.zeros((_TYPES, d_model), np.float32)] * names.types
+        return np.concatenate([unread, positions]), *types
+
+    theirs = (table.format("position"), table.format("token_type"))[: 1 + names.types]
+    return rows.Row(theirs, ("positions/table",), read, write)
+
+
+def _head(names: _Names, config: TransformerConfig) -> list[rows.Row]:
     if config.head == "masked_tokens":
-        head = "cls.predictions.transform"
+        transform, norm, bias = names.head
         return [
-            *rows.linear(f"{head}.dense", "token_head/transform"),
-            *rows.norm(f"{head}.LayerNorm", "token_head/norm", config),
-            rows.as_it_is("cls.predictions.bias", "token_head/logits_bias"),
+            *rows.linear(transform, "token_head/transform"),
+            *rows.norm(norm, "token_head/norm", config),
+            rows.as_it_is(bias, "token_head/logits_bias"),
         ]
-    labels = rows.linear("classifier", "label_head/labels")
     if config.head == "tags":
-        return labels
+        return rows.linear(names.tags, "label_head/labels")
+    labels = rows.linear(names.labels, "label_head/labels")
     if config.pooling == "pooler":
-        return labels + rows.linear(_POOLER, "label_head/transform")
+        return labels + rows.linear(names.pooler, "label_head/transform")
     pooler = _SMALL * np.eye(config.d_model, dtype=np.float32), np.zeros(config.d_model, np.float32)
     kernel = rows.Row(
-        ("classifier.weight", f"{_POOLER}.weight", f"{_POOLER}.bias"),
+        (f"{names.labels}.weight", f"{names.pooler}.weight", f"{names.pooler}.bias"),
         ("label_head/labels",),
         lambda kernel, *_: (kernel.T * _SMALL,),
         lambda kernel: (kernel.T / _SMALL, *pooler),
@@ -73,47 +139,126 @@ def _head(config: TransformerConfig) -> list[rows.Row]:
     return [kernel, labels[1]]
 
 
-BERT = Family(
-    name="bert",
-    heads={
-        "masked_tokens": ("BertForMaskedLM", "masked_lm"),
-        "classes": ("BertForSequenceClassification", "classification"),
-        "tags": ("BertForTokenClassification", "tagging"),
-    },
-    ours=dict(
-        architecture="encoder_only",
-        residual="post_ln",
-        activation="gelu",
-        positions="learned",
-        embedding_norm=True,
-        embedding_scale=1.0,
-    ),
-    theirs=dict(
-        position_embedding_type="absolute",
-        tie_word_embeddings=True,
-        hidden_act="gelu",  # also that of the head
-    ),
-    both=(
-        Setting("vocab_size", "vocab_size"),
+def _family(
+    name: str,
+    kind: str,
+    names: _Names,
+    heads: Mapping[str, tuple[str, str]],
+    *,
+    sizes: tuple[Setting, ...],
+    theirs: Mapping[str, Any],
+    head: str,
+    **more: Any,
+) -> Family:
+    """A family whose parts have these names.
+
+    kind: what its classes begin with. sizes: its settings but for the vocabulary. head: what the
+    table and its bias are called again. more: further fields of `Family`.
+    """
+    bias = names.head[-1]
+    return Family(
+        name=name,
+        heads={ours: (f"{kind}For{end}", task) for ours, (end, task) in heads.items()},
+        ours=dict(
+            architecture="encoder_only",
+            residual="post_ln",
+            activation="gelu",
+            positions="learned",
+            embedding_norm=True,
+            embedding_scale=1.0,
+        ),
+        theirs={"tie_word_embeddings": True, **theirs},
+        both=(Setting("vocab_size", "vocab_size"), *sizes),
+        rows=functools.partial(_rows, names),
+        left=(f"{names.stem}.embeddings.position_ids",),
+        optional="token_head/*",
+        copies=(
+            (f"{head}.weight", f"{names.stem}.embeddings.word_embeddings.weight"),
+            *[(f"{head}.bias", bias)] * (f"{head}.bias" != bias),
+        ),
+        aliases=((bias, f"{head}.bias"),) * (f"{head}.bias" != bias),
+        prefix=f"{names.stem}.",
+        **more,
+    )
+
+
+_HEADS = {
+    "masked_tokens": ("MaskedLM", "masked_lm"),
+    "classes": ("SequenceClassification", "classification"),
+    "tags": ("TokenClassification", "tagging"),
+}
+_RATES = (
+    Setting("hidden_dropout_prob", "dropout_rate embedding_dropout_rate", 0.1),
+    Setting("attention_probs_dropout_prob", "attention_dropout_rate", 0.1),
+)
+_BERT_THEIRS = {"position_embedding_type": "absolute", "hidden_act": "gelu"}  # also of the head
+
+
+def _roberta(theirs: Settings, ours: Values) -> Values:
+    # Token t reads the row t + 1 + pad.
+    theirs.refuse("pad_token_id", _ROBERTA.offset - 1)
+    length = theirs.whole("max_position_embeddings", 512)[0] - _ROBERTA.offset
+    return {"max_length": length, **_pooling(_ROBERTA, theirs, ours)}
+
+
+BERT = _family(
+    "bert",
+    "Bert",
+    _BERT,
+    _HEADS,
+    sizes=(
         Setting("max_position_embeddings", "max_length"),
         *SIZES,
         Setting("layer_norm_eps", "norm_epsilon", 1e-12),
-        Setting("hidden_dropout_prob", "dropout_rate embedding_dropout_rate", 0.1),
-        Setting("attention_probs_dropout_prob", "attention_dropout_rate", 0.1),
+        *_RATES,
     ),
-    rows=_rows,
-    read=_pooling,
+    theirs=_BERT_THEIRS,
+    head=f"{_HEAD}.decoder",
+    read=functools.partial(_pooling, _BERT),
     write=lambda ours: {"type_vocab_size": _TYPES},
     also=lambda ours: {"pooling": ("first", "pooler")},
-    left=("bert.embeddings.position_ids",),
-    optional="token_head/*",
     # Of sentence pairs, answers and choices.
     unread=("bert.pooler.*", "cls.seq_relationship.*", "qa_outputs.*", "classifier.*"),
-    copies=(
-        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
-        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-    ),
-    aliases=(("cls.predictions.bias", "cls.predictions.decoder.bias"),),
-    prefix="bert.",
     idle=("directionality", "pooler_*", "type_vocab_size"),
+)
+# Liu et al. 2019; XLM-RoBERTa and CamemBERT are of its tensors, too.
+ROBERTA = _family(
+    "roberta",
+    "Roberta",
+    _ROBERTA,
+    _HEADS,
+    sizes=(*SIZES, Setting("layer_norm_eps", "norm_epsilon", 1e-12), *_RATES),
+    theirs=_BERT_THEIRS,
+    head="lm_head.decoder",
+    read=_roberta,
+    write=lambda ours: {
+        "max_position_embeddings": ours["max_length"] + _ROBERTA.offset,
+        "pad_token_id": _ROBERTA.offset - 1,
+        "type_vocab_size": _TYPES,
+    },
+    also=lambda ours: {"pooling": ("first", "pooler"), "max_length": (ours["max_length"],)},
+    unread=("roberta.pooler.*", "qa_outputs.*", "classifier.*"),
+    idle=("type_vocab_size",),
+)
+# Sanh et al. 2019. Its classifiers have a ReLU behind the first matrix, which ours have not.
+DISTILBERT = _family(
+    "distilbert",
+    "DistilBert",
+    _DISTILBERT,
+    {head: kind for head, kind in _HEADS.items() if head != "classes"},
+    sizes=(
+        Setting("max_position_embeddings", "max_length"),
+        Setting("dim", "d_model"),
+        Setting("n_layers", "num_layers"),
+        Setting("n_heads", "num_heads"),
+        Setting("hidden_dim", "d_ff"),
+        Setting("dropout", "dropout_rate embedding_dropout_rate", 0.1),
+        Setting("attention_dropout", "attention_dropout_rate", 0.1),
+    ),
+    theirs={"activation": "gelu"},
+    head="vocab_projector",
+    read=lambda theirs, ours: {"pooling": "first", "norm_epsilon": 1e-12},
+    also=lambda ours: {"norm_epsilon": (1e-12,)},
+    unread=("pre_classifier.*", "classifier.*", "qa_outputs.*"),
+    idle=("*_dropout", "sinusoidal_pos_embds"),
 )

@@ -54,7 +54,7 @@ def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) 
     config = load(default.__file__, settings)
     effects.check(config, changes)
     pictures = "data.image_size" in settings
-    tokenizer = None if pictures else special_tokens.tokenizer(folder)
+    tokenizer = None if pictures else special_tokens.tokenizer(folder, config.model.architecture)
     if tokenizer is not None and tokenizer.vocab_size > config.model.vocab_size:
         raise ValueError(
             f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
@@ -126,7 +126,9 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
     families = _counterparts(config)
     with opened(config, workdir, checkpoint) as (run, trained, _):
         ours, longest = run.model.config, run.data.settings.longest
-        family = min(families, key=lambda family: len(family.unfit(ours)))
+        origin = None if run.data.settings.images else special_tokens.origin(run.data.tokenizer)
+        # Of several that fit, that of the checkpoint which the run came from.
+        family = min(families, key=lambda f: (len(f.unfit(ours)), f.name != origin))
         length = max(longest[side] for side in run.task.recipe.sides)
         if POSITIONS[ours.positions].vectors:  # of which they have as many as decoding makes
             length = max(length, longest["source"] + run.decode.extra_length)
@@ -141,7 +143,7 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
             settings["label2id"] = {label: number for number, label in enumerate(labels)}
         params = hosts.whole(trained.params)
         if hosts.is_first():
-            parts = tensors.written(params, family, ours)
+            parts = tensors.written(params, family, ours, length)
             with _unfinished(folder) as unfinished:
                 safetensors.write(unfinished / safetensors.ONE_FILE, parts)
                 (unfinished / "config.json").write_text(json.dumps(settings, indent=1))

@@ -117,6 +117,8 @@ class Family:
       write: our settings -> more of their config.json.
       also: our settings -> by key, the values that have a counterpart.
       left: glob patterns of tensors that hold nothing, such as masks.
+      fixed: (our model, the most tokens of a text) -> tensors that are written though no parameter
+        is in them.
       optional: a pattern of our parameters that a checkpoint may lack, all of them together.
       unread: those of heads and the like that have no counterpart here.
       copies: (a tensor that is in no row, the one in a row that it has to be equal to).
@@ -138,6 +140,7 @@ class Family:
     write: Callable[[Values], Values] = lambda ours: {}
     also: Callable[[Values], dict[str, tuple[Any, ...]]] = lambda ours: {}
     left: tuple[str, ...] = ()
+    fixed: Callable[[TransformerConfig, int], dict[str, np.ndarray]] = lambda config, length: {}
     optional: str = ""
     unread: tuple[str, ...] = ()
     copies: tuple[tuple[str, str], ...] = ()

@@ -6,7 +6,22 @@ from transformer_jax.models.layers.positions import sinusoids
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import family, rows
 
-_POSITIONS = "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"
+POSITIONS = "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"
+
+
+def sinusoids_apart(length: int, d_model: int) -> np.ndarray:
+    """Their table of positions: the sines first, and then the cosines."""
+    own = sinusoids(length, d_model)
+    return np.concatenate([own[:, ::2], own[:, 1::2]], axis=1)
+
+
+def check_sinusoids(theirs: family.Settings, d_model: int) -> None:
+    """Raises ValueError where a file's tables of positions are no sinusoids."""
+    for name in POSITIONS:
+        if (table := theirs.tensor(name)) is not None:
+            own = sinusoids_apart(len(table), d_model)
+            if table.shape != own.shape or not np.allclose(table.astype("f4"), own, atol=0.01):
+                raise ValueError(f"{name} are no sinusoids, and others have no counterpart here")
 
 
 def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
@@ -16,12 +31,7 @@ def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
     )
     if shared:
         theirs.refuse("tie_word_embeddings", True)
-    for name in _POSITIONS:
-        if (table := theirs.tensor(name)) is not None:
-            own = sinusoids(len(table), ours["d_model"])
-            own = np.concatenate([own[:, ::2], own[:, 1::2]], axis=1)  # see below
-            if table.shape != own.shape or not np.allclose(table.astype("f4"), own, atol=0.01):
-                raise ValueError(f"{name} are no sinusoids, and others have no counterpart here")
+    check_sinusoids(theirs, ours["d_model"])
     return {"tied_embeddings": "all" if shared else "decoder" if tied else "none"}
 
 
@@ -46,10 +56,10 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
         names = rows.fairseq(stack, "post_norm")
         found += rows.layers(f"model.{stack}.layers.{{}}", stack, config, names)
     bias = rows.first("final_logits_bias", "logits_bias/bias")
-    return [bias, *(_with_sinusoids_apart(row, config.d_model) for row in found)]
+    return [bias, *(with_sinusoids_apart(row, config.d_model) for row in found)]
 
 
-def _with_sinusoids_apart(row: rows.Row, d_model: int) -> rows.Row:
+def with_sinusoids_apart(row: rows.Row, d_model: int) -> rows.Row:
     """The row with the channels of the stream in our order.
 
     Theirs has the sines first and then the cosines, ours one of each in turn. Norms and sums do not
@@ -97,7 +107,7 @@ MARIAN = family.Family(
     read=_read,
     write=_write,
     also=lambda ours: {"tied_embeddings": ("all", "decoder", "none")},
-    left=_POSITIONS,
+    left=POSITIONS,
     optional="logits_bias/*",
     copies=(
         ("model.encoder.embed_tokens.weight", "model.shared.weight"),

@@ -17,6 +17,7 @@ _BY_DEFAULT = {
 # What export takes over of a tokenizer_config.json; tokenizer.json has the rest.
 _TAKEN_OVER = """model_max_length chat_template padding_side truncation_side unk_token
     clean_up_tokenization_spaces""".split()
+_ORIGIN = "model_type"  # what of config.json is kept with it
 # How a model reads a text $A: its encoder, or else its decoder.
 _READ = {
     "encoder_decoder": ("$A", "eos"),
@@ -25,8 +26,10 @@ _READ = {
 }
 
 
-def tokenizer(folder: Path) -> Tokenizer | None:
+def tokenizer(folder: Path, architecture: str) -> Tokenizer | None:
     """The tokenizer of a folder with the ids that its files name; None: it has no tokenizer.json.
+
+    Of a decoder that has no bos, eos is that, too.
 
     Raises:
         ValueError: a file is broken, or no id ends texts, or none begins decoding.
@@ -73,6 +76,8 @@ def tokenizer(folder: Path) -> Tokenizer | None:
         bos = pad if bos is None else bos
     else:
         bos = number("bos_token_id", "bos_token", "cls_token")
+        if bos is None and architecture == "decoder_only":
+            bos = eos  # which stood between the texts that it was trained with
     bos = checked("bos_token_id", bos)
     # Those that end what is generated may be more than those that end what is read.
     lists = (values.get("eos_token_id") for values in (config, generation))
@@ -101,8 +106,14 @@ def tokenizer(folder: Path) -> Tokenizer | None:
     if unk is None:
         names.pop("unk_token", None)
     found = load_tokenizer(folder / TOKENIZER, special)
-    found.described = json.dumps({key: names[key] for key in _TAKEN_OVER if key in names})
+    described = {key: names[key] for key in _TAKEN_OVER if key in names}
+    found.described = json.dumps({_ORIGIN: config.get("model_type"), **described})
     return found
+
+
+def origin(tokenizer: Tokenizer) -> str | None:
+    """The `model_type` of the checkpoint that a tokenizer came with."""
+    return json.loads(tokenizer.described or "{}").get(_ORIGIN)
 
 
 def unlike(folder: Path, special: SpecialIds, architecture: str) -> list[str]:
@@ -155,6 +166,7 @@ def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architectur
         **json.loads(tokenizer.described or "{}"),
         **{key: tokenizer.token(i) for key, i in named.items() if i is not None},
     }
+    described.pop(_ORIGIN, None)
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(described, indent=1))
     if special.never:  # which their config.json has no place for
         ids = "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"

@@ -1,5 +1,6 @@
 """T5, 1.0 and 1.1 (Raffel et al. 2020)."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,23 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
     return found
 
 
+_SIZES = (
+    Setting("vocab_size", "vocab_size"),
+    # Relative positions have no end, so that releases from 5 on do not say what it was trained at.
+    Setting("n_positions", "length", 512),
+    Setting("d_model", "d_model"),
+    Setting("num_layers", "num_encoder_layers"),
+    Setting("num_decoder_layers", "num_decoder_layers", lambda ours: ours["num_encoder_layers"]),
+    Setting("num_heads", "num_heads"),
+    Setting("d_kv", "head_dim"),
+    Setting("d_ff", "d_ff"),
+    Setting("layer_norm_epsilon", "norm_epsilon", 1e-6),
+    Setting(
+        "dropout_rate",
+        "dropout_rate embedding_dropout_rate attention_dropout_rate feed_forward_dropout_rate",
+        0.1,
+    ),
+)
 T5 = Family(
     name="t5",
     heads={"tokens": ("T5ForConditionalGeneration", "translation")},
@@ -69,22 +87,10 @@ T5 = Family(
     ),
     theirs=dict(relative_attention_num_buckets=32, relative_attention_max_distance=128),
     both=(
-        Setting("vocab_size", "vocab_size"),
-        # Relative positions have no end, so that releases from 5 on do not say what it was
-        # trained at.
-        Setting("n_positions", "length", 512),
-        Setting("d_model", "d_model"),
-        Setting("num_layers", "num_encoder_layers"),
-        Setting(
-            "num_decoder_layers", "num_decoder_layers", lambda ours: ours["num_encoder_layers"]
-        ),
-        Setting("num_heads", "num_heads"),
-        Setting("d_kv", "head_dim"),
-        Setting("d_ff", "d_ff"),
+        *_SIZES,
         Setting(
             "feed_forward_proj", "activation", "relu", {"relu": "relu", "gated-gelu": "geglu_tanh"}
         ),
-        Setting("layer_norm_epsilon", "norm_epsilon", 1e-6),
         Setting("tie_word_embeddings", "tied_embeddings", True, {True: "all", False: "inputs"}),
         # Logits times D^-0.5 of a table are those of the table times D^-0.5.
         Setting(
@@ -92,11 +98,6 @@ T5 = Family(
             "embedding_scale",
             lambda ours: ours["tied_embeddings"] == "all",
             {True: None, False: 1.0},
-        ),
-        Setting(
-            "dropout_rate",
-            "dropout_rate embedding_dropout_rate attention_dropout_rate feed_forward_dropout_rate",
-            0.1,
         ),
     ),
     rows=_rows,
@@ -106,4 +107,31 @@ T5 = Family(
     left=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
     copies=tuple((name, "shared.weight") for name in (*_TABLES, "lm_head.weight")),
     aliases=tuple(("shared.weight", name) for name in _TABLES),
+)
+
+
+def _read_mt5(theirs: Settings, ours: Values) -> Values:
+    """Releases from 5 on say that the head is the table, and take the head that is there."""
+    head, table = (theirs.tensor(name) for name in ("lm_head.weight", "shared.weight"))
+    own = head is not None and table is not None and not np.array_equal(head, table)
+    theirs.choose("tie_word_embeddings", {True: None, False: None}, True)
+    theirs.refuse("dense_act_fn", "gelu_new")
+    theirs.refuse("is_gated_act", True)
+    return {"tied_embeddings": "inputs" if own else "all"}
+
+
+# Xue et al. 2021: T5 1.1, whose logits are never scaled.
+MT5 = dataclasses.replace(
+    T5,
+    name="mt5",
+    heads={"tokens": ("MT5ForConditionalGeneration", "translation")},
+    ours=T5.ours | {"embedding_scale": 1.0},
+    both=(
+        *_SIZES,
+        Setting("feed_forward_proj", "activation", "gated-gelu", {"gated-gelu": "geglu_tanh"}),
+    ),
+    read=_read_mt5,
+    write=lambda ours: {"tie_word_embeddings": ours["tied_embeddings"] == "all"},
+    also=lambda ours: {"tied_embeddings": ("all", "inputs")},
+    idle=("classifier_dropout",),
 )

@@ -95,10 +95,15 @@ def _finite(name: str, tensor: Tensor) -> np.ndarray:
 
 
 def written(
-    params: PyTree, family: Family, config: TransformerConfig
+    params: PyTree, family: Family, config: TransformerConfig, length: int
 ) -> dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]:
-    """Their tensors, as `safetensors.write` takes them: each is made when it is asked for."""
-    ours, found = arrays.flat(params), {}
+    """Their tensors, as `safetensors.write` takes them: each is made when it is asked for.
+
+    length: the most tokens of a text.
+    """
+    ours = arrays.flat(params)
+    fixed = family.fixed(config, length).items()
+    found = {name: (table.shape, lambda table=table: table) for name, table in fixed}
     for row in family.rows(config):
         shapes = _shapes(row, ours)
         for layer, theirs in enumerate(_names(row, config)):
