@@ -60,7 +60,12 @@ _STEP = flags.DEFINE_integer("step", None, "What to replay up to: the first bad 
 _SEARCH = flags.DEFINE_bool("search", False, "Whether to try all meshes and remat policies.")
 _EXPLAIN = flags.DEFINE_bool("explain", False, "Whether to list what moves the memory.")
 _CHECK = flags.DEFINE_bool("check", False, "Whether to compare prepared data with its files.")
+_LANGUAGES = [
+    flags.DEFINE_string(f"{side}_language", None, f"The code of the {side}, as eng_Latn (import).")
+    for side in ("source", "target")
+]
 _FLAGS = _CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH, _EXPLAIN, _CHECK
+_FLAGS += (*_LANGUAGES,)
 
 
 def main(argv: list[str], changes: list[str]) -> int:

@@ -241,6 +241,7 @@ class Run:
                 pad=PAD_ID,
                 never=special.never,
                 limit=self.task.limit,
+                first=special.target_first,
             )
         return Trained(
             params=params,

@@ -50,7 +50,9 @@ COMMANDS = {
     ),
     "replay": Command("tools.replay.command:replay", ("step",)),
     "import": Command(
-        "tools.convert.commands:import_", ("checkpoint",), makes_config=("model.pooling",)
+        "tools.convert.commands:import_",
+        ("checkpoint", "source_language", "target_language"),
+        makes_config=("model.pooling",),
     ),
     "export": Command("tools.convert.commands:export", ("checkpoint", "output")),
     # It needs no devices, and so nobody else.

@@ -68,6 +68,7 @@ class Decoder:
       pad: the id behind them.
       never: the ids that are never written.
       limit: the task's.
+      first: what each text begins with.
     """
 
     model: Model
@@ -76,6 +77,7 @@ class Decoder:
     pad: int
     never: tuple[int, ...]
     limit: Limit
+    first: tuple[int, ...] = ()
 
     def most_written(self, prompt_tokens: Lengths) -> Lengths:
         """How many tokens are written at most after prompts of so many, what ends them included."""
@@ -156,11 +158,15 @@ class Decoder:
         index: Int[Array, ""],
         ancestors: Ancestors | None,
     ) -> tuple[Array, Cache]:
-        """The model's step, whose logits leave out what is never written."""
+        """The model's step, whose logits leave out what is not written there."""
         logits, cache = self.model.apply(
             {"params": params}, context, cache, tokens, index, ancestors, method="step"
         )
         if self.never:
             never = np.isin(np.arange(logits.shape[1]), self.never)
             logits = jnp.where(never[None], search.IMPOSSIBLE, logits)  # no copy, unlike `set`
+        if self.first:
+            token = jnp.asarray(self.first)[jnp.minimum(index, len(self.first) - 1)]
+            free = (index >= len(self.first)) | (jnp.arange(logits.shape[-1]) == token)
+            logits = jnp.where(free[None], logits, search.IMPOSSIBLE)
         return logits, cache

@@ -29,7 +29,7 @@ def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Li
     """Inputs and targets, each with eos. Of several right targets the first is learned."""
     sources = tokenizer.encode(examples["source"])
     targets = tokenizer.encode([references[0] for references in map(listed, examples["target"])])
-    return paired(sources, targets, limits, tokenizer.special.eos)
+    return paired(sources, targets, limits, tokenizer.special)
 
 
 def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:

@@ -22,7 +22,7 @@ def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Li
             "data.source yields several targets of a source, which task.name='text_to_text' takes"
         )
     sources, targets = (tokenizer.encode(examples[name]) for name in ("source", "target"))
-    return paired(sources, targets, limits, tokenizer.special.eos)
+    return paired(sources, targets, limits, tokenizer.special)
 
 
 def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None) -> Lengths:

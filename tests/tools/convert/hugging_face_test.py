@@ -206,7 +206,8 @@ def imported(tmp_path_factory):
         if name in ENCODERS:
             names |= {"cls_token": "w1", "sep_token": "w2", "mask_token": "w4"}
         (theirs / "tokenizer_config.json").write_text(json.dumps(names))
-        assert commands.import_(ours, str(theirs)) == 0
+        codes = ("w20", "w21") if name in ("mbart", "m2m_100") else ()
+        assert commands.import_(ours, str(theirs), *codes) == 0
         return Imported(theirs, ours, *_opened(ours))
 
     return run
@@ -319,7 +320,8 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
     one, other = (_theirs(m.eval(), _batch(), bos=1)[real] for m in (original, model))
     np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(one).max())
 
-    assert commands.import_(tmp_path / "ours", str(tmp_path / "theirs")) == 0
+    codes = ("w20", "w21") if name in ("mbart", "m2m_100") else ()
+    assert commands.import_(tmp_path / "ours", str(tmp_path / "theirs"), *codes) == 0
     again = _opened(tmp_path / "ours")[1]
     jax.tree.map(np.testing.assert_array_equal, again, imported(name).params)
     for name in ("special_ids.json", "tokenizer.json"):
@@ -387,8 +389,12 @@ def test_generation_is_token_for_token(imported, name):
     for number, line in enumerate(lines):
         ids = [int(word[1:]) for word in line.split()]
         decoder = not model.config.is_encoder_decoder
-        prompt = [special_tokens.bos, *ids] if decoder else [*ids, special_tokens.eos]
+        prompt = [special_tokens.bos, *ids]
+        if not decoder:
+            prompt = [*special_tokens.source_before, *ids, special_tokens.eos]
+            prompt += special_tokens.source_after
         limit = room if decoder else len(prompt) + room
+        assert decoder or special_tokens.framed == name.startswith(("bart", "mbart", "m2m"))
         with torch.no_grad():
             found = model.generate(
                 torch.tensor([prompt]),
@@ -399,6 +405,8 @@ def test_generation_is_token_for_token(imported, name):
                 pad_token_id=special_tokens.eos,
                 bad_words_ids=[[i] for i in special_tokens.never] or None,
                 renormalize_logits=True,  # what is never written has no share of the probability
+                decoder_start_token_id=None if decoder else special_tokens.bos,
+                forced_bos_token_id=next(iter(special_tokens.target_first), None),
                 use_cache=False,  # which theirs sizes by the encoder's layers
                 forced_eos_token_id=None,
             )[0].tolist()

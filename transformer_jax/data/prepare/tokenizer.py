@@ -36,7 +36,9 @@ class SpecialIds(NamedTuple):
     other_eos also end what a model writes, such as those of a turn in a dialogue. never is what it
     does not write, whatever it thinks of it, such as Marian's pad, which it never saw as a target.
     in_text says whether a special token that a text spells, such as "[MASK]", is read as that token
-    (an imported tokenizer's own way) and not as plain text.
+    (an imported tokenizer's own way) and not as plain text. source_before and source_after stand
+    around a source and its eos, and target_first before a target, such as the codes of languages;
+    what is decoded begins with target_first in any case.
     """
 
     pad: int | None = PAD_ID
@@ -47,6 +49,14 @@ class SpecialIds(NamedTuple):
     other_eos: tuple[int, ...] = ()
     never: tuple[int, ...] = ()
     in_text: bool = False
+    source_before: tuple[int, ...] = ()
+    source_after: tuple[int, ...] = ()
+    target_first: tuple[int, ...] = ()
+
+    @property
+    def framed(self) -> bool:
+        """Whether more than eos and bos stands around a text."""
+        return bool(self.source_before or self.source_after or self.target_first)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -56,7 +66,8 @@ class SpecialIds(NamedTuple):
     @property
     def silent(self) -> tuple[int, ...]:
         """Those that are no part of a text."""
-        return tuple(i for i in (self.pad, *self.ends, self.bos) if i is not None)
+        around = (*self.source_before, *self.source_after, *self.target_first)
+        return tuple(i for i in (self.pad, *self.ends, self.bos, *around) if i is not None)
 
 
 OWN_IDS = SpecialIds()  # of the tokenizers that are trained here
@@ -96,7 +107,8 @@ class Tokenizer:
         self._library.encode_special_tokens = not special.in_text
         self._fast = None if special.in_text else _fast_encoder(library)
         self.vocab_size = library.get_vocab_size()
-        told = special if special.in_text else special[:-1]  # as before there was this field
+        # As before there were the last fields
+        told = special if special.framed else special[: 8 if special.in_text else 7]
         known = library.to_str() + (special != OWN_IDS) * json.dumps(told)
         self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
 
@@ -254,7 +266,8 @@ def load_special_ids(path: str | Path) -> SpecialIds:
         return OWN_IDS
     with reading(file, "restore it"):
         found = json.loads(file.read_text())
-        several = {name: tuple(found.get(name, ())) for name in ("other_eos", "never")}
+        names = "other_eos", "never", "source_before", "source_after", "target_first"
+        several = {name: tuple(found.get(name, ())) for name in names}
         return SpecialIds(**found | several)
 
 

@@ -58,8 +58,8 @@ def labelled(sentences: Rows, places: Rows, limits: Limits, ids: SpecialIds) -> 
     return {"inputs": inputs, "labels": labels}, [n for n, fit in enumerate(fits) if not fit]
 
 
-def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
-    """Sources and targets, each with eos.
+def paired(sources: Rows, targets: Rows, limits: Limits, ids: SpecialIds) -> Encoding:
+    """Sources and targets, each with eos and what else stands around it.
 
     A pair is too long where one of its sides is. A target that is cut does not end there, so it
     has no eos: scores of texts see whole references.
@@ -67,15 +67,17 @@ def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
     Returns:
         "inputs" and "targets"; and the numbers of the pairs that were too long.
     """
+    targets = [[*ids.target_first, *row] for row in targets]
+    room = _room(limits.source, ids)
     fits = [
-        len(source) < limits.source and len(target) < limits.target
+        len(source) <= room and len(target) < limits.target
         for source, target in zip(sources, targets, strict=True)
     ]
     if limits.too_long == "drop":
         sources, targets = (list(itertools.compress(rows, fits)) for rows in (sources, targets))
     columns = {
-        "inputs": with_eos(sources, limits.source, eos),
-        "targets": [[*row, eos][: limits.target] for row in targets],
+        "inputs": _framed(sources, limits.source, ids),
+        "targets": [[*row, ids.eos][: limits.target] for row in targets],
     }
     return columns, [number for number, fit in enumerate(fits) if not fit]
 
@@ -83,12 +85,18 @@ def paired(sources: Rows, targets: Rows, limits: Limits, eos: int) -> Encoding:
 def prompt_sources(
     lines: Sequence[str], tokenizer: Tokenizer, labels: Labels, limits: Limits
 ) -> Encoding:
-    """Sources with eos, cut at their end (a `recipe.Prompt`)."""
-    rows = tokenizer.encode(lines)
-    too_long = [number for number, ids in enumerate(rows) if len(ids) >= limits.source]
-    return {"inputs": with_eos(rows, limits.source, tokenizer.special.eos)}, too_long
+    """Sources with eos and what else stands around them, cut at their end (a `recipe.Prompt`)."""
+    rows, room = tokenizer.encode(lines), _room(limits.source, tokenizer.special)
+    too_long = [number for number, ids in enumerate(rows) if len(ids) > room]
+    return {"inputs": _framed(rows, limits.source, tokenizer.special)}, too_long
 
 
-def with_eos(rows: Rows, most: int, eos: int) -> Rows:
-    """The rows with eos, `most` tokens at most."""
-    return [[*row[: most - 1], eos] for row in rows]
+def _room(most: int, ids: SpecialIds) -> int:
+    """Tokens of text in a source of so many tokens."""
+    return most - 1 - len(ids.source_before) - len(ids.source_after)
+
+
+def _framed(rows: Rows, most: int, ids: SpecialIds) -> Rows:
+    """The rows as sources, `most` tokens at most."""
+    before, after = ids.source_before, (ids.eos, *ids.source_after)
+    return [[*before, *row[: _room(most, ids)], *after] for row in rows]

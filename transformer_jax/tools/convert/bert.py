@@ -106,7 +106,8 @@ def _positions(names: _Names, table: str, d_model: int) -> rows.Row:
     unread = np.zeros((names.offset, d_model), np.float32)
 
     def read(positions, *types):
-        return (sum((kind[:1] for kind in types), positions[names.offset :]),)
+        read_rows = positions[names.offset :]
+        return (read_rows + types[0][:1] if types else read_rows,)
 
     def write(positions):
         types = [np.zeros((_TYPES, d_model), np.float32)] * names.types

@@ -33,9 +33,16 @@ from transformer_jax.tools.convert import (
 from transformer_jax.tools.convert.family import Family, Settings
 
 
-def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) -> int:
+def import_(
+    workdir: Path,
+    checkpoint: str | None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    changes: Sequence[str] = (),
+) -> int:
     """Reads a folder that `save_pretrained` wrote into a new work directory, as its checkpoint 0.
 
+    source_language, target_language: their codes, where the family's texts have them.
     changes: "model.pooling=VALUE", in the place of what the folder says.
 
     Raises:
@@ -54,7 +61,8 @@ def import_(workdir: Path, checkpoint: str | None, changes: Sequence[str] = ()) 
     config = load(default.__file__, settings)
     effects.check(config, changes)
     pictures = "data.image_size" in settings
-    tokenizer = None if pictures else special_tokens.tokenizer(folder, config.model.architecture)
+    architecture, languages = config.model.architecture, (source_language, target_language)
+    tokenizer = None if pictures else special_tokens.tokenizer(folder, architecture, languages)
     if tokenizer is not None and tokenizer.vocab_size > config.model.vocab_size:
         raise ValueError(
             f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "

@@ -84,7 +84,7 @@ def _family(
     return Family(
         name=name,
         heads={"tokens": (f"{kind}ForCausalLM", "causal_lm")},
-        ours=_OURS | (ours or {}),
+        ours={**_OURS, **(ours or {})},
         theirs=theirs,
         both=(
             Setting("vocab_size", "vocab_size"),

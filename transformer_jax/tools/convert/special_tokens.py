@@ -1,8 +1,9 @@
 """The special ids and the tokenizer of a checkpoint of theirs."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer, load_tokenizer
 from transformer_jax.runs.workdir import TOKENIZER, TOKENIZER_CONFIG
@@ -26,10 +27,33 @@ _READ = {
 }
 
 
-def tokenizer(folder: Path, architecture: str) -> Tokenizer | None:
+class _Frame(NamedTuple):
+    """What stands around a text, by names of special ids and the two "languages".
+
+    start: what the decoder reads first; "": as the files say. target: what each target begins with.
+    """
+
+    source: str = "$A eos"
+    target: str = ""
+    start: str = ""
+
+
+# Those of encoder-decoders whose texts have more than eos and what the decoder reads first.
+_FRAMES = {
+    "bart": _Frame("bos $A eos", "bos"),
+    "mbart": _Frame("$A eos source", start="target"),
+    "mbart50": _Frame("source $A eos", "target"),
+    "m2m_100": _Frame("source $A eos", "target"),
+    "m2m_100, legacy": _Frame("$A eos source", "target"),  # NLLB's, as before huggingface#22313
+}
+
+
+def tokenizer(
+    folder: Path, architecture: str, languages: Sequence[str | None] = (None, None)
+) -> Tokenizer | None:
     """The tokenizer of a folder with the ids that its files name; None: it has no tokenizer.json.
 
-    Of a decoder that has no bos, eos is that, too.
+    Of a decoder that has no bos, eos is that, too. languages: the codes of source and target.
 
     Raises:
         ValueError: a file is broken, or no id ends texts, or none begins decoding.
@@ -71,9 +95,16 @@ def tokenizer(folder: Path, architecture: str) -> Tokenizer | None:
     # -1: old Llamas have none.
     pad = None if pad in (None, -1) else checked("pad_token_id", pad)
     eos = checked("eos_token_id", number("eos_token_id", "eos_token", "sep_token"))
+    named, frame = {"eos": eos}, _Frame()
     if config.get("is_encoder_decoder"):
-        bos = number("decoder_start_token_id")
-        bos = pad if bos is None else bos
+        bos, kind = number("decoder_start_token_id"), config.get("model_type", "")
+        if kind == "mbart" and (bos == eos or "50" in names.get("tokenizer_class", "")):
+            kind = "mbart50"
+        frame = _FRAMES.get(f"{kind}, legacy" if names.get("legacy_behaviour") else kind, frame)
+        named |= _codes(folder, kind, frame, library, languages)
+        if "bos" in frame.source:
+            named["bos"] = checked("bos_token_id", number("bos_token_id", "bos_token"))
+        bos = named.get(frame.start, pad if bos is None else bos)
     else:
         bos = number("bos_token_id", "bos_token", "cls_token")
         if bos is None and architecture == "decoder_only":
@@ -93,6 +124,7 @@ def tokenizer(folder: Path, architecture: str) -> Tokenizer | None:
                 )
             never.append(checked("bad_words_ids", words[0]))
     unk = number("unk_token_id", "unk_token")
+    before, after = frame.source.split("$A eos")
     special = SpecialIds(
         pad=pad,
         eos=eos,
@@ -102,12 +134,42 @@ def tokenizer(folder: Path, architecture: str) -> Tokenizer | None:
         other_eos=tuple(dict.fromkeys(i for i in ends if i != eos)),
         never=tuple(dict.fromkeys(never)),
         in_text=not names.get("split_special_tokens"),
+        source_before=tuple(named[name] for name in before.split()),
+        source_after=tuple(named[name] for name in after.split()),
+        target_first=tuple(named[name] for name in frame.target.split()),
     )
     if unk is None:
         names.pop("unk_token", None)
     found = load_tokenizer(folder / TOKENIZER, special)
     described = {key: names[key] for key in _TAKEN_OVER if key in names}
     found.described = json.dumps({_ORIGIN: config.get("model_type"), **described})
+    return found
+
+
+def _codes(
+    folder: Path, kind: str, frame: _Frame, library: Tokenizer, languages: Sequence[str | None]
+) -> dict[str, int]:
+    """The ids of the languages' codes, where a frame has them. Raises ValueError."""
+    if "source" not in frame.source:
+        if any(languages):
+            raise ValueError(
+                f"{folder}: texts of a {kind} have no codes of languages: leave them out"
+            )
+        return {}
+    found = {}
+    for side, code in zip(("source", "target"), languages, strict=True):
+        if code is None:
+            raise ValueError(
+                f"{folder}: texts of a {kind} have the code of their language: add "
+                f"--{side}_language=CODE, a token of its {TOKENIZER}"
+            )
+        ids = [library.token_id(token) for token in (code, f"__{code}__")]
+        found[side] = next((i for i in ids if i is not None), None)
+        if found[side] is None:
+            raise ValueError(
+                f"{folder}: --{side}_language={code} is no token of its {TOKENIZER}: see its "
+                "added_tokens"
+            )
     return found
 
 
@@ -121,6 +183,7 @@ def unlike(folder: Path, special: SpecialIds, architecture: str) -> list[str]:
     library = load_tokenizer(folder / TOKENIZER)
     theirs = library.frame()
     ours = [getattr(special, name) for name in _READ[architecture] if name != "$A"]
+    ours = [*special.source_before, *ours, *special.source_after]
     if ours == theirs:
         return []
     pairs = ([repr(library.token(i)) for i in ids] for ids in (theirs, ours))
@@ -139,7 +202,14 @@ def named(special: SpecialIds, architecture: str) -> dict[str, Any]:
     if architecture == "decoder_only":
         return {"bos_token_id": special.bos, **ends}
     start = {"decoder_start_token_id": special.bos, "pad_token_id": special.pad}
+    start |= {"bos_token_id": _bos(special)} if special.framed else {}
     return {"is_encoder_decoder": True, **start, **ends}
+
+
+def _bos(special: SpecialIds) -> int:
+    """What stands in front of both sides, as in BART, or else what the decoder reads first."""
+    both = special.source_before == special.target_first != ()
+    return special.target_first[0] if both else special.bos
 
 
 def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architecture: str) -> None:
@@ -153,7 +223,7 @@ def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architectur
     named = {
         "pad_token": special.pad,
         "sep_token" if encoder else "eos_token": special.eos,
-        "cls_token" if encoder else "bos_token": special.bos,
+        "cls_token" if encoder else "bos_token": _bos(special),
         "unk_token": special.unk,
         "mask_token": special.mask,
     }
@@ -168,10 +238,13 @@ def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architectur
     }
     described.pop(_ORIGIN, None)
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(described, indent=1))
-    if special.never:  # which their config.json has no place for
+    if special.never or special.target_first:  # which their config.json has no place for
         ids = "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"
         generation: dict[str, Any] = {key: config[key] for key in ids if key in config}
-        generation["bad_words_ids"] = [[i] for i in special.never]
+        if special.never:
+            generation["bad_words_ids"] = [[i] for i in special.never]
+        if special.target_first:
+            generation["forced_bos_token_id"] = special.target_first[0]
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=1))
 
 

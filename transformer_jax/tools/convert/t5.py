@@ -125,7 +125,7 @@ MT5 = dataclasses.replace(
     T5,
     name="mt5",
     heads={"tokens": ("MT5ForConditionalGeneration", "translation")},
-    ours=T5.ours | {"embedding_scale": 1.0},
+    ours={**T5.ours, "embedding_scale": 1.0},
     both=(
         *_SIZES,
         Setting("feed_forward_proj", "activation", "gated-gelu", {"gated-gelu": "geglu_tanh"}),

@@ -1,5 +1,6 @@
 """Tensors of theirs to parameters of ours and back, a layer at a time."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -103,7 +104,9 @@ def written(
     """
     ours = arrays.flat(params)
     fixed = family.fixed(config, length).items()
-    found = {name: (table.shape, lambda table=table: table) for name, table in fixed}
+    found: dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]] = {
+        name: (table.shape, functools.partial(np.asarray, table)) for name, table in fixed
+    }
     for row in family.rows(config):
         shapes = _shapes(row, ours)
         for layer, theirs in enumerate(_names(row, config)):
